@@ -43,7 +43,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``logs`` -- log messages, where they are asked for
 - ``store`` -- entries on disk and in memory: ``layout`` of paths, ``codec``, ``publish``, ``lock``, ``journal``,
   ``pack``, ``results``, ``timings``, ``descriptors`` in reserve
-- ``kernels`` -- families, configs and their ranking (``select``), source from templates
+- ``kernels`` -- families, configs, their cost model (``prediction``) and choice (``select``), source from templates
 - ``compilers`` -- NVRTC, NVCC, Triton; disassembling
 - ``device`` -- the only room that touches a GPU: launching, timing, memory
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone
@@ -98,16 +98,31 @@ if TYPE_CHECKING:
     from cache_engine.catalogue import ModelShape, model_shapes, table_shapes
     from cache_engine.config import Settings
     from cache_engine.device.fp8 import dequantise, quantise
+    from cache_engine.device.memory_pool import DeviceMemoryPool, PoolStatistics, release_device_memory, shared_pool
     from cache_engine.device.profiling import OperatorCall, OperatorCalls, OperatorStatistics
     from cache_engine.engine.cache import Cache, open_cache
+    from cache_engine.engine.demand import Demand
     from cache_engine.engine.demand.report import DemandReport, DemandShare
     from cache_engine.engine.matmul import grouped_matmul, matmul
     from cache_engine.engine.operator import GemmOperator, Switches, default_cache, switches
+    from cache_engine.engine.selection import Selection
     from cache_engine.engine.serving import CompiledKernel
     from cache_engine.engine.serving.launching import Product
-    from cache_engine.engine.tiers import Preloaded
+    from cache_engine.engine.tiers import Found, Preloaded
+    from cache_engine.evaluations import Evaluations
+    from cache_engine.evaluations.outcomes import Answer
+    from cache_engine.evaluator.cost import Evaluation, SearchMode
+    from cache_engine.evaluator.gpu import Prediction, predict, predict_grouped
+    from cache_engine.evaluator.gpus import GPUS, Gpu
+    from cache_engine.evaluator.hardware import PRESETS, Hardware
+    from cache_engine.evaluator.problem import EvaluationProblem
+    from cache_engine.evaluator.search import evaluate
+    from cache_engine.insight.comparison import Nearest, Pair
+    from cache_engine.insight.explanation import Explanation, explain
+    from cache_engine.insight.metrics import prometheus_text, write_to_textfile
     from cache_engine.model.artifact import Record, RecordedProblem, Resources
-    from cache_engine.model.events import Statistics, Totals
+    from cache_engine.model.decision import Decision
+    from cache_engine.model.events import Statistics, Tally, Totals
     from cache_engine.model.gemm import (
         Activation,
         ActivationLike,
@@ -127,32 +142,56 @@ if TYPE_CHECKING:
     )
     from cache_engine.model.kernel import KernelConfig, Launch
     from cache_engine.model.key import CacheKey
+    from cache_engine.model.outcome import Failure
     from cache_engine.queue.behind import Better
-    from cache_engine.queue.tickets import Priority
+    from cache_engine.queue.tickets import Priority, QueueState
+    from cache_engine.store.base import Loaded
+    from cache_engine.upkeep.cleaning import Cleaned
+    from cache_engine.upkeep.findings import Finding
+    from cache_engine.upkeep.integrity import RepairAct
+    from cache_engine.upkeep.packs import Exported, Imported
     from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 __all__ = [
+    "GPUS",
+    "PRESETS",
     "Activation",
     "ActivationLike",
+    "Answer",
     "Better",
     "Cache",
     "CacheKey",
+    "Cleaned",
     "CompileError",
     "CompiledKernel",
     "CompilerMissing",
     "CorruptEntry",
     "DType",
     "DTypeLike",
+    "Decision",
+    "Demand",
     "DemandReport",
     "DemandShare",
+    "DeviceMemoryPool",
     "Epilogue",
     "EpilogueLike",
+    "Evaluation",
+    "EvaluationProblem",
+    "Evaluations",
     "EvictionPlan",
+    "Explanation",
+    "Exported",
     "ExtraMissing",
+    "Failure",
+    "Finding",
+    "Found",
     "GemmCacheError",
     "GemmOperator",
     "GemmProblem",
+    "Gpu",
     "GpuRequired",
+    "Hardware",
+    "Imported",
     "InfeasibleConfig",
     "InvalidHardware",
     "InvalidProblem",
@@ -163,6 +202,7 @@ __all__ = [
     "LayoutLike",
     "Level",
     "Limits",
+    "Loaded",
     "LockTimeout",
     "MirrorDamaged",
     "MirrorError",
@@ -170,6 +210,7 @@ __all__ = [
     "Mode",
     "ModeLike",
     "ModelShape",
+    "Nearest",
     "NotCached",
     "NotHereError",
     "NotPermitted",
@@ -178,16 +219,23 @@ __all__ = [
     "OperatorStatistics",
     "OutOfDeviceMemory",
     "PackUnusable",
+    "Pair",
+    "PoolStatistics",
+    "Prediction",
     "Preloaded",
     "Priority",
     "Product",
+    "QueueState",
     "Record",
     "RecordedProblem",
     "RemoteError",
+    "RepairAct",
     "Resources",
     "Scales",
     "ScalesLike",
+    "SearchMode",
     "SearchStopped",
+    "Selection",
     "Settings",
     "Specialisation",
     "SpecialisationLike",
@@ -195,6 +243,7 @@ __all__ = [
     "StoreError",
     "StoreUnusable",
     "Switches",
+    "Tally",
     "TooManyJobs",
     "ToolMissing",
     "Totals",
@@ -206,15 +255,23 @@ __all__ = [
     "__version__",
     "default_cache",
     "dequantise",
+    "evaluate",
+    "explain",
     "grouped_matmul",
     "matmul",
     "model_shapes",
     "open_cache",
+    "predict",
+    "predict_grouped",
     "problems_of",
+    "prometheus_text",
     "quantise",
+    "release_device_memory",
+    "shared_pool",
     "switches",
     "table_shapes",
     "warm",
+    "write_to_textfile",
 ]
 
 # Where each of these is, except for the errors.
@@ -223,22 +280,43 @@ _HOMES = {
     "catalogue": "ModelShape model_shapes table_shapes",
     "config": "Settings",
     "device.fp8": "dequantise quantise",
+    "device.memory_pool": "DeviceMemoryPool PoolStatistics release_device_memory shared_pool",
     "device.profiling": "OperatorCall OperatorCalls OperatorStatistics",
     "engine.cache": "Cache open_cache",
+    "engine.demand": "Demand",
     "engine.demand.report": "DemandReport DemandShare",
     "engine.matmul": "grouped_matmul matmul",
     "engine.operator": "GemmOperator Switches default_cache switches",
+    "engine.selection": "Selection",
     "engine.serving": "CompiledKernel",
     "engine.serving.launching": "Product",
-    "engine.tiers": "Preloaded",
+    "engine.tiers": "Found Preloaded",
+    "evaluations": "Evaluations",
+    "evaluations.outcomes": "Answer",
+    "evaluator.cost": "Evaluation SearchMode",
+    "evaluator.gpu": "Prediction predict predict_grouped",
+    "evaluator.gpus": "GPUS Gpu",
+    "evaluator.hardware": "PRESETS Hardware",
+    "evaluator.problem": "EvaluationProblem",
+    "evaluator.search": "evaluate",
+    "insight.comparison": "Nearest Pair",
+    "insight.explanation": "Explanation explain",
+    "insight.metrics": "prometheus_text write_to_textfile",
     "model.artifact": "Record RecordedProblem Resources",
-    "model.events": "Statistics Totals",
+    "model.decision": "Decision",
+    "model.events": "Statistics Tally Totals",
     "model.gemm": "Activation ActivationLike DType DTypeLike Epilogue EpilogueLike GemmProblem Layout LayoutLike "
     "Mode ModeLike Scales ScalesLike Specialisation SpecialisationLike",
     "model.kernel": "KernelConfig Launch",
     "model.key": "CacheKey",
+    "model.outcome": "Failure",
     "queue.behind": "Better",
-    "queue.tickets": "Priority",
+    "queue.tickets": "Priority QueueState",
+    "store.base": "Loaded",
+    "upkeep.cleaning": "Cleaned",
+    "upkeep.findings": "Finding",
+    "upkeep.integrity": "RepairAct",
+    "upkeep.packs": "Exported Imported",
     "upkeep.plan": "EvictionPlan Limits",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

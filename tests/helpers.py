@@ -120,6 +120,12 @@ def record_file(store: DiskStore, key: CacheKey) -> Path:
     return Path(store.layout.record_path(key))
 
 
+def damage_record(store: DiskStore, key: CacheKey, content: bytes = b"{") -> None:
+    """Puts other bytes in the place of a record; its folder changes, so that an index of the store looks again."""
+    record_file(store, key).unlink()
+    record_file(store, key).write_bytes(content)
+
+
 def blob_file(store: DiskStore, key: CacheKey) -> Path:
     """The path of an entry's blob."""
     (path,) = (store.layout.kernels / key[:2]).glob(f"{key}-*")

@@ -222,7 +222,7 @@ class Cache(Keeping):
         s = self.settings
         found = made(
             self.layout, durable=s.is_durable, lock_timeout_s=s.lock_timeout_s, save_later=s.save_results_later,
-            compressed=s.compress_results, stored=self._serving.result_stored,
+            compressed=s.compress_results, stored=self._serving.result_stored, acted=self._acted,
         )  # fmt: skip
         for chip in s.preload_results:
             from cache_engine.evaluator.chips import load_hardware
@@ -287,7 +287,11 @@ class Cache(Keeping):
         return scan(self.mirror, sources, sources.places(surroundings([*given, *self.settings.caches])), progress)
 
     def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
-        """Rows of the entries that match all of ``text``, as ``catalogue.read_search`` reads it, last used first."""
+        """Rows of the entries that match all of ``text``, as ``catalogue.read_search`` reads it, last used first.
+
+        Raises:
+            UsageError: when ``text`` names a field that there is not, or gives one what it does not take.
+        """
         from cache_engine.catalogue import read_search
         from cache_engine.mirror import queries
 
@@ -303,10 +307,11 @@ class Cache(Keeping):
         self.journal.flush()
         if isinstance(self.journal, NoJournal) and self.settings.enable_caching:
             totals = self.journal.totals
-            return Statistics(0, 0, self.settings.max_entries, self.settings.max_bytes, 0, totals, totals)
+            s = self.settings
+            return Statistics(0, 0, s.max_entries, s.max_bytes, 0, totals, totals, s.reads_remote)
         tally, s = read_journal(self.layout.journal), self.settings
         size, day = journal_bytes(self.layout.journal), last_day(tally.periods, time.time())
-        return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day)
+        return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day, s.reads_remote)
 
     def tally(self) -> Tally:
         """What the journal knows: sums over time, use and the last events; this process's own counts included."""

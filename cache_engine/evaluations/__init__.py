@@ -4,6 +4,7 @@ A lookup matches the problem, types, search mode and major version of the model,
 fingerprint, which covers every field of its description. A result of another minor version is searched again.
 
 - ``entry`` — a result as stored and exchanged
+- ``importing`` — what a file to import has
 - ``kept`` — one accelerator's results in one process; ``store.results`` has their files
 - ``pruning`` — which results are unused or too many
 - ``reference`` — the file of the public reference evaluator
@@ -27,13 +28,14 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.evaluations.entry import Entry, decode_entry, judge, key_of, make_entry
+from cache_engine.evaluations.importing import read_results
 from cache_engine.evaluations.kept import ResultSet, adopt, fingerprint_of, is_older
 from cache_engine.evaluations.outcomes import Answer, Pruned, Taken
 from cache_engine.evaluations.pruning import MAX_ENTRIES, UNUSED_DAYS, superfluous
-from cache_engine.evaluations.reference import is_reference, read_reference
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.events import IMPORT, PRUNE
 from cache_engine.model.outcome import Failure
 from cache_engine.process import Background, Order, holds, renew_after_fork, run_at_end
 from cache_engine.store.descriptors import spare_descriptors
@@ -42,16 +44,16 @@ from cache_engine.store.lock import is_loading
 from cache_engine.store.results.file import (
     ResultFile,
     Snapshot,
-    decode_snapshot,
     empty_snapshot,
     stored_fingerprints,
 )
-from cache_engine.store.results.interchange import check_names
+from cache_engine.units import counted, printable
 
 __all__ = ["MAX_ENTRIES", "UNUSED_DAYS", "Answer", "Evaluations", "Pruned", "Taken", "search"]
 
 _log = logging.getLogger(__name__)
 
+_LONGEST_DETAIL = 1000
 _MOST_SETS = 64
 """How many accelerators' results a process holds in memory; a service may get requests for any number."""
 
@@ -72,6 +74,7 @@ class Evaluations:
         save_later: bool = False,
         compressed: bool = False,
         stored: Callable[[], None] = lambda: None,
+        acted: Callable[[str, str, str], None] = lambda *_: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Opens nothing yet.
@@ -81,8 +84,10 @@ class Evaluations:
             save_later: whether a thread writes results in batches, rather than before they are returned.
             compressed: whether files are written compressed; both forms are read.
             stored: called after a result was stored, or ordered to be.
+            acted: called after results were deleted or imported, with the kind of event for the audit, what was done in
+                words, and by whom, which is empty for the user of this process.
         """
-        self._layout, self._stored = layout, stored
+        self._layout, self._stored, self._acted = layout, stored, acted
         self._later, self._now = save_later, now
         self._file = partial(
             ResultFile, layout, judge=judge, durable=durable, lock_timeout_s=lock_timeout_s, compressed=compressed
@@ -270,16 +275,23 @@ class Evaluations:
             victims += superfluous(snapshot, max_entries, self._now() - unused_days * 86_400)
         return victims
 
-    def prune(self, plan: Iterable[Pruned]) -> int:
+    def prune(self, plan: Iterable[Pruned], *, by: str = "") -> int:
         """Removes the results of a plan, unless they were used meanwhile; returns the number removed."""
         by_fingerprint: dict[str, dict[str, float]] = {}
+        chips: dict[str, str] = {}
         for victim in plan:
             by_fingerprint.setdefault(victim.fingerprint, {})[victim.key] = victim.last_used
-        gone: list[str] = []
-        with self._lock:
-            for fingerprint, victims in by_fingerprint.items():
-                self._known(fingerprint).drop(victims, gone)
-        return len(gone)
+            chips[victim.fingerprint] = victim.chip or victim.fingerprint[:12]
+        gone: dict[str, int] = {}
+        try:
+            with self._lock:
+                for fingerprint, victims in by_fingerprint.items():
+                    gone[fingerprint] = self._known(fingerprint).drop(victims)
+        finally:  # also where a file cannot be written after others were
+            whose = [f"{counted(count, 'result')} of {printable(chips[it])}" for it, count in gone.items() if count]
+            if whose:
+                self._acted(PRUNE, ", ".join(whose)[:_LONGEST_DETAIL], by)
+        return sum(gone.values())
 
     def mend(self, fingerprint: str) -> None:
         """Copies an accelerator's damaged files to quarantine, and continues with the sound entries.
@@ -295,45 +307,25 @@ class Evaluations:
         self.flush()
         return msgspec.json.encode(msgspec.structs.replace(self.snapshot(fingerprint), generation=0))
 
-    def import_file(self, data: bytes, chip: Hardware | None = None) -> Taken:
+    def import_file(self, data: bytes, chip: Hardware | None = None, *, by: str = "") -> Taken:
         """Merges an interchange file, ours or the reference's. A stored result stays, unless an older model made it.
 
         Args:
             chip: whose results the reference's file has, which does not describe it whole; by default the known chip
                 of that name.
+            by: the user who imports, for the audit; likewise in ``prune``.
 
         Raises:
             CorruptEntry, UnknownResults: when the file is damaged or has another format.
             UsageError: when it is another evaluator's, or its accelerator is invalid.
             OSError, LockTimeout: when the results cannot be stored.
         """
-        if is_reference(data):
-            check_names(data)
-            return self._merge(*read_reference(data, chip))
-        theirs = decode_snapshot(data)
-        check_names(data)
-        if theirs.evaluator != EVALUATOR:
-            raise UsageError(
-                f"the results come from evaluator {theirs.evaluator[:40]!r}; only results of {EVALUATOR} are stored"
-            )
-        hardware = Hardware.from_dict(theirs.architecture, "architecture")
-        if theirs.arch_fingerprint not in ("", hardware.fingerprint()):
-            raise UsageError(
-                f"arch_fingerprint {theirs.arch_fingerprint[:40]!r} is not that of the file's architecture, which is "
-                f"{hardware.fingerprint()}; leave it empty if another tool wrote the file"
-            )
-        entries, refused = [], []
-        for name, raw in theirs.cache_entries.items():
-            try:
-                entries.append(decode_entry(raw))
-            except CorruptEntry as error:
-                refused.append((name, str(error)))
-        return self._merge(hardware, entries, refused, theirs)
+        return self._merge(*read_results(data, chip), by)
 
     # ---- Inside ----
 
     def _merge(
-        self, hardware: Hardware, entries: list[Entry], refused: list[tuple[str, str]], theirs: Snapshot | None = None
+        self, hardware: Hardware, entries: list[Entry], refused: list[tuple[str, str]], theirs: Snapshot | None, by: str
     ) -> Taken:
         """Stores what is new, or of a later model; an accelerator's first results with statistics of ``theirs``."""
         with self._lock:
@@ -345,6 +337,8 @@ class Evaluations:
             refused += [(key, "it was written, but reading it back gave something else") for key in sorted(lost)]
             if is_new and stored and theirs is not None:
                 results.file.fold(partial(adopt, theirs))
+        if stored:
+            self._acted(IMPORT, f"{counted(len(stored), 'result')} of {printable(hardware.name)}", by)
         return Taken(hardware.fingerprint(), len(stored), len(entries) - len(wanted), tuple(refused))
 
     def _set(self, hardware: Hardware) -> ResultSet:

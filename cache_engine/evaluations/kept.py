@@ -123,8 +123,9 @@ class ResultSet:
             self._hits, self._misses = {}, 0
         return None
 
-    def drop(self, victims: dict[str, float], gone: list[str]) -> None:
-        """Removes results that were not used after the given time; adds their keys to ``gone``."""
+    def drop(self, victims: dict[str, float]) -> int:
+        """Removes results that were not used after the given time; returns how many."""
+        gone: list[str] = []
 
         def change(snapshot: Snapshot) -> None:
             for key, unused_since in victims.items():
@@ -135,6 +136,7 @@ class ResultSet:
                     gone.append(key)
 
         self.file.fold(change)
+        return len(gone)
 
     def close(self) -> None:
         """Folds a log that is long relative to its snapshot."""

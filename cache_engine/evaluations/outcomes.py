@@ -37,12 +37,18 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A result that pruning removes, and why."""
+    """A result that pruning removes, and why.
+
+    Attributes:
+        chip: the name of its accelerator; empty where the file does not say.
+        last_used: seconds since 1970.
+    """
 
     fingerprint: str
     key: str
     last_used: float
     reason: str
+    chip: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,9 @@ def superfluous(snapshot: Snapshot, max_entries: int, expiry: float) -> list[Pru
     too_many = len(used) - max_entries
     count = max(too_many, -(-len(used) // _OLDEST_SHARE)) if too_many > 0 else 0
     return [
-        Pruned(snapshot.arch_fingerprint, key, at, "unused for long" if at < expiry else "too many results")
+        Pruned(
+            snapshot.arch_fingerprint, key, at, "unused for long" if at < expiry else "too many results", snapshot.chip
+        )
         for index, (at, key) in enumerate(used)
         if at < expiry or index < count
     ]

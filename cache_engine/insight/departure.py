@@ -1,50 +1,14 @@
-"""What became of an entry that the store has no longer: when it went, why, and what compiles it again."""
+"""What became of an entry that the store has no longer, and what compiles it again."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from cache_engine.engine.cache import Cache
 from cache_engine.engine.selection import Selection
 from cache_engine.errors import GemmCacheError
 from cache_engine.model.artifact import Record
-from cache_engine.model.decision import EVICTION, QUARANTINE
-from cache_engine.model.events import CORRUPT, EVICT, PUBLISH, SET_ASIDE
 from cache_engine.model.key import CacheKey
-from cache_engine.store.journal import read_journal
-
-# The last of these events says whether an entry should be in the store.
-_ENDS = frozenset({PUBLISH, EVICT, CORRUPT, SET_ASIDE})
-
-
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """How an entry went.
-
-    Attributes:
-        at: seconds since 1970, UTC.
-        is_evicted: whether it was evicted; else it was damaged and quarantined.
-        why: in words, as the journal or the log has it.
-        by: who did it; empty where unknown.
-    """
-
-    at: float
-    is_evicted: bool
-    why: str
-    by: str
-
-
-def departure(cache: Cache, key: CacheKey) -> Departure | None:
-    """How the entry of a key went, by the journal, or by the log, which goes back further; ``None`` if unknown."""
-    recent = read_journal(cache.layout.journal).recent  # newest first
-    last = next((event for event in recent if event.key == key and event.kind in _ENDS), None)
-    if last is not None:
-        return None if last.kind == PUBLISH else Departure(last.at, last.kind == EVICT, last.detail, last.by)
-    logged = [one for one in cache.decisions(key) if one.kind in (EVICTION, QUARANTINE)]
-    if not logged:
-        return None
-    return Departure(logged[-1].at, logged[-1].kind == EVICTION, logged[-1].reason, logged[-1].by)
 
 
 def quarantined_record(cache: Cache, key: CacheKey) -> Record | None:

@@ -13,12 +13,11 @@ from cache_engine.engine.selection import Selection
 from cache_engine.engine.stages import LOAD, OnStage
 from cache_engine.errors import CorruptEntry, GemmCacheError
 from cache_engine.insight.comparison import Nearest, nearest
-from cache_engine.insight.departure import Departure, departure
 from cache_engine.insight.packs import notes_on_packs
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.units import human_age
+from cache_engine.upkeep.decisions import Departure
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +139,14 @@ def _fault_of_entry(cache: Cache, selection: Selection) -> str | None:
         return f"the entry with this key is damaged ({damage}); compiling replaces it"
     except OSError as error:
         return f"the entry with this key cannot be read: {error.strerror or error}"
-    gone = None if stored is not None else departure(cache, selection.key)
+    gone = None if stored is not None else cache.departure(selection.key)
     return None if gone is None else _in_words(gone)
 
 
 def _in_words(gone: Departure) -> str:
-    when = human_age(time.time() - gone.at)
     if gone.is_evicted:
-        whose = f", by {gone.by}" if gone.by else ""
-        return f"the kernel with this key was evicted {when}: {gone.why}{whose}; compiling stores it again"
-    return (
-        f"the entry with this key was damaged and quarantined {when}: {gone.why}; compiling replaces it, "
-        "and gemm-cache quarantine ls lists it"
-    )
+        return f"the kernel with this key was {gone.words}; compiling stores it again"
+    return f"the entry with this key was {gone.words}; compiling replaces it, and gemm-cache quarantine ls lists it"
 
 
 def _ask_instead(cache: Cache, selection: Selection, present: Record, asked: KernelConfig | None) -> str | None:

@@ -59,6 +59,11 @@ class Remote(Protocol):
         ...
 
 
+def without_query(url: str) -> str:
+    """The URL of a remote without its query, which may hold a secret, as it may be written to a store."""
+    return url.partition("?")[0]
+
+
 def said(error: BaseException) -> str:
     """The first line of a client's message; after it obstore prints its own values."""
     lines = str(error).strip().splitlines()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.model.artifact import Record
+from cache_engine.model.events import CLEAN_REMOTE
 from cache_engine.model.key import CacheKey
-from cache_engine.remote.base import Remote
+from cache_engine.remote.base import Remote, without_query
 from cache_engine.remote.entries import FOLDER, MOST_BYTES, key_in, name_of, unpacked
 from cache_engine.remote.moving import in_parallel
 from cache_engine.store.codec import UnknownFormat
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.units import counted, printable
 from cache_engine.upkeep.packs import Refused, checked
 
 DIFFERENT = "this store has other code under the same key"
@@ -29,19 +31,31 @@ class Sound:
 
 
 @dataclass(frozen=True, slots=True)
+class Old:
+    """An entry of a remote: its size, and how many seconds ago it was sent, by the remote's clock."""
+
+    key: CacheKey
+    size_bytes: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """What a remote has, and what of it goes.
 
     Attributes:
         going: the entries to delete, the oldest first.
-        going_bytes: of these.
         entries, total_bytes: all that there are.
     """
 
-    going: tuple[CacheKey, ...]
-    going_bytes: int
+    going: tuple[Old, ...]
     entries: int
     total_bytes: int
+
+    @property
+    def going_bytes(self) -> int:
+        """Bytes of the entries to delete."""
+        return sum(one.size_bytes for one in self.going)
 
 
 def sample_of(keys: Iterable[CacheKey], share: float) -> list[CacheKey]:
@@ -99,26 +113,51 @@ def plan(
     """
     if older_than_s is None and max_bytes is None:
         raise UsageError("say what goes: --older-than, --max-bytes or both")
-    found: list[tuple[float, CacheKey, int]] = []
+    found: list[Old] = []
     for name, size, age_s in remote.ages(FOLDER, on_some):
         key = key_in(name)
         if key is not None:
-            found.append((age_s, key, size))
-    found.sort(reverse=True)
-    total = left = sum(size for *_, size in found)
-    going: list[CacheKey] = []
-    for age_s, key, size in found:
-        is_old = older_than_s is not None and age_s > older_than_s
+            found.append(Old(key, size, age_s))
+    found.sort(key=lambda one: (one.age_s, one.key), reverse=True)
+    total = left = sum(one.size_bytes for one in found)
+    going: list[Old] = []
+    for one in found:
+        is_old = older_than_s is not None and one.age_s > older_than_s
         if is_old or (max_bytes is not None and left > max_bytes):
-            going.append(key)
-            left -= size
-    return Planned(tuple(going), total - left, len(found), total)
+            going.append(one)
+            left -= one.size_bytes
+    return Planned(tuple(going), len(found), total)
 
 
-def delete(remote: Remote, keys: Sequence[CacheKey]) -> Iterator[None]:
-    """Deletes entries, one at each step; raises ``RemoteError``."""
-    return in_parallel(partial(_delete, remote), keys)
+def delete(
+    remote: Remote,
+    going: Iterable[Old],
+    journal: Journal | None,
+    *,
+    by: str = "",
+    on_entry: Callable[[], None] = lambda: None,
+) -> None:
+    """Deletes entries.
 
+    Args:
+        journal: gets an event for the audit, also of what was deleted before a failure; ``None`` where there is none.
+        by: the user who deletes, for the audit.
+        on_entry: called after each.
 
-def _delete(remote: Remote, key: CacheKey) -> None:
-    remote.delete(name_of(key))
+    Raises:
+        RemoteError: when the remote fails.
+    """
+    sizes = {one.key: one.size_bytes for one in going}
+    gone: list[CacheKey] = []
+
+    def delete_one(key: CacheKey) -> None:
+        remote.delete(name_of(key))
+        gone.append(key)
+
+    try:
+        for _ in in_parallel(delete_one, sizes):
+            on_entry()
+    finally:
+        if gone and journal is not None:
+            detail = f"{counted(len(gone), 'kernel')} of {printable(without_query(remote.url))}"
+            journal.event(CLEAN_REMOTE, stored_bytes=sum(map(sizes.__getitem__, gone)), detail=detail, by=by)

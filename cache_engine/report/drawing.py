@@ -249,7 +249,8 @@ def _legend(names: Sequence[str]) -> list[str]:
 
 
 def _drawing(height: float, drawn: Sequence[str], width: float = WIDTH) -> str:
-    return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}">{"".join(drawn)}</svg>\n'
+    kind = "chart" if width == WIDTH else "picture"
+    return f'<svg class="{kind}" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}">{"".join(drawn)}</svg>\n'
 
 
 def _rectangle(x: float, y: float, width: float, height: float, colour: str, words: str) -> str:

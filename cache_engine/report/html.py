@@ -26,7 +26,7 @@ from cache_engine.report.page import (
 from cache_engine.units import counted, printable
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_LONG = 60  # characters; a longer cell may break into lines
+_LONG, _NAME = 60, 20  # characters; a longer cell may break into lines, on a phone a longer first one too
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: light-dark(#1d1b16, #eceae4); --paper: light-dark(#fff, #16140f);
@@ -58,6 +58,11 @@ summary { cursor: pointer; padding: .4rem .6rem; background: var(--faint) }
 .code { display: grid; grid-template-columns: auto 1fr; max-height: 75vh; overflow: auto; tab-size: 4 }
 .code pre { padding: .6rem; line-height: 1.35 } .code pre:first-child { text-align: right; color: var(--grey);
   border-right: 1px solid var(--line); user-select: none; position: sticky; left: 0; background: var(--paper) }
+@media screen and (max-width: 40rem) {  /* a phone, where charts that fit could not be read */
+  body { padding: 1rem } figure > .wide { width: 100% } svg.chart { max-width: max(100%, 36rem) }
+  th, td { padding-right: .5rem } .facts th, td.name { white-space: normal } td.name { min-width: 9rem }
+  td.long { min-width: 11rem }
+}
 @media print {
   :root { color-scheme: light } body { padding: 0; font-size: 12px } h2 { break-after: avoid }
   .wide, .code { overflow: visible; max-height: none } .code pre { white-space: pre-wrap }
@@ -108,7 +113,7 @@ def _part(part: Part) -> str:
         case Table():
             return _table(part)
         case Figure(title, svg, table):
-            drawn = f'<div role="img" aria-label="{safe(title)}">\n{svg}</div>'
+            drawn = f'<div class="wide" tabindex="0"><div role="img" aria-label="{safe(title)}">\n{svg}</div></div>'
             return f"<figure>\n<figcaption>{safe(title)}</figcaption>\n{drawn}\n{_table(table)}</figure>\n"
         case Text(name, content):
             return _text(name, content)
@@ -131,6 +136,8 @@ def _cells(tag: str, cells: Iterable[str], words: int) -> str:
     drawn = []
     for place, cell in enumerate(cells):
         kind = "number" if place >= words else "long" if len(cell) > _LONG else ""
+        if place == 0 and not kind and len(cell) > _NAME:
+            kind = "name"
         opened = f'<{tag} class="{kind}">' if kind else f"<{tag}>"
         drawn.append(f"{opened}{safe(cell)}</{tag}>")
     return "".join(drawn)

@@ -320,7 +320,7 @@ class Housekeeper:
             _log.warning("could not clean the store: %s", error)
 
 
-def prune_results(store: DiskStore, settings: Settings) -> int:
+def prune_results(store: DiskStore, settings: Settings, journal: Journal) -> int:
     """Removes results of the evaluator that are unused or too many; returns their number.
 
     Raises:
@@ -328,8 +328,13 @@ def prune_results(store: DiskStore, settings: Settings) -> int:
     """
     from cache_engine.evaluations import Evaluations  # rarely needed
 
-    with Evaluations(store.layout, durable=settings.is_durable, compressed=settings.compress_results) as kept:
-        gone = kept.prune(kept.plan_pruning())
+    def acted(kind: str, detail: str, by: str) -> None:
+        journal.event(kind, detail=detail, by=by)
+
+    with Evaluations(
+        store.layout, durable=settings.is_durable, compressed=settings.compress_results, acted=acted
+    ) as kept:
+        gone = kept.prune(kept.plan_pruning(), by=AUTOMATIC)
     if gone:
         _log.info("pruned: %s results of the evaluator", f"{gone:,}")
     return gone

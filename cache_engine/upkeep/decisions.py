@@ -1,21 +1,31 @@
-"""Reads the log of decisions, and finds the causes of misses."""
+"""Reads the log of decisions, and finds the causes of misses, and how entries went."""
 
 from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import islice
 
-from cache_engine.model.decision import EVICTED, EVICTION, MISS, Causes, Decision, request_of
+from cache_engine.model.decision import EVICTED, EVICTION, MISS, QUARANTINE, Causes, Decision, request_of
+from cache_engine.model.events import CORRUPT, EVICT, PUBLISH, SET_ASIDE
 from cache_engine.model.key import check_prefix
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.journal import DecisionReader
+from cache_engine.store.journal import DecisionReader, read_journal
 from cache_engine.store.layout import StoreLayout
+from cache_engine.units import human_age, printable
+
+MOST_RECENT = 40_000
+"""How many decisions are held to be listed: the log has about 30,000 when both of its files are full."""
 
 MOST_MISSES = 2000
-"""How many misses are held to be listed."""
+"""How many misses are listed."""
+
+# The last of these events says whether an entry should be in the store.
+_ENDS = frozenset({PUBLISH, EVICT, CORRUPT, SET_ASIDE})
 
 
 class Log:
@@ -49,6 +59,47 @@ class Log:
             for one in explained
             if one.key.startswith(prefix) and (not kinds or one.kind in kinds) and one.at >= since
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """How an entry went.
+
+    Attributes:
+        at: seconds since 1970, UTC.
+        is_evicted: whether it was evicted; else it was damaged and quarantined.
+        why: in words, as the journal or the log has it.
+        by: who did it; empty where unknown.
+    """
+
+    key: str
+    at: float
+    is_evicted: bool
+    why: str
+    by: str
+
+    @property
+    def words(self) -> str:
+        """How, when, why and by whom, such as ``"evicted 3 days ago: unused for 7 days, by automatic"``."""
+        how = "evicted" if self.is_evicted else "damaged and quarantined"
+        whose = f", by {self.by}" if self.by and self.is_evicted else ""
+        return printable(f"{how} {human_age(time.time() - self.at)}: {self.why}{whose}")
+
+
+def departure(store: DiskStore, prefix: str) -> Departure | None:
+    """How the last entry went whose key starts so; ``None`` if unknown, or if it was stored since.
+
+    By the journal, or by the log, which goes back further.
+    """
+    recent = read_journal(store.layout.journal).recent  # newest first
+    last = next((event for event in recent if event.key.startswith(prefix) and event.kind in _ENDS), None)
+    if last is not None:
+        return None if last.kind == PUBLISH else Departure(last.key, last.at, last.kind == EVICT, last.detail, last.by)
+    logged = Log(store).new(prefix, (EVICTION, QUARANTINE))
+    if not logged:
+        return None
+    one = logged[-1]
+    return Departure(one.key, one.at, one.kind == EVICTION, one.reason, one.by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +148,33 @@ class EarlyEvictions:
             return sorted(self._found.values(), key=lambda one: (-one.asked_at, one.key))
 
 
-class Misses:
-    """A store's last misses, read once from its log and then as that grows. Safe to use from several threads."""
+class Recent:
+    """A store's last decisions, read once from its log and then as that grows. Safe to use from several threads.
+
+    Reads no record, as ``Log`` does, so a large store costs no more than its log.
+    """
 
     def __init__(self, layout: StoreLayout) -> None:
         """Reads nothing yet."""
         self._reader = DecisionReader(layout)
         self._causes = Causes()
         self._lock = threading.Lock()
-        self._last: deque[Decision] = deque(maxlen=MOST_MISSES)
+        self._last: deque[Decision] = deque(maxlen=MOST_RECENT)
+
+    @property
+    def damaged(self) -> int:
+        """How many lines were skipped, because they are damaged or from the future."""
+        return self._reader.damaged
 
     def all(self) -> list[Decision]:
-        """The last ``MOST_MISSES``, the latest first."""
+        """The last ``MOST_RECENT``, each miss with its cause, the latest first."""
         with self._lock:
-            self._last.extend(one for one in map(self._causes.explained, self._reader.new()) if one.kind == MISS)
+            self._last.extend(map(self._causes.explained, self._reader.new()))
             return list(reversed(self._last))
+
+    def misses(self) -> list[Decision]:
+        """The last ``MOST_MISSES`` of them that are misses, the latest first."""
+        return list(islice((one for one in self.all() if one.kind == MISS), MOST_MISSES))
 
 
 class _MadeBefore:

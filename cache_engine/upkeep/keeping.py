@@ -119,20 +119,32 @@ class Keeping(ABC):
                 detail = f"{place.kind}, {printable(str(place.path))}: {counted(len(done.ids), 'entry', 'entries')}"
                 self.journal.event(CLEAN_OTHER, stored_bytes=done.size_bytes, detail=detail, by=by or local_user())
 
+    def _acted(self, kind: str, detail: str, by: str) -> None:
+        """Writes an event of an action on the whole store, for the audit."""
+        self.journal.event(kind, detail=detail, by=by or local_user())
+
     def find_key(self, prefix: str) -> CacheKey:
         """The key that starts with ``prefix``, be it of a kernel or of an adapted one; not read.
 
         Raises:
             UsageError: when it cannot be the start of a key.
-            KeyNotFound: when no entry or several match.
+            KeyNotFound: when no entry or several match; says how the last one went that did.
         """
         wanted = check_prefix(prefix)
         ours = (key for key in self.store.keys(wanted[:2]) if key.startswith(wanted))
         found = {*ours, *group_keys(self.store.layout, wanted)}
-        if len(found) != 1:
-            many = f"{len(found)} kernels have key prefix {wanted}; give more digits"
-            raise KeyNotFound(many if found else f"no kernel has key prefix {wanted}")
+        if len(found) > 1:
+            raise KeyNotFound(f"{len(found)} kernels have key prefix {wanted}; give more digits")
+        if not found:
+            gone, short = self.departure(wanted), wanted[:12]
+            went = f"; {gone.key[:12]} was {gone.words}; gemm-cache log --key {short} has more" if gone else ""
+            raise KeyNotFound(f"no kernel has key prefix {wanted}{went}")
         return found.pop()
+
+    def departure(self, prefix: str) -> upkeep.decisions.Departure | None:
+        """How the last entry went whose key starts so; ``None`` if unknown. See ``upkeep.decisions.departure``."""
+        self.journal.flush()
+        return upkeep.decisions.departure(self.store, prefix)
 
     def adapted(self, key: CacheKey) -> Group | None:
         """The kernel of another framework that has a key, every byte checked; ``None`` if none has.
@@ -356,11 +368,19 @@ class Keeping(ABC):
         toolchain had made it; ``decisions`` can.
         """
         self.journal.flush()
-        return self._misses.all()
+        return self._recent.misses()
+
+    def recent_decisions(self) -> tuple[list[Decision], int]:
+        """The last decisions, the latest first, and how many lines of the log are damaged or from the future.
+
+        Misses have causes as ``misses`` finds them. The log is read once, and then as it grows.
+        """
+        self.journal.flush()
+        return self._recent.all(), self._recent.damaged
 
     @cached_property
-    def _misses(self) -> upkeep.decisions.Misses:
-        return upkeep.decisions.Misses(self.store.layout)
+    def _recent(self) -> upkeep.decisions.Recent:
+        return upkeep.decisions.Recent(self.store.layout)
 
     def early_evictions(self) -> list[upkeep.decisions.EarlyEviction]:
         """Kernels that were evicted and asked for again, as far back as the log of decisions goes; the latest first."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -54,6 +56,13 @@ def test_every_verb_says_what_it_does_with_examples_and_exit_codes(path: tuple[s
         assert f"  gemm-cache {example}\n" in examples
     for code, meaning in verb.exit_codes.items():
         assert f"{code} {meaning}" in " ".join(codes.split())
+
+
+def test_the_documents_name_each_verb_without_json() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    named = re.findall("`([^`]+)`", page.partition("Every verb but ")[2].partition("takes `--json`")[0])
+    without = [" ".join(path) for path, verb in LEAVES if "as_json" not in {option.name for option in verb.params}]
+    assert sorted(named) == sorted(without)
 
 
 @pytest.mark.parametrize("path", [(), *(path for path, verb in ALL if isinstance(verb, click.Group))], ids=" ".join)

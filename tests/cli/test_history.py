@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cache_engine.cli.reading.history import summed
-from cache_engine.model.events import DAY_S, HOUR_S, Period
+from cache_engine.model.events import CLEAN, DAY_S, HOUR_S, Period
+from cache_engine.store.journal import Journal
+from cache_engine.store.journal.folding import fold_journal
 from tests.cli.test_cli import SHAPE, document, run
 from tests.helpers import make_store
 
@@ -33,6 +36,18 @@ def test_a_store_without_events_has_no_history(place: Path) -> None:
     assert document("history", store=place)["rows"] == []
     assert run("history", store=place).stdout == "No lookups or compiles in this time.\n"
     assert run("audit", store=place).stdout == "No action is logged.\n"
+
+
+def test_an_action_of_a_kind_that_a_newer_version_writes_is_skipped(place: Path) -> None:
+    store = make_store(place)
+    with closing(Journal(store.layout.journal, 3600.0)) as journal:
+        journal.event("moved to the moon", detail="3 entries", by="some user")
+        journal.event(CLEAN, detail="1 entry", by="some user")
+    fold_journal(store.layout)
+    assert [act["kind"] for act in document("audit", store=place)["rows"]] == [CLEAN]
+    assert document("verify", store=place)["findings"] == []
+    assert document("sync", store=place)["events"] == 2
+    assert document("stats", store=place)["entries"] == 0
 
 
 def test_sums_are_by_interval_and_nothing_is_lost_or_counted_twice() -> None:

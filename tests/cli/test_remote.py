@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,11 @@ import pytest
 from app.presenters.store.overview import tier_table
 from cache_engine.engine.cache import open_cache
 from cache_engine.mirror import queries
+from cache_engine.model.events import REMOTE_DOWN
+from cache_engine.store.journal import Journal
 from cache_engine.trust.signers import TrustedSigners
 from tests.cli.test_cli import document, run
+from tests.helpers import make_store
 from tests.trust.keys import Builder, signers_file
 
 
@@ -89,8 +95,36 @@ def test_a_remote_is_checked_compiled_again_and_emptied(
     would = document("remote", "gc", "--max-bytes", "0", "--dry-run", store=compiled_store)
     assert (would["deleted"], would["left"]) == (4, 0)
     assert document("remote", "gc", "--older-than", "1d", store=compiled_store)["deleted"] == 0
+    elsewhere, now = f"file://{tmp_path}/elsewhere", time.time()
+    with closing(Journal(make_store(compiled_store).layout.journal, 3600.0)) as journal:
+        journal.event(REMOTE_DOWN, detail="connection refused", remote=elsewhere)
+    assert document("remote", "status", store=compiled_store)["down_at"] == 0.0
+    other = document("remote", "status", elsewhere, store=compiled_store)
+    assert (other["is_used"], other["down_why"], other["down_at"] >= now - 1) == (False, "connection refused", True)
+    text = run("remote", "status", elsewhere, store=compiled_store).stdout
+    assert "the setting remote does not name it" in text
+    assert "failures" not in text
+    assert "connection refused" in text
+    listed = run("remote", "gc", "--max-bytes", "0", "--dry-run", store=compiled_store).stdout
+    assert all(key[:12] in listed for key in would["keys"])
+    before = document("audit", store=compiled_store)["total"]
     assert document("remote", "gc", "--max-bytes", "0", store=compiled_store) == {**would, "dry_run": False}
+    audit = document("audit", store=compiled_store)
+    act = audit["rows"][0]
+    assert (audit["total"] - before, act["kind"], act["detail"]) == (1, "clean remote", f"4 kernels of {url}")
+    assert (act["bytes"], bool(act["by"])) == (would["deleted_bytes"], True)
     assert document("remote", "status", store=compiled_store)["there"] == 0
+
+
+def test_a_remote_is_cleaned_without_a_store_and_a_line_says_so(
+    compiled_store: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMM_CACHE_REMOTE", f"file://{tmp_path}/remote")
+    document("remote", "push", "--sign", Builder(tmp_path / "key").file, store=compiled_store)
+    done = run("remote", "gc", "--max-bytes", "0", "--json", store=place)
+    assert (done.returncode, json.loads(done.stdout)["deleted"]) == (0, 4)
+    assert "No audit log has this deletion" in done.stderr
+    assert not place.exists()
 
 
 def test_the_three_commands_of_the_page_share_a_kernel(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_quarantined_items_are_listed_restored_and_deleted(compiled_store: Path)
     assert run("quarantine", "restore", keys[0], store=compiled_store).returncode == 1
     assert document("quarantine", "restore", keys[1][:8], store=compiled_store) == {"restored": keys[1]}
     assert document("quarantine", "delete", "--all", "--dry-run", store=compiled_store)["deleted"] == 1
+    assert keys[0] in run("quarantine", "delete", "--all", "--dry-run", store=compiled_store).stdout
     assert document("quarantine", "delete", keys[0], store=compiled_store)["deleted"] == 1
     assert document("quarantine", "ls", store=compiled_store) == {"items": []}
     assert run("quarantine", "delete", store=compiled_store).returncode == 2

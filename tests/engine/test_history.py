@@ -21,7 +21,8 @@ from cache_engine.device.timer import Timing
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompilerMissing
 from cache_engine.insight.explanation import explain
-from cache_engine.kernels.select import STEADY, choose, predicted_cycles, ranking
+from cache_engine.kernels.prediction import STEADY
+from cache_engine.kernels.select import choose, predicted_cycles, ranking
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig

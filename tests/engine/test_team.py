@@ -214,7 +214,9 @@ def test_a_remote_that_is_down_is_a_miss_that_the_journal_names(
         assert cache.get_or_compile(PROBLEM).tier == "memory"
         (event,) = [event for event in cache.tally().recent if event.kind == REMOTE_DOWN]
         assert "s3://bucket/x" in event.detail
+        assert event.remote == "s3://bucket/x"
         assert cache.stats().totals.failures == {REMOTE: 1}
+        assert cache.stats().tier_hit_rates[REMOTE] == 0.0
 
 
 def test_what_cannot_be_written_here_is_served_all_the_same(

@@ -16,7 +16,9 @@ from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.kept import is_to_validate
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.events import AUTOMATIC, PRUNE
 from cache_engine.store.disk import open_store
+from cache_engine.store.journal import read_journal
 from cache_engine.store.layout import StoreLayout
 
 CHIP = PRESETS["SG2262"]
@@ -57,6 +59,8 @@ def test_storing_a_result_prunes_unused_ones_when_cleaning_is_due(tmp_path: Path
     with open_cache(tmp_path) as cache:
         cache.evaluations.evaluate(replace(PROBLEM, m=2000), CHIP)
     assert sizes(layout) == [1000, 2000]
+    (act,) = [event for event in read_journal(layout.journal).recent if event.kind == PRUNE]
+    assert (act.detail, act.by) == ("3 results of SG2262", AUTOMATIC)
     assert time.time() - layout.cleaned.stat().st_mtime < 60
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from cache_engine.errors import UsageError
+from cache_engine.errors import RemoteError, UsageError
+from cache_engine.model.events import CLEAN_REMOTE
 from cache_engine.model.key import CacheKey
 from cache_engine.remote import checking
-from cache_engine.remote.base import Remote
+from cache_engine.remote.base import Remote, without_query
 from cache_engine.remote.entries import FOLDER, name_of, packed, unpacked
 from cache_engine.remote.moving import compare, push
 from cache_engine.remote.objects import Objects
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal, read_journal
 from cache_engine.trust.signers import TrustedSigners
 from cache_engine.upkeep.packs import Refused
 from tests.helpers import fill
@@ -88,19 +91,50 @@ def test_a_sample_is_a_share_and_never_empty(keys: list[CacheKey]) -> None:
 def test_what_is_old_goes_first_and_then_the_oldest(dated: Objects, store: DiskStore, keys: list[CacheKey]) -> None:
     dated.create(f"{FOLDER}/readme", b"x")
     old = checking.plan(dated, older_than_s=25 * DAY_S)
-    assert (old.going, old.entries) == ((keys[4], keys[3]), 5)
+    assert (going(old), old.entries) == ([keys[4], keys[3]], 5)
+    assert [round(one.age_s / DAY_S) for one in old.going] == [40, 30]
     assert old.total_bytes == compare(store, dated).there_bytes
     smaller = checking.plan(dated, max_bytes=old.total_bytes - 1)
-    assert smaller.going == (keys[4],)
+    assert going(smaller) == [keys[4]]
     both = checking.plan(dated, older_than_s=35 * DAY_S, max_bytes=old.total_bytes // 2)
-    assert both.going == (keys[4], keys[3], keys[2])
+    assert going(both) == [keys[4], keys[3], keys[2]]
     assert checking.plan(dated, older_than_s=50 * DAY_S).going == ()
-    for _ in checking.delete(dated, both.going):
-        pass
+    checking.delete(dated, both.going, None)
     assert compare(store, dated).all_there == tuple(keys[:2])
     assert compare(store, dated).others == 1
     with pytest.raises(UsageError, match="say what goes"):
         checking.plan(dated)
+
+
+def going(planned: checking.Planned) -> list[CacheKey]:
+    return [one.key for one in planned.going]
+
+
+def test_a_deletion_that_fails_half_way_leaves_an_event_of_what_went(
+    dated: Objects, store: DiskStore, keys: list[CacheKey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = checking.plan(dated, max_bytes=0)
+    delete, refused = dated.delete, name_of(keys[1])
+
+    def fail(name: str) -> None:
+        if name == refused:
+            raise RemoteError("the remote is gone")
+        delete(name)
+
+    monkeypatch.setattr(dated, "delete", fail)
+    with closing(Journal(store.layout.journal, 3600.0)) as journal, pytest.raises(RemoteError):
+        checking.delete(dated, planned.going, journal, by="some user")
+    left = compare(store, dated)
+    (event,) = read_journal(store.layout.journal).recent
+    assert (event.kind, event.by) == (CLEAN_REMOTE, "some user")
+    gone = 5 - len(left.all_there)
+    assert event.detail == f"{gone} kernels of {dated.url}"
+    assert event.stored_bytes == planned.total_bytes - left.there_bytes > 0
+
+
+def test_no_query_of_a_url_is_written_to_a_store() -> None:
+    assert without_query("https://host/folder?sig=secret") == "https://host/folder"
+    assert without_query("s3://bucket/folder") == "s3://bucket/folder"
 
 
 def test_a_clock_here_that_is_off_by_a_year_deletes_nothing(

@@ -22,7 +22,7 @@ from xxhash import xxh3_64_hexdigest
 from cache_engine.device.timer import Timing
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CorruptEntry
-from cache_engine.mirror import queries
+from cache_engine.mirror import summaries
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -256,7 +256,7 @@ def test_the_mirror_lists_a_kernels_timings_newest_first(store: DiskStore, timin
     synced = mirror.sync()
     assert (synced.timings, synced.changed) == (3, True)
     with mirror.read() as connection:
-        newest, oldest = queries.timings(connection, key)
+        newest, oldest = summaries.timings(connection, key)
     assert oldest == {
         "key": key, "device": "Invented GPU", "arch": "sm_90", "driver": "13.0", "m": 16, "n": 4096, "k": 7168,
         "batch": 1, "median_us": 10.0, "p10_us": 10.0, "p90_us": 10.0, **more, "verified": True, "measured_at": 100.0,
@@ -268,7 +268,7 @@ def test_the_mirror_lists_a_kernels_timings_newest_first(store: DiskStore, timin
         path.unlink()
     assert mirror.sync().timings == 3
     with mirror.read() as connection:
-        assert queries.timings(connection, key) == []
+        assert summaries.timings(connection, key) == []
 
 
 def test_hostile_timings_do_not_stop_the_mirror(store: DiskStore, timings: Timings) -> None:
@@ -292,7 +292,7 @@ def test_hostile_timings_do_not_stop_the_mirror(store: DiskStore, timings: Timin
     mirror = Mirror(store)
     assert (mirror.sync().timings, mirror.sync().skipped) == (1, len(forged))
     with mirror.read() as connection:
-        (row,) = queries.timings(connection, "ab" * 32)
+        (row,) = summaries.timings(connection, "ab" * 32)
     assert (row["device"], row["tflops"]) == (hostile.name, None)
     findings = list(integrity.check(store))
     assert [finding.kind for finding in findings] == [Kind.CORRUPT_TIMINGS]

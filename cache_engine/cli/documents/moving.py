@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP, Tally
+from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP, Event, Tally
 from cache_engine.model.key import CacheKey
+from cache_engine.remote.base import without_query
 from cache_engine.trust.signers import Signed, Standing
 from cache_engine.units import counted
 from cache_engine.upkeep.packs import Refused
@@ -103,8 +104,9 @@ class RemoteReport(msgspec.Struct, kw_only=True):
         others: objects in the remote's folder that are no entries.
         mode: the setting ``remote_mode``.
         hits, failures: of lookups of this store's processes in any remote. sent, dropped: what they compiled.
-        down_at, down_why: when a process last stopped asking, in seconds since 1970, and why; up_at: when one last
-            asked again after that. 0 is never, as far as the journal knows.
+        down_at, down_why: when a process last stopped asking this remote, in seconds since 1970, and why; up_at: when
+            one last asked it again after that. 0 is never, as far as the journal knows.
+        is_used: whether lookups ask this remote: the setting ``remote`` names it.
     """
 
     url: str
@@ -122,6 +124,7 @@ class RemoteReport(msgspec.Struct, kw_only=True):
     down_at: float
     down_why: str
     up_at: float
+    is_used: bool = False
 
 
 class PushReport(msgspec.Struct, kw_only=True):
@@ -300,11 +303,20 @@ def imported(file: Path, found: Imported, dry_run: bool) -> ImportReport:
     )
 
 
-def remote_state(url: str, found: Compared, mode: str, tally: Tally) -> RemoteReport:
-    """The document of a store and a remote side by side, and of what lookups did, by the store's journal."""
-    down, up = (
-        next((event for event in tally.recent if event.kind == kind), None) for kind in (REMOTE_DOWN, REMOTE_UP)
-    )
+def remote_state(url: str, found: Compared, mode: str, tally: Tally, used: str | None) -> RemoteReport:
+    """The document of a store and a remote side by side, and of what lookups did, by the store's journal.
+
+    Args:
+        used: the remote that lookups ask, if they ask one.
+    """
+    is_used = used is not None and without_query(used) == without_query(url)
+
+    def last(kind: str) -> Event | None:
+        # Events of older versions do not say which remote.
+        its = (without_query(url), "") if is_used else (without_query(url),)
+        return next((event for event in tally.recent if event.kind == kind and event.remote in its), None)
+
+    down, up = last(REMOTE_DOWN), last(REMOTE_UP)
     if up is not None and down is not None and up.at < down.at:
         up = None
     totals = tally.totals
@@ -324,6 +336,7 @@ def remote_state(url: str, found: Compared, mode: str, tally: Tally) -> RemoteRe
         down_at=down.at if down else 0.0,
         down_why=down.detail if down else "",
         up_at=up.at if up else 0.0,
+        is_used=is_used,
     )
 
 

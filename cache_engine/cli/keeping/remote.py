@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,9 +15,9 @@ from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
 from cache_engine.cli.keeping.packs import print_refused, signing_key
 from cache_engine.cli.support import Span, Verb, VerbGroup, emit, json_option, open_cache
-from cache_engine.cli.terminal import print_fields
+from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.config import Settings, parse_bytes
-from cache_engine.errors import UsageError
+from cache_engine.errors import StoreUnusable, UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.trust import proof_for
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
     from cache_engine.engine.cache import Cache
     from cache_engine.model.key import CacheKey
     from cache_engine.remote.base import Remote
-    from cache_engine.remote.checking import Sound
+    from cache_engine.remote.checking import Old, Sound
     from cache_engine.remote.moving import Compared
+    from cache_engine.store.journal import Journal
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _MISSING = "The extra remote or trust is not installed."
@@ -68,7 +71,8 @@ def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
     """Compare the store with a remote, and say what lookups do with it."""
     remote = remote_named(settings, url)
     with open_cache(settings, create=False) as cache:
-        document = moving.remote_state(remote.url, _compared(cache, remote), settings.remote_mode, cache.tally())
+        compared, tally = _compared(cache, remote), cache.tally()
+    document = moving.remote_state(remote.url, compared, settings.remote_mode, tally, settings.remote)
     emit(document, as_json, lambda: _print_status(document))
 
 
@@ -234,7 +238,8 @@ def gc_verb(
     """Delete old kernels from a remote.
 
     Ages are by the remote's clock, for which a small object is written and deleted, also by a dry run. What was deleted
-    and is needed is compiled again. Redis keeps no ages; let it evict (maxmemory-policy allkeys-lru).
+    and is needed is compiled again. Redis keeps no ages; let it evict (maxmemory-policy allkeys-lru). The audit log of
+    the store in use has every deletion; without a store, a line says that none has it.
     """
     from cache_engine.remote import checking
 
@@ -245,9 +250,8 @@ def gc_verb(
             remote, older_than_s=older_than, max_bytes=limit, on_some=lambda some: bar.advance(task, some)
         )
     if not dry_run:
-        with terminal.progress("Deleting", len(found.going)) as (bar, task):
-            for _ in checking.delete(remote, found.going):
-                bar.advance(task)
+        with _audit_of(settings) as journal, terminal.progress("Deleting", len(found.going)) as (bar, task):
+            checking.delete(remote, found.going, journal, by=local_user(), on_entry=lambda: bar.advance(task))
     document = moving.RemoteGcReport(
         url=remote.url,
         dry_run=dry_run,
@@ -255,9 +259,21 @@ def gc_verb(
         deleted_bytes=found.going_bytes,
         left=found.entries - len(found.going),
         left_bytes=found.total_bytes - found.going_bytes,
-        keys=list(found.going),
+        keys=[one.key for one in found.going],
     )
-    emit(document, as_json, lambda: _print_collected(document))
+    emit(document, as_json, lambda: _print_collected(document, found.going if dry_run else ()))
+
+
+@contextmanager
+def _audit_of(settings: Settings) -> Iterator[Journal | None]:
+    """The journal of the store in use; where there is no store, ``None``, and a line says so."""
+    with ExitStack() as stack:
+        journal = None
+        try:
+            journal = stack.enter_context(open_cache(settings, create=False)).journal
+        except StoreUnusable as error:
+            print(printable(f"No audit log has this deletion: {error}"), file=sys.stderr)
+        yield journal
 
 
 def _proof(settings: Settings, unsigned: bool) -> Callable[[bytes], None]:
@@ -324,12 +340,18 @@ def _print_status(d: moving.RemoteReport) -> None:
             "only here": f"{d.only_here:,}",
             "only there": f"{d.only_there:,}",
             **({"other objects": f"{d.others:,}, left alone"} if d.others else {}),
-            "lookups": f"remote_mode = {d.mode}; {counted(d.hits, 'hit')}, {counted(d.failures, 'failure')}",
-            "sent behind": f"{counted(d.sent, 'kernel')}, {d.dropped:,} dropped",
+            **(_lookups(d) if d.is_used else {"lookups": "do not ask it: the setting remote does not name it"}),
             **({"last failure": f"{human_age(time.time() - d.down_at)}: {printable(d.down_why)}"} if d.down_at else {}),
             **({"answered again": human_age(time.time() - d.up_at)} if d.up_at else {}),
         }
     )
+
+
+def _lookups(d: moving.RemoteReport) -> dict[str, str]:
+    return {
+        "lookups": f"remote_mode = {d.mode}; {counted(d.hits, 'hit')}, {counted(d.failures, 'failure')}",
+        "sent behind": f"{counted(d.sent, 'kernel')}, {d.dropped:,} dropped",
+    }
 
 
 def _print_pushed(d: moving.PushReport) -> None:
@@ -345,7 +367,13 @@ def _print_verified(d: moving.RemoteVerifyReport) -> None:
         print(f"Compiled again: {d.rebuilt:,} with the same code; {d.not_rebuilt:,} cannot be compiled here.")
 
 
-def _print_collected(d: moving.RemoteGcReport) -> None:
+def _print_collected(d: moving.RemoteGcReport, listed: Sequence[Old]) -> None:
+    if listed:
+        print_table(
+            {"key": LEFT, "size": RIGHT, "sent": LEFT},
+            [(one.key[:12], human_bytes(one.size_bytes), human_age(one.age_s)) for one in listed],
+        )
+        print()
     verb = "Would delete" if d.dry_run else "Deleted"
     left = f"{counted(d.left, 'kernel')}, {human_bytes(d.left_bytes)}, left"
     print(printable(f"{verb} {counted(d.deleted, 'kernel')}, {human_bytes(d.deleted_bytes)}, of {d.url}; {left}."))

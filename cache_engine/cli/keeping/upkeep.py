@@ -20,6 +20,7 @@ from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.units import counted, human_age, human_bytes, human_ms, printable
+from cache_engine.upkeep.quarantine import Item
 
 
 @click.command(
@@ -244,7 +245,7 @@ def restore_verb(settings: Settings, /, key: str, as_json: bool) -> None:
     cls=Verb,
     examples=("quarantine delete 3f2a", "quarantine delete --all --dry-run"),
     completers={"name": quarantined},
-    done="The items are deleted; with --dry-run, they are counted.",
+    done="The items are deleted; with --dry-run, they are listed.",
     failed="There is no such item, or a file cannot be deleted.",
 )
 @click.argument("name", nargs=-1)
@@ -267,8 +268,7 @@ def delete_verb(settings: Settings, /, name: tuple[str, ...], everything: bool, 
             done = cache.discard(chosen)
             count, size = done.items, done.stored_bytes
     document = store.Discarded(dry_run=dry_run, names=[item.name for item in chosen], deleted=count, stored_bytes=size)
-    verb = "Would delete" if dry_run else "Deleted"
-    emit(document, as_json, lambda: print(f"{verb} {counted(count, 'item')}, {human_bytes(size)}."))
+    emit(document, as_json, lambda: _print_discarded(document, chosen))
 
 
 # ---- For people ----
@@ -360,6 +360,16 @@ def _print_synced(d: store.SyncReport) -> None:
     )
     if d.skipped:
         print(f"{counted(d.skipped, 'item')} of the store cannot be indexed; gemm-cache verify names each.")
+
+
+def _print_discarded(d: store.Discarded, chosen: Sequence[Item]) -> None:
+    if d.dry_run:
+        now = time.time()
+        for item in chosen:
+            about = f"{human_bytes(item.stored_bytes)}, quarantined {human_age(now - item.set_aside_at)}"
+            print(printable(f"{item.name}: {about}{f': {item.why}' if item.why else ''}"))
+    verb = "Would delete" if d.dry_run else "Deleted"
+    print(f"{verb} {counted(d.deleted, 'item')}, {human_bytes(d.stored_bytes)}.")
 
 
 def _print_quarantine(items: Sequence[store.QuarantineItem]) -> None:

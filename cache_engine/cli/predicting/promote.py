@@ -14,7 +14,7 @@ from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
 from cache_engine.config import Settings
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import UsageError
-from cache_engine.units import counted, human_ms, human_rate, printable
+from cache_engine.units import counted, human_forecast, human_ms, human_rate, printable
 
 _SHOWN = 20
 
@@ -120,7 +120,7 @@ def _print_rows(rows: list[promoting.CandidateRow]) -> None:
                 printable(row.name), f"{row.m:,}", printable(row.instead or "waits"), f"{row.launches:,.0f}",
                 human_ms(row.saved_gpu_seconds * 1e3), human_rate(row.wait_chance), human_ms(row.compile_seconds * 1e3),
                 "never" if row.pays_back_after_launches is None else f"{row.pays_back_after_launches:,.0f}",
-                "–" if row.pays_back_in_seconds is None else human_ms(row.pays_back_in_seconds * 1e3),
+                "–" if row.pays_back_in_seconds is None else human_forecast(row.pays_back_in_seconds * 1e3),
                 "✓" if row.taken else "",
             )
             for row in rows

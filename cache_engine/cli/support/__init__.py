@@ -327,7 +327,11 @@ def _choice_options(verb: _F) -> _F:
             "--family",
             help="Kernel family: tensor_core, scaled, grouped, simt, triton, hopper. Default: by compiler and problem.",
         ),
-        click.option("--config", metavar="NAME=VALUE,…", help="Use this config instead of choosing one."),
+        click.option(
+            "--config",
+            help="Use this config instead of choosing one: its name, or name=value,…",
+            metavar="CONFIG",
+        ),
         job_option,
     ):
         verb = decorate(verb)

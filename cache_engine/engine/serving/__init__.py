@@ -82,7 +82,7 @@ class Serving:
                 journal,
                 Limits.of(settings),
                 settings.cleanup_interval_h * 3600,
-                partial(prune_results, store, settings),
+                partial(prune_results, store, settings, journal),
             )
             slower.append(store)
         self._tiers = Tiers(MemoryTier(settings.memory_bytes), slower, journal.failure)

@@ -220,7 +220,8 @@ class Team:
             _log.warning("%s is not asked until it answers: %s", url, why)
         else:
             _log.warning("%s answers again", url)
-        self._journal.event(REMOTE_DOWN if why else REMOTE_UP, detail=why)
+        remote = (self._settings.remote or "").partition("?")[0]  # a query may hold a secret
+        self._journal.event(REMOTE_DOWN if why else REMOTE_UP, detail=why, remote=remote)
 
 
 def _close_if_alive(reference: weakref.ref[Team]) -> None:
