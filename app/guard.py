@@ -87,9 +87,14 @@ def start_job(command: list[str], asked: dict[str, Any], given: bytes = b"") -> 
         NotPermitted: in a read-only dashboard.
         TooManyJobs, StoreError, OSError: as ``Jobs.start``.
     """
+    may_write()
+    return context.jobs().start(command, asked, given)
+
+
+def may_write() -> None:
+    """Of what anyone may do: adding to the store. Raises ``NotPermitted`` in a read-only dashboard."""
     if context.cache().settings.dashboard_read_only:
         raise NotPermitted(f"not allowed: {READ_ONLY}")
-    return context.jobs().start(command, asked, given)
 
 
 def door() -> bool:

@@ -12,10 +12,12 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context, tables
-from app.presenters.shared import Row, page_count
+from app.presenters.shared import Row, page_count, when
 from app.presenters.store.admin import arch_figure, arch_table
 from cache_engine.mirror.queries import FACETS
+from cache_engine.model.key import is_key
 from cache_engine.units import human_age
+from cache_engine.upkeep.decisions import Departure
 
 _KERNELS, _KERNEL, _COMPARE = "../pages/kernels.py", "../pages/kernel.py", "../pages/compare.py"
 LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
@@ -229,6 +231,16 @@ def follow_old_link() -> None:
     else:
         remember_results()
         open_kernel(st.query_params["key"])
+
+
+def departed(key: str) -> Departure | None:
+    """Says when and why a kernel went; ``None`` where the store does not know it."""
+    gone = context.cache().departure(key) if is_key(key) else None
+    if gone is not None:
+        how = "evicted" if gone.is_evicted else "damaged and quarantined"
+        st.warning(f"This kernel was {how} {human_age(time.time() - gone.at)}.", icon=":material/history:")
+        st.text(f"{when(gone.at, context.timezone())}: {gone.why}{f', by {gone.by}' if gone.by else ''}.")
+    return gone
 
 
 def compare_link(label: str, first: str, second: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Admin: cleanup, integrity, quarantine, packs, results, the index, the effective settings, and the audit log."""
+"""Admin: cleanup, integrity, quarantine, packs, results, the index, the effective settings, and two logs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import streamlit as st
 
 from app import context, guard, widgets
-from app.admin import audit, cleanup, integrity, mirror, packs, quarantine, results, settings
+from app.admin import audit, cleanup, decisions, integrity, mirror, packs, quarantine, results, settings
 from cache_engine.errors import GemmCacheError
 
 TABS = {
@@ -19,6 +19,7 @@ TABS = {
     "Index": mirror.draw,
     "Settings": settings.draw,
     "Audit log": audit.draw,
+    "Decisions": decisions.draw,
 }
 
 st.title("Admin")

@@ -40,9 +40,11 @@ def diagnoses() -> list[Diagnosis]:
     return [*context.ask(queries.diagnoses), *other_gpu(context.ask(queries.counted, "arch"), runs_here)]
 
 
-def overview(places: list[Row], versions: list[Row]) -> None:
+def overview(places: list[Row]) -> None:
     """What is where, of which parts, since when, and what of it is of no use."""
     titles = looking.titles()
+    versions = version_table(context.ask(queries.counted, "version"), installed_version, titles)
+    draw_tiles(cache_tiles(places, len(diagnoses()), context.ask(queries.duplicated), versions))
     columns = {"Entries": tables.COUNT, **dict.fromkeys(("Oldest", "Newest", "Last used"), tables.AGE)}
     archs, made_by = context.ask(queries.counted, "arch"), context.ask(queries.counted, "version")
     table = directory_table(places, archs, made_by, titles, context.timezone())
@@ -94,18 +96,15 @@ if not places:
     if not looking.scanner().runs:
         st.info("No cache of another framework is here. The setting caches names directories elsewhere.")
     widgets.end_page()
-wrong = diagnoses()
-versions = version_table(context.ask(queries.counted, "version"), installed_version, looking.titles())
-draw_tiles(cache_tiles(places, len(wrong), context.ask(queries.duplicated), versions))
 if "q" in st.query_params and "part" not in st.query_params:  # a link to a search
     st.session_state.setdefault("part", ENTRIES)
 part = widgets.choose_one("Part", PARTS, OVERVIEW, key="part", hidden=True)
 if part == OVERVIEW:
-    overview(places, versions)
+    overview(places)
 elif part == ENTRIES:
     entries.draw()
 elif part == FINDINGS:
-    findings(wrong)
+    findings(diagnoses())
 elif part == COMPARISON:
     folders.draw(places)
 else:

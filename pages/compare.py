@@ -16,10 +16,10 @@ from app.presenters.kernels.speed import MODEL, speed_pairs
 from app.views.adapted import list_adapted
 from cache_engine.adapted.facts import describe
 from cache_engine.adapted.groups import Group
-from cache_engine.errors import GemmCacheError
+from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.insight.comparison import compare
 from cache_engine.insight.inspection import Stored
-from cache_engine.mirror import queries
+from cache_engine.mirror import queries, summaries
 from cache_engine.model.artifact import Record
 
 SHOWN = 20
@@ -34,7 +34,10 @@ def kernel_of(place: str, label: str) -> Stored | None:
     try:
         kernel = context.cache().find_stored(asked)
     except GemmCacheError as error:
-        widgets.problem("No kernel with this key.", str(error))
+        if widgets.departed(asked) is None:
+            widgets.problem("No kernel with this key.", str(error))
+        else:
+            widgets.kernel_link("What is known of it", asked)
         return None
     name = describe(kernel).name if isinstance(kernel, Group) else kernel.name
     st.code(f"{name}\n{kernel.key}", language=None, wrap_lines=True)
@@ -56,13 +59,18 @@ def with_first(key: str) -> str:
     return f"compare?{urlencode({place: value for place, value in keys.items() if value})}"
 
 
-def picker() -> None:
-    """A list to choose the missing kernel from."""
+def picker(chosen: Stored | None) -> None:
+    """A list to choose the missing kernel from, without the other."""
     text = st.text_input(
         "Find a kernel", key="pick", type="search", live=True, max_chars=200, placeholder="sm_90 bf16 4096x7168"
     )
-    wanted = kernel_filter(text, {})
-    rows = context.ask(queries.kernels, wanted, sort="last used", descending=True, limit=SHOWN, offset=0)
+    try:
+        wanted = kernel_filter(text, {})
+    except UsageError as error:
+        st.text(str(error))
+        return
+    found = context.ask(queries.kernels, wanted, sort="last used", descending=True, limit=SHOWN + 1, offset=0)
+    rows = [row for row in found if chosen is None or row["key"] != chosen.key][:SHOWN]
     if rows:
         st.caption("Most recently used matches. Click a key to fill the empty field.")
         listing.kernel_list(rows, key="candidates", address=with_first)
@@ -71,13 +79,15 @@ def picker() -> None:
         return
     if text:
         st.info("No matching kernels. Shorten the search text.")
+    elif found:
+        st.info("This store has no other kernel.")
     else:
         widgets.empty_store()
 
 
 def times(first: Record, second: Record, heads: tuple[str, str]) -> None:
     """The measured and the predicted times of both."""
-    measured = context.ask(queries.timings, first.key), context.ask(queries.timings, second.key)
+    measured = context.ask(summaries.timings, first.key), context.ask(summaries.timings, second.key)
     pairs = speed_pairs(first, second, measured)
     st.header("Performance")
     if not pairs:
@@ -134,6 +144,6 @@ with columns[1]:
     second = kernel_of("b", "Second kernel")
 if first is None or second is None:
     hint.caption("Enter two keys (a prefix is enough). The link is shareable.")
-    picker()
+    picker(first or second)
 else:
     side_by_side(first, second)

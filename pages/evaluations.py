@@ -36,12 +36,14 @@ from app.presenters.evaluations.figures import heat_map_figure, roofline_figure
 from app.presenters.evaluations.models import pass_points
 from app.presenters.evaluations.validation import Validation, validation_figure, validation_of, validation_table
 from app.presenters.shared import rows_shown
+from app.views.stored_result import SAVED, storing
 from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError, SearchStopped
+from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
 from cache_engine.mirror import evaluation_queries
 from cache_engine.mirror.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
 
-ONE, MODEL, MEASURED, KEPT = "Single shape", "Whole model", "Validation", "Saved results"
+ONE, MODEL, MEASURED, KEPT = "Single shape", "Whole model", "Validation", SAVED
 ALONE = "none"
 LARGEST = min(MAX_DIMENSION, 2**53 - 1)  # what a browser counts exactly
 PAGE_ROWS = 20
@@ -155,6 +157,8 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
     for one in evaluated:
         st.header(one.chip)
         draw_tiles(evaluation_tiles(one))
+        if isinstance(one.on, Hardware):  # a GPU's time is predicted at once: there is nothing to store
+            storing(problem, one.on, patience)
     if not evaluated:
         return
     if len(evaluated) == 2:
@@ -163,7 +167,7 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
         formats = {column: NUMBER for column in table[0] if column != "Metric"}
         tables.show(table, column_config=formats, key="e_compared")
     every = []
-    plots = st.columns(len(evaluated) + 1)
+    plots = st.container(key="figures").columns(len(evaluated) + 1)  # a line each on a phone
     with plots[0]:
         figure.draw(roofline_figure(evaluated), key="roofline")
         behind(roofline_table(evaluated), "roofline")
@@ -240,7 +244,7 @@ def what_is_kept() -> None:
         export_results(chips)
         return
     if not chips:
-        st.info("No saved results. This page saves none; run this command to search for a shape and save its result:")
+        st.info("No saved results. Store one at Single shape, or run this command, which searches and stores:")
         widgets.command("evaluate", "4096", "7168", "2048", "--chip", "SG2262")
         return
     tables.show(chip_table(chips, context.timezone()), column_config=COLUMNS, key="e_chips")

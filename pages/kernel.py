@@ -27,7 +27,6 @@ from app.presenters.kernels.glance import (
 )
 from app.presenters.kernels.kernel import (
     component_table,
-    decision_rows,
     event_rows,
     first_lines,
     history_table,
@@ -40,12 +39,12 @@ from app.presenters.kernels.kernel import (
 )
 from app.presenters.kernels.speed import MODEL, prediction_table, predictions, speed_figure, timing_table
 from app.presenters.kernels.tiles import tile_figure
-from app.presenters.shared import when
+from app.presenters.store.decisions import decision_rows
 from app.views.adapted import show_adapted
 from cache_engine.adapted.facts import describe
 from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
-from cache_engine.insight.departure import Departure, asked_for, departure, quarantined_record
+from cache_engine.insight.departure import asked_for, quarantined_record
 from cache_engine.insight.description import titled
 from cache_engine.insight.inspection import Inspection
 from cache_engine.insight.tiling import level_table
@@ -54,7 +53,8 @@ from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import RECENT
 from cache_engine.model.gemm import MAX_DIMENSION
 from cache_engine.model.key import CacheKey, is_key
-from cache_engine.units import counted, human_age
+from cache_engine.units import counted
+from cache_engine.upkeep.decisions import Departure
 
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
 SMALL = st.column_config.TextColumn(width=130)
@@ -77,7 +77,7 @@ def at_a_glance(record: Record, inspection: Inspection) -> None:
     life = life_rows(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
     for place, title, rows in (
         (left, RESOURCES, resource_rows(inspection)),
-        (left, SPEED, speed_rows(context.ask(queries.timings, record.key), points)),
+        (left, SPEED, speed_rows(context.ask(summaries.timings, record.key), points)),
         (right, LIFE, life),
         (right, DEMAND, demand_rows(record, ledger, cache.demand.kernel_of)),
     ):
@@ -156,7 +156,7 @@ def codes(record: Record) -> None:
 
 def performance(record: Record) -> None:
     """The measured and the predicted times."""
-    timings = context.ask(queries.timings, record.key)
+    timings = context.ask(summaries.timings, record.key)
     st.header("Measured")
     if timings:
         shown = timing_table(timings, context.timezone())
@@ -184,7 +184,7 @@ def performance(record: Record) -> None:
 def history(record: Record) -> None:
     """The kernel's events and timings, and its hits."""
     row = context.ask(queries.kernel, record.key)
-    events, timings = context.ask(queries.events_of, record.key), context.ask(queries.timings, record.key)
+    events, timings = context.ask(queries.events_of, record.key), context.ask(summaries.timings, record.key)
     left, right = st.columns([3, 1])
     shown = history_table(record, events, timings, context.timezone())
     with left:
@@ -199,7 +199,7 @@ def history(record: Record) -> None:
 
 def decisions(key: str) -> None:
     """What the log says of a kernel: why lookups missed, which config was chosen, who evicted or pinned it."""
-    rows = decision_rows(cache.decisions(key)[-MOST_DECISIONS:], context.timezone())
+    rows = decision_rows(reversed(cache.decisions(key)[-MOST_DECISIONS:]), context.timezone())
     if not rows:
         st.info("Nothing is logged about this kernel.")
         return
@@ -220,13 +220,10 @@ def pinning(key: CacheKey) -> None:
 
 def not_found(key: str, cause: str) -> None:
     """What the store knows of a key that has no entry: when and why it went, and what compiles it again."""
-    gone = departure(cache, CacheKey(key)) if is_key(key) else None
+    gone = widgets.departed(key)
     if gone is None:
         widgets.problem("Kernel not found.", cause)
     else:
-        how = "evicted" if gone.is_evicted else "damaged and quarantined"
-        st.warning(f"This kernel was {how} {human_age(time.time() - gone.at)}.", icon=":material/history:")
-        st.text(f"{when(gone.at, context.timezone())}: {gone.why}{f', by {gone.by}' if gone.by else ''}.")
         recompiling(CacheKey(key), gone)
     events = context.ask(queries.events_of, key)
     if events:

@@ -16,6 +16,7 @@ from app.presenters.shared import page_count, rows_shown
 from app.views.adapted import list_adapted
 from cache_engine.catalogue import read_search
 from cache_engine.catalogue.searching import advice
+from cache_engine.errors import UsageError
 from cache_engine.foreign.survey import EntryFilter
 from cache_engine.mirror import adapted_queries, foreign_queries, queries
 from cache_engine.mirror.adapted_queries import AdaptedFilter
@@ -118,33 +119,39 @@ sorted_by = sorted_by if sorted_by in SORTS else next(iter(SORTS))
 ascending = asked.get("asc") == "true"
 st.session_state.update(chosen)
 
-with st.container(horizontal=True, vertical_alignment="center"):
+with st.container(horizontal=True, vertical_alignment="center", key="list-head"):
     st.title("Kernels", width="content")
-    search = st.container()
+    search = st.container(key="list-search")
     again = st.container(width="content")
-text = search.text_input(
+entered = search.text_input(
     "Search",
     asked.get("text", ""),  # of a link from another page
     key="q",
     bind="query-params",
     type="search",
     live="20ms",  # a search takes less than the time between two letters; the usual quarter of a second would be a wait
-    placeholder="Search shape, dtype, config, key, model, GPU, architecture or field, e.g. bf16 4096x7168 h100 m=16",
+    placeholder="Search shape, dtype, config, key, model, GPU, architecture or field, e.g. bf16 tensor_* h100 hits>0",
     max_chars=200,
     on_change=chosen_now,
     label_visibility="collapsed",
 )
 again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the store.")
 
-wanted = kernel_filter(text or "", chosen)
+text = entered or ""
+refusal = ""
+try:
+    wanted = kernel_filter(text, chosen)
+except UsageError as error:  # then no kernel is listed, and the filters count as without a search
+    text, refusal = "", str(error)
+    wanted = kernel_filter(text, chosen)
 shown_at = (page_number(asked.get("page", ""), MOST_PAGES) - 1) * PAGE_ROWS
 context.ask_ahead(  # all that each letter in the search field asks
     context.question(queries.facet_counts, wanted),
     context.question(
         queries.kernels, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=shown_at
     ),
-    context.question(adapted_queries.adapted_count, adapted_filter(text or "", chosen) or AdaptedFilter()),
-    context.question(foreign_queries.count, EntryFilter(text or "")),
+    context.question(adapted_queries.adapted_count, adapted_filter(text, chosen) or AdaptedFilter()),
+    context.question(foreign_queries.count, EntryFilter(text)),
 )
 counts = context.ask(queries.facet_counts, wanted)
 with st.container(key="filters"):
@@ -164,6 +171,13 @@ for column, (facet, label) in zip(columns, FACET_LABELS.items(), strict=True):
     )
     column.text(first_choices(called))
 
+if refusal:
+    st.info("The search is not complete, or has a mistake.")
+    st.text(refusal)
+    st.button("Clear search and filters", icon=":material/close:", on_click=clear)
+    links.matching_link(entered or "")  # entries of other frameworks may have the text in their names
+    widgets.end_page()
+
 total = counts.total
 bar = st.container(horizontal=True, vertical_alignment="center")
 st.session_state["page"] = page_number(asked.get("page", ""), page_count(total, PAGE_ROWS))
@@ -175,18 +189,18 @@ widgets.remember_results()
 if rows:
     with bar:
         st.caption(rows_shown(offset, len(rows), total), width="content")
-        for meaning in read_search(text or "").meanings:
+        for meaning in read_search(text).meanings:
             st.caption(meaning, width="content")
         actions(picked)
         exports(wanted, sorted_by, not ascending, total)
     listing.kernel_list(rows, key="kernels", picked=picked, sorted_by=(sorted_by, ascending), on_sort=sort_by)
-links.matching_link(text or "")
-others = list_adapted(text or "", chosen, sort=sorted_by, descending=not ascending)
+links.matching_link(text)
+others = list_adapted(text, chosen, sort=sorted_by, descending=not ascending)
 if not rows and not others:
     if wanted != KernelFilter():
         st.info("No matching kernels.")
         known = context.ask(queries.facets)
-        for hint in advice(text or "", matches, (value for values in known.values() for value in values)):
+        for hint in advice(text, matches, (value for values in known.values() for value in values)):
             st.text(hint)
         st.button("Clear search and filters", icon=":material/close:", on_click=clear)
     else:

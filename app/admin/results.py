@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, guard, tables, widgets
-from app.presenters.evaluations.evaluated import CHIPS
+from app.presenters.evaluations.evaluated import CHIPS, pruned_table
 from cache_engine.evaluations import MAX_ENTRIES, UNUSED_DAYS, Pruned, Taken
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, decompress
@@ -42,16 +42,16 @@ def _draw_pruning(permitted: bool) -> None:
     if not plan:
         st.info("Nothing to prune.", icon=":material/check:")
         return
-    rows = [{"Chip": one.fingerprint[:12], "Result": one.key, "Reason": one.reason} for one in plan]
-    offset = widgets.paging(len(rows), SHOWN, key="prune-page")
-    tables.show(rows[offset : offset + SHOWN], key="prune-plan")
+    offset = widgets.paging(len(plan), SHOWN, key="prune-page")
+    rows = pruned_table(plan[offset : offset + SHOWN], context.timezone())
+    tables.show(rows, column_config={"Last used": tables.AGE}, key="prune-plan")
     label = f"Delete {counted(len(plan), 'result')}"
     if st.button(label, type="primary", icon=":material/delete:", disabled=not permitted):
         _prune(plan)
 
 
 def _prune(plan: list[Pruned]) -> None:
-    gone = guard.act("Pruning failed.", lambda _: context.cache().evaluations.prune(plan))
+    gone = guard.act("Pruning failed.", lambda by: context.cache().evaluations.prune(plan, by=by))
     if gone is not None:
         st.session_state[_DONE] = f"Deleted {counted(gone, 'result')}."
         st.rerun()
@@ -74,8 +74,9 @@ def _draw_import(permitted: bool) -> None:
     if uploaded is None or not st.button("Import", type="primary", icon=":material/upload:"):
         return
 
-    def take(_: str) -> Taken:
-        return context.cache().evaluations.import_file(decompress(uploaded.getvalue(), LARGEST_IMPORT_BYTES), chip)
+    def take(by: str) -> Taken:
+        data = decompress(uploaded.getvalue(), LARGEST_IMPORT_BYTES)
+        return context.cache().evaluations.import_file(data, chip, by=by)
 
     taken = guard.act("Import failed.", take)
     if taken is None:

@@ -17,7 +17,7 @@ from app.presenters.store.caches import ENTRY_COLUMNS, entry_lines
 from cache_engine.errors import GemmCacheError
 from cache_engine.foreign.comparison import Comparing, EntriesCompared
 from cache_engine.foreign.survey import EntryFilter
-from cache_engine.foreign.values import Entry, PartKind
+from cache_engine.foreign.values import Entry, PartKind, key_of
 from cache_engine.mirror import foreign_queries as queries
 
 SHOWN = 20
@@ -67,7 +67,8 @@ def _pick(first: Address) -> None:
         st.rerun()
     text = st.text_input("Find an entry", key="pick", type="search", live=True, max_chars=200)
     wanted = EntryFilter(text or "", (first.place.kind,))
-    rows = context.ask(queries.entries, wanted, sort="last used", limit=SHOWN)
+    found = context.ask(queries.entries, wanted, sort="last used", limit=SHOWN + 1)
+    rows = [row for row in found if address_of(row) != first][:SHOWN]
     st.caption("The last used of this framework that match. Click an id to compare with it.")
     lines = entry_lines(rows, looking.titles(), context.timezone(), time.time())
     to = [(str(second), links.compare_address(first, second)) for second in map(address_of, rows)]
@@ -129,5 +130,5 @@ def _side_by_side(first: _Found, second: _Found) -> None:
 
 
 def _heads(first: _Found, second: _Found) -> tuple[str, str]:
-    one, other = (entry.id.rpartition("/")[2][:12] for _, entry in (first, second))
+    one, other = (key_of(entry.id)[:12] for _, entry in (first, second))
     return f"1: {one}", f"2: {other}"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from app import context, tables
-from app.caches import looking
+from app.caches import links, looking
 from app.components.tiles import draw_tiles
 from app.presenters.kernels.others import Address
 from app.presenters.shared import Row, Tile
 from app.presenters.store.caches import cause_table, changed_table, miss_table
 from cache_engine.foreign.comparison import Comparing, DirectoriesCompared
-from cache_engine.foreign.values import Place
+from cache_engine.foreign.values import Entry, Place
 from cache_engine.mirror import foreign_queries as queries
 
 SHOWN = 200
 _WIDE = st.column_config.TextColumn(width="large")
+_COMPARE = st.column_config.LinkColumn(display_text="compare", width="small")
 
 
 def draw(places: list[Row]) -> None:
@@ -33,7 +36,7 @@ def draw(places: list[Row]) -> None:
     second = right.selectbox("Second directory", others, key="b", bind="query-params")
     one, other = (Address.of(str(each), "").place for each in (first, second))
     states = [context.ask(queries.state_of, place) for place in (one, other)]
-    _show(_compared((first, second, states), one, other))
+    _show(_compared((first, second, states), one, other), one, other)
 
 
 @st.cache_data(show_spinner="Reading both…", max_entries=8)
@@ -42,7 +45,7 @@ def _compared(which: object, _one: Place, _other: Place) -> DirectoriesCompared:
     return Comparing(looking.sources().by_kind[_one.kind]).directories(first, second)
 
 
-def _show(found: DirectoriesCompared) -> None:
+def _show(found: DirectoriesCompared, one: Place, other: Place) -> None:
     tiles = [
         Tile("In both, same bytes", f"{found.same:,}", "Entries of one key with equal parts."),
         Tile("In both, other bytes", f"{len(found.changed):,}", "Entries of one key that were built differently."),
@@ -57,13 +60,20 @@ def _show(found: DirectoriesCompared) -> None:
         tables.show(table, height="content", column_config={"Meaning": _WIDE}, key="causes")
     if found.changed:
         st.header("The same key with other bytes")
-        tables.show(changed_table(found.changed[:SHOWN]), key="changed")
-    for title, misses, key in (
-        ("Only in the first", found.only_one, "only-one"),
-        ("Only in the second", found.only_other, "only-other"),
+        table = changed_table(found.changed[:SHOWN], partial(_both, one, other))
+        tables.show(table, column_config={"Compare": _COMPARE}, key="changed")
+    for title, misses, key, places in (
+        ("Only in the first", found.only_one, "only-one", (one, other)),
+        ("Only in the second", found.only_other, "only-other", (other, one)),
     ):
         if misses:
             st.header(title)
-            tables.show(miss_table(misses[:SHOWN]), key=key)
+            table = miss_table(misses[:SHOWN], partial(_both, *places))
+            tables.show(table, column_config={"Compare": _COMPARE}, key=key)
             if len(misses) > SHOWN:
                 st.caption(f"And {len(misses) - SHOWN:,} more.")
+
+
+def _both(one: Place, other: Place, first: Entry, second: Entry) -> str:
+    """The address of the comparison of an entry with one of the other directory."""
+    return links.compare_address(Address(one, first.id), Address(other, second.id))

@@ -59,17 +59,17 @@ def matching_link(text: str) -> None:
 
 def entry_link(label: str, address: Address) -> None:
     """A link to an entry's page."""
-    widgets.page_link(_KERNEL, label=label, icon=":material/memory:", query_params=_of(address))
+    widgets.page_link(_KERNEL, label=label, icon=":material/memory:", query_params=address.parameters)
 
 
 def open_entry(address: Address) -> NoReturn:
     """Goes to an entry's page at once."""
-    st.switch_page(_KERNEL, query_params=_of(address))
+    st.switch_page(_KERNEL, query_params=address.parameters)
 
 
 def entry_address(address: Address) -> str:
     """The address of an entry's page, from any page."""
-    return f"kernel?{urlencode(_of(address))}"
+    return f"kernel?{urlencode(address.parameters)}"
 
 
 def compare_link(label: str, first: Address, second: Address | None = None) -> None:
@@ -85,7 +85,3 @@ def compare_address(first: Address, second: Address) -> str:
 def _sides(first: Address, second: Address | None) -> dict[str, str]:
     sides = {"cache_a": first.cache, "entry_a": first.id}
     return sides if second is None else {**sides, "cache_b": second.cache, "entry_b": second.id}
-
-
-def _of(address: Address) -> dict[str, str]:
-    return {"cache": address.cache, "entry": address.id}

@@ -13,7 +13,7 @@ from cache_engine.errors import GemmCacheError
 from cache_engine.foreign.registry import Sources, load_sources
 from cache_engine.mirror.foreign import Progress
 from cache_engine.process import Thread
-from cache_engine.units import counted
+from cache_engine.units import counted, human_age
 
 FRESH_S = 30.0
 """What was scanned so many seconds ago is not scanned again."""
@@ -52,10 +52,15 @@ class Scanner:
         """Whether a scan of this process has come to its end."""
         return self._ended_at > 0
 
+    @property
+    def age_s(self) -> float:
+        """How long ago that was."""
+        return time.monotonic() - self._ended_at
+
     def look(self, patience_s: float) -> None:
-        """Starts a scan if the last one is too old, and waits for it, but no longer than that."""
+        """Starts a scan if the last one is too old or failed, and waits for it, but no longer than that."""
         with self._lock:
-            if not self.runs and time.monotonic() - self._ended_at > FRESH_S:
+            if not self.runs and (self.trouble or self.age_s > FRESH_S):
                 self.entries, self.where = 0, ""
                 self._thread = Thread(self._run)
         if self._thread is not None:
@@ -101,12 +106,15 @@ def titles() -> Mapping[str, str]:
 
 
 def look() -> None:
-    """Has the index brought up to date, and shows how far that is, or why it failed."""
+    """Has the index brought up to date, and shows how far that is, how old it is, or why that failed."""
     found = scanner()
     found.look(_PATIENCE_S if found.has_ended else _FIRST_PATIENCE_S)
-    if found.runs:
-        _follow()
-    elif found.trouble:
+    with st.container(key="scan"):  # always a line, so that nothing moves when a scan ends
+        if found.runs:
+            _follow()
+        elif found.has_ended:
+            st.text(f"Scanned {human_age(found.age_s)}.")
+    if found.trouble and not found.runs:
         widgets.problem("The caches could not be scanned. What is shown may be old.", found.trouble)
 
 

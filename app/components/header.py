@@ -12,18 +12,23 @@ from app import context, widgets
 from app.components import mount
 from app.presenters.as_command import equal
 from app.presenters.kernels.listed import kernel_filter
+from app.presenters.kernels.others import address_of
 from app.presenters.palette import MOST, Place, places, plain
 from app.presenters.shared import Row, dtypes
 from cache_engine.device.probe import local_arch
 from cache_engine.engine.cache import Cache
-from cache_engine.errors import GemmCacheError
-from cache_engine.mirror import queries
+from cache_engine.errors import GemmCacheError, UsageError
+from cache_engine.foreign.survey import EntryFilter
+from cache_engine.mirror import foreign_queries, queries
 from cache_engine.report.html import written
 from cache_engine.report.page import Report
 from cache_engine.units import counted
 
 SHORTCUT = "Ctrl+K"
-_ICONS = {"Page": "article", "Setting": "tune", "Model": "hub", "Target": "developer_board", "Kernel": "memory"}
+_ICONS = {
+    "Page": "article", "Setting": "tune", "Model": "hub", "Target": "developer_board", "Kernel": "memory",
+    "Entry": "inventory_2",
+}  # fmt: skip
 POLL_S = 5.0
 _FOLLOWED = ("Overview", "Kernels", "Architectures", "Coverage")
 _DRAWN = "kernels when the page was drawn"
@@ -42,6 +47,7 @@ def draw(page: str) -> None:
             widgets.page_link(
                 "../pages/docs.py", label="Docs", icon=":material/menu_book:", query_params=_document(page)
             )
+        mount("menu", key="menu", data={})
     if pressed:
         _search()
     if page in _FOLLOWED:
@@ -155,30 +161,60 @@ def _search() -> None:
         placeholder="DeepSeek-V3, sm_90 bf16, a key, cleanup, max_bytes",
     )
     text = (text or "").strip()
-    found = [*_kernels(text), *places(text)] if text else places("")
+    ours, others = _stored(text) if text else ([], [])
+    found = [*ours, *places(text)]
     for place in found:
         _link(place)
+    if others:
+        st.subheader("Caches of other frameworks")
+    for place in others:
+        _link(place)
+    found += others
     if not found:
         st.info("Nothing found. Try fewer or shorter words.")
     # Streamlit gives an open dialog's field no focus, and has no arrows from link to link.
     mount("links", key="keys-of-links", data={"text": text, "first": found[0].name if found else ""})
 
 
-def _kernels(text: str) -> list[Place]:
-    wanted = kernel_filter(text, {})
+def _stored(text: str) -> tuple[list[Place], list[Place]]:
+    """Kernels that match, and entries of other frameworks' caches, as the index has them: a letter scans nothing."""
+    others = EntryFilter(text)
+    questions = []
     try:
-        rows = context.ask(queries.kernels, wanted, sort="last used", descending=True, limit=MOST, offset=0)
-        total = context.ask(queries.count, wanted) if rows else 0
+        ours = kernel_filter(text, {})
+        questions = [
+            context.question(queries.kernels, ours, sort="last used", descending=True, limit=MOST, offset=0),
+            context.question(queries.count, ours),
+        ]
+    except UsageError as error:  # entries may have the text in their names
+        st.text(f"Kernels are not searched: {error}")
+    questions += [
+        context.question(foreign_queries.entries, others, sort="last used", limit=MOST),
+        context.question(foreign_queries.count, others),
+    ]
+    context.ask_ahead(*questions)
+    try:
+        answers = [context.ask(one.function, *one.arguments, **one.options) for one in questions]
     except GemmCacheError as error:
         st.text(f"Kernels are not searched: {error}")
-        return []
-    more = [Place("Kernel", f"All {counted(total, 'kernel')}", "that match", "kernels", {"text": text})]
-    return [*map(_kernel, rows), *(more if total > len(rows) else [])]
+        return [], []
+    kernels, count, entries, entry_count = answers if len(answers) == 4 else ([], 0, *answers)
+    more = Place("Kernel", f"All {counted(count, 'kernel')}", "that match", "kernels", {"text": text})
+    others_more = Place("Entry", f"All {counted(entry_count, 'entry', 'entries')}", "that match", "caches", {"q": text})
+    return (
+        [*map(_kernel, kernels), *([more] if count > len(kernels) else [])],
+        [*map(_entry, entries), *([others_more] if entry_count > len(entries) else [])],
+    )
 
 
 def _kernel(row: Row) -> Place:
     about = f"{row['m']} × {row['n']} × {row['k']} {dtypes(row)} {row['arch']}, {row['family']}"
     return Place("Kernel", row["key"][:12], about, "kernel", {"key": row["key"]})
+
+
+def _entry(row: Row) -> Place:
+    about = ", ".join(filter(None, (row["kind"], row["arch"], row["id"].rpartition("/")[2][:12])))
+    return Place("Entry", row["name"] or "unnamed", about, "kernel", address_of(row).parameters)
 
 
 def _link(place: Place) -> None:

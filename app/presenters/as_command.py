@@ -19,6 +19,7 @@ _ADMIN = {
     "Index": ("sync",),
     "Settings": ("doctor", "--settings"),
     "Audit log": ("audit",),
+    "Decisions": ("log",),
 }
 """For each tab of Admin. What deletes is shown as its dry run."""
 
@@ -118,7 +119,8 @@ def _admin(values: Values, _: str) -> tuple[str, ...] | None:
     tab = str(values.get("tab") or "Cleanup")
     if tab == "Cleanup" and values.get("rule") == "stale":
         return ("clean", "--stale-toolchain", "--dry-run")
-    return _ADMIN.get(tab)
+    kinds = [f"--kind={kind}" for kind in _several(values.get("kind"))] if tab == "Decisions" else []
+    return (*_ADMIN[tab], *kinds) if tab in _ADMIN else None
 
 
 def _several(value: object) -> Sequence[str]:

@@ -18,7 +18,7 @@ class Place:
     """Where a line of the search leads.
 
     Attributes:
-        kind: what it is: ``Page``, ``Setting``, ``Model``, ``Target`` or ``Kernel``.
+        kind: what it is: ``Page``, ``Setting``, ``Model``, ``Target``, ``Kernel``, or ``Entry`` of another framework.
         name, about: plain text; the name in few words.
         page: the file of the page, without its suffix.
         address: the page's parameters.
@@ -65,6 +65,11 @@ PAGES = (
             ("Index", "Update or rebuild it", "mirror duckdb sync search"),
             ("Settings", "Every value and where it comes from", "configuration environment"),
             ("Audit log", "Who deleted, repaired or imported what", "history acts who"),
+            (
+                "Decisions",
+                "What was decided about which kernel, and why",
+                "log miss promotion demotion eviction",
+            ),
         )
     ),
 )

@@ -40,11 +40,12 @@ def what_a_farm_is() -> None:
         "A farm compiles a model on many machines. Workers take kernels from a queue, compile each once, and send it "
         "to the remote, signed. Every other machine gets it from there."
     )
-    for step, command in zip(_STEPS, COMMANDS, strict=True):
-        st.text(step)
-        st.code(command, language=None, wrap_lines=True)
-    st.text("To see it on this page, name the queue before you start the dashboard:")
-    st.code("export GEMM_CACHE_BROKER=redis://host:6379/0", language=None, wrap_lines=True)
+    with st.container(key="farm-steps"):
+        for step, command in zip(_STEPS, COMMANDS, strict=True):
+            st.text(step)
+            st.code(command, language=None, wrap_lines=True)
+        st.text("To see it on this page, name the queue before you start the dashboard:")
+        st.code("export GEMM_CACHE_BROKER=redis://host:6379/0", language=None, wrap_lines=True)
     widgets.page_link("../pages/docs.py", label="Team", icon=":material/menu_book:", query_params={"document": "team"})
 
 

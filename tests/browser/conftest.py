@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,14 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from cache_engine.batch.jobs import Job, Jobs
+from cache_engine.model.key import CacheKey
+from cache_engine.queue.slots import Slots
+from cache_engine.queue.tickets import Priority
+from cache_engine.store.layout import StoreLayout
 from tests.browser.forked import Forked
 from tests.helpers import make_store, without_settings
+from tests.remote.waiting import until
 
 # Without these Chromium asks its maker's hosts for things, and waits for answers that no test needs.
 FLAGS = (
@@ -42,6 +48,7 @@ FLAGS = (
 )
 _PORTS: list[int] = []
 PROGRAM = [sys.executable, "-m", "cache_engine"]
+COLD_MS = 180_000  # what a first visit may take
 VIEWPORT: ViewportSize = {"width": 1280, "height": 900}
 SYSTEM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -149,14 +156,37 @@ class Shown:
 
 
 @pytest.fixture(scope="session")
-def shown(_compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    """One dashboard for all tests of a worker that only look."""
+def shown(_compiled: Path, tmp_path_factory: pytest.TempPathFactory, _chromium: BrowserContext) -> Iterator[Shown]:
+    """One dashboard for all tests of a worker that only look.
+
+    Its first visit is made here: server and browser are cold then, which on a busy machine takes longer than the test
+    that happens to come first waits for anything.
+    """
     store = Path(shutil.copytree(_compiled, tmp_path_factory.mktemp("shown") / "store"))
     with pytest.MonkeyPatch.context() as monkeypatch:
         without_settings(monkeypatch)
         with served(PROGRAM, store) as address:
+            tab = _chromium.new_page()
+            tab.goto(f"{address}/kernels", timeout=COLD_MS)
+            tab.locator("tbody a").first.wait_for(timeout=COLD_MS)
+            tab.close()
             yield Shown(address, store)
     assert sorted(make_store(store).keys()) == sorted(make_store(_compiled).keys())
+
+
+@contextmanager
+def job_held(store: Path) -> Iterator[None]:
+    """Waits until the job of a store has some kernels, then holds all compile slots: it keeps no processor busy.
+
+    A job says how long it will take after a few kernels only, so it is not held at the first.
+    """
+    layout, count = StoreLayout(store), len(os.sched_getaffinity(0))
+    until(lambda: any(isinstance(job, Job) and job.progress and job.progress.done > 4 for job in Jobs(layout).recent()))
+    slots = Slots(layout, count, 60.0)
+    with ExitStack() as held:
+        for number in range(count):
+            assert held.enter_context(slots.turn(CacheKey(f"{number:064x}"), Priority.CALLER)) is None
+        yield
 
 
 @contextmanager

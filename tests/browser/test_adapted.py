@@ -45,8 +45,7 @@ def test_triton_is_served_through_our_store_in_a_second_process(page: Page, tmp_
     assert "scale" in run("search", "scale", store=tmp_path / "store").stdout
 
     with served([sys.executable, "-m", "cache_engine"], tmp_path / "store") as address:
-        page.goto(address)
-        page.get_by_role("link", name="Kernels", exact=True).click()
+        page.goto(f"{address}/kernels")
         expect(page.get_by_role("heading", name="Kernels of other frameworks")).to_be_visible(timeout=WAIT_MS)
         expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
         page.goto(f"{address}/kernel?key={row['key'][:16]}")

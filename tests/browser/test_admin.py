@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import served
+from tests.browser.conftest import Shown, served
 from tests.helpers import blob_file, make_store
 
 pytestmark = pytest.mark.browser
@@ -47,7 +47,9 @@ def test_damage_is_found_repaired_and_examined(page: Page, dashboard: str, compi
     assert store.get(key) is None
 
 
+@pytest.mark.soak
 def test_served_to_others_nothing_can_be_deleted(page: Page, compiled_store: Path) -> None:
+    """As ``pages/test_admin_access.py`` tries every day without a browser."""
     with served(PROGRAM, compiled_store, "--host", "0.0.0.0") as address:
         page.goto(f"{address}/admin?rule=all")
         expect(page.get_by_text("the dashboard listens at 0.0.0.0")).to_be_visible(timeout=WAIT_MS)
@@ -71,13 +73,13 @@ def test_served_to_others_the_token_unlocks(page: Page, compiled_store: Path) ->
     assert TOKEN not in compiled_store.with_suffix(".log").read_text()
 
 
-def test_a_request_through_a_proxy_is_never_local(page: Page, dashboard: str, compiled_store: Path) -> None:
-    with _proxy(int(dashboard.rsplit(":", 1)[1]), b"X-Forwarded-For: 127.0.0.1, 203.0.113.7\r\n") as port:
+def test_a_request_through_a_proxy_is_never_local(page: Page, shown: Shown) -> None:
+    with _proxy(int(shown.address.rsplit(":", 1)[1]), b"X-Forwarded-For: 127.0.0.1, 203.0.113.7\r\n") as port:
         page.goto(f"http://127.0.0.1:{port}/admin?rule=all")
         expect(page.get_by_text("the request is from another machine")).to_be_visible(timeout=WAIT_MS)
-        expect(page.get_by_role("button", name="Delete 4 kernels")).to_be_disabled(timeout=WAIT_MS)
-    page.goto(f"{dashboard}/admin?rule=all")
-    _confirm_all(page)
+        expect(page.get_by_label("Type 4 to enable deletion")).to_be_disabled(timeout=WAIT_MS)
+    page.goto(f"{shown.address}/admin?rule=all")
+    expect(page.get_by_label("Type 4 to enable deletion")).to_be_enabled(timeout=WAIT_MS)
 
 
 @contextmanager

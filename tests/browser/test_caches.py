@@ -27,8 +27,7 @@ def test_triton_s_kernels_are_shown_without_configuration_and_a_planted_empty_fi
     next(cache.glob("*/tile.ptx")).write_bytes(b"")
     environment = {"HOME": str(tmp_path / "home"), "TRITON_CACHE_DIR": "", "TRITON_HOME": ""}
     with served([sys.executable, "-m", "cache_engine"], tmp_path / "store", **environment) as address:
-        page.goto(address)
-        page.get_by_role("link", name="Caches").click()
+        page.goto(f"{address}/caches")
         expect(page.get_by_role("heading", name="Caches", exact=True)).to_be_visible(timeout=WAIT_MS)
         expect(_tile(page, "Entries")).to_have_text("4", timeout=WAIT_MS)
         expect(_tile(page, "Findings")).to_have_text("1", timeout=WAIT_MS)
@@ -42,6 +41,25 @@ def test_triton_s_kernels_are_shown_without_configuration_and_a_planted_empty_fi
         expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
         expect(page).to_have_url(re.compile(r"[?&]q=scale"), timeout=WAIT_MS)
         expect(page.get_by_test_id("stException")).to_have_count(0)
+        _from_another_page(page)
+
+
+def _from_another_page(page: Page) -> None:
+    """In a narrow window, whose menu closes after a click; the search of the header leads to the entry."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.get_by_test_id("stExpandSidebarButton").click()
+    menu = page.get_by_test_id("stSidebar")
+    expect(menu).to_have_attribute("data-collapsed", "false")
+    menu.get_by_role("link", name="Farm").click()
+    expect(page.get_by_role("heading", name="Farm", exact=True)).to_be_visible(timeout=WAIT_MS)
+    expect(menu).to_have_attribute("data-collapsed", "true")
+    page.locator(".st-key-search-button button").click()
+    found = page.get_by_role("dialog")
+    found.get_by_role("searchbox").fill("scale sm_80")
+    expect(found.get_by_role("heading", name="Caches of other frameworks")).to_be_visible(timeout=WAIT_MS)
+    found.get_by_role("link", name="scale triton, sm_80").click()
+    expect(page.get_by_role("heading", name="scale", exact=True)).to_be_visible(timeout=WAIT_MS)
+    expect(page).to_have_url(re.compile(r"/kernel\?cache=triton.*entry="))
 
 
 def _tile(page: Page, label: str) -> Locator:

@@ -12,7 +12,6 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from cache_engine.engine.cache import open_cache
-from cache_engine.insight.linked.kernel import linked_code
 from cache_engine.model.gemm import GemmProblem
 from tests.browser.conftest import served
 from tests.helpers import make_entry, make_store, require_triton, without_settings
@@ -78,7 +77,9 @@ def _lit(page: Page, name: str) -> Locator:
     return _pane(page, name).locator(".cm-line.lit")
 
 
-def test_the_spilling_line_of_a_kernel_is_found_from_its_page(page: Page, kernels: Kernels) -> None:
+def test_the_spilling_line_of_a_kernel_is_found_from_its_page_and_a_link_opens_the_same_lines_panes_and_search(
+    page: Page, kernels: Kernels
+) -> None:
     page.goto(f"{kernels.address}/kernel?key={kernels.spilling}")
     page.get_by_text("Code", exact=True).click()
     spills = page.get_by_role("button", name=re.compile(r"^Spills [1-9]"))
@@ -92,7 +93,22 @@ def test_the_spilling_line_of_a_kernel_is_found_from_its_page(page: Page, kernel
     expect(_lit(page, "Source").first).to_be_in_viewport()
     expect(_pane(page, "Source").locator(".cm-lineNumbers").get_by_text(line[1], exact=True)).to_be_in_viewport()
     expect(_lit(page, "PTX").first).to_be_in_viewport()
-    assert re.search(r"line=SASS%3A\d+", page.url)
+    found = re.search(r"line=SASS%3A(\d+)", page.url)
+    assert found is not None
+    spill = int(found[1])
+
+    lines = f"SASS {spill - 1} to {spill + 1}"
+    page.goto(kernels.code_of(kernels.spilling, f"&line=SASS:{spill - 1}-{spill + 1}&panes=Source,SASS&find=STL"))
+    expect(page.get_by_role("status").filter(has_text=lines)).to_be_visible(timeout=WAIT_MS)
+    expect(_lit(page, "SASS").filter(has_text="SpillRefill").first).to_be_in_viewport()
+    expect(_pane(page, "PTX")).to_be_hidden()
+    expect(page.get_by_role("searchbox", name="Find in all panes")).to_have_value("STL")
+    page.get_by_role("button", name="PTX", exact=True).click()
+    expect(_lit(page, "PTX").first).to_be_in_viewport()
+    page.get_by_text("Summary", exact=True).click()
+    expect(page.get_by_text("Theoretical occupancy")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_text("Code", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text=lines)).to_be_visible(timeout=WAIT_MS)
 
 
 def test_it_is_found_with_the_keyboard_alone(page: Page, kernels: Kernels) -> None:
@@ -143,31 +159,10 @@ def test_pointing_at_a_line_lights_what_belongs_to_it_and_a_click_keeps_it(page:
     expect(page).to_have_url(re.compile(r"line=Source%3A\d+"))
 
 
-def _first_spill(kernels: Kernels) -> int:
-    """The line of SASS of the first spill, which moves with each change of the kernel's source."""
-    with open_cache(kernels.store) as cache:
-        record = next(record for record in cache.records() if record.key == kernels.spilling)
-        sass = next(pane for pane in linked_code(cache, record).panes if pane.name == "SASS")
-    return 1 + sass.kinds.index("spill")
-
-
-def test_a_link_opens_the_same_lines_panes_and_search(page: Page, kernels: Kernels) -> None:
-    spill = _first_spill(kernels)
-    lines = f"SASS {spill - 1} to {spill + 1}"
-    page.goto(kernels.code_of(kernels.spilling, f"&line=SASS:{spill - 1}-{spill + 1}&panes=Source,SASS&find=STL"))
-    expect(page.get_by_role("status").filter(has_text=lines)).to_be_visible(timeout=WAIT_MS)
-    expect(_lit(page, "SASS").filter(has_text="SpillRefill")).to_be_in_viewport()
-    expect(_pane(page, "PTX")).to_be_hidden()
-    expect(page.get_by_role("searchbox", name="Find in all panes")).to_have_value("STL")
-    page.get_by_role("button", name="PTX", exact=True).click()
-    expect(_lit(page, "PTX").first).to_be_in_viewport()
-    page.get_by_text("Summary", exact=True).click()
-    expect(page.get_by_text("Theoretical occupancy")).to_be_visible(timeout=WAIT_MS)
-    page.get_by_text("Code", exact=True).click()
-    expect(page.get_by_role("status").filter(has_text=lines)).to_be_visible(timeout=WAIT_MS)
-
-
-def test_declarations_are_folded_and_unfold_and_another_theme_draws_the_view_once(page: Page, kernels: Kernels) -> None:
+def test_code_is_folded_copied_and_downloaded_whole_and_another_theme_draws_it_once(
+    page: Page, kernels: Kernels
+) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(kernels.code_of(kernels.spilling))
     source = page.get_by_role("textbox", name="Source code")
     expect(source).to_contain_text("#define KERNEL_NAME", timeout=WAIT_MS)
@@ -176,17 +171,7 @@ def test_declarations_are_folded_and_unfold_and_another_theme_draws_the_view_onc
     expect(source).to_contain_text("#define BLOCK_M")
     page.get_by_role("button", name="Fold", exact=True).click()
     expect(source).not_to_contain_text("#define BLOCK_M")
-    view = page.locator(".code-view")
-    view.evaluate("view => { view.dataset.light = true }")
-    page.emulate_media(color_scheme="dark")
-    expect(page.locator(".code-view:not([data-light])")).to_have_count(1)
-    expect(view).to_have_count(1)  # drawn in the new colours in place of the old
 
-
-def test_code_is_copied_and_downloaded_whole(page: Page, kernels: Kernels) -> None:
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.goto(kernels.code_of(kernels.spilling))
-    expect(_pane(page, "PTX")).to_be_visible(timeout=WAIT_MS)
     _pane(page, "PTX").get_by_role("button", name="Copy").click()
     expect(page.get_by_role("status").filter(has_text="Copied all of PTX")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
@@ -196,6 +181,12 @@ def test_code_is_copied_and_downloaded_whole(page: Page, kernels: Kernels) -> No
     assert Path(caught.value.path()).read_text() == copied
     assert copied.splitlines()[-1] == "}"
     assert len(copied.splitlines()) > 500  # more than the pane draws
+
+    view = page.locator(".code-view")
+    view.evaluate("view => { view.dataset.light = true }")
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator(".code-view:not([data-light])")).to_have_count(1)
+    expect(view).to_have_count(1)  # drawn in the new colours in place of the old
 
 
 def test_hostile_code_is_only_ever_text(page: Page, kernels: Kernels) -> None:

@@ -1,4 +1,4 @@
-"""Why a lookup missed, and what another toolchain makes of the same kernels; by keyboard alone, then by mouse alone."""
+"""Why a lookup missed, and what another toolchain makes of the same kernels; by keyboard alone, or by mouse alone."""
 
 from __future__ import annotations
 
@@ -56,13 +56,17 @@ def _another_toolchain(store: Path) -> None:
             path.write_bytes(encode_record(other))
 
 
-def test_why_a_lookup_missed_and_what_a_toolchain_changed(page: Page, dashboard: str, compiled_store: Path) -> None:
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(_by_keyboard, id="keyboard"),
+        pytest.param(_by_mouse, id="mouse", marks=pytest.mark.soak),
+    ],
+)
+def test_why_a_lookup_missed_and_what_a_toolchain_changed(
+    page: Page, dashboard: str, compiled_store: Path, act: Callable[[Page, str, Locator], None]
+) -> None:
     _another_toolchain(compiled_store)
-    _follow(page, dashboard, _by_keyboard)
-    _follow(page, dashboard, _by_mouse)
-
-
-def _follow(page: Page, dashboard: str, act: Callable[[Page, str, Locator], None]) -> None:
     page.goto(dashboard)
     missed = page.get_by_role("link", name=re.compile("^Not in the log before: ")).first
     expect(missed).to_be_visible(timeout=WAIT_MS)

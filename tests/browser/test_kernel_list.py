@@ -61,14 +61,28 @@ def test_a_kernel_opens_in_a_new_tab_and_its_link_can_be_copied(page: Page, show
     expect(page).to_have_url(re.compile("/kernels"))
 
 
-def test_going_back_leaves_no_key_in_the_lists_address(page: Page, shown: Shown) -> None:
+def test_a_kernel_is_named_in_its_tab_and_going_back_leads_to_the_same_list_with_no_key_in_its_address(
+    page: Page, shown: Shown
+) -> None:
     """A colleague who gets that address sees the list, not the kernel."""
-    _open(page, f"{shown.address}/kernels?q=sm_90")
+    _open(page, f"{shown.address}/kernels?q=sm_90&sort=size")
+    expect(page).to_have_title("Kernels · gemm-cache")
+    page.get_by_role("button", name="Cubin size").click()
+    expect(page).to_have_url(re.compile("asc=true"), timeout=WAIT_MS)
+    at_rest(page)
     _first_link(page).click()
     expect(page).to_have_url(re.compile(r"/kernel\?key="), timeout=WAIT_MS)
     expect(page.get_by_test_id("stCode").first).to_be_visible(timeout=WAIT_MS)
+    at_rest(page)
+    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile(r"^[\d×]+ \S+ sm_90 · tensor_core"))
+    expect(page).to_have_title(re.compile(r"^[\d×]+ \S+ sm_90 · tensor_core · gemm-cache$"))
+    levels = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map(one => Number(one.tagName[1]))")
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels)), levels
     page.go_back()
     expect(page.locator("tbody tr")).to_have_count(2, timeout=WAIT_MS)
+    expect(page.get_by_role("columnheader", name="Cubin size")).to_have_attribute("aria-sort", "ascending")
+    expect(page.get_by_role("searchbox", name="Search")).to_have_value("sm_90")
     expect(page).not_to_have_url(re.compile("key="), timeout=WAIT_MS)
     with page.context.expect_page() as opened:
         page.context.new_page().goto(page.url)
@@ -92,7 +106,11 @@ def test_ticks_move_nothing_and_none_is_lost(page: Page, shown: Shown) -> None:
 
 
 def test_a_header_sorts_all_kernels_by_the_address(page: Page, shown: Shown) -> None:
+    """The default order shows the column that it sorts by, also on the screen of a small laptop."""
+    page.set_viewport_size({"width": 1280, "height": 800})
     _open(page, f"{shown.address}/kernels")
+    expect(page.get_by_role("columnheader", name="Last used")).to_have_attribute("aria-sort", "descending")
+    expect(page.get_by_role("columnheader", name="Last used")).to_be_in_viewport(ratio=1)
     sizes = {record.key[:12]: record.size_bytes for record in make_store(shown.store).records()}
     page.get_by_role("button", name="Cubin size").click()
     expect(page).to_have_url(re.compile("sort=size&asc=false"), timeout=WAIT_MS)
@@ -103,14 +121,6 @@ def test_a_header_sorts_all_kernels_by_the_address(page: Page, shown: Shown) -> 
         "aria-sort", "ascending", timeout=WAIT_MS
     )
     assert _column(page, "Key") == sorted(sizes, key=sizes.__getitem__)
-
-
-def test_the_default_order_shows_the_column_that_it_sorts_by(page: Page, shown: Shown) -> None:
-    """Also on the screen of a small laptop."""
-    page.set_viewport_size({"width": 1280, "height": 800})
-    _open(page, f"{shown.address}/kernels")
-    expect(page.get_by_role("columnheader", name="Last used")).to_have_attribute("aria-sort", "descending")
-    expect(page.get_by_role("columnheader", name="Last used")).to_be_in_viewport(ratio=1)
 
 
 def test_chosen_columns_stay_chosen(page: Page, shown: Shown) -> None:
@@ -152,18 +162,6 @@ def test_machine_code_stands_side_by_side_and_the_keyboard_scrolls_it(page: Page
     code.focus()
     page.keyboard.press("End")
     page.wait_for_function("() => document.activeElement.scrollTop > 0", polling=50)
-
-
-def test_a_kernel_is_named_in_its_tab_and_headings_skip_no_level(page: Page, shown: Shown) -> None:
-    _open(page, f"{shown.address}/kernels?q=fp16")
-    expect(page).to_have_title("Kernels · gemm-cache")
-    _first_link(page).click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile(r"^16×512×96 fp16\S* sm_90 · tensor_core"))
-    at_rest(page)
-    expect(page).to_have_title(re.compile(r"^16×512×96 fp16\S* sm_90 · tensor_core · gemm-cache$"))
-    levels = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map(one => Number(one.tagName[1]))")
-    assert levels[0] == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels)), levels
 
 
 def test_the_link_of_an_evicted_kernel_says_when_and_why(page: Page, dashboard: str, compiled_store: Path) -> None:

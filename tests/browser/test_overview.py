@@ -11,14 +11,14 @@ from playwright.sync_api import Page, expect
 from cache_engine.store.journal import Journal
 from tests.browser.conftest import Shown
 from tests.browser.test_walk import WAIT_MS, at_rest
-from tests.helpers import make_store, record_file
+from tests.helpers import damage_record, make_store
 
 pytestmark = pytest.mark.browser
 
 
 def test_what_needs_attention_leads_to_where_it_is_mended(page: Page, dashboard: str, compiled_store: Path) -> None:
     store = make_store(compiled_store)
-    record_file(store, next(store.keys())).write_text("{")
+    damage_record(store, next(store.keys()))
     Journal(store.layout.journal, 3600.0).event("unpublished", key="full", detail="No space left")
     page.goto(dashboard)
     seen = page.get_by_role("button", name="Mark as seen")
@@ -34,8 +34,10 @@ def test_what_needs_attention_leads_to_where_it_is_mended(page: Page, dashboard:
 
 @pytest.mark.parametrize(
     ("path", "named"),
-    [("coverage?model=GPT-9&archs=sm_90", "model = GPT-9"), ("compile?s_m=64&s_dtype=fp3", "s_dtype = fp3")],
-    ids=["choice", "field"],
+    [
+        pytest.param("coverage?model=GPT-9&archs=sm_90", "model = GPT-9", id="choice"),
+        pytest.param("compile?s_m=64&s_dtype=fp3", "s_dtype = fp3", id="field", marks=pytest.mark.soak),
+    ],
 )
 def test_a_value_that_does_not_exist_is_named_and_stays_to_be_read(
     page: Page, shown: Shown, path: str, named: str

@@ -43,18 +43,6 @@ def test_search_to_kernel_to_compare_and_back_to_the_same_results(page: Page, sh
     _shows(page, "1", "sm_90")
 
 
-def test_the_back_button_returns_to_each_earlier_view(page: Page, shown: Shown) -> None:
-    page.goto(f"{shown.address}/kernels?q=sm_90&sort=size")
-    _shows(page, "2", "sm_90")
-    page.get_by_role("button", name="Cubin size").click()
-    expect(page).to_have_url(re.compile("asc=true"), timeout=WAIT_MS)
-    _first_row(page, "key", "sm_90")
-    expect(page.get_by_role("heading", level=1, name=re.compile(" · "))).to_be_visible(timeout=WAIT_MS)
-    page.go_back()
-    _shows(page, "2", "sm_90")
-    expect(page.get_by_role("columnheader", name="Cubin size")).to_have_attribute("aria-sort", "ascending")
-
-
 def test_selected_rows_stay_selected_in_other_lists(page: Page, shown: Shown) -> None:
     page.goto(f"{shown.address}/kernels?q=fp32")
     _shows(page, "1", "fp32")

@@ -15,11 +15,11 @@ from streamlit.testing.v1 import AppTest
 from cache_engine.model.events import CLEAN, DISCARD, REPAIR, RESTORE, Event
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.upkeep.leftovers import GRACE_S
-from tests.helpers import blob_file, fill, make_store, record_file
+from tests.helpers import blob_file, damage_record, fill, make_store
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import HOLD_MIRROR
 
-TABS = ("Cleanup", "Integrity", "Quarantine", "Packs", "Results", "Index", "Settings", "Audit log")
+TABS = ("Cleanup", "Integrity", "Quarantine", "Packs", "Results", "Index", "Settings", "Audit log", "Decisions")
 TOKEN = "correct-horse-battery"
 
 
@@ -211,7 +211,7 @@ def test_while_the_mirror_cannot_be_read_the_plan_is_made_all_the_same(open_page
 def _damage(folder: Path) -> None:
     store = make_store(folder)
     keys = list(store.keys())
-    record_file(store, keys[0]).write_text("{")
+    damage_record(store, keys[0])
     blob_file(store, keys[1]).write_bytes(b"")
     stale = store.layout.temp / "stale"
     stale.touch()

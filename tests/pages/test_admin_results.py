@@ -10,7 +10,9 @@ from pathlib import Path
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.events import ACTS, IMPORT, PRUNE, Event
 from cache_engine.store.disk import open_store
+from cache_engine.store.journal import read_journal
 from tests.pages.opening import Open, sound
 from tests.pages.test_admin import _button, _press, _said
 
@@ -29,6 +31,10 @@ def stored(root: Path) -> list[int]:
         return sorted(entry.shape.M for _, entry in kept.entries(CHIP.fingerprint()))
 
 
+def acts(root: Path) -> list[Event]:
+    return [event for event in read_journal(open_store(root).journal).recent if event.kind in ACTS]
+
+
 def test_what_pruning_deletes_is_shown_first(open_page: Open, tmp_path: Path) -> None:
     fill(tmp_path, 100, 1, 2)
     fill(tmp_path, 1, 3)
@@ -36,12 +42,18 @@ def test_what_pruning_deletes_is_shown_first(open_page: Open, tmp_path: Path) ->
     assert "Every 24 hours" in _said(app)
     assert stored(tmp_path) == [1, 2, 3]
     assert _button(app, "Delete 2 results")
+    (plan,) = (one.value for one in app.dataframe if "Reason" in one.value.columns)
+    assert set(plan["Chip"]) == {f"SG2262 ({CHIP.fingerprint()[:8]})"}
+    assert [time.time() - used.timestamp() > 99 * 86_400 for used in plan["Last used"]] == [True, True]
     app.number_input(key="prune-days").set_value(200.0).run()
     assert "Nothing to prune." in [info.value for info in sound(app).info]
     app.number_input(key="prune-days").set_value(90.0).run()
     _press(app, "Delete 2 results")
     assert "Deleted 2 results." in _said(sound(app))
     assert stored(tmp_path) == [3]
+    (event,) = acts(tmp_path)
+    assert (event.kind, event.detail) == (PRUNE, "2 results of SG2262")
+    assert event.by.endswith("(dashboard)")
 
 
 def test_results_are_imported_and_refusals_said(open_page: Open, tmp_path: Path) -> None:
@@ -57,6 +69,9 @@ def test_results_are_imported_and_refusals_said(open_page: Open, tmp_path: Path)
     assert "Imported 2 results; 0 already in the store." in _said(sound(app))
     assert any("checksum" in text.value for text in app.text)
     assert stored(root) == [2, 3]
+    (event,) = acts(root)
+    assert (event.kind, event.detail) == (IMPORT, "2 results of SG2262")
+    assert event.by.endswith("(dashboard)")
     app.file_uploader[0].set_value(("results.json", b"{}", "application/json")).run()
     _press(app, "Import")
     assert [error.value for error in app.error] == ["Import failed."]

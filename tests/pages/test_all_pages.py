@@ -13,7 +13,7 @@ from app import context
 from cache_engine.errors import GemmCacheError
 from cache_engine.store.codec import encode_record
 from cache_engine.store.disk import DiskStore
-from tests.helpers import fill, make_store, publish, record_file
+from tests.helpers import damage_record, fill, make_store, publish
 from tests.pages.opening import Open, sound
 
 PAGES = (
@@ -119,7 +119,7 @@ def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page:
         warnings=(text,),
         created_at=1e12,
     )
-    record_file(store, key).write_bytes(encode_record(forged))
+    damage_record(store, key, encode_record(forged))
     asked: dict[str, dict[str, str]] = {
         "kernel": {"key": key, "part": part or "Summary", "find": text},
         "kernels": {"family": text, "text": ""},

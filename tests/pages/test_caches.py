@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Event
+from urllib.parse import parse_qs
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -138,15 +139,22 @@ def test_while_a_scan_runs_the_page_says_how_far_it_is_and_shows_what_is_known(
     goes_on.set()
     looking.scanner().look(60)
     assert _tiles(sound(app.run()))["Entries"] == "4"
+    assert "Scanned just now." in [one.value for one in app.text]
 
 
-def test_why_a_scan_failed_is_said(shown: Shown, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_a_scan_failed_is_said_and_the_next_look_scans_again(
+    shown: Shown, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(*_: object, **__: object) -> None:
         raise MirrorError("the disk refuses")
 
-    monkeypatch.setattr(foreign, "scan", failing)
-    with pytest.raises(AssertionError, match="The caches could not be scanned"):
-        shown()
+    with monkeypatch.context() as broken:
+        broken.setattr(foreign, "scan", failing)
+        with pytest.raises(AssertionError, match="The caches could not be scanned"):
+            shown()
+    assert not looking.scanner().runs
+    looking.scanner().look(60)  # as the next drawing of the page does, at once
+    assert not looking.scanner().trouble
 
 
 def test_a_search_is_part_of_the_address(shown: Shown, cache: Path) -> None:
@@ -156,12 +164,30 @@ def test_a_search_is_part_of_the_address(shown: Shown, cache: Path) -> None:
     assert "No entry of any cache matches." in [one.value for one in app.caption]
 
 
+def test_the_search_of_the_header_finds_entries_and_reads_no_cache(
+    shown: Shown, open_page: Open, cache: Path, tmp_path: Path
+) -> None:
+    """By name, under a heading of their own, as the index has them."""
+    shown()
+    entries = sorted(path.parent.name for path in cache.glob("*/scale.json"))
+    shutil.rmtree(cache)
+    app = open_page(tmp_path / "store", "overview")
+    app.session_state["search-text"] = "scale"
+    sound(app.button(key="search-button").click().run())
+    assert "Caches of other frameworks" in [one.value for one in app.subheader]
+    links = [link.proto for link in app.get("page_link") if link.proto.label.startswith("**scale** triton")]
+    assert {link.page for link in links} == {"kernel"}
+    asked = [parse_qs(link.query_string) for link in links]
+    assert sorted(each["entry"][0] for each in asked) == entries
+    assert {each["cache"][0] for each in asked} == {f"triton={cache}"}
+
+
 def test_what_is_wrong_is_said_with_what_to_do_and_equal_binaries_are_counted(shown: Shown, cache: Path) -> None:
     tile = next(cache.glob("*/tile.ptx")).parent
     (tile / "tile.ptx").write_bytes(b"")
     copy = shutil.copytree(tile, cache / ("A" * 52))
+    assert _tiles(shown())["Duplicates"] == "1"
     app = shown(part="Findings")
-    assert _tiles(app)["Duplicates"] == "1"
     found = {(row[0], row[1]) for row in _table(app, "Finding", "Where", "What to do")}
     assert found == {
         ("empty file", str(tile)),

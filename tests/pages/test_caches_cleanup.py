@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -211,4 +212,19 @@ def test_two_directories_say_why_one_misses_and_what_was_built_differently(
     assert ("num_warps", "option", "8", "4") in _table(
         app, "Input", "From", "In the first, for example", "In the second"
     )
-    assert _table(app, "Id", "Parts") == [(changed.parent.name, "scale.ptx")]
+    ((parts, link),) = _table(app, "Parts", "Compare")
+    assert parts == "scale.ptx"
+    assert _compared(link) == [(f"triton={first}", changed.parent.name), (f"triton={second}", changed.parent.name)]
+    (link,) = (row[1] for row in _table(app, "Differs in", "Compare") if row[0] == "num_warps")
+    one, other = _compared(link)
+    assert one == (f"triton={first}", eight)
+    assert other[0] == f"triton={second}"
+    assert other[1] in warps
+
+
+def _compared(link: object) -> list[tuple[str, str]]:
+    """The directories and entries of which a link leads to the comparison."""
+    page, _, parameters = str(link).partition("?")
+    asked = parse_qs(parameters)
+    assert page == "compare"
+    return [(asked[f"cache_{side}"][0], asked[f"entry_{side}"][0]) for side in "ab"]

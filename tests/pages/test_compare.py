@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
 from tests.adapters.made import SCALE, SCALE_8_WARPS, put_kernel
 from tests.helpers import make_store
 from tests.pages.opening import Open, listed, sound
@@ -45,7 +46,18 @@ def test_comparing_with_an_unknown_kernel_is_reported(open_page: Open, compiled_
     app = open_page(compiled_store, "compare", a=next(iter(make_store(compiled_store).keys())), b=key)
     assert not app.exception
     assert [error.value for error in app.error] == ["No kernel with this key."]
-    assert len(listed(app)) == 4
+    assert len(listed(app)) == 3  # without the first
+
+
+def test_of_a_kernel_that_was_evicted_it_says_so_and_links_what_is_known(open_page: Open, compiled_store: Path) -> None:
+    journal = Journal(make_store(compiled_store).layout.journal, 3600.0)
+    journal.event("evict", key="0" * 64, detail="not used for 7 days")
+    journal.close()
+    app = sound(open_page(compiled_store, "compare", a=next(iter(make_store(compiled_store).keys())), b="0" * 64))
+    assert [warning.value for warning in app.warning] == ["This kernel was evicted just now."]
+    assert any("not used for 7 days" in text.value for text in app.text)
+    (link,) = (each.proto for each in app.get("page_link") if each.proto.label == "What is known of it")
+    assert link.query_string == f"key={'0' * 64}"
 
 
 def test_a_kernel_is_found_in_the_list_to_pick_from(open_page: Open, compiled_store: Path) -> None:

@@ -19,7 +19,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.pack import Pack
 from cache_engine.upkeep.packs import import_pack
-from tests.helpers import blob_file, fill, make_store, record_file
+from tests.helpers import blob_file, damage_record, fill, make_store
 
 FORMULAS = ("=cmd|'/C calc'!A0", "+1", "-1+2", "@SUM(A1)", "\tx", "\rx")
 
@@ -30,7 +30,7 @@ def test_no_cell_of_a_csv_file_is_a_formula(store: DiskStore, text: str) -> None
     (key,) = fill(store, 1)
     record = next(store.records())
     forged = msgspec.structs.replace(record, name=text, family=text, arch=text, created_by=text)
-    record_file(store, key).write_bytes(encode_record(forged))
+    damage_record(store, key, encode_record(forged))
     mirror = Mirror(store)
     mirror.sync()
     with mirror.read() as connection:

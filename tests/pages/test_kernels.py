@@ -12,7 +12,7 @@ from cache_engine.mirror.queries import SORTS
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store
-from tests.pages.opening import Open, listed, openings, sound
+from tests.pages.opening import Open, components, listed, openings, sound
 
 
 def test_a_kernel_compiled_meanwhile_appears(open_page: Open, compiled_store: Path) -> None:
@@ -22,11 +22,23 @@ def test_a_kernel_compiled_meanwhile_appears(open_page: Open, compiled_store: Pa
     assert len(listed(sound(app.run()))) == 6
 
 
-@pytest.mark.parametrize(("text", "count"), [("sm_90", 2), ("SM_90 fp16", 1), ("128×256×192", 2), ("simt", 1)])
+@pytest.mark.parametrize(
+    ("text", "count"), [("sm_90", 2), ("SM_90 fp16", 1), ("128×256×192", 2), ("simt", 1), ("tensor_* hits=0", 2)]
+)
 def test_search_narrows_the_list(open_page: Open, compiled_store: Path, text: str, count: int) -> None:
     app = sound(open_page(compiled_store, "kernels"))
     app.text_input(key="q").set_value(text).run()
     assert len(listed(sound(app))) == count
+
+
+def test_a_search_for_an_unknown_field_is_refused_with_those_there_are(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "kernels"))
+    app.text_input(key="q").set_value("hit>0").run()
+    assert not any("columns" in one for one in components(sound(app))), "no list of kernels"
+    assert app.button(key="search-button"), "the header is drawn"
+    assert any("there is no field hit. Did you mean hits? Fields: m, n, k, " in text.value for text in app.text)
+    app.text_input(key="q").set_value("hits>0").run()
+    assert not any("field" in text.value for text in sound(app).text)
 
 
 def test_a_search_opens_the_index_once(open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +86,9 @@ def test_an_address_that_asks_for_nothing_there_breaks_nothing(
     open_page: Open, compiled_store: Path, address: dict[str, str]
 ) -> None:
     app = sound(open_page(compiled_store, "kernels", **address))
-    assert len(app.get("bidi_component")) == (0 if "arch" in address else 1)
+    assert len([one for one in app.get("bidi_component") if one.key == "list of kernels"]) == (
+        0 if "arch" in address else 1
+    )
 
 
 def test_long_names_of_toolchains_are_cut_where_that_leaves_them_apart() -> None:

@@ -24,7 +24,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.queue.slots import Slots
 from cache_engine.queue.tickets import Priority, QueueState, State, Turn
 from cache_engine.store.journal import Journal
-from tests.helpers import fill, make_store, record_file
+from tests.helpers import damage_record, fill, make_store
 from tests.pages.opening import Open, drawn, listed, sound, tabled, tables
 
 NOW = 1_800_000_000.0
@@ -121,7 +121,7 @@ def test_stale_kernels_are_reported_with_a_link_to_their_cleanup(open_page: Open
 
 def test_the_overview_warns_of_troubles(open_page: Open, compiled_store: Path) -> None:
     store = make_store(compiled_store)
-    record_file(store, next(iter(store.keys()))).write_text("{")
+    damage_record(store, next(iter(store.keys())))
     app = sound(open_page(compiled_store, "overview"))
     assert "1 unreadable item" in app.warning[0].value
 

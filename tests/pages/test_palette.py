@@ -24,6 +24,7 @@ def _named(text: str) -> list[tuple[str, str]]:
     [
         ("cleanup", ("Page", "Cleanup")),
         ("AUDIT", ("Page", "Audit log")),
+        ("demotion", ("Page", "Decisions")),
         ("roofline", ("Page", "Evaluations")),
         ("max_bytes", ("Setting", "max_bytes")),
         ("deepseek-v3", ("Model", "DeepSeek-V3")),
@@ -96,8 +97,10 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
             ("Index", "sync"),
             ("Settings", "doctor --settings"),
             ("Audit log", "audit"),
+            ("Decisions", "log"),
         )
     ),
+    ("Admin", {"tab": "Decisions", "kind": ["miss", "eviction"]}, "log --kind=miss --kind=eviction"),
 ]
 
 
@@ -134,3 +137,21 @@ def test_each_page_shows_its_command_on_this_store(
 ) -> None:
     app = sound(open_page(compiled_store, page, **asked))
     assert f"gemm-cache --store {compiled_store} {command}" in [code.value for code in app.code]
+
+
+def test_a_search_for_an_unknown_field_says_which_there_are(open_page: Open, compiled_store: Path) -> None:
+    app = open_page(compiled_store, "overview")
+    app.session_state["search-text"] = "hit>0"
+    sound(app.button(key="search-button").click().run())
+    assert any("there is no field hit. Did you mean hits?" in text.value for text in app.text)
+    app = open_page(compiled_store, "overview")
+    app.session_state["search-text"] = "hits=0 tensor_*"
+    sound(app.button(key="search-button").click().run())
+    assert sum(link.proto.page == "kernel" for link in app.get("page_link")) >= 2
+    assert not any("field" in text.value for text in app.text)
+
+
+def test_compare_refuses_a_search_as_kernels_does(open_page: Open, compiled_store: Path) -> None:
+    app = open_page(compiled_store, "compare")
+    app.text_input(key="pick").set_value("hit>0").run()
+    assert any("there is no field hit. Did you mean hits?" in text.value for text in sound(app).text)

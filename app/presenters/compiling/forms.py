@@ -162,8 +162,8 @@ def shape_form(default_arch: str) -> tuple[Field, ...]:
         _FAMILY,
         Field(
             "config", "Config", Kind.TEXT, "", "--config", rare=True,
-            help="Leave empty for automatic. Otherwise give all fields: block_m=128,block_n=128,block_k=32,warps_m=2,"
-            "warps_n=2,stages=4; split_k and cluster are optional.",
+            help="Leave empty for automatic. Otherwise as listings show it, such as 128x128x32_w2x2_s4, or by field: "
+            "block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,stages=4; split_k and cluster are optional.",
         ),
         Field(
             "force", "Force recompile", Kind.SWITCH, False, "--force", rare=True,

@@ -13,7 +13,7 @@ import msgspec
 from app.presenters.downloads import MOST_ROWS, csv_file
 from app.presenters.shared import Row, Tile, dtypes, moment
 from cache_engine.errors import InvalidHardware, SearchStopped
-from cache_engine.evaluations import Evaluations
+from cache_engine.evaluations import Evaluations, Pruned
 from cache_engine.evaluator.chips import chip_of
 from cache_engine.evaluator.cost import Evaluation
 from cache_engine.evaluator.gpu import Prediction, predict
@@ -270,6 +270,19 @@ def kept_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
             "Last used": moment(row["last_used_at"], zone),
         }
         for row in rows
+    ]
+
+
+def pruned_table(pruned: Iterable[Pruned], zone: tzinfo) -> list[Row]:
+    """Saved results that pruning would delete, a row each."""
+    return [
+        {
+            "Chip": f"{one.chip} ({one.fingerprint[:8]})" if one.chip else one.fingerprint[:12],
+            "Last used": moment(one.last_used, zone),
+            "Result": one.key,
+            "Reason": one.reason,
+        }
+        for one in pruned
     ]
 
 

@@ -21,7 +21,10 @@ _FACTS = {
 
 
 def adapted_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> AdaptedFilter | None:
-    """The filter for a search text and the chosen values of each facet; ``None`` if one chooses ours alone."""
+    """The filter for a search text and the chosen values of each facet; ``None`` if one chooses ours alone.
+
+    Raises ``UsageError`` as ``kernel_filter``.
+    """
     if any(values for facet, values in chosen.items() if facet != "arch"):
         return None
     return AdaptedFilter.of(read_search(text), tuple(chosen.get("arch", ())))

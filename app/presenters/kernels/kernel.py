@@ -8,7 +8,6 @@ from datetime import UTC, datetime, tzinfo
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, moment, when
-from app.presenters.store.misses import WHY
 from app.presenters.store.overview import EVENTS
 from cache_engine.cli.documents import kernels as documents
 from cache_engine.cli.documents import to_json
@@ -17,7 +16,6 @@ from cache_engine.insight.description import described
 from cache_engine.insight.inspection import block_threads
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
-from cache_engine.model.decision import MISS, Decision
 from cache_engine.model.events import PUBLISH, TIERS
 from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.units import counted, human_ms, human_rate
@@ -116,22 +114,6 @@ def event_rows(events: Iterable[Row], zone: tzinfo) -> list[Row]:
             zone,
         )
         for event in events
-    ]
-
-
-def decision_rows(decisions: Iterable[Decision], zone: tzinfo) -> list[Row]:
-    """Decisions, a row each, the newest first."""
-    return [
-        {
-            "When": moment(one.at, zone),
-            "Decision": one.kind,
-            "Reason": WHY[one.reason].lower() if one.kind == MISS and one.reason in WHY else one.reason,
-            "Details": one.detail,
-            "Runner-up": one.runner_up,
-            "Margin": one.margin,
-            "By": one.by,
-        }
-        for one in reversed(list(decisions))
     ]
 
 

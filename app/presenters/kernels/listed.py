@@ -18,7 +18,11 @@ _FIRST = 4
 
 
 def kernel_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> KernelFilter:
-    """The filter for a search text and the chosen values of each facet."""
+    """The filter for a search text and the chosen values of each facet.
+
+    Raises:
+        UsageError: when the text names a field that there is not, or gives one what it does not take.
+    """
     return KernelFilter.of(read_search(text), *(tuple(chosen.get(facet, ())) for facet in FACETS))
 
 

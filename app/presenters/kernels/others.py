@@ -55,6 +55,11 @@ class Address:
         """Its directory: ``KIND=DIR``."""
         return f"{self.place.kind}={self.place.path_text}"
 
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What the address of its page asks for."""
+        return {"cache": self.cache, "entry": self.id}
+
     def __str__(self) -> str:
         return f"{self.cache}\n{self.id}"
 

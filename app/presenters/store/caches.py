@@ -309,16 +309,27 @@ def cause_table(causes: Iterable[tuple[Difference, int]]) -> list[Row]:
     ]  # fmt: skip
 
 
-def changed_table(changed: Iterable[tuple[Entry, tuple[str, ...]]]) -> list[Row]:
-    """Entries of one key, and their parts with other bytes."""
-    return [{"Id": entry.id, "Name": entry.name or "", "Parts": ", ".join(parts)} for entry, parts in changed]
+def changed_table(
+    changed: Iterable[tuple[Entry, tuple[str, ...]]], compare_at: Callable[[Entry, Entry], str]
+) -> list[Row]:
+    """Entries of one key, and their parts with other bytes; ``compare_at`` gives the address of a comparison."""
+    return [
+        {
+            "Id": _short(entry.id),
+            "Compare": compare_at(entry, entry),
+            "Name": entry.name or "",
+            "Parts": ", ".join(parts),
+        }
+        for entry, parts in changed
+    ]  # fmt: skip
 
 
-def miss_table(misses: Iterable[Miss]) -> list[Row]:
-    """Entries that one directory lacks, and the nearest that it has."""
+def miss_table(misses: Iterable[Miss], compare_at: Callable[[Entry, Entry], str]) -> list[Row]:
+    """Entries that one directory lacks, and the nearest that it has; ``compare_at`` as above."""
     return [
         {
             "Id": _short(each.entry.id),
+            "Compare": None if each.nearest is None else compare_at(each.entry, each.nearest),
             "Name": each.entry.name or "",
             "Nearest of the other": "" if each.nearest is None else _short(each.nearest.id),
             "Differs in": each.unknown or ", ".join(difference.name for difference in each.differences),

@@ -13,10 +13,12 @@ from cache_engine.engine.serving import LONG_WAIT_S
 from cache_engine.model.events import (
     CLEAN,
     CLEAN_OTHER,
+    CLEAN_REMOTE,
     CORRUPT,
     DISCARD,
     EVICT,
     IMPORT,
+    PRUNE,
     PUBLISH,
     REMOTE,
     REMOTE_DOWN,
@@ -52,6 +54,8 @@ EVENTS = {
     DISCARD: "deleted from quarantine",
     CLEAN_OTHER: "deleted from another framework's cache",
     SEEN: "failures acknowledged",
+    PRUNE: "evaluations deleted",
+    CLEAN_REMOTE: "deleted from a remote",
     REMOTE_DOWN: "remote not asked",
     REMOTE_UP: "remote asked again",
 }
