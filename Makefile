@@ -32,7 +32,7 @@ test soak: export PYTHONDONTWRITEBYTECODE =
 
 # Everything CI checks.
 test: lint $(DOCS) $(BROWSER) $(STRACE)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not soak and not gpu"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not soak and not gpu" --ignore tests/gpu
 
 lint: $(DEV)
 	$(BIN)/ruff check .

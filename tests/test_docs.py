@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
-from cache_engine import errors
+import cache_engine
+from cache_engine import Cache, errors
 from cache_engine.cli.main import commands
 from cache_engine.config import SETTINGS
 
@@ -68,6 +71,7 @@ def _anchors(text: str) -> set[str]:
     }
 
 
+README = (ROOT / "README.md").read_text()
 TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text()
 
 
@@ -85,16 +89,80 @@ def _texts() -> str:
     return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def test_every_error_of_the_troubleshooting_page_ends_with_that_code() -> None:
+def test_every_error_is_on_the_troubleshooting_page_with_its_exit_code() -> None:
     from cache_engine.cli.support import _code_of
 
     rows = re.findall(r"^\| ([123]) \| (.*?) \|", TROUBLE, re.MULTILINE)
-    named = [(int(code), name) for code, names in rows for name in re.findall(r"`(\w+)`", names)]
-    assert len(named) > 12
-    for code, name in named:
-        error = getattr(errors, name)
-        made = error("", log="", source="", flags=()) if name == "CompileError" else error("")
-        assert _code_of(made) == code, name
+    named = {name: int(code) for code, names in rows for name in re.findall(r"`(\w+)`", names)}
+    defined = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
+    raised = {name: value for name, value in defined.items() if issubclass(value, errors.GemmCacheError)}
+    made = {
+        name: error("", log="", source="", flags=()) if issubclass(error, errors.CompileError) else error("")
+        for name, error in raised.items()
+    }
+    assert named == {name: _code_of(error) for name, error in made.items()}
+    assert len(named) > 25
+
+
+def _rows(page: str, heading: str) -> list[list[str]]:
+    """The rows of the table below a line that starts so."""
+    table = re.search(rf"^{re.escape(heading)}.*\n\|[-:| ]+\|\n((?:\|.*\n)+)", _page(page), re.MULTILINE)
+    assert table is not None, heading
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in table[1].splitlines()]
+
+
+def _page(page: str) -> str:
+    return (ROOT / "docs" / page).read_text()
+
+
+def test_each_verb_that_needs_an_extra_is_in_its_row_and_no_other_verb_is_named() -> None:
+    from tests.test_light_install import CORE, VERBS, _every_verb
+
+    named = {
+        extra.strip("`"): re.findall("`([^`]+)`", adds) for extra, adds, _ in _rows("installation.md", "| extra |")
+    }
+    for verb in _every_verb():
+        extra = VERBS[verb][1]
+        rows = [row for row, names in named.items() if verb in names or verb.split()[0] in names]
+        assert rows == ([] if extra == CORE else [extra]), verb
+    known = {*commands.commands, *dir(cache_engine), *(setting.name for setting in SETTINGS)}
+    assert {re.split(r"[ .]", name)[0] for names in named.values() for name in names} <= known
+
+
+def test_sizes_of_the_installation_are_those_of_the_readme() -> None:
+    of_readme = re.findall(r"^\| `pip install .*?(?:\[(\w+)\]'|whl)` \|.*\| (.*) \| (.*) \|$", README, re.MULTILINE)
+    sizes = {row[0].strip("`"): row[1:3] for row in _rows("installation.md", "| | to download |")}
+    assert len(of_readme) == 5
+    for extra, download, disk in of_readme:
+        size = sizes[extra or "core"]
+        assert [size[0], size[1].partition(", 142 MB of it")[0]] == [download, disk]
+
+
+def test_the_glossary_and_the_compilers_are_those_there_are() -> None:
+    from cache_engine.compilers import COMPILERS
+    from cache_engine.kernels.select import FAMILIES
+
+    words = {word.strip("*"): meaning for word, meaning in _rows("concepts.md", "| word |")}
+    assert re.findall(r"`(\w+)`", words["Family"]) == list(FAMILIES)
+    assert [row[0].strip("`") for row in _rows("compilers.md", "| `--compiler` |")] == list(COMPILERS)
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    """As paths of the package, of the checkout, or of the tests."""
+    named = set(re.findall(r"`((?:[\w.-]+/)+(?:[\w-]+\.[a-z]+)?)`", _page("contributing.md")))
+    made = {"site/", "temp/", "static/"}
+    assert len(named) > 30
+    assert [
+        name
+        for name in sorted(named - made)
+        if not any((ROOT / top / name).exists() for top in ("", "cache_engine", "tests"))
+    ] == []
+
+
+def test_the_first_page_leads_to_every_other() -> None:
+    linked = set(re.findall(r"\]\((?:\.\./)?([\w/-]+\.md)", _page("index.md")))
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert listed - linked == {"index.md"}
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
@@ -108,10 +176,25 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     """What ``make docs`` then takes from docstrings."""
-    import cache_engine
-
     listed = re.findall(r"^::: cache_engine\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted({*cache_engine.__all__} - {"__version__"}), "docs/api.md"
+
+
+def _returned(method: Any) -> set[str]:
+    """The names in what a method or property returns, without those of Python."""
+    made = inspect.unwrap(getattr(method, "fget", None) or getattr(method, "func", None) or method)
+    words = set(re.findall(r"[A-Z]\w+", str(made.__annotations__.get("return", ""))))
+    return words - {"None", "Iterator", "Any", "Path", "Callable"}
+
+
+def test_what_methods_of_a_cache_return_is_public_or_named_as_what_may_change() -> None:
+    page = _page("api.md")
+    may_change = set(re.findall(r"`(\w+)`", page.partition("**Parts of a cache**")[2].partition("**Units**")[0]))
+    returned = {name: _returned(inspect.getattr_static(Cache, name)) for name in dir(Cache) if not name.startswith("_")}
+    returned = {name: names - set(cache_engine.__all__) for name, names in returned.items()}
+    hidden = {name for name, names in returned.items() if names}
+    assert hidden - may_change == set()
+    assert may_change - hidden == {"Cache", "journal", "packs", "selector", "query"}, "without types of ours here"
 
 
 @pytest.mark.parametrize(("script", "picture"), [("draw_house", "house"), ("draw_groups", "kernel-grouped")])

@@ -140,6 +140,20 @@ def test_the_core_compiles_keeps_and_serves(filled: Core, tmp_path: Path) -> Non
     assert json.loads(filled.run("compile", *SHAPE, "--json"))["tier"] == "disk"
 
 
+def test_programs_import_the_evaluator_and_read_its_results_without_the_extra(filled: Core) -> None:
+    program = (
+        "import sys; from cache_engine import GPUS, PRESETS, EvaluationProblem, ExtraMissing, open_cache\n"
+        "with open_cache(sys.argv[1]) as cache:\n"
+        "    answer = cache.evaluations.evaluate(EvaluationProblem(64, 48, 80), PRESETS['SG2262'])\n"
+        "print(answer.cached, GPUS['H100'].sms)\n"
+        "try: from cache_engine import predict\n"
+        "except ExtraMissing as error: print(error)"
+    )
+    done = filled.python("-c", program, filled.store)
+    told = "the GPU model needs numpy, which is not installed; run: pip install 'gemm-cache[evaluate]'"
+    assert done.stdout == f"True 132\n{told}\n", done.stderr
+
+
 CORE, DASHBOARD, EVALUATE, GPU, TRUST, REMOTE, FARM = "", "dashboard", "evaluate", "gpu", "trust", "remote", "farm"
 BROKER = ("--broker", "redis://host", "--remote", "file:///none")
 CACHE, ENTRY = "triton=triton", "G76X"  # what Triton made, and the first letters of its key
