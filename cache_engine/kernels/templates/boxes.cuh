@@ -33,7 +33,7 @@ DEVICE void fill_box(SUM_TYPE* box, const SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS
     }
 }
 
-// Takes COUNT neighbours of a row, a multiple of COUNT into it, so many rows further. Rows four apart are permuted alike.
+// Reads COUNT neighbours of row + further; column is a multiple of COUNT. Rows four apart have the same permutation.
 template <int COUNT>
 DEVICE void read_box(SUM_TYPE (&taken)[COUNT], const SUM_TYPE* box, int row, int further, int column) {
     constexpr int RUN = COUNT < 4 ? COUNT : 4;

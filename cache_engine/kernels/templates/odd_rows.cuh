@@ -1,13 +1,14 @@
-// Copies of rows that are not whole 4 bytes, as of bf16 with an odd number of columns: no cp.async moves them, since it wants
-// its source aligned. A thread reads the aligned words that hold a run of 8 bytes of a row, puts the run together, and stores it.
-// In the loop it reads them ahead of products, which hide the wait. Near the ends of the matrix it copies single elements instead,
-// so no word is read that is not wholly in the matrix, and what lies beyond in k is zero.
+// Copies of odd rows: rows whose length is not a multiple of 4 bytes, such as bf16 with an odd number of columns.
+// cp.async cannot copy them, because it wants an aligned source. A thread reads the aligned words that hold 8 bytes of a
+// row (a run), shifts them into place and stores the run. In the loop it prefetches the words, so that products hide the
+// latency. Near the ends of the matrix it copies single elements instead. So it reads no word that is partly outside of
+// the matrix, and elements beyond k are zero.
 //
-// Runs of 16 bytes would take fewer instructions, but more time: a warp's reads of words that are so far apart go over four times
-// 128 bytes.
+// Runs of 16 bytes would take fewer instructions but more time: the words that a warp then reads at once are spread
+// over four times 128 bytes.
 
 constexpr int RUN = 8 / sizeof(IN_TYPE), RUN_WORDS = 2;
-// Elements in the words that hold a run, wherever in the first it begins. A kernel without such rows has no use of it.
+// Elements in the words that hold a run, at any byte of the first word. Kernels without odd rows do not use it.
 [[maybe_unused]] constexpr int COVER = 12 / sizeof(IN_TYPE);
 
 DEVICE unsigned byte_in_word(const IN_TYPE* element) { return reinterpret_cast<unsigned long long>(element) & 3; }
@@ -16,10 +17,11 @@ DEVICE const unsigned* word_of(const IN_TYPE* element) {
     return reinterpret_cast<const unsigned*>(reinterpret_cast<const unsigned char*>(element) - byte_in_word(element));
 }
 
-// Chooses four bytes of two words: those from where an element lies in the first.
+// Selector for chosen_bytes: the four bytes of two words that begin with an element in the first word.
 DEVICE unsigned choice_of(const IN_TYPE* element) { return 0x3210 + byte_in_word(element) * 0x1111; }
 
-// What Copies is for other rows. A thread's runs have one column, and rows STRIDE apart, so all begin at the same place of a word.
+// The counterpart of Copies for odd rows. A thread's runs have the same column, and their rows are STRIDE apart, so all
+// begin at the same byte of a word.
 template <int ROWS, int COLUMNS, Order ORDER, bool WHOLE_ROWS>
 struct OddCopies {
     static constexpr int PER_ROW = COLUMNS / RUN;
@@ -31,13 +33,14 @@ struct OddCopies {
     const IN_TYPE* next;  // where the thread's first run of the next tile begins
     int rows_left, columns_left;  // from there to the ends of the matrix
     int columns;
-    bool is_first_word;  // it begins before the matrix
+    bool is_first_word;  // the word at next begins before the matrix
 
     DEVICE OddCopies(const IN_TYPE* matrix, int first_row, int first_column, int rows, int columns) : columns(columns) {
         const int row = first_row + thread_index() / PER_ROW, column = first_column + thread_index() % PER_ROW * RUN;
         rows_left = rows - row;
         columns_left = columns - column;
-        // A column of m or n that the matrix has not may hold anything, as its sums are not stored: what lies in the first.
+        // A column of m or n beyond the matrix may hold anything, because its sums are not stored. The thread reads the
+        // tile's first column instead.
         const bool has_column = ORDER == ALONG_K || columns_left > 0;
         next = matrix + static_cast<long long>(row) * columns + (has_column ? column : first_column);
         is_first_word = word_of(next) < reinterpret_cast<const unsigned*>(matrix);
@@ -61,15 +64,15 @@ struct OddCopies {
         is_first_word = false;
     }
 
-    // Whether words are read of the next tile, not elements: all are in the matrix, and along k hold no more than belongs into the
-    // tile. Only in the last steps elements are read, and in most of these by few threads.
+    // Whether the next tile is copied by words, not by elements: all words are in the matrix, and no run goes beyond k.
+    // Only the last steps copy elements, and in most of these only few threads do.
     DEVICE bool reads_words() const {
         if constexpr (ORDER == ALONG_K) return columns_left >= COVER;
         const bool has_rows = rows_left > (RUNS - 1) * STRIDE;
         return has_rows && (columns_left >= COVER || (rows_left > ROWS && columns >= COVER));
     }
 
-    // The words of so many runs of the next tile, from one on; zeroes for rows beyond the matrix.
+    // Reads the words of HELD runs of the next tile, beginning with run `from`; zeroes for rows beyond the matrix.
     template <int HELD>
     DEVICE void read(Words (&words)[HELD], int from) const {
 #pragma unroll
@@ -82,7 +85,7 @@ struct OddCopies {
         }
     }
 
-    // Stores those.
+    // Stores these runs into the tile.
     template <int HELD>
     DEVICE void write(const Words (&words)[HELD], int from, IN_TYPE* tile) const {
         const unsigned choice = choice_of(next);
@@ -114,13 +117,13 @@ struct OddCopies {
         }
     }
 
-    // Threads may be more than a tile has runs.
+    // A tile may have too few runs for all threads.
     DEVICE static bool has_run(int i) {
         return i < RUNS && (ROWS % STRIDE == 0 || thread_index() / PER_ROW + i * STRIDE < ROWS);
     }
 
-    // Where a run lies in the tile. Its row is that of the first and a distance that have no bits in common: the run is permuted by
-    // the one and by the other.
+    // Offset of run i in the tile. Its row is the row of the thread's first run plus a distance, and these two have no
+    // bits in common. So its swizzle is the exclusive or of their swizzles.
     DEVICE static int place_of(int i) {
         const int first = swizzled<COLUMNS, ORDER>(thread_index() / PER_ROW, thread_index() % PER_ROW * RUN);
         const int permuted = swizzled<COLUMNS, ORDER>(i * STRIDE, 0) - i * STRIDE * COLUMNS;
@@ -128,13 +131,13 @@ struct OddCopies {
     }
 };
 
-// Four rows of four bytes that are turned, where rows are odd: read by words likewise, but waited for.
+// Four bytes of each of four odd rows, to be turned. They too are read by words, but not prefetched.
 struct OddSquare {
     const IN_TYPE* first;
     int rows_left, columns_left;  // from there to the ends of the matrix
     int columns;
 
-    // What a column of m or n holds that the matrix has not does not matter.
+    // A column of m or n beyond the matrix may hold anything.
     DEVICE void read(unsigned (&rows)[4], bool begins_matrix) const {
         const bool has_words = rows_left >= 4 && !(begins_matrix && byte_in_word(first) > 0);
         if (has_words && columns_left > 0 && (columns_left >= 8 || (rows_left > 4 && columns >= 8))) {
@@ -159,19 +162,20 @@ struct OddSquare {
     }
 };
 
-// What a thread has read of an operand's next tile while products are computed: of all of k, or of one slice after the other.
+// The words of an operand's next tile that a thread prefetches while products are computed: of the whole tile, or of one
+// MMA_K after another.
 template <typename OPERAND, int PART_K>
 struct Ahead {
     static constexpr int HELD = (OPERAND::RUNS * PART_K + BLOCK_K - 1) / BLOCK_K;
 
     unsigned words[HELD][RUN_WORDS + 1];
 
-    // In the slice of k that begins there, behind its first products: the tensor cores are busy meanwhile.
+    // Called after the first products at k, so that the tensor cores are busy meanwhile.
     DEVICE void read(const OPERAND& copies, int k) {
         if (k % PART_K == 0 && copies.reads_words()) copies.read(words, k / PART_K * HELD);
     }
 
-    // Behind the slice's products.
+    // Called after all products at k.
     DEVICE void store(OPERAND& copies, IN_TYPE* tile, int k) const {
         if ((k + MMA_K) % PART_K == 0) {
             if (copies.reads_words()) {
@@ -184,7 +188,7 @@ struct Ahead {
     }
 };
 
-// Of rows that cp.async moves nothing is read ahead.
+// cp.async is asynchronous already: rows that it copies are not prefetched.
 template <typename OPERAND>
 struct Ahead<OPERAND, 0> {
     DEVICE void read(const OPERAND&, int) {}

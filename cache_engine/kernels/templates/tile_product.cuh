@@ -10,19 +10,20 @@
 
 constexpr int SUMS = MMA_ROWS * MMA_COLUMNS * 4;
 
-// Odd rows are read ahead of a step's products where registers are left for their words, else of those of a slice of k: where
-// two blocks of so many threads can share the 65,536 registers of an SM, they should.
+// Odd rows are prefetched for a whole step if registers are left for their words and two blocks still fit in the 65,536
+// registers of an SM, else for one MMA_K at a time.
 constexpr int RUNS_AHEAD = CopiesOfA::RUNS + CopiesOfB::RUNS;
-constexpr int REGISTERS = SUMS + MMA_ROWS * 4 + MMA_COLUMNS * 2 + RUNS_AHEAD * (RUN_WORDS + 1) + 40;  // about
+constexpr int REGISTERS = SUMS + MMA_ROWS * 4 + MMA_COLUMNS * 2 + RUNS_AHEAD * (RUN_WORDS + 1) + 40;  // estimated
 constexpr bool AT_ONCE = REGISTERS <= 168 && REGISTERS * THREADS * 2 <= 65536;
 constexpr int PART_K = AT_ONCE ? BLOCK_K : MMA_K;
 
-// A warp's part of A and B, MMA_K deep, as mma takes it.
+// A warp's part of A and B, MMA_K deep, in the layout of mma's operands.
 struct Fragments {
     unsigned a[MMA_ROWS][4];
     unsigned b[MMA_COLUMNS / 2][4];
 
-    // tf32. Not where they are read: of what goes from one step to the next the compiler would cut off bits again.
+    // For tf32. Called before the products, not after the reads: otherwise the compiler truncates again the fragments
+    // that one step hands to the next.
     DEVICE void round() {
 #pragma unroll
         for (int i = 0; i < MMA_ROWS; ++i) round_inputs(a[i]);
@@ -31,10 +32,11 @@ struct Fragments {
     }
 };
 
-// Fragments are read one product ahead, also those that the next step begins with. Where odd rows are read ahead, these
-// have the registers.
+// Double-buffered fragments: each is read one MMA_K ahead, across steps too. Not with odd rows: the words that these
+// prefetch need the registers.
 constexpr bool FRAGMENTS_AHEAD = RUNS_AHEAD == 0;
-// How many steps ahead copies are started. Where fragments are, the step's own buffer is free before its last products.
+// How many steps ahead copies start. With double-buffered fragments it is one more, because a step's own buffer is free
+// before its last products.
 constexpr int STEPS_AHEAD = FRAGMENTS_AHEAD ? STAGES : STAGES - 1;
 
 struct TileProduct {
@@ -59,7 +61,7 @@ struct TileProduct {
         warp_column = warp % WARPS_N * WARP_N;
     }
 
-    // Starts the copies of a step, whose turn it is, into a buffer; in the loop, those that are not read ahead.
+    // Starts the copies of a step into a buffer; steps come in order. In the loop, Ahead copies odd rows instead.
     template <bool IN_LOOP>
     DEVICE void load(int step, int buffer) {
         // One group is committed per step whether or not it holds copies, so that the count given to wait_copies holds
@@ -71,15 +73,15 @@ struct TileProduct {
         commit_copies();
     }
 
-    // After this the tiles of all steps but the last so many whose copies were started are complete for all threads, and all
-    // have finished reading the buffer that the next load overwrites.
+    // Waits until all threads have finished the copies of all started steps but the last STEPS, and have finished reading
+    // the buffer that the next load overwrites.
     template <int STEPS>
     DEVICE void meet() {
         wait_copies<STEPS>();
         sync_block();
     }
 
-    // Reads what a warp multiplies at k of the tiles in a buffer.
+    // Reads the warp's fragments at k from the tiles in a buffer.
     DEVICE void read(Fragments& fragments, int buffer, int k) const {
 #pragma unroll
         for (int i = 0; i < MMA_ROWS; ++i) load_a(fragments.a[i], a_ring + buffer * A_STAGE, warp_row, i, k, lane);
@@ -89,9 +91,9 @@ struct TileProduct {
         }
     }
 
-    // Adds the products of a step, whose tiles are in a buffer, and starts the copies of a later one behind products: the
-    // tensor cores are busy with these while addresses are computed. So they are while the threads meet, if fragments are
-    // read ahead: all have read the buffer before the last products.
+    // Adds the products of a step, whose tiles are in a buffer. It starts the copies of a later step after products, so
+    // that the tensor cores are busy while addresses are computed. With double-buffered fragments they are busy during
+    // the barrier too: it comes before the last products, when the whole buffer has been read.
     DEVICE void multiply(SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4], Fragments& fragments, int step, int buffer,
                          int next_buffer, int free_buffer) {
         Ahead<CopiesOfA, CopiesOfA::RUNS ? PART_K : 0> a_ahead;
@@ -143,7 +145,7 @@ struct TileProduct {
         for (int step = 0; step < slice.tiles(); ++step) {
             if constexpr (!FRAGMENTS_AHEAD) meet<STAGES - 2>();
             int next_buffer = buffer == STAGES - 1 ? 0 : buffer + 1;
-            // What is read ahead in the last step nothing uses: it is of that step again.
+            // Nothing uses the fragments that the last step reads ahead: it reads its own buffer again.
             if (FRAGMENTS_AHEAD && step + 1 == slice.tiles()) next_buffer = buffer;
             if constexpr (SCALED) {
                 // A step is one block of scales. They are read ahead of its products, which hide the wait for them;

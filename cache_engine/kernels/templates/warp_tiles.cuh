@@ -50,7 +50,7 @@ template <int ROWS, int COLUMNS, int VECTOR, Order ORDER, bool WHOLE_ROWS, bool 
 struct Copies {
     static constexpr bool TURNED = ORDER == TURNED_ALONG_K;
     static constexpr int PER_ROW = COLUMNS / VECTOR;
-    static constexpr int RUNS = 0;  // that a thread reads ahead
+    static constexpr int RUNS = 0;  // that a thread prefetches
     static constexpr int COUNT = (ROWS * PER_ROW + THREADS - 1) / THREADS;  // of a thread
     static constexpr int STRIDE = THREADS / PER_ROW;  // rows from one of the thread's to its next, where it has one column
     // As many rows further as are read at once, a row is permuted in the same way: a thread's copies differ by constants.
@@ -60,7 +60,7 @@ struct Copies {
     const IN_TYPE* next;  // the first element of the next tile, or, where REGULAR, of the thread's part of it
     int rows_left, columns_left;  // from there to the ends of the matrix
     int columns;
-    bool is_first;  // next is where the matrix begins
+    bool is_first;  // next is the first element of the matrix
 
     DEVICE Copies(const IN_TYPE* matrix, int first_row, int first_column, int rows, int columns)
         : columns(columns), is_first(first_row == 0 && first_column == 0) {
