@@ -21,7 +21,7 @@ def _words(rows: list[Row]) -> dict[str, str]:
 def test_demand_is_that_of_the_kernels_shape_and_says_how_much_of_it_the_kernel_serves() -> None:
     record, ledger = a_record(), Ledger(7 * 24 * HOUR_S)
     shape = Shape.of(record.problem.on(record.arch))
-    assert "no program" in _words(demand_rows(record, ledger, lambda *_: ("", "")))["Requests"]
+    assert _words(demand_rows(record, ledger, lambda *_: ("", "")))["Requests"] == "none lately"
     for m, count in ((1, 60), (16, 30), (64, 10)):
         ledger.add(shape, m, count, at=HOUR_S)
     ledger.add(Shape(n=8, k=8, arch="sm_90"), 1, 100, at=HOUR_S)

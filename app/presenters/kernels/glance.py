@@ -70,7 +70,7 @@ def demand_rows(record: Record, ledger: Ledger, kernel_of: KernelOf) -> list[Row
         return _rows(DEMAND, {"Requests": f"none can be for this problem: {error}"})
     sketch = ledger.sketches.get(shape)
     if sketch is None or not sketch.total:
-        return _rows(DEMAND, {"Requests": "no program has asked for this shape lately"})
+        return _rows(DEMAND, {"Requests": "none lately"})
     asked = sorted(sketch.counters, key=lambda m: -sketch.counters[m].certain)
     weights = {m: sketch.counters[m].certain for m in asked[:_MOST_ASKED]}
     ours = sum(weight for m, weight in weights.items() if kernel_of(shape, m)[1] == record.key)

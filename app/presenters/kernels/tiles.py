@@ -30,7 +30,7 @@ def tile_figure(record: Record) -> go.Figure:
     for level, colour, width in zip(levels(record)[1:], (COLOURS[0], GREY), (2.0, 0.5), strict=False):
         _grid(figure, level, colour, width)
         below.append(f"{level.name} {plain(level.m)} × {plain(level.n)}")
-    below_m = c.block_m + (gap * 1.3 if c.block_m <= c.block_k else gap / 2)  # under the label of A, if that is there
+    below_m = c.block_m + (gap / 2 if _has_room(c) else gap * 1.7)  # under the label of A, if that is there
     _label(figure, c.block_n / 2, below_m, " · ".join(below))
     if c.split_k > 1:
         below_m += gap * 0.8
@@ -79,12 +79,17 @@ def _operands(figure: go.Figure, c: KernelConfig, scales: ScaleBlocks | None, ga
         _scales(figure, c, scales, gap)
         of_a.append(f"scales {scales.a_rows} × {scales.k}")
         of_b.append(f"scales {scales.k} × {scales.b_columns}")
-    if c.block_m > c.block_k:
+    if _has_room(c):
         _label(figure, -gap - c.block_k / 2, c.block_m / 2, "<br>".join(of_a))
-    else:  # too low for two lines of text
+    else:
         _label(figure, -gap - c.block_k, c.block_m + gap / 2, ", ".join(of_a), xanchor="left")
     between = "<br>" if c.block_k >= c.block_n else ", "
     _label(figure, c.block_n / 2, -gap - c.block_k / 2, between.join(of_b))
+
+
+def _has_room(c: KernelConfig) -> bool:
+    """Whether A's tile is high enough for lines of text in it; else they are under it."""
+    return c.block_m >= c.block_k
 
 
 def _scales(figure: go.Figure, c: KernelConfig, scales: ScaleBlocks, gap: float) -> None:
