@@ -92,7 +92,7 @@ def start_job(command: list[str], asked: dict[str, Any], given: bytes = b"") -> 
 
 
 def may_write() -> None:
-    """Of what anyone may do: adding to the store. Raises ``NotPermitted`` in a read-only dashboard."""
+    """Permits what every user may do: adding to the store. Raises ``NotPermitted`` in a read-only dashboard."""
     if context.cache().settings.dashboard_read_only:
         raise NotPermitted(f"not allowed: {READ_ONLY}")
 

@@ -234,7 +234,7 @@ def follow_old_link() -> None:
 
 
 def departed(key: str) -> Departure | None:
-    """Says when and why a kernel went; ``None`` where the store does not know it."""
+    """Shows when and why a kernel left the store; returns ``None`` if the store does not know."""
     gone = context.cache().departure(key) if is_key(key) else None
     if gone is not None:
         how = "evicted" if gone.is_evicted else "damaged and quarantined"

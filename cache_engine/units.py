@@ -37,7 +37,7 @@ def human_ms(ms: float) -> str:
 
 
 def human_forecast(ms: float) -> str:
-    """A time to wait, given in milliseconds: as ``human_ms``, but ``"more than a year"`` where that is all to know."""
+    """A predicted wait in milliseconds, as ``human_ms`` or as ``"more than a year"``: no rate of today holds longer."""
     return "more than a year" if ms > 365 * 86_400e3 else human_ms(ms)
 
 
@@ -45,7 +45,7 @@ def read_seconds(text: str, unit: str = "") -> float | None:
     """The seconds of a duration such as ``"24h"``, ``"1.5ms"`` or ``"2min"``; ``None`` if it is not of that form.
 
     Args:
-        unit: of a number without one, which else is not of that form.
+        unit: the unit of a number without one; without a default, such a number is not of that form.
     """
     found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([a-zµ]*)", text)
     length = _SECONDS.get(found[2] or unit) if found else None

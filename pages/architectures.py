@@ -37,7 +37,7 @@ rows = context.ask(queries.architectures)
 def targets() -> None:
     """Figures, and their numbers as a table."""
     for place, key, shown in zip(
-        st.container(key="figures").columns(4),  # a line each on a phone
+        st.container(key="figures").columns(4),  # on a phone, one line each
         ("entries", "compile-time", "stored", "hits"),
         (
             entries_figure(context.ask(queries.architecture_families)),

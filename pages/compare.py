@@ -60,7 +60,7 @@ def with_first(key: str) -> str:
 
 
 def picker(chosen: Stored | None) -> None:
-    """A list to choose the missing kernel from, without the other."""
+    """A list to choose the missing kernel from; the chosen one is left out."""
     text = st.text_input(
         "Find a kernel", key="pick", type="search", live=True, max_chars=200, placeholder="sm_90 bf16 4096x7168"
     )

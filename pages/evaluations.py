@@ -167,7 +167,7 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
         formats = {column: NUMBER for column in table[0] if column != "Metric"}
         tables.show(table, column_config=formats, key="e_compared")
     every = []
-    plots = st.container(key="figures").columns(len(evaluated) + 1)  # a line each on a phone
+    plots = st.container(key="figures").columns(len(evaluated) + 1)  # on a phone, one line each
     with plots[0]:
         figure.draw(roofline_figure(evaluated), key="roofline")
         behind(roofline_table(evaluated), "roofline")

@@ -141,7 +141,7 @@ text = entered or ""
 refusal = ""
 try:
     wanted = kernel_filter(text, chosen)
-except UsageError as error:  # then no kernel is listed, and the filters count as without a search
+except UsageError as error:  # then no kernel is listed, and the filters show counts without the search
     text, refusal = "", str(error)
     wanted = kernel_filter(text, chosen)
 shown_at = (page_number(asked.get("page", ""), MOST_PAGES) - 1) * PAGE_ROWS

@@ -6,7 +6,7 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.presenters.shared import rows_shown
-from app.presenters.store.decisions import logged_file, logged_names, logged_rows, matching, name_of, sum_words
+from app.presenters.store.decisions import counts_text, logged_file, logged_names, logged_rows, matching, name_of
 from app.presenters.table import csv_text
 from cache_engine.mirror import queries
 from cache_engine.model.decision import DEMOTION, KINDS, PROMOTION, SPECULATION
@@ -21,14 +21,14 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     if not everything:
         st.info("The log is empty. Misses, choices of a config and evictions are logged.", icon=":material/rule:")
         return
-    st.text(sum_words(everything, damaged))
+    st.text(counts_text(everything, damaged))
     left, right = st.columns(2)
     kinds = left.multiselect("Kinds", KINDS, key="kind", bind="query-params", placeholder="All kinds")
     text = right.text_input("Words", key="about", bind="query-params", placeholder="4096x7168 evicted", help=_ABOUT)
     names = logged_names(everything)
     found = matching(everything, names, kinds, text or "")
     if {PROMOTION, SPECULATION, DEMOTION}.intersection(kinds):
-        st.caption("The details have the sum. What would be compiled ahead now, with its sums, says this command:")
+        st.caption("Details show the calculation. For what would be compiled ahead now, run this command:")
         widgets.command("promote", "--dry-run")
     if not found:
         st.info("No matching decisions.", icon=":material/search_off:")

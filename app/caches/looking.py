@@ -54,11 +54,11 @@ class Scanner:
 
     @property
     def age_s(self) -> float:
-        """How long ago that was."""
+        """Seconds since the last scan ended."""
         return time.monotonic() - self._ended_at
 
     def look(self, patience_s: float) -> None:
-        """Starts a scan if the last one is too old or failed, and waits for it, but no longer than that."""
+        """Starts a scan if the last one is too old or failed, and waits for it, at most ``patience_s``."""
         with self._lock:
             if not self.runs and (self.trouble or self.age_s > FRESH_S):
                 self.entries, self.where = 0, ""
@@ -106,10 +106,10 @@ def titles() -> Mapping[str, str]:
 
 
 def look() -> None:
-    """Has the index brought up to date, and shows how far that is, how old it is, or why that failed."""
+    """Updates the index, and shows the scan's progress, the age of the last scan, or why it failed."""
     found = scanner()
     found.look(_PATIENCE_S if found.has_ended else _FIRST_PATIENCE_S)
-    with st.container(key="scan"):  # always a line, so that nothing moves when a scan ends
+    with st.container(key="scan"):  # always one line, so that nothing moves when a scan ends
         if found.runs:
             _follow()
         elif found.has_ended:

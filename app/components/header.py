@@ -177,7 +177,7 @@ def _search() -> None:
 
 
 def _stored(text: str) -> tuple[list[Place], list[Place]]:
-    """Kernels that match, and entries of other frameworks' caches, as the index has them: a letter scans nothing."""
+    """Kernels that match, and entries of other frameworks' caches. Only the index is read: typing starts no scan."""
     others = EntryFilter(text)
     questions = []
     try:

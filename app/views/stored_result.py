@@ -18,7 +18,7 @@ SAVED = "Saved results"
 
 
 def storing(problem: EvaluationProblem, chip: Hardware, patience: Patience) -> None:
-    """Says that a result is stored and where it is listed; else offers to store it. Only the button stores anything."""
+    """Says that a result is stored, with a link to the list; else offers to store it. Only its button stores."""
     if _is_stored(problem, chip):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Stored: no program that uses this store searches for it again.")
@@ -40,7 +40,7 @@ def storing(problem: EvaluationProblem, chip: Hardware, patience: Patience) -> N
 
 
 def _stored(problem: EvaluationProblem, chip: Hardware, patience: Patience) -> bool:
-    """Stores it as the command line does; returns whether that worked, and shows why not."""
+    """Stores a result as the command line does; returns whether that worked, and shows why if not."""
     kept = context.cache().evaluations
     try:
         guard.may_write()
@@ -60,12 +60,12 @@ def _is_stored(problem: EvaluationProblem, chip: Hardware) -> bool:
     cache = context.cache()
     if not st.session_state.get(_FAILED):
         return cache.evaluations.look_up(problem, chip) is not None
-    with Evaluations(cache.layout) as on_disk:  # the dashboard's own also has what it could not write
+    with Evaluations(cache.layout) as on_disk:  # the dashboard's object also has results that it failed to write
         return on_disk.look_up(problem, chip) is not None
 
 
 def _why_not() -> str:
-    """Why nothing can be stored here; empty where it can."""
+    """Why nothing can be stored here; empty if something can."""
     cache = context.cache()
     if cache.settings.dashboard_read_only:
         return "Read-only dashboard: use gemm-cache evaluate, which stores it."

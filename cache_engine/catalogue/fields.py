@@ -22,7 +22,7 @@ WORDS = (
 )  # fmt: skip
 OTHER_NAMES = {"groups": "batch", "compile_ms": "compile", "arch": "target"}
 NAMES = (*NUMBERS, "groups", *SIZES, *TIMES, "compile_ms", *MOMENTS, "target", "arch", *WORDS[1:])
-"""Of all fields, for people."""
+"""Names of all fields, as people read and write them."""
 
 _DAY_S = 86_400
 _COMPARISON = re.compile(r"(?P<name>[a-z_]+)(?P<operator><=|>=|!=|=|<|>)(?P<value>.*)", re.DOTALL)
@@ -37,8 +37,8 @@ class Condition:
     Attributes:
         field: one of ``NUMBERS``, ``SIZES``, ``TIMES``, ``MOMENTS`` and ``WORDS``.
         operator: ``=`` or ``!=``, and of numbers ``<``, ``<=``, ``>`` or ``>=``.
-        value: a number: of sizes bytes, of times ms, of moments seconds since 1970; or a word in lower case, in which
-            ``*`` stands for any characters.
+        value: a number, for sizes in bytes, for times in ms, for moments in seconds since 1970; or a word in lower
+            case, in which ``*`` stands for any characters.
     """
 
     field: str
@@ -94,7 +94,7 @@ def _number(word: str, name: str, value: str) -> float:
 
 
 def _moments(word: str, field: str, operator: str, value: str, now: float) -> tuple[Condition, ...]:
-    """Of an age the moment, rounded to seconds: the dashboard stores answers by question, and asks some twice."""
+    """Turns an age or a day into moments, in whole seconds: the dashboard caches answers, so questions must repeat."""
     age = read_seconds(value)
     if age is not None and operator in _TURNED:
         return (Condition(field, _TURNED[operator], int(now) - age),)

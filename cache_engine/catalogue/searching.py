@@ -1,4 +1,4 @@
-"""What the words of a search for kernels mean: models, GPUs, architectures, fields and patterns; others are text."""
+"""What the words of a search for kernels mean: models, GPUs, architectures, fields, patterns, or else plain text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Search:
 
     Attributes:
         words: what its name, key, shape, target, types, family, compiler and config must contain.
-        patterns: in lower case, for each what one whole word of these must look like; ``*`` is any characters.
+        patterns: in lower case; each must match one whole word of these. ``*`` is any characters.
         shapes: for each model the (n, k), of which it must have one.
         targets: for each GPU or architecture the targets, of which it must have one.
         conditions: on its fields.
@@ -64,7 +64,8 @@ def read_search(text: str, now: float | None = None) -> Search:
         now: in seconds since 1970, from which ages count. Default: the time of the call.
 
     Raises:
-        UsageError: when a word names no field, or gives one what it does not take; or when a pattern is too long.
+        UsageError: when a word names an unknown field, or gives a field a value that it does not take, or when a
+            pattern is too long.
     """
     now = time.time() if now is None else now
     words: list[str] = []
@@ -122,7 +123,7 @@ def advice(text: str, matches: Callable[[str], int], known: Iterable[str]) -> li
 
 
 def _alike(word: str, names: Mapping[str, str], values: Mapping[str, str]) -> list[str]:
-    """What a word may have meant: of a field that is a word the value, as of ``dtype=bf17``."""
+    """What a word may have meant; in a comparison such as ``dtype=bf17``, what its value may have meant."""
     if compared := read_comparison(word, 0.0):
         field, operator, value = compared[0].field, compared[0].operator, compared[0].value
         close = get_close_matches(value, values, 3, 0.6) if isinstance(value, str) else []

@@ -55,7 +55,7 @@ def given_counts(counts: Any, *, check: bool) -> Counts:
     import cupy
     import numpy
 
-    # The type first: CuPy's arrays make an interface each time that they are asked for it.
+    # The type first: a CuPy array makes a new interface each time that it is asked for one.
     name = "__cuda_array_interface__"
     speaks_cuda = hasattr(type(counts), name) or hasattr(counts, name)
     speaks_dlpack = hasattr(counts, "__dlpack_device__") and not isinstance(counts, numpy.ndarray)
@@ -70,7 +70,7 @@ def given_counts(counts: Any, *, check: bool) -> Counts:
 
 @lru_cache(maxsize=64)
 def _check_element(dtype: Hashable) -> None:
-    """Whether a type of CuPy, NumPy or PyTorch is int32; to write its name takes NumPy a microsecond."""
+    """Refuses all types of CuPy, NumPy or PyTorch but int32. Cached: NumPy takes a microsecond to write a name."""
     element = str(dtype).removeprefix("torch.")
     if element != "int32":
         raise UsageError(f"counts has elements of {element}; on a GPU they must be int32: convert them")

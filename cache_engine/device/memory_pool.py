@@ -211,16 +211,16 @@ def release_device_memory() -> int:
     """Unloads every kernel that ``matmul`` and operators have loaded, and gives the pool's cached memory to the driver.
 
     It waits for launches under way; no other thread may launch meanwhile. Kernels stay in the store and in the host's
-    memory, so the next call loads its kernel again and compiles nothing. Memory of arrays in use stays. In a process
-    that has launched nothing, as where there is no GPU, it does nothing.
+    memory, so the next call loads its kernel again and compiles nothing. Memory of arrays in use stays. Without a GPU,
+    and in a process that has launched nothing, it does nothing.
 
     A CUDA graph that was captured with these kernels must not be replayed afterwards.
 
     Returns:
-        Bytes that the pool gave back, on all GPUs that had kernels and the current one; code that the driver unloaded
-        is not in it.
+        Bytes that the pool gave back, on the current GPU and on all that had kernels. Unloaded code does not count.
     """
-    multiply = sys.modules.get("cache_engine.device.multiply")  # it imports this module, and no launch is without it
+    # Not imported here, because it imports this module. Until someone imports it, nothing can be launched.
+    multiply = sys.modules.get("cache_engine.device.multiply")
     gpus: set[int] = set() if multiply is None else multiply.unload()
     if not shared_pool.cache_info().currsize:
         return 0

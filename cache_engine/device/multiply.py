@@ -41,7 +41,7 @@ _KERNELS_PER_GPU, _CODES_PER_GPU = 512, 256
 Views = tuple[
     ArrayView, ArrayView, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None
 ]
-"""Of ``_ARRAYS``, in their order."""
+"""Views of ``_ARRAYS``, in that order."""
 _Forms = tuple[Form, Form, Form | None, Form | None, Form | None, Form | None, Form | None]
 _ARRAYS = ("A", "B", "out", "the bias", "a_scales", "b_scales", "counts")
 _LEGACY, _PER_THREAD = 1, 2  # handles with a meaning of their own: cudaStreamLegacy, cudaStreamPerThread
@@ -110,7 +110,7 @@ def multiply(
     kernel = _kernel(wanted, find, found_by, gpu, queue, fusion=fusion, tell=tell)
     if views[2] is None:
         same = isinstance(a, cupy.ndarray) and views[0].form.element == plan.problem.output.value
-        # That of A if it says the same, else what every CuPy knows.
+        # The type object of A if it is the same type, else a name that every version of CuPy knows.
         out = c = cupy.empty(plan.shape, dtype=a.dtype if same else ARRAY_TYPES[plan.problem.output])
     else:
         c = _address(views[2])
@@ -129,7 +129,7 @@ def prepare(
     asked: Asked, a: Any, b: Any, out: Any | None = None, bias: Any | None = None, a_scales: Any | None = None,
     b_scales: Any | None = None, counts: Counts | None = None, stream: int = 0,
 ) -> tuple[MatmulPlan, _Wanted, Views]:  # fmt: skip
-    """What arrays say of themselves, checked, and the plan for them. Touches no GPU.
+    """The plan for some arrays, what its kernel is looked up by, and checked views of them. Touches no GPU.
 
     Raises:
         UsageError: as ``plan_matmul`` and ``check_places``.
@@ -186,7 +186,7 @@ _wanted = lru_cache(maxsize=4096)(_Wanted)
 def _check_counts(problem: GemmProblem, counts: Counts, where: ArrayView, out: ArrayView | None) -> None:
     """Checks counts as far as they are known, and where they lie."""
     if counts.known is not None:
-        from cache_engine.device.groups import check_counts  # for few callers
+        from cache_engine.device.groups import check_counts  # here, because few callers need it
 
         check_counts(problem, counts.known)
     if where.address % where.form.itemsize:
@@ -328,7 +328,7 @@ def _address(one: ArrayView) -> Any:
 
 @cache
 def _address_type() -> Any:
-    """What CuPy takes for an address: to import it for each array of each call would take longer than to make one."""
+    """The type that CuPy takes as an address. Cached: an import for each array takes longer than making an address."""
     import numpy
 
     return numpy.uint64

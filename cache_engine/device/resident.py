@@ -64,7 +64,7 @@ class Resident(Generic[T]):
         return len(self._kept[gpu])
 
     def clear(self) -> set[int]:
-        """Lets go of all; returns the GPUs that anything was ever cached for."""
+        """Removes everything; returns the GPUs for which anything was ever cached."""
         with self._lock:
             gpus = set(self._kept)
             for gpu in gpus:
@@ -75,7 +75,7 @@ class Resident(Generic[T]):
 
 
 def synchronize(gpu: int) -> None:
-    """Waits for all of a GPU, where code may still run that is to be unloaded."""
+    """Waits until a GPU is idle: it may still run code that is to be unloaded."""
     import cupy
 
     cupy.cuda.Device(gpu).synchronize()

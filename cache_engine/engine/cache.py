@@ -290,7 +290,7 @@ class Cache(Keeping):
         """Rows of the entries that match all of ``text``, as ``catalogue.read_search`` reads it, last used first.
 
         Raises:
-            UsageError: when ``text`` names a field that there is not, or gives one what it does not take.
+            UsageError: when ``text`` names an unknown field, or gives a field a value that it does not take.
         """
         from cache_engine.catalogue import read_search
         from cache_engine.mirror import queries

@@ -187,7 +187,7 @@ def grouped_matmul(
 
 @cached
 def _given_counts() -> Callable[..., Counts]:
-    """What few programs call, imported once."""
+    """Imported when it is first needed: few programs pass counts."""
     from cache_engine.device.groups import given_counts
 
     return given_counts

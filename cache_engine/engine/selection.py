@@ -50,7 +50,7 @@ class _Choice(NamedTuple):
 
 @dataclass(slots=True)
 class Selection:
-    """What was chosen for a problem, and its key. Not frozen, which would take three times as long to make."""
+    """What was chosen for a problem, and its key. Not frozen: making a frozen one takes three times as long."""
 
     problem: GemmProblem
     family: Family

@@ -84,8 +84,8 @@ class Evaluations:
             save_later: whether a thread writes results in batches, rather than before they are returned.
             compressed: whether files are written compressed; both forms are read.
             stored: called after a result was stored, or ordered to be.
-            acted: called after results were deleted or imported, with the kind of event for the audit, what was done in
-                words, and by whom, which is empty for the user of this process.
+            acted: called after results were deleted or imported, for the audit log: with the kind of event, what was
+                done in words, and who did it (empty: the user of this process).
         """
         self._layout, self._stored, self._acted = layout, stored, acted
         self._later, self._now = save_later, now
@@ -287,7 +287,7 @@ class Evaluations:
             with self._lock:
                 for fingerprint, victims in by_fingerprint.items():
                     gone[fingerprint] = self._known(fingerprint).drop(victims)
-        finally:  # also where a file cannot be written after others were
+        finally:  # also if writing a file fails after others were written
             whose = [f"{counted(count, 'result')} of {printable(chips[it])}" for it, count in gone.items() if count]
             if whose:
                 self._acted(PRUNE, ", ".join(whose)[:_LONGEST_DETAIL], by)
@@ -313,7 +313,7 @@ class Evaluations:
         Args:
             chip: whose results the reference's file has, which does not describe it whole; by default the known chip
                 of that name.
-            by: the user who imports, for the audit; likewise in ``prune``.
+            by: the user who imports, for the audit log.
 
         Raises:
             CorruptEntry, UnknownResults: when the file is damaged or has another format.

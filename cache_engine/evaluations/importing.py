@@ -10,13 +10,13 @@ from cache_engine.evaluator.hardware import Hardware
 from cache_engine.store.results.file import Snapshot, decode_snapshot
 from cache_engine.store.results.interchange import check_names
 
-Given = tuple[Hardware, list[Entry], list[tuple[str, str]], Snapshot | None]
+Contents = tuple[Hardware, list[Entry], list[tuple[str, str]], Snapshot | None]
 
 
-def read_results(data: bytes, chip: Hardware | None = None) -> Given:
-    """The accelerator, its results, the keys of those refused with the reason, and the file itself where it is ours.
+def read_results(data: bytes, chip: Hardware | None = None) -> Contents:
+    """The accelerator, its results, keys of refused results with the reason, and the file itself if it is ours.
 
-    Arguments, and what is raised: as ``Evaluations.import_file``.
+    Arguments and errors are those of ``Evaluations.import_file``.
     """
     if is_reference(data):
         check_names(data)

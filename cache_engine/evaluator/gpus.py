@@ -43,7 +43,7 @@ class Gpu:
         matmul_flops: the most that bf16 matrix multiplications were seen to reach; 0 stands for 0.8 of the peak.
         l2_partitions: parts of the L2 that each hold a copy of what both halves of the GPU read.
         fp8_flops: per second; 0 where the tensor cores have no such type.
-        int8_ops: likewise.
+        int8_ops: the same for int8.
         asynchronous: whether tensor cores read operands from shared memory on their own, as from Hopper on; ``None``
             decides by the rate of an SM.
         calibration: what measurements changed.

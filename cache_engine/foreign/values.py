@@ -215,7 +215,7 @@ _KEY = re.compile(r"[0-9a-f]{12,}")
 
 
 def key_of(id: str) -> str:
-    """What tells an entry from others of its folder: its own name there, and of ``NAME.KEY`` the key."""
+    """What distinguishes an entry from others in its folder: its name there, or the key of ``NAME.KEY``."""
     name = id.rpartition("/")[2]
     key = name.rpartition(".")[2]
     return key if _KEY.fullmatch(key) else name

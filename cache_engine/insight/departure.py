@@ -1,4 +1,4 @@
-"""What became of an entry that the store has no longer, and what compiles it again."""
+"""What became of an entry that is no longer in the store, and what compiles it again."""
 
 from __future__ import annotations
 

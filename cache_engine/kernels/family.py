@@ -77,7 +77,7 @@ class Family(Protocol):
     """Of the compiled kernel, last: pointers that the compiler adds and the kernel does not use."""
 
     def __hash__(self) -> int:
-        """One of each is all there is, so by identity."""
+        """By identity: each family has one object."""
         ...
 
     def takes(self, problem: GemmProblem) -> bool:

@@ -1,9 +1,9 @@
 """The cost model: how many cycles each feasible config of a family is predicted to take.
 
-A ranking, no promise: it knows tiles, waves, slices of k, and the target's ``rates``. Of m, n and k it sees only how
-many tiles they make, and how many steps deep these are.
+A ranking, not a promise: it knows tiles, waves, slices of k, and the target's ``rates``. From m, n and k it takes only
+the number of tiles and of k-steps.
 
-fp8 that kernels convert is predicted so, but chosen as if it were not: docs/decisions/0024.
+Where kernels convert fp8, predictions count the conversions, and choices do not: docs/decisions/0024.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.occupancy import occupancy
 
 STEADY = 0.05
-"""By which share more predicted cycles do not count."""
+"""Configs within this share of the fewest predicted cycles count as equally fast."""
 
 NOT_HIDDEN = 0.25
-"""Of what is not the bottleneck, this share shows all the same."""
-# Clocks from asking for a tile to having it, shared by the stages in flight.
+"""The share of the other work that does not overlap with the bottleneck."""
+# Clocks from the request of a tile to its arrival, shared by the stages in flight.
 _LATENCY = 800
-# Split-k: no slice is shorter; no tile has more slices; and what counting in and waiting for the last costs, in clocks.
+# Split-k: the fewest steps of a slice, the most slices of a tile, and the clocks to report and to wait for the last.
 _STEPS_PER_SLICE = 4
 _MOST_SLICES = 16
 _HANDING_OVER = 4 * _LATENCY
@@ -46,10 +46,10 @@ class Candidate:
 
     Attributes:
         blocks_per_sm: how many an SM holds at once.
-        busy_cycles: of the SM, for one block and one step in k.
+        busy_cycles: of the SM, for one step in k of one block.
         wait_cycles: no step is shorter than this.
         step_cycles: the longer of the two.
-        full_cycles: of a step with as many blocks as the SM holds.
+        full_cycles: of a step, when the SM holds as many blocks as it can.
         slice_cycles: to write or to read one slice's sums.
         by_a100: the same with an A100's rates.
     """
@@ -69,19 +69,19 @@ class Candidate:
 
 
 Predicted = tuple[float, Candidate, int, int]
-"""Cycles of a candidate for so many tiles of C, each of which so many slices of k share."""
+"""Predicted cycles, the candidate, the number of tiles of C, and the number of slices of k in each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """The feasible configs of a family for one type, kind of scales and target; each such is one object.
+    """The feasible configs of a family for one type, kind of scales and target. Each combination has one object.
 
     Attributes:
-        by_tile: rows and columns of a tile, and those that have it one after the other, in the order of ``members``.
-        sms: of the target's example.
+        by_tile: rows and columns of a tile, and consecutive members with this tile, in the order of ``members``.
+        sms: of the target's example GPU.
         most_slices: of a tile.
-        steps: a number that divides the block_m of every member, likewise of block_n and block_k. Predictions are the
-            same for all m that are the same when rounded up to whole steps, and so on.
+        steps: three numbers that divide every member's block_m, block_n and block_k. Values of m that round up to the
+            same multiple of the first have the same predictions; the same holds for n and k.
     """
 
     members: tuple[Candidate, ...]
@@ -98,9 +98,9 @@ class Candidates:
         return found
 
     def add(self, found: list[Predicted], members: Sequence[Candidate], tiles: int, k: int) -> None:
-        """Adds the same of some of them for so many tiles of C: of each what ``cycles_of`` returns, without calling it.
+        """Appends predictions of some members for a number of tiles of C, with and without split-k.
 
-        Most of the time of choosing is spent here, for each new shape.
+        The arithmetic is that of ``cycles_of``, written out: choosing for a new shape spends most of its time here.
         """
         sms = self.sms
         slices = sms // tiles
@@ -143,7 +143,7 @@ class Candidates:
 
 
 def cycles_of(candidate: Candidate, tiles: int, k: int, sms: int, split: int) -> float:
-    """Predicted cycles for so many tiles of C, each of which so many slices of k share, all of them at once."""
+    """Predicted cycles for a number of tiles of C, each in ``split`` slices of k, with all slices at once."""
     steps, stages = -(-k // candidate.block_k), candidate.stages
     if split > 1:
         made = (-(-steps // split) + stages) * candidate.step_cycles
@@ -167,11 +167,11 @@ def candidates_of(
     """The feasible configs of a family.
 
     Args:
-        factors: what timings correct in the predictions.
-        converted: as of ``candidate_of``.
+        factors: corrections of the predictions by timings.
+        converted: see ``candidate_of``.
     """
     target = architecture(target_name)
-    # Limits do not depend on sizes, and not on the mode.
+    # Limits depend neither on sizes nor on the mode.
     problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, arch=target_name)
     corrected = {tile: factor for named, tile, factor in factors if named == family.name}
     found = []
@@ -199,10 +199,10 @@ def candidate_of(
     family: Family, problem: GemmProblem, config: KernelConfig, target: Architecture, factor: float = 1.0, *,
     converted: bool = False,
 ) -> Candidate:  # fmt: skip
-    """A config with what is predicted of it, and the same by an A100's rates.
+    """A config with its prediction, and the same by an A100's rates.
 
     Args:
-        factor: what timings correct in the prediction.
+        factor: correction of the prediction by timings.
         converted: whether elements are converted to fp16 and multiplied as such.
     """
     resident = occupancy(
@@ -229,13 +229,13 @@ def candidate_of(
 def _busy_cycles(
     family: Family, problem: GemmProblem, config: KernelConfig, flops_per_clock: float, *, converted: bool = False
 ) -> float:
-    """Of the SM, for one block and one step in k."""
+    """Of the SM, for one step in k of one block."""
     itemsize = problem.dtype.itemsize
     compute = 2 * config.block_m * config.block_n * config.block_k / flops_per_clock
     from_l2 = (config.block_m + config.block_n) * config.block_k * itemsize / L2_BYTES
     read = family.shared_traffic_bytes(problem, config)
     from_shared = read / SHARED_BYTES
-    # A warp converts each register that it reads to two, by an instruction each.
+    # A warp converts each register that it reads into two, with one instruction for each of these.
     converting = 2 * read / _REGISTER_BYTES / SCHEDULERS if converted else 0.0
     longest = max(compute, from_l2, from_shared, converting)
     return longest + NOT_HIDDEN * (compute + from_l2 + from_shared + converting - longest)

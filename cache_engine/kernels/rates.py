@@ -13,7 +13,7 @@ Sources are NVIDIA's, by compute capability:
   what it is on H100, in absolute terms.
 - 8.8 is taken as 8.6, 10.3 and 11.0 as 10.0 and 12.1 as 12.0, but for what ``_RATES`` says of them.
 - fp8 has no ``mma.sync`` from 9.0 to 11.0 (PTX ISA, "mma"; what ptxas makes of it is HMMA): kernels convert to fp16.
-- Four schedulers of an SM issue an instruction of a warp each in a clock: CUDA C++ Programming Guide, "Multiprocessor
+- Each of an SM's four schedulers issues one warp instruction per clock: CUDA C++ Programming Guide, "Multiprocessor
   Level".
 
 Bandwidth of L2 has no figure for most targets: an A100's stands for all. ``calibrated`` has the shares of these rates
@@ -61,7 +61,7 @@ class Rates:
     has_fp8_mma: bool = True
 
     def converts(self, unit: str, dtype: DType) -> bool:
-        """Whether kernels that use a unit, as of ``operations``, convert a type to fp16 and multiply that."""
+        """Whether kernels that use a unit (see ``operations``) convert a type to fp16 and multiply that."""
         return unit == "mma" and dtype in (DType.FP8_E4M3, DType.FP8_E5M2) and not self.has_fp8_mma
 
     @property

@@ -1,9 +1,9 @@
 """Which family and config serve a problem, as far as is known without measuring.
 
-By a simple cost model: of the configs that are feasible on the target, the one with the fewest cycles as ``prediction``
-has them. Of configs that are within ``STEADY`` of the fewest, it takes the one that an A100's rates would choose: these
-stood for every target once, and a kernel that is in a store is worth more than a difference too small to be certain.
-Where there are measurements they come before it: see ``selection`` and ``history``.
+A simple cost model chooses: of the configs that are feasible on the target, the one with the fewest cycles by
+``prediction``. Of configs within ``STEADY`` of the fewest, it takes the one that an A100's rates would choose: these
+once stood for every target, and a kernel that is in a store is worth more than a difference too small to be certain.
+Measurements, where there are any, come before the model: see ``selection`` and ``history``.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ def choose(
 
 def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Family:
     p = problem
-    for family in _able(name, templates, p.dtype, p.scales, p.mode, p.arch or "", p.epilogue != NO_EPILOGUE):
+    for family in _suitable(name, templates, p.dtype, p.scales, p.mode, p.arch or "", p.epilogue != NO_EPILOGUE):
         if not family.problem_fault(problem):
             return family
     raise _refusal(problem, name, templates)
 
 
 @lru_cache(maxsize=1024)
-def _able(
+def _suitable(
     name: str | None, templates: str, dtype: DType, scales: Scales, mode: Mode, target_name: str, finishes: bool
 ) -> tuple[Family, ...]:
-    """The families for problems of a kind, with an epilogue or without, the best first; none where none is able."""
+    """The families that compute problems of a kind, the best first. ``finishes``: with an epilogue."""
     target = architecture(target_name)
     problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, mode=mode)
     return tuple(
@@ -157,7 +157,7 @@ def _converts(family: Family, problem: GemmProblem) -> bool:
 def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tuple[float, KernelConfig]]:
     """Every feasible config of a family with its predicted cycles, the fewest first; raises what ``choose`` raises.
 
-    But the first is the one that ``choose`` takes, of those within ``STEADY`` of the fewest.
+    Except for the first, which is the one that ``choose`` takes: it is within ``STEADY`` of the fewest.
     """
     chosen = _family_for(problem, family, "")
     among, (m, n, k, batch) = _candidates(chosen, problem, factors), problem.planned_products

@@ -111,8 +111,8 @@ class TensorCore:
         return specialised_constants(self, problem, config, widest=widest, widest_store=store)
 
 
-# By the size of an element. 64 x 256 is not 128 bytes deep: what four warps then copy leaves them too few registers, so
-# that some layouts spill, and an SM has room for one such block of only four warps.
+# By the size of an element. 64 x 256 with 128 bytes of k is left out: its four warps have so much to copy that some
+# layouts spill, and an SM has room for only one such block.
 _CONFIGS = {
     itemsize: tuple(
         KernelConfig(block_m, block_n, depth // itemsize, warps_m, warps_n, stages)

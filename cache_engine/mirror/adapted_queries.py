@@ -52,7 +52,7 @@ _FIELDS = {
 class AdaptedFilter:
     """Selects kernels that contain every word of ``text`` and, of each list that is not empty, one of its values.
 
-    ``patterns`` and ``conditions`` are as of ``KernelFilter``; no kernel fulfils one on a fact that is not known of it.
+    ``patterns`` and ``conditions`` are as in ``KernelFilter``. A kernel fulfils no condition on a fact that is unknown.
     """
 
     text: str = ""

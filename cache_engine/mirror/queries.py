@@ -61,7 +61,7 @@ _COLUMNS = f"""
 class KernelFilter:
     """Selects kernels that contain every word of ``text`` and, for each list that is not empty, one of its values.
 
-    They look like each of ``patterns`` and fulfil all ``conditions``, as of ``catalogue.Search``. ``shapes`` and
+    They match all ``patterns`` and fulfil all ``conditions``; see ``catalogue.Search``. ``shapes`` and
     ``targets`` are lists of (n, k), as of a model, and of targets, as of a GPU: one of each must fit.
     """
 
@@ -86,7 +86,7 @@ class KernelFilter:
 
     @property
     def table(self) -> str:
-        """What to select from. Usage is joined only where it is asked for: that takes longer than all the rest."""
+        """What to select from. Usage is joined only if a condition needs it: a join takes longer than all the rest."""
         return _USED_KERNELS if any(one.field in ("hits", "used") for one in self.conditions) else "kernels"
 
     def where(self) -> tuple[str, list[Any]]:

@@ -75,7 +75,7 @@ def _encode(components: Iterable[tuple[str, str | int]]) -> bytes:
     return "".join(starmap(_encoded, components)).encode()
 
 
-# Typed, as True and 1.0 are refused where 1 is not. Most components of a new shape's key are those of another's.
+# Typed, because True and 1.0 are refused and 1 is not. The key of a new shape shares most components with others.
 @lru_cache(maxsize=4096, typed=True)
 def _encoded(label: str, value: str | int) -> str:
     text = str(value) if type(value) is int else value

@@ -60,7 +60,7 @@ class Remote(Protocol):
 
 
 def without_query(url: str) -> str:
-    """The URL of a remote without its query, which may hold a secret, as it may be written to a store."""
+    """The URL of a remote without its query, which may hold a secret and must not be written to a store."""
     return url.partition("?")[0]
 
 

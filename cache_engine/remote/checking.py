@@ -140,8 +140,8 @@ def delete(
     """Deletes entries.
 
     Args:
-        journal: gets an event for the audit, also of what was deleted before a failure; ``None`` where there is none.
-        by: the user who deletes, for the audit.
+        journal: gets an event for the audit log, also if the remote fails half way; ``None`` if there is none.
+        by: the user who deletes, for the audit log.
         on_entry: called after each.
 
     Raises:

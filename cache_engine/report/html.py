@@ -26,7 +26,7 @@ from cache_engine.report.page import (
 from cache_engine.units import counted, printable
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_LONG, _NAME = 60, 20  # characters; a longer cell may break into lines, on a phone a longer first one too
+_LONG, _NAME = 60, 20  # characters: longer cells may wrap; on a phone, longer first cells too
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: light-dark(#1d1b16, #eceae4); --paper: light-dark(#fff, #16140f);
@@ -58,7 +58,7 @@ summary { cursor: pointer; padding: .4rem .6rem; background: var(--faint) }
 .code { display: grid; grid-template-columns: auto 1fr; max-height: 75vh; overflow: auto; tab-size: 4 }
 .code pre { padding: .6rem; line-height: 1.35 } .code pre:first-child { text-align: right; color: var(--grey);
   border-right: 1px solid var(--line); user-select: none; position: sticky; left: 0; background: var(--paper) }
-@media screen and (max-width: 40rem) {  /* a phone, where charts that fit could not be read */
+@media screen and (max-width: 40rem) {  /* a phone: a chart that fits would be too small to read */
   body { padding: 1rem } figure > .wide { width: 100% } svg.chart { max-width: max(100%, 36rem) }
   th, td { padding-right: .5rem } .facts th, td.name { white-space: normal } td.name { min-width: 9rem }
   td.long { min-width: 11rem }

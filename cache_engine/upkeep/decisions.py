@@ -1,4 +1,4 @@
-"""Reads the log of decisions, and finds the causes of misses, and how entries went."""
+"""Reads the log of decisions, and finds why lookups missed and how entries left the store."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """How an entry went.
+    """How an entry left the store.
 
     Attributes:
         at: seconds since 1970, UTC.
@@ -87,9 +87,9 @@ class Departure:
 
 
 def departure(store: DiskStore, prefix: str) -> Departure | None:
-    """How the last entry went whose key starts so; ``None`` if unknown, or if it was stored since.
+    """How the last entry with this key prefix left the store; ``None`` if unknown, or if it was stored again.
 
-    By the journal, or by the log, which goes back further.
+    Reads the journal, else the log, which goes back further.
     """
     recent = read_journal(store.layout.journal).recent  # newest first
     last = next((event for event in recent if event.key.startswith(prefix) and event.kind in _ENDS), None)
@@ -124,7 +124,7 @@ class EarlyEviction:
 class EarlyEvictions:
     """What a store evicted too early, read once from its log and then as that grows. Safe to use from several threads.
 
-    Reads no record, as ``Log`` does, so a large store costs no more than its log.
+    Unlike ``Log`` it reads no records, so the time depends on the log and not on the store.
     """
 
     def __init__(self, layout: StoreLayout) -> None:
@@ -148,10 +148,10 @@ class EarlyEvictions:
             return sorted(self._found.values(), key=lambda one: (-one.asked_at, one.key))
 
 
-class Recent:
+class RecentDecisions:
     """A store's last decisions, read once from its log and then as that grows. Safe to use from several threads.
 
-    Reads no record, as ``Log`` does, so a large store costs no more than its log.
+    Unlike ``Log`` it reads no records, so the time depends on the log and not on the store.
     """
 
     def __init__(self, layout: StoreLayout) -> None:

@@ -120,7 +120,7 @@ class Keeping(ABC):
                 self.journal.event(CLEAN_OTHER, stored_bytes=done.size_bytes, detail=detail, by=by or local_user())
 
     def _acted(self, kind: str, detail: str, by: str) -> None:
-        """Writes an event of an action on the whole store, for the audit."""
+        """Writes an event of an action on the whole store, for the audit log."""
         self.journal.event(kind, detail=detail, by=by or local_user())
 
     def find_key(self, prefix: str) -> CacheKey:
@@ -128,7 +128,7 @@ class Keeping(ABC):
 
         Raises:
             UsageError: when it cannot be the start of a key.
-            KeyNotFound: when no entry or several match; says how the last one went that did.
+            KeyNotFound: when no entry or several match; the message says how the last match left the store.
         """
         wanted = check_prefix(prefix)
         ours = (key for key in self.store.keys(wanted[:2]) if key.startswith(wanted))
@@ -142,7 +142,7 @@ class Keeping(ABC):
         return found.pop()
 
     def departure(self, prefix: str) -> upkeep.decisions.Departure | None:
-        """How the last entry went whose key starts so; ``None`` if unknown. See ``upkeep.decisions.departure``."""
+        """How the last entry with this key prefix left the store, or ``None``; see ``upkeep.decisions.departure``."""
         self.journal.flush()
         return upkeep.decisions.departure(self.store, prefix)
 
@@ -379,8 +379,8 @@ class Keeping(ABC):
         return self._recent.all(), self._recent.damaged
 
     @cached_property
-    def _recent(self) -> upkeep.decisions.Recent:
-        return upkeep.decisions.Recent(self.store.layout)
+    def _recent(self) -> upkeep.decisions.RecentDecisions:
+        return upkeep.decisions.RecentDecisions(self.store.layout)
 
     def early_evictions(self) -> list[upkeep.decisions.EarlyEviction]:
         """Kernels that were evicted and asked for again, as far back as the log of decisions goes; the latest first."""

@@ -123,7 +123,7 @@ def test_a_remote_is_cleaned_without_a_store_and_a_line_says_so(
     document("remote", "push", "--sign", Builder(tmp_path / "key").file, store=compiled_store)
     done = run("remote", "gc", "--max-bytes", "0", "--json", store=place)
     assert (done.returncode, json.loads(done.stdout)["deleted"]) == (0, 4)
-    assert "No audit log has this deletion" in done.stderr
+    assert "No audit log records this deletion" in done.stderr
     assert not place.exists()
 
 

@@ -13,7 +13,7 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app.admin import decisions as tab
-from app.presenters.store.decisions import logged_file, logged_names, matching, sum_words
+from app.presenters.store.decisions import counts_text, logged_file, logged_names, matching
 from app.presenters.table import csv_text
 from cache_engine.engine.cache import open_cache
 from cache_engine.model.decision import (
@@ -149,4 +149,4 @@ def test_lines_that_cannot_be_read_are_counted(open_page: Open, logged: Path) ->
 
 
 def test_the_words_count_each_kind() -> None:
-    assert sum_words(LOG[:4], 0) == "4 decisions. miss: 2, choice: 1, eviction: 1."
+    assert counts_text(LOG[:4], 0) == "4 decisions. miss: 2, choice: 1, eviction: 1."

@@ -1,5 +1,5 @@
-// Closes the menu of a narrow window, which lies over the page, once one of its links was followed. Streamlit itself does
-// so only on a phone, by what the browser calls itself.
+// In a narrow window the menu covers the page, so it closes after a click on one of its links. Streamlit itself closes
+// it only on phones, which it recognises by the browser's user agent.
 const NARROW = "(max-width: 768px)"; // where Streamlit lays the menu over the page
 const CLOSE = '[data-testid="stSidebar"][data-collapsed="false"] [data-testid="stSidebarCollapseButton"] button';
 const FOLLOWED_MS = 50;

@@ -21,7 +21,7 @@ _FACTS = {
 
 
 def adapted_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> AdaptedFilter | None:
-    """The filter for a search text and the chosen values of each facet; ``None`` if one chooses ours alone.
+    """The filter for a search text and the chosen values of each facet; ``None`` if one selects only our kernels.
 
     Raises ``UsageError`` as ``kernel_filter``.
     """

@@ -325,7 +325,7 @@ def changed_table(
 
 
 def miss_table(misses: Iterable[Miss], compare_at: Callable[[Entry, Entry], str]) -> list[Row]:
-    """Entries that one directory lacks, and the nearest that it has; ``compare_at`` as above."""
+    """Entries that one directory lacks, and the nearest that it has; ``compare_at`` is as in ``changed_table``."""
     return [
         {
             "Id": _short(each.entry.id),

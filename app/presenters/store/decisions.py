@@ -47,7 +47,7 @@ def logged_rows(decisions: Sequence[Decision], names: Mapping[str, str], zone: t
 
 
 def logged_file(decisions: Sequence[Decision], names: Mapping[str, str], zone: tzinfo) -> list[Row]:
-    """The same for a file, with whole keys."""
+    """The rows of ``logged_rows`` for a file: with whole keys in place of links."""
     rows = logged_rows(decisions, names, zone)
     for one, row in zip(decisions, rows, strict=True):
         row["Open"] = one.key
@@ -55,7 +55,7 @@ def logged_file(decisions: Sequence[Decision], names: Mapping[str, str], zone: t
 
 
 def logged_names(decisions: Iterable[Decision]) -> dict[str, str]:
-    """Names of kernels by key, of the lines that say one: an eviction has the key alone."""
+    """Names of kernels by key, from the lines that have one: an eviction has only the key."""
     return {one.key: one.name for one in decisions if one.name}
 
 
@@ -67,7 +67,7 @@ def name_of(one: Decision, names: Mapping[str, str]) -> str:
 def matching(
     decisions: Iterable[Decision], names: Mapping[str, str], kinds: Collection[str], text: str
 ) -> list[Decision]:
-    """Those of some kinds, or of all, that have every word of a text.
+    """Decisions of some kinds, or of all, that have every word of a text.
 
     A word is in the kernel's name, starts its key, or is in the reason, the details or who decided. ``4096x7168`` and
     ``64x4096x7168`` also stand for kernels with that n and k.
@@ -77,8 +77,8 @@ def matching(
     return [one for one in found if _has(one, names, words)] if words else found
 
 
-def sum_words(decisions: Collection[Decision], damaged: int) -> str:
-    """How many there are of each kind, the most first."""
+def counts_text(decisions: Collection[Decision], damaged: int) -> str:
+    """The number of decisions of each kind, the most frequent first."""
     counts = Counter(one.kind if one.kind in KINDS else "another" for one in decisions)
     kinds = ", ".join(f"{kind}: {count:,}" for kind, count in counts.most_common())
     skipped = f" {counted(damaged, 'line')} skipped: Integrity says why." if damaged else ""
@@ -86,8 +86,8 @@ def sum_words(decisions: Collection[Decision], damaged: int) -> str:
 
 
 def _has(one: Decision, names: Mapping[str, str], words: Iterable[tuple[str, str]]) -> bool:
-    told = "\n".join((name_of(one, names), _reason(one), one.detail, one.by)).casefold()
-    return all(word in told or one.key.startswith(word) or (shape and shape in told) for word, shape in words)
+    text = "\n".join((name_of(one, names), _reason(one), one.detail, one.by)).casefold()
+    return all(word in text or one.key.startswith(word) or (shape and shape in text) for word, shape in words)
 
 
 def _in_names(word: str) -> str:

@@ -1,4 +1,4 @@
-"""What a repeated ``matmul`` takes of the host before CuPy is asked for anything, which needs no GPU to be measured."""
+"""Host time of a repeated ``matmul`` up to its first call of CuPy. Measuring it needs no GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _M, _N, _K, _GROUPS = 64, 4096, 2048, 8
 
 
 class _Array:
-    """An array that says where it would lie; what lies there is not looked at."""
+    """An array with an address and no data: nothing reads what is there."""
 
     def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, typestr: str) -> None:
         self._interface = {
@@ -30,7 +30,7 @@ class _Array:
 def calls(report: Report) -> None:
     """``matmul`` and ``grouped_matmul`` up to CuPy, compared with packing the arguments of a launch, unchecked.
 
-    What is left out: finding the kernel that is loaded, and all that CuPy and the driver do.
+    Left out are the lookup of the loaded kernel, and all that CuPy and the driver do.
     """
     try:
         require("evaluate", "calling matmul")

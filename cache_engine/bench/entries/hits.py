@@ -82,7 +82,7 @@ def keys(report: Report, cache: Cache) -> None:
     text = repr(selection.prefix.with_constants(selection.constants)).encode()
     widths, heights = count(64, 64), count(1)
 
-    def new() -> None:  # each of so many more columns, that its config cannot be that of one before
+    def new() -> None:  # each has so many more columns that it cannot share the config of one before
         cache.select(replace(PROBLEM, n=next(widths)))
 
     def alike() -> None:  # as when a model serves another batch: most have as many tiles as one before

@@ -56,7 +56,7 @@ def _new_source_each_time(compiler: str) -> Thunk:
 
 
 def _compile_hopper(depths: Iterator[int]) -> None:
-    """One that no other takes longer to compile: all that a kernel can do, in a tile of which two are the largest."""
+    """The kernel that takes longest to compile: every feature, in one of the two largest tiles."""
     problem = replace(PROBLEM, k=next(depths), arch=HOPPER, epilogue=Epilogue.parse("alpha+beta+bias+gelu"))
     family, config = choose(problem, "hopper", KernelConfig(128, 256, 64, 8, 1, stages=4, split_k=4))
     COMPILERS["nvrtc"].compile(render(family.template, family.constants(problem, config)), HOPPER)

@@ -119,7 +119,7 @@ def _print_entries(d: documents.CacheEntries) -> None:
 
 
 def _short(id: str) -> str:
-    """An id as a list shows it: whole, but for long digests; of ``NAME.KEY`` the key, because the name is shown too."""
+    """An id as a list shows it: long digests are cut; of ``NAME.KEY`` only the key, because the name is shown too."""
     from cache_engine.foreign.values import key_of
 
     above, _, last = id.rpartition("/")

@@ -237,9 +237,9 @@ def gc_verb(
 ) -> None:
     """Delete old kernels from a remote.
 
-    Ages are by the remote's clock, for which a small object is written and deleted, also by a dry run. What was deleted
-    and is needed is compiled again. Redis keeps no ages; let it evict (maxmemory-policy allkeys-lru). The audit log of
-    the store in use has every deletion; without a store, a line says that none has it.
+    Ages are by the remote's clock. To read it, a small object is written and deleted, also by a dry run. A deleted
+    kernel is compiled again when it is needed. Redis keeps no ages; let it evict (maxmemory-policy allkeys-lru). The
+    audit log of the store in use records every deletion. Without a store, a line says that nothing records it.
     """
     from cache_engine.remote import checking
 
@@ -272,7 +272,7 @@ def _audit_of(settings: Settings) -> Iterator[Journal | None]:
         try:
             journal = stack.enter_context(open_cache(settings, create=False)).journal
         except StoreUnusable as error:
-            print(printable(f"No audit log has this deletion: {error}"), file=sys.stderr)
+            print(printable(f"No audit log records this deletion: {error}"), file=sys.stderr)
         yield journal
 
 

@@ -61,9 +61,9 @@ def history_verb(settings: Settings, /, since: float, by: str | None, as_json: b
 def audit_verb(settings: Settings, /, limit: int, since: float | None, as_json: bool) -> None:
     """Show who deleted, repaired, imported or restored.
 
-    Actions on the whole store, newest first: by whom, when, and how much. Also what was deleted from a remote or from
-    another framework's cache by way of this store. The journal keeps the last 5,000. For what was decided about each
-    kernel, also pins, see log.
+    Actions on the whole store, newest first: by whom, when, and how much. Includes deletions from remotes and from
+    caches of other frameworks that were made with this store. The journal keeps the last 5,000. For decisions on single
+    kernels, such as pins, see log.
     """
     from cache_engine.cli.documents import decisions
 

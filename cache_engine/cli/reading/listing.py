@@ -125,8 +125,8 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
     compiler, config, scales, mode,
     specialise, name, key
 
-    Quote what has *, < or >, which shells read too. Prints 50 kernels, unless --limit says otherwise, and likewise
-    those of other frameworks that match by name, key, target, framework, version or config.
+    Quote words with *, < or >, because shells interpret these. Prints up to 50 kernels (--limit), and as many of other
+    frameworks that match by name, key, target, framework, version or config.
     """
     _list(settings, " ".join(text), **options)
 

@@ -1,8 +1,9 @@
-"""DeepGEMM's cache: a folder for each kernel, with a text that names an instance of a template, and its CUBIN.
+"""DeepGEMM's cache: a folder for each kernel, with a source that instantiates a template, and its CUBIN.
 
 Sources, of https://github.com/deepseek-ai/DeepGEMM, version 2: ``csrc/jit/compiler.hpp`` (commit 06a6ae2) for the names
 of folders and files, ``csrc/jit/kernel_runtime.hpp`` (16202f6) for which of them there must be, and the templates of
-``csrc/jit_kernels/impls`` (0fcd03c, 1fab197, 057ca59) for the order of their parameters. DeepGEMM made none here.
+``csrc/jit_kernels/impls`` (0fcd03c, 1fab197, 057ca59) for the order of their parameters. Not tested on a cache that
+DeepGEMM made.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from cache_engine.model.outcome import Failure
 _ENTRY = re.compile(r"cache/kernel\.(.+)\.[0-9a-f]{8,64}")
 _SOURCE, _BINARY, _VERSION_1 = "kernel.cu", "kernel.cubin", "kernel.so"
 _KINDS = {_SOURCE: PartKind.SOURCE, _BINARY: PartKind.BINARY, "kernel.ptx": PartKind.PTX}
-# Neither matches over the start of the next, so that a hostile text takes no longer than its length.
+# No match runs past the start of the next one, so the time for a hostile text is linear in its length.
 _INSTANCE = re.compile(rb"reinterpret_cast<void\*>\(&(\w{1,200})<([^&(){};]{1,4000})>\)")
 _INCLUDES = re.compile(rb"// Includes' hash value: ([0-9a-f]{1,64})\n")
 _ARGUMENT = re.compile(r"(?:[^,<>]|<[^<>]*>)+")
@@ -54,8 +55,8 @@ _TEMPLATES = {
     "sm100_fp8_gemm_1d1d_impl": (_SM100, (14, 15)),
     "sm100_bf16_gemm_impl": (_SM100, (14, 15)),
 }
-"""For each template the names of its first numbers, which follow the majors of its operands, and how many numbers there
-are up to what is no number. Releases differ in those after the first seven; with another count they have no names here.
+"""For each template the names of its first numbers, which follow the majors of its operands, and how many numbers
+follow each other there. Releases differ after the first seven numbers; with another count, none of them gets a name.
 """
 
 
@@ -108,7 +109,7 @@ class DeepGemm:
         return KeyFactors(tuple(factors), ("the compiler, its version and its flags",))
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """None: DeepGEMM ends the process where it finds a folder and then not both files."""
+        """Always a failure: DeepGEMM ends its process if a folder lacks one of the two files."""
         return Failure("for DeepGEMM's cache no way of deleting is known that no reader of it notices")
 
 
@@ -161,7 +162,7 @@ def _facts(folder: Folder) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _plain(function: str) -> str:
-    """The last of the names in a mangled one: each is its length and itself, as the Itanium C++ ABI has it."""
+    """The last name in a mangled one, in which the Itanium C++ ABI writes each as its length and its text."""
     at, found = (3 if function.startswith("_ZN") else 2), ""
     while function.startswith("_Z") and (length := _LENGTH.match(function, at)):
         at = length.end() + int(length[0])
@@ -170,7 +171,7 @@ def _plain(function: str) -> str:
 
 
 def _config(text: bytes) -> dict[str, Value]:
-    """The sizes and tiles that are compiled in. A size of 0 is an argument of each launch, and so not among them."""
+    """The sizes and tiles that are compiled in. A size of 0 is left out: it is an argument of each launch."""
     template, arguments = _instance(text)
     sizes = {name: int(arguments[at]) for at, name in _names(template, arguments).items()}
     config: dict[str, Value] = {name: size for name, size in sizes.items() if size}
@@ -181,7 +182,7 @@ def _config(text: bytes) -> dict[str, Value]:
 
 
 def _instance(text: bytes) -> tuple[str, list[str]]:
-    """The template of which the text makes an instance, and its arguments; empty where it makes none."""
+    """The template that the text instantiates, and its arguments; empty if there is none."""
     found = _INSTANCE.search(text)
     if found is None:
         return "", []
@@ -190,7 +191,7 @@ def _instance(text: bytes) -> tuple[str, list[str]]:
 
 
 def _names(template: str, arguments: Sequence[str]) -> dict[int, str]:
-    """The names of those arguments whose place in the template is known."""
+    """Names of arguments by position, as far as they are known."""
     names, counts = _TEMPLATES.get(template, ((), ()))
     first = next((at for at, each in enumerate(arguments) if not _MAJOR.fullmatch(each)), 0)
     after = next((at for at in range(first, len(arguments)) if not _SIZE.fullmatch(arguments[at])), first)

@@ -1,7 +1,7 @@
 """Caches of which only names, sizes and ages are looked at: their entries are pickles, libraries, or unknown.
 
-None was made here. Where they are: the documentation of JAX (persistent compilation cache), Inductor
-(``TORCHINDUCTOR_CACHE_DIR``) and of CUDA (``CUDA_CACHE_PATH``). TensorRT has no directory of its own.
+Their directories are taken from the documentation of JAX (persistent compilation cache), Inductor
+(``TORCHINDUCTOR_CACHE_DIR``) and CUDA (``CUDA_CACHE_PATH``). TensorRT has no directory of its own. None was made here.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Event(UseCounts, omit_defaults=True):
             quarantine), or one of ``ACTS``: ``clean``, ``repair``, ``import``, ``restore`` (out of quarantine),
             ``discard`` (deleted from quarantine), ``clean other`` (deleted from another framework's cache), ``seen``
             (failures acknowledged, see ``upkeep.acknowledged``), ``prune`` (results of the evaluator deleted) and
-            ``clean remote`` (kernels deleted from a remote), of which ``detail`` sums up the run.
+            ``clean remote`` (kernels deleted from a remote). The ``detail`` of an act sums up the run.
         at: seconds since 1970, UTC; of the last use for ``use``.
         key: the entry concerned.
         made_at: for ``use``, when the entry was made. An entry evicted and made again starts with no hits.
@@ -121,7 +121,7 @@ class Event(UseCounts, omit_defaults=True):
         stored_bytes: bytes published, evicted, imported or deleted.
         detail: a reason or summary, for people.
         by: of an act or an eviction, who did it: a user of this machine, a user who has logged in, or ``AUTOMATIC``.
-        remote: of ``remote down`` and ``remote up``, which; empty in journals written before this was noted.
+        remote: of ``remote down`` and ``remote up``, the remote's URL; empty if an older version wrote the event.
         spans: for ``use``, how long lookups and the work of misses took; see ``store.journal.spans``.
         hits and so on: as in ``UseCounts``.
     """
@@ -348,7 +348,7 @@ def tier_hit_rates(hits: Mapping[str, int], misses: int, *, has_remote: bool = F
     """The hit rate of each tier, in the order of lookups: its hits over the lookups that no tier before it served.
 
     One rate for all tiers hides a disk that never hits behind a memory that always does. ``None`` where no lookup
-    reached the tier. Most stores have no remote: without a hit it is there only with ``has_remote``.
+    reached the tier. Most stores have no remote, so without a hit it is listed only with ``has_remote``.
     """
     rates: dict[str, float | None] = {}
     left = sum(hits.get(tier, 0) for tier in TIERS) + misses

@@ -162,8 +162,8 @@ class GemmProblem:
         if scales is not Scales.NONE:
             scales = checked_scales(scales, dtype, layout, k)
         values = (m, n, k, batch, dtype, out_dtype, layout, arch, epilogue, specialisation, opt_level, scales, mode)
-        for put, value in zip(_PUTS, values, strict=True):
-            put(self, value)
+        for set_field, value in zip(_SETTERS, values, strict=True):
+            set_field(self, value)
 
     def __repr__(self) -> str:
         """As it can be written again: the sizes, the types, and what is not the default."""
@@ -226,9 +226,8 @@ class GemmProblem:
         return self if self.arch == arch else replace(self, arch=arch)
 
 
-# What writes each field of a new one, which is frozen: in half the time of object.__setattr__, and every problem of a
-# new shape is made so.
-_PUTS = tuple(getattr(GemmProblem, name).__set__ for name in GemmProblem.__slots__)
+# They write the fields of a new problem, which is frozen, in half the time of object.__setattr__.
+_SETTERS = tuple(getattr(GemmProblem, name).__set__ for name in GemmProblem.__slots__)
 
 
 def _size(name: str, value: Any, limit: int) -> int:
