@@ -121,7 +121,7 @@ def record_file(store: DiskStore, key: CacheKey) -> Path:
 
 
 def damage_record(store: DiskStore, key: CacheKey, content: bytes = b"{") -> None:
-    """Puts other bytes in the place of a record; its folder changes, so that an index of the store looks again."""
+    """Replaces the bytes of a record. Its folder changes too, so that an index of the store reads it again."""
     record_file(store, key).unlink()
     record_file(store, key).write_bytes(content)
 

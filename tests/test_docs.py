@@ -181,7 +181,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 def _returned(method: Any) -> set[str]:
-    """The names in what a method or property returns, without those of Python."""
+    """The names in the return type of a method or property, without those of Python."""
     made = inspect.unwrap(getattr(method, "fget", None) or getattr(method, "func", None) or method)
     words = set(re.findall(r"[A-Z]\w+", str(made.__annotations__.get("return", ""))))
     return words - {"None", "Iterator", "Any", "Path", "Callable"}

@@ -184,7 +184,7 @@ def test_snippets_and_examples_import_only_what_is_public() -> None:
 
 
 def test_no_document_for_users_names_a_module_that_may_change() -> None:
-    """But for their loggers, and what is run as a program."""
+    """Except for their loggers, and modules that are run as programs."""
     pages = [page for page in PAGES if page.name not in {"contributing.md", "api.md", "settings.md", "README.md"}]
     named = [
         (page.name, name) for page in pages for name in re.findall(r"`(cache_engine\.\w+\.[\w.]+)", page.read_text())

@@ -1,4 +1,4 @@
-"""What a call of ``matmul`` takes of the host is measured where there is no GPU."""
+"""The host time of a call of ``matmul`` is measured without a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cache_engine.bench.results import Result
 
 
 def test_what_a_call_takes_before_cupy_is_measured_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)  # whoever imports it gets an ImportError
+    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it raises ImportError
     monkeypatch.setattr(calls, "compare", partial(_compared_once, timing.compare))
     lines: list[Any] = []
     calls.calls(lines.append)

@@ -157,10 +157,10 @@ class Shown:
 
 @pytest.fixture(scope="session")
 def shown(_compiled: Path, tmp_path_factory: pytest.TempPathFactory, _chromium: BrowserContext) -> Iterator[Shown]:
-    """One dashboard for all tests of a worker that only look.
+    """One dashboard for all tests of a worker that change nothing.
 
-    Its first visit is made here: server and browser are cold then, which on a busy machine takes longer than the test
-    that happens to come first waits for anything.
+    The first visit is made here: server and browser are cold then, and on a busy machine it takes longer than a test
+    waits for anything.
     """
     store = Path(shutil.copytree(_compiled, tmp_path_factory.mktemp("shown") / "store"))
     with pytest.MonkeyPatch.context() as monkeypatch:

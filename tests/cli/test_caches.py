@@ -277,8 +277,8 @@ def test_two_caches_of_vllm_differ_in_a_port_and_in_a_tuned_config(machine: Mach
     assert "VLLM_PORT: a port of the network" in printed
 
 
-def test_of_an_id_with_a_name_in_it_the_list_shows_the_key_and_that_is_enough(machine: Machine, tmp_path: Path) -> None:
-    """All of DeepGEMM's kernels begin alike."""
+def test_a_list_shows_the_key_of_an_id_without_its_name_and_that_is_enough(machine: Machine, tmp_path: Path) -> None:
+    """The ids of DeepGEMM's kernels begin alike."""
     place = unpack("deepgemm", tmp_path / "more")
     there = ("--cache", f"deepgemm={place}")
     listed = machine.run("ls", "--kind", "deepgemm", *there).stdout.splitlines()

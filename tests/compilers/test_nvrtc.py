@@ -32,7 +32,7 @@ def _source(problem: GemmProblem, config: KernelConfig | None = None) -> str:
 
 
 def _targets(daily: Mapping[int, str]) -> list[Any]:
-    """All, of which each day only one of each major version is compiled for; all in the long run."""
+    """Daily, one target of each major version is compiled for; in the long run all are."""
     return [name if name in daily.values() else pytest.param(name, marks=pytest.mark.soak) for name in ARCHITECTURES]
 
 

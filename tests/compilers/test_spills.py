@@ -1,6 +1,6 @@
-"""No config that the cost model chooses for tensor cores needs more registers than there are.
+"""No config that the cost model chooses for tensor cores spills registers.
 
-Those of ``simt`` can: docs/kernels.md lists what is known of them.
+Configs of ``simt`` may: docs/kernels.md lists the known spills.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cache_engine.kernels.source import render
 from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Scales
 
-# Large and square; a projection; one decoding step; few rows; rows that are not whole 16 bytes, along n and along k.
+# Large and square; a projection; one decoding step; few rows; rows that are no multiple of 16 bytes, along n and k.
 SHAPES = (
     (4096, 4096, 4096), (2048, 7168, 2048), (16, 2112, 7168), (1, 4096, 4096), (256, 4096, 14_336), (64, 576, 7168),
     (1024, 50_257, 768), (1024, 4096, 4104),
@@ -29,7 +29,7 @@ TARGETS = [
     name for name, target in ARCHITECTURES.items() if target.major >= 8 and name[-1].isdigit() and name != "sm_88"
 ]
 DAILY = 8
-# What the assembler of CUDA 13.5 spills for one target, and not for sm_120, of the same PTX: docs/kernels.md.
+# The assembler of CUDA 13.5 spills for this target, but not for sm_120 from the same PTX: docs/kernels.md.
 KNOWN_BYTES = {"sm_121": 20}
 _SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 
@@ -38,7 +38,7 @@ _TYPES = tuple(FAMILIES["tensor_core"].flops_per_clock)
 
 
 def _problems(arch: str) -> Iterator[GemmProblem]:
-    """Of every type and layout that the target's tensor cores compute."""
+    """Problems of every type and layout that the target's tensor cores compute."""
     able = [
         one for one in _TYPES if architecture(arch).compute_capability >= FAMILIES["tensor_core"].min_capability(one)
     ]
@@ -49,7 +49,7 @@ def _problems(arch: str) -> Iterator[GemmProblem]:
 
 
 def _spilled(problems: Iterator[GemmProblem]) -> list[tuple[str, int]]:
-    """What was spilled, by kernel, beyond what is known. Kernels that differ in sizes alone are compiled once."""
+    """Spilled bytes by kernel, without known spills. Kernels that differ only in sizes are compiled once."""
     found: dict[str, int] = {}
     for problem in problems:
         family, config = choose(problem)
@@ -65,7 +65,7 @@ def _spilled(problems: Iterator[GemmProblem]) -> list[tuple[str, int]]:
 
 
 def test_a_sample_of_default_configs_does_not_spill() -> None:
-    """Another one each day."""
+    """The sample changes daily."""
     print(f"SAMPLE_SEED={_SEED} takes the same")
     everything = [problem for arch in TARGETS for problem in _problems(arch)]
     assert _spilled(iter(random.Random(_SEED).sample(everything, DAILY))) == []

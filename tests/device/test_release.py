@@ -1,4 +1,4 @@
-"""Memory of GPUs is given back: kernels, their code, and what the pool has cached. NumPy stands in for CuPy."""
+"""``release_device_memory`` frees kernels, their code, and the pool's cached memory. NumPy replaces CuPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.device.test_memory_pool import Books
 
 
 class Device:
-    """A GPU, current in a ``with``."""
+    """A GPU that is the current one inside ``with``."""
 
     compute_capability = "90"
     current = 0
@@ -51,7 +51,7 @@ class BooksOfEach:
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Three GPUs and the memory of each; the pool of the process is over that."""
+    """Three GPUs, the memory of each, and the pool of the process, which uses them."""
     import cupy.cuda.memory  # before NumPy takes its place: the books raise CuPy's error
 
     with numpy_gpu.launching_in_numpy(monkeypatch):

@@ -1,4 +1,4 @@
-"""Rows that are not whole 4 bytes, of operands that begin between words: here arrays lie where they lie."""
+"""Odd rows (no multiple of 4 bytes) of operands that begin between words: in the emulator, addresses are real."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CONFIG = KernelConfig(64, 64, 64, 1, 2, 3)
 def test_odd_rows_may_begin_between_words(
     problem: GemmProblem, right: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are multiplied as others are, and the word that holds the first element is not read."""
+    """C is right, and the word that holds the first element is not read."""
     stored = emulator.to_bytes
 
     def between_words(values: Any, dtype: DType) -> Any:

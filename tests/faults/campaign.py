@@ -95,7 +95,7 @@ class Campaign:
         return [Fault(name, when) for name, whens in sorted(self.points.items()) for when in whens]
 
     def kills_at_changes(self, most: int | None = None) -> list[Fault]:
-        """A kill at every call that changes anything; with ``most``, at so many of a name."""
+        """A kill at every call that changes anything, or at ``most`` of these calls of each name."""
         return [
             Fault(name, when)
             for name in sorted(self.points.keys() & set(CHANGES))

@@ -13,7 +13,7 @@ from tests.faults.result_operations import EVERY_OPERATION
 Start = Callable[[str], Campaign]
 # A kill is tried at each call that changes what is on disk, and in these at every other too; in the long run in all.
 WHOLE = ("publish", "replace")
-# To compare the mirror with one that is rebuilt takes half a second: of its calls of a name, at so many.
+# Comparing the mirror with a rebuilt one takes half a second, so only this many calls of each name are tried.
 MIRRORED = 2
 # So many calls of a name are refused, with one error; None: each. In the long run each is, with all errors.
 # Where a compile behind the caller cannot begin, the test waits until it is certain.

@@ -1,4 +1,4 @@
-"""What is read of DeepGEMM's cache."""
+"""Reading DeepGEMM's cache."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_what_the_first_version_and_killed_writers_left_is_listed_unread(place: 
 
 @pytest.mark.parametrize("start", [b"reinterpret_cast<void*>(&a<", b"reinterpret_cast<void*>(&a<b", b"<", b"1,"])
 def test_a_hostile_text_takes_no_longer_than_its_length(place: Place, start: bytes) -> None:
-    """Where each start were read to the end of the text, this would take hours."""
+    """If each start were read to the end of the text, this would take hours."""
     (_folder(place, NORMAL) / "kernel.cu").write_bytes(start * ((4 << 20) // len(start)))
     assert _entries(place)[NORMAL].config == {"function": "sm90_fp8_gemm_1d2d_impl"}
 

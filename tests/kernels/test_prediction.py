@@ -1,4 +1,4 @@
-"""The cost model knows fp8 that is converted."""
+"""The cost model counts the conversion of fp8 to fp16."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_fp8_that_is_converted_is_predicted_to_take_as_long_as_fp16(
     config, of_fp16 = KernelConfig(256, 128, 64, 4, 2, 4), KernelConfig(256, 128, 32, 4, 2, 4)
     problem, as_fp16 = (GemmProblem(*size, dtype=one, arch=arch) for one in (dtype, DType.FP16))
     assert choose(problem)[1] == config
-    # Half of the bytes to read, and an instruction for each two elements of a warp's operands.
+    # fp8 has half of the bytes to read, and an instruction for every two elements of a warp's operands.
     ratio = predicted_cycles(problem, "tensor_core", config) / predicted_cycles(as_fp16, "tensor_core", of_fp16)
     assert 0.9 < ratio < 1
     ranked = {one: cycles for cycles, one in ranking(problem, "tensor_core")}
@@ -30,7 +30,7 @@ def test_fp8_that_is_converted_is_predicted_to_take_as_long_as_fp16(
 
 
 def test_an_instruction_converts_each_register_of_fp16() -> None:
-    """128 in the machine code of a warp of the default config, for a step of 64."""
+    """In the machine code of the default config, a warp has 128 of these for a step of 64."""
     problem, config = GemmProblem(8, 8, 64, dtype=DType.FP8_E4M3, arch="sm_90"), KernelConfig(256, 128, 64, 4, 2, 4)
     fast = 10**9  # products take no time, so that reading shared memory is the longest
     family = FAMILIES["tensor_core"]

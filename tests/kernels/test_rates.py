@@ -67,7 +67,7 @@ def test_fp8_is_converted_where_the_template_converts_it(target: Architecture) -
 
 
 def _template_converts_fp8(target: Architecture) -> bool:
-    """By the condition under which the template has the instruction."""
+    """Reads the condition under which the template multiplies fp8 directly."""
     found = re.search(r"#if __CUDA_ARCH__ < (\d+) \|\| __CUDA_ARCH__ >= (\d+)\nMULTIPLY_ACC", render("scaled.cu", {}))
     assert found is not None
     return int(found[1]) <= target.major * 100 + target.minor * 10 < int(found[2])

@@ -204,8 +204,8 @@ def test_the_prediction_of_a_config_is_that_of_the_ranking_or_of_memory() -> Non
 
 
 @given(m=SIZES, n=SIZES, k=SIZES, family=st.sampled_from(["tensor_core", "simt", "triton"]))
-def test_what_is_predicted_of_all_is_what_is_predicted_of_each(m: int, n: int, k: int, family: str) -> None:
-    """Of all of them it is computed without a call for each, which would take half as long again."""
+def test_predictions_for_all_candidates_are_those_for_each(m: int, n: int, k: int, family: str) -> None:
+    """For all, the arithmetic is written out: a call for each would take half as long again."""
     among = candidates_of(FAMILIES[family], DType.FP16, Scales.NONE, "sm_90", ())
     for cycles, candidate, tiles, split in among.predicted(m, n, k, 1):
         assert cycles == cycles_of(candidate, tiles, k, among.sms, split)

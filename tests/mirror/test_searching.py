@@ -1,4 +1,4 @@
-"""Searches by field and pattern, against what Python finds in the same rows. One store and one index serve a test."""
+"""Searches by field and pattern, compared with what Python finds in the same rows. Each test has one store and index."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SEARCHES: dict[str, Callable[[dict[str, Any]], bool]] = {
     "*x128x2*6": lambda row: row["n"] == 128,
     "sm_*0": lambda _: True,
     "sm_1*": lambda row: row["arch"] in ("sm_100", "sm_120"),
-    "t*b*16": lambda _: False,  # no pattern goes on in the next word
+    "t*b*16": lambda _: False,  # a pattern matches within one word
     "*%*": lambda _: False,
     "sm.90*": lambda _: False,
     "hits>0": lambda row: row["hits"] > 0,

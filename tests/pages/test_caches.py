@@ -167,7 +167,7 @@ def test_a_search_is_part_of_the_address(shown: Shown, cache: Path) -> None:
 def test_the_search_of_the_header_finds_entries_and_reads_no_cache(
     shown: Shown, open_page: Open, cache: Path, tmp_path: Path
 ) -> None:
-    """By name, under a heading of their own, as the index has them."""
+    """By name, under a separate heading, from the index alone."""
     shown()
     entries = sorted(path.parent.name for path in cache.glob("*/scale.json"))
     shutil.rmtree(cache)

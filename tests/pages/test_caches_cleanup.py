@@ -223,7 +223,7 @@ def test_two_directories_say_why_one_misses_and_what_was_built_differently(
 
 
 def _compared(link: object) -> list[tuple[str, str]]:
-    """The directories and entries of which a link leads to the comparison."""
+    """The directories and entries that a link compares."""
     page, _, parameters = str(link).partition("?")
     asked = parse_qs(parameters)
     assert page == "compare"

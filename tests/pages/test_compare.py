@@ -49,7 +49,7 @@ def test_comparing_with_an_unknown_kernel_is_reported(open_page: Open, compiled_
     assert len(listed(app)) == 3  # without the first
 
 
-def test_of_a_kernel_that_was_evicted_it_says_so_and_links_what_is_known(open_page: Open, compiled_store: Path) -> None:
+def test_it_says_that_a_kernel_was_evicted_and_links_what_is_known(open_page: Open, compiled_store: Path) -> None:
     journal = Journal(make_store(compiled_store).layout.journal, 3600.0)
     journal.event("evict", key="0" * 64, detail="not used for 7 days")
     journal.close()

@@ -1,4 +1,4 @@
-"""A machine that executes on the CPU the PTX that the store keeps; and what it is given to execute.
+"""A machine that executes PTX on the CPU, and the kernels that it executes.
 
 How one kernel is tested::
 
@@ -7,8 +7,8 @@ How one kernel is tested::
 
 ``check`` (``problems.py``) has NVRTC compile the case, launches the PTX twice through the project's own launch code,
 with copies that land as late and as early as allowed, and compares each element of C with the exact result, rounded
-once. Operands are such that every sum is exact and C must be equal. ``Kernel`` (``machine.py``)
-stands where that code expects a loaded function.
+once. Operands make every sum exact, so C must be equal. In the launch code ``Kernel`` (``machine.py``) replaces the
+loaded function.
 
 The machine:
 
@@ -21,7 +21,8 @@ The machine:
   access what, and when; ``maps.py``, ``stores.py``: tensor maps, and boxes that the copy engine stores.
 - ``banks.py``: counts turns of banks and sectors.
 
-What it refuses is a ``Fault`` (``faults.py``) that names the line of the PTX; what it does not know, a ``PtxError``.
+It raises a ``Fault`` (``faults.py``) for what it refuses, with the line of the PTX, and a ``PtxError`` for what it does
+not know.
 
 What it executes: ``problems.py``, ``grouped.py``, ``hopper_problems.py`` make cases, and ``mistakes.py`` spoils them.
 ``test_machine.py``, ``test_hopper.py``, ``test_clusters.py``, ``test_stores.py`` and ``test_maps.py`` test the
@@ -38,7 +39,6 @@ To add
 - a case: a shape, a config or an epilogue in the lists that ``_made`` (``problems.py``, ``grouped.py``) or ``_cases``
   (``test_hopper_*.py``) combine. ``make test`` runs a few of them each day, ``make soak`` all; on a failure, the seed
   that is printed takes the same.
-- a mistake: a row in a table: the kernel that shows it, what is wrong in words, the text in the template, and what
-  stands there instead. If no test fails without the text, the mistake is none, or the machine or the cases lack
-  something.
+- a mistake: a row in a table, see ``mistakes.py``. If its test fails because the machine sees nothing, it is no
+  mistake, or the machine or the cases lack something.
 """

@@ -1,14 +1,14 @@
-"""Mistakes put into right kernels: the machine must see each of them, or it is worth nothing.
+"""Mistakes put into correct kernels. The machine must see each of them.
 
-A table of mistakes has a row for each: the kernel that shows it, what is wrong in words, the text that is looked for in
-the source and the text that takes its place. ``rows`` makes tests of a table::
+A table has a row for each mistake: the kernel that shows it, what is wrong in words, the text in the source, and its
+replacement. ``rows`` makes tests of a table::
 
     @pytest.mark.parametrize(("case", "right", "wrong"), rows(MISTAKES))
     def test_every_mistake_is_seen(case: Case, right: str, wrong: str) -> None:
         assert_seen(spoilt(case, right, wrong), partial(check, case))
 
-The test fails too when the source no longer holds the text, or holds it twice, and when the compiler refuses what comes
-of it: then write the row again.
+The test also fails if the source does not have the text exactly once, or if the compiler refuses the result. Then
+write the row again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tests.ptx.problems import Case, ptx_of, source_of
 
 
 def rows(mistakes: Sequence[tuple[Any, ...]], daily: Collection[str] | None = None) -> list[Any]:
-    """What ``parametrize`` takes for a table: each row without its words, which are the name of the test.
+    """The rows of a table for ``parametrize``. The words of a row become the test's id.
 
     Args:
-        daily: words of the rows that ``make test`` runs, where it leaves the others to ``make soak``; by default all.
+        daily: words of the rows that ``make test`` runs; only ``make soak`` runs the others. Default: all are daily.
     """
     assert set(daily or ()) <= {what for _, what, *_ in mistakes}, "one of those for every day is not in the table"
     return [
@@ -39,19 +39,19 @@ def rows(mistakes: Sequence[tuple[Any, ...]], daily: Collection[str] | None = No
 
 
 def kernels(mistakes: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """What mistakes of a table are put into, each once: it must be right before."""
+    """The kernels of a table, each once. They must be right without the mistakes."""
     return list(dict.fromkeys(case for case, *_ in mistakes))
 
 
 def spoilt(case: Case, right: str, wrong: str) -> str:
     """The PTX of a kernel in whose source one text is replaced."""
     source = source_of(case)
-    assert source.count(right) == 1, "the template no longer holds, once, what is to be spoilt"
+    assert source.count(right) == 1, "the template no longer holds this text exactly once"
     return ptx_of(source.replace(right, wrong), case.arch)
 
 
 def edited(ptx: str, pattern: str, replacement: str, which: int | None) -> str:
-    """PTX with one of the places that match a pattern replaced, or all."""
+    """PTX in which one match of a pattern is replaced, or every match if ``which`` is ``None``."""
     found = list(re.finditer(pattern, ptx))
     assert found, f"{pattern} is not in the PTX any more"
     for match in reversed(found if which is None else [found[which]]):

@@ -1,7 +1,7 @@
 """Which kernels the machine executes, how they are launched, and what they must compute.
 
-Operands have all bits of their type, and so small a range that every sum is exact whatever the order of additions: C
-must be the exact result rounded once: equal, not close. Only GELU is compared with a tolerance.
+Operands have all bits of their type, and a range so small that every sum is exact in any order of additions. So C must
+equal the exact result rounded once. Only GELU is compared with a tolerance.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tests.ptx.machine import Kernel
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")
-# Which cases a short run takes: others each day.
+# Chooses the cases of a short run; changes daily.
 _SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _ALPHA, _BETA = 0.75, -0.5
-# The largest number of one operand, and of the other. One has all bits that the type has, so that none can be lost; of
-# tf32 two more, which are rounded off. Together they are few enough for fp32 to hold each sum.
+# The largest number of each operand. The first has all bits of the type, so that a lost bit shows; with tf32 it has two
+# more, which are rounded off. Both are small enough for fp32 to hold each sum.
 _MOST = {
     DType.FP64: (2**20, 2**20), DType.FP32: (2**13 - 1, 1), DType.TF32: (2**13 - 1, 1), DType.FP16: (2**11 - 1, 1),
     DType.BF16: (2**8 - 1, 7), DType.FP8_E4M3: (15, 15), DType.FP8_E5M2: (7, 7), DType.INT8: (127, 127),
@@ -148,7 +148,7 @@ def _scaled_cases() -> list[Case]:
 
 
 def of_today(cases: Sequence[T], count: int) -> list[T]:
-    """So many of the cases, others each day; says how to take the same another day."""
+    """A sample of the cases that changes daily; prints how to take the same again."""
     print(f"SAMPLE_SEED={_SEED} takes the same")
     return random.Random(_SEED).sample(cases, count)
 
@@ -208,7 +208,7 @@ def check(case: Case, kernel: Kernel | None = None, *, blocks: int = 2) -> None:
 
 
 def loaded_as(case: Case, kernel: Kernel, blocks: int | None = None) -> LoadedKernel:
-    """The project's own launcher of a kernel; of at most so many blocks along x."""
+    """The project's own launcher of a kernel, with at most so many blocks along x."""
     launch = launch_of(case.family, case.problem, case.config)
     if blocks is not None:
         launch = replace(launch, grid=(min(blocks, launch.grid[0]), *launch.grid[1:]))
@@ -218,7 +218,7 @@ def loaded_as(case: Case, kernel: Kernel, blocks: int | None = None) -> LoadedKe
 def launched(
     problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Array, b: Array, *, beta: float = _BETA
 ) -> Array:
-    """C as stored: batch × m × n. Every bit of it is set before, and may not be read, or it is what is added to.
+    """C as stored: batch × m × n. Unless the kernel adds to C, all bits of it are set before and it may not be read.
 
     Args:
         a: batch × m × k, and

@@ -22,7 +22,7 @@ _BOXES = _case(
     GemmProblem(40, 136, 56, dtype="fp16", arch="sm_90", epilogue="beta+bias"), KernelConfig(64, 128, 16, 2, 2, 2)
 )
 _RELU = _case(GemmProblem(24, 70, 41, arch="sm_90", epilogue="alpha+beta+bias+relu"), KernelConfig(16, 64, 16, 1, 2, 2))
-# Boxes of eight rows; sums as they are, so that little of GELU is lost in rounding.
+# Boxes of eight rows; C in fp32, so that rounding hides little of GELU.
 _GELU = _case(
     GemmProblem(40, 72, 40, out_dtype="fp32", arch="sm_90", epilogue="bias+gelu"), KernelConfig(32, 64, 16, 1, 1, 2)
 )
@@ -113,7 +113,7 @@ _MISTAKES = [
      "a_scales += 0 * sizes.m *"),
     (_SCALED, "every batch takes the first one's scales of B", "b_scales += batch * scale_rows_of_b(sizes.n)",
      "b_scales += 0 * scale_rows_of_b(sizes.n)"),
-    # ---- fp8 taken as fp16 (primitives.cuh) ----
+    # ---- fp8 multiplied as fp16 (primitives.cuh) ----
     (_BYTES, "the lower pair twice", '"h"(pairs[upper])', '"h"(pairs[0])'),
     (_BYTES, "the lower pairs alone", "upper < 2; ++upper", "upper < 1; ++upper"),
     (_BYTES, "the other pair of A", "two_as_fp16(type, a[i], upper)", "two_as_fp16(type, a[i], 1 - upper)"),

@@ -124,7 +124,7 @@ def test_every_config_offered_multiplies(name: str, dtype: DType) -> None:
     ],
 )
 def test_nan_and_infinity_go_where_they_go_in_numpy(name: str, dtype: Any, config: KernelConfig) -> None:
-    """Also through ReLU, of which NaN comes out as NaN."""
+    """Also through ReLU, which returns NaN for NaN."""
     relu = dtype in ("bf16", "fp64")
     problem = GemmProblem(20, 40, 24, dtype=dtype, arch="sm_90a", epilogue="relu" if relu else "")
     case = Case(FAMILIES[name], problem, config)

@@ -98,7 +98,7 @@ _COPY, _LOAD, _MMA, _FIVE = (
 )
 _FMA = r"fma\.rn\.f32\s+(%f\d+), (%f\d+), (%f\d+), (%f\d+);"
 _FOUR = rf"\{{{_FIVE}, {_FIVE}, {_FIVE}, {_FIVE}\}}"
-# The first register that ldmatrix writes behind the wait in the loop, and the first that mma takes after.
+# The first register that ldmatrix writes after the wait in the loop, and the first that mma reads after that.
 _AHEAD = r"(?s)(wait_group 0;.*?ldmatrix\S+\s+\{)(%r\d+)(.*?mma\.\S+\s+\{[^}]*\},\s+\{)%r\d+"
 # Kernel, what is wrong, what is looked for in the PTX, what takes its place, and which of the places (None: all).
 MISTAKES = [
@@ -305,9 +305,9 @@ def test_a_mistake_in_the_ptx_is_seen(name: str, pattern: str, replacement: str,
                      id="copies over what is read next"),
         pytest.param("ahead", "FRAGMENTS_AHEAD ? is_last : k == 0", "k == 0", id="copies before all have read"),
         pytest.param("ahead", "} else if (is_last) {", "} else if (k + 2 * MMA_K == BLOCK_K) {",
-                     id="a meeting too early"),
+                     id="a barrier too early"),
         pytest.param("ahead", "} else if (is_last) {", "} else if (k == 0) {",
-                     id="a meeting at the beginning of a step"),
+                     id="a barrier at the beginning of a step"),
         pytest.param("ahead", "wait_copies<STEPS>();\n        sync_block();", "sync_block();\n        "
                      "wait_copies<STEPS>();", id="a barrier before the wait"),
         pytest.param("ahead", "is_last ? next_buffer : buffer", "next_buffer", id="the next tile too early"),
@@ -349,8 +349,8 @@ def test_a_mistake_in_a_template_is_seen(name: str, right: str, wrong: str) -> N
     assert_seen(spoilt(RIGHT[name], right, wrong), partial(check, RIGHT[name]))
 
 
-def test_what_is_no_mistake_fails() -> None:
-    """A text that the template no longer has, one that it has twice; and a right kernel is not seen."""
+def test_a_row_that_makes_no_mistake_fails() -> None:
+    """Its text is not in the template, or there twice; or the kernel is still right."""
     for text in ("no such text", "int"):
         with pytest.raises(AssertionError, match="no longer holds"):
             spoilt(RIGHT["simt"], text, "")
