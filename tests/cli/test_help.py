@@ -58,6 +58,12 @@ def test_every_verb_says_what_it_does_with_examples_and_exit_codes(path: tuple[s
         assert f"{code} {meaning}" in " ".join(codes.split())
 
 
+@pytest.mark.parametrize("path", [path for path, _ in ALL], ids=" ".join)
+def test_tables_in_help_keep_their_lines(path: tuple[str, ...]) -> None:
+    """Click joins lines unless a backspace stands before them. A backslash and a b, as in a raw docstring, are text."""
+    assert "\\b" not in _help(*path)
+
+
 def test_the_documents_name_each_verb_without_json() -> None:
     page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
     named = re.findall("`([^`]+)`", page.partition("Every verb but ")[2].partition("takes `--json`")[0])

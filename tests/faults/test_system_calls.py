@@ -11,12 +11,12 @@ from tests.faults.campaign import Campaign
 from tests.faults.result_operations import EVERY_OPERATION
 
 Start = Callable[[str], Campaign]
-# A kill is tried at each call that changes what is on disk, and in these at every other too; in the long run in all.
+# These operations are killed at every call, the others only at calls that change the disk. The long run has all calls.
 WHOLE = ("publish", "replace")
 # Comparing the mirror with a rebuilt one takes half a second, so only this many calls of each name are tried.
 MIRRORED = 2
-# So many calls of a name are refused, with one error; None: each. In the long run each is, with all errors.
-# Where a compile behind the caller cannot begin, the test waits until it is certain.
+# How many calls of each name are refused, with one error; None is all. The long run refuses all, with every error.
+# Few where a refused compile in the background makes the test wait until it is certain that it did not begin.
 REFUSED = {"publish": None, "get, compiled behind": 1}
 
 

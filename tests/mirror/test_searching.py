@@ -1,4 +1,7 @@
-"""Searches by field and pattern, compared with what Python finds in the same rows. Each test has one store and index."""
+"""Searches by field and pattern, compared with what Python finds in the same rows.
+
+The examples of a test share one store and one index.
+"""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def ls_verb(settings: Settings, /, **options: Any) -> None:
 @_filter_options
 @click.pass_obj
 def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) -> None:
-    r"""List kernels matching every word of TEXT.
+    """List kernels matching every word of TEXT.
 
     Searches name, key, shape, target, dtype, family, compiler and config. In a word, * is any characters, and the
     whole word must match. A model or the start of its name stands for the n and k of its shapes, a GPU (H100) or an
@@ -127,7 +127,7 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
 
     Quote words with *, < or >, because shells interpret these. Prints up to 50 kernels (--limit), and as many of other
     frameworks that match by name, key, target, framework, version or config.
-    """
+    """  # noqa: D301 (click reads the backspace as: leave these lines as they are)
     _list(settings, " ".join(text), **options)
 
 
