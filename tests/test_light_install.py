@@ -150,8 +150,8 @@ def test_programs_import_the_evaluator_and_read_its_results_without_the_extra(fi
         "except ExtraMissing as error: print(error)"
     )
     done = filled.python("-c", program, filled.store)
-    told = "the GPU model needs numpy, which is not installed; run: pip install 'gemm-cache[evaluate]'"
-    assert done.stdout == f"True 132\n{told}\n", done.stderr
+    message = "the GPU model needs numpy, which is not installed; run: pip install 'gemm-cache[evaluate]'"
+    assert done.stdout == f"True 132\n{message}\n", done.stderr
 
 
 CORE, DASHBOARD, EVALUATE, GPU, TRUST, REMOTE, FARM = "", "dashboard", "evaluate", "gpu", "trust", "remote", "farm"

@@ -156,7 +156,7 @@ def cycles_of(candidate: Candidate, tiles: int, k: int, sms: int, split: int) ->
 
 @lru_cache(maxsize=1024)
 def split_config(config: KernelConfig, slices: int) -> KernelConfig:
-    """The config with so many slices of k."""
+    """The config with a number of slices of k."""
     return config if slices == 1 else replace(config, split_k=slices)
 
 

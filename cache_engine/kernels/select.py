@@ -140,7 +140,7 @@ def _best_config(family: Family, problem: GemmProblem, factors: Factors) -> Kern
 
 @lru_cache(maxsize=4096)
 def _steadiest(among: Candidates, rows: int, columns: int, depth: int, batch: int) -> KernelConfig:
-    """The config for all problems that have so many whole or started ``Candidates.steps`` along m, n and k."""
+    """The config for all problems whose m, n and k, rounded up, are this many ``Candidates.steps``."""
     step_m, step_n, step_k = among.steps
     m, n, k = rows * step_m, columns * step_n, depth * step_k
     return among.steadiest(among.predicted(m, n, k, batch), k)

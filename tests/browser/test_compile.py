@@ -47,7 +47,7 @@ def test_a_table_is_compiled_with_progress_then_canceled(page: Page, dashboard: 
     with job_held(compiled_store):
         expect(page.get_by_text(re.compile("[0-9]+ of [0-9]+ kernels; about .* left"))).to_be_visible(timeout=60_000)
         expect(page.get_by_test_id("stProgress")).to_have_count(1)
-        # What Streamlit shows where a look at the job takes half a second, which this one does not.
+        # Streamlit shows this if reading the job takes half a second; here it takes less.
         page.evaluate(f"document.querySelector('[data-testid=stToolbar]').insertAdjacentHTML('beforeend', {STOP!r})")
         expect(page.locator("#stop")).to_be_hidden(timeout=WAIT_MS)
         page.get_by_role("button", name="Cancel").click()

@@ -192,7 +192,7 @@ def check(case: Case, kernel: Kernel | None = None, *, blocks: int = 2) -> None:
 
     Args:
         kernel: in place of what is compiled.
-        blocks: of a persistent kernel, so many for each slice and each of the batch: a block then has several tiles.
+        blocks: of a persistent kernel, how many for each slice and batch, so that a block has several tiles.
 
     Raises:
         AssertionError: when one is wrong.
@@ -293,13 +293,13 @@ def assert_right(problem: GemmProblem, computed: Array, expected: Array, a: Arra
 
 
 def operands_of(problem: GemmProblem) -> tuple[Array, Array]:
-    """A and B as values of which every sum of products is exact."""
+    """A and B as values whose sums of products are all exact."""
     p, seed = problem, zlib.crc32(repr(problem).encode())
     return operands(p.dtype, seed, (p.batch, p.m, p.k), (p.batch, p.k, p.n))
 
 
 def operands(dtype: DType, seed: int, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> tuple[Array, Array]:
-    """A and B of these shapes, as fp32 values. Eighths, so that what is added to their sums counts beside them."""
+    """A and B of these shapes, as fp32 values. In eighths: sums are small, so what is added to them is not lost."""
     generator = np.random.default_rng(seed)
     most = _MOST[dtype] if seed % 2 else _MOST[dtype][::-1]
     a, b = (generator.integers(-one, one, shape, endpoint=True) for one, shape in zip(most, (of_a, of_b), strict=True))
