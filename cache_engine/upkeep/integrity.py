@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,16 +95,17 @@ def check(
         if any(finding.kind is Kind.MISNAMED for finding in of_folders):
             continue  # a link may lead to files that are not the store's
         named: set[str] = set()
+        skipped: set[CacheKey | None] = set()
         for name in sorted(names_in(layout.metadata / shard)):
             if share < 1 and chance.random() >= share:
-                named.update(_blobs_of(layout, shard, name))
+                skipped.add(key_of_record_name(name, shard))
                 continue
             finding = _check_record(layout, shard, name, named, trust)
             if finding is not None:
                 yield finding
             on_entry()
         for name in sorted(set(names_in(layout.kernels / shard)) - named):
-            finding = _check_blob_name(store, shard, name)
+            finding = _check_blob_name(store, shard, name, skipped)
             if finding is not None:
                 yield finding
     for name in sorted(names_in(layout.temp)):
@@ -283,13 +284,13 @@ def _blobs_of(layout: StoreLayout, shard: str, name: str) -> list[str]:
     ]
 
 
-def _check_blob_name(store: DiskStore, shard: str, name: str) -> Finding | None:
-    """Checks a blob that no record named so far."""
+def _check_blob_name(store: DiskStore, shard: str, name: str, skipped: Collection[CacheKey | None]) -> Finding | None:
+    """Checks a blob that no record named so far; says nothing of those whose record was not read."""
     layout, path = store.layout, store.layout.kernels / shard / name
     key = key_of_blob_name(name, shard)
     if key is None:
         return finding_at(layout, Kind.MISNAMED, path, "", "unexpected file name in a folder of blobs")
-    if not is_orphan(store, key, path):
+    if key in skipped or not is_orphan(store, key, path):
         return None
     why = "the record names another blob" if os.path.lexists(layout.record_path(key)) else "no record names it"
     return finding_at(layout, Kind.ORPHAN_BLOB, path, key, why)

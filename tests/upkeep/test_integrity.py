@@ -25,7 +25,16 @@ from cache_engine.upkeep.cleaning import apply, plan_cleaning
 from cache_engine.upkeep.integrity import Finding, Kind
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
-from tests.upkeep.damages import DAMAGE, age, flip, flipped_code, orphan_blob, stale_temporary, stray_file
+from tests.upkeep.damages import (
+    DAMAGE,
+    age,
+    flip,
+    flipped_code,
+    old_blob_left_behind,
+    orphan_blob,
+    stale_temporary,
+    stray_file,
+)
 
 
 @pytest.fixture
@@ -220,6 +229,12 @@ def test_a_sample_reads_a_share_of_the_entries_and_all_names(store: DiskStore) -
     findings = list(integrity.check(store, one_more, share=0.3))
     assert 20 < read < 120  # 60 are expected; to be as far off is less likely than one in a billion
     assert [finding.kind for finding in findings] == [Kind.ORPHAN_BLOB, Kind.STALE_TEMPORARY]
+
+
+def test_a_sample_does_not_judge_blobs_whose_record_it_did_not_read(store: DiskStore) -> None:
+    old_blob_left_behind(store)
+    assert [finding.kind for finding in integrity.check(store)] == [Kind.ORPHAN_BLOB]
+    assert list(integrity.check(store, share=1e-12)) == []
 
 
 def test_samples_find_damage_in_the_end(store: DiskStore) -> None:
