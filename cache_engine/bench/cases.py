@@ -10,7 +10,18 @@ from pathlib import Path
 
 from cache_engine.bench import farming
 from cache_engine.bench.browser import dashboard, pages
-from cache_engine.bench.entries import caches, calls, footprint, hits, opening, peers, publishing, remotes, scanning
+from cache_engine.bench.entries import (
+    caches,
+    calls,
+    footprint,
+    growing,
+    hits,
+    opening,
+    peers,
+    publishing,
+    remotes,
+    scanning,
+)
 from cache_engine.bench.kernels import compiling, warming
 from cache_engine.bench.results import LeftOut, Report, Result
 from cache_engine.bench.timing import medians
@@ -69,6 +80,7 @@ def _store(report: Report, place: Path, entries: int) -> None:
     remotes.remotes(report, place / "remotes")
     footprint.footprint(report, place, entries)
     scanning.scanning(report, place / "scanning", entries)
+    growing.growing(report, place / "growing", entries)
     opening.opening(report, place, entries)  # the last: its many new files keep the disk busy for a while
 
 

@@ -25,13 +25,21 @@ _ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 _DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 
 
-def add_entries(cache: Cache, count: int) -> list[CacheKey]:
-    """Publishes whole entries, without syncing to disk; returns their keys."""
-    keys = []
-    for number, selection in enumerate(itertools.islice(_selections(cache), count)):
-        cache.store.publish(selection.key, _noise(number), _describe(selection, number))
-        keys.append(selection.key)
-    return keys
+def add_entries(
+    cache: Cache, count: int, first: int = 0, code: Callable[[Selection], Artifact] | None = None
+) -> list[Selection]:
+    """Publishes whole entries, without syncing to disk; returns what selects them.
+
+    Args:
+        first: how many are there already; the next ones are added.
+        code: the compiled code of each; by default noise, which is for no target.
+    """
+    added = []
+    for number, selection in enumerate(itertools.islice(_selections(cache), first, first + count), first):
+        artifact = _noise(number) if code is None else code(selection)
+        cache.store.publish(selection.key, artifact, _describe(selection, number))
+        added.append(selection)
+    return added
 
 
 def add_records(cache: Cache, count: int, first: int = 0) -> list[CacheKey]:
