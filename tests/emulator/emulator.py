@@ -120,13 +120,13 @@ def emulated_source(family: Family, problem: GemmProblem, config: KernelConfig) 
     # Ahead of the constants: the standard headers would trip over a macro called N.
     primitives = _PRIMITIVES.read_text()
     kernel = render(family.template, constants, {"primitives.cuh": ""})
-    further = ", ".join(_ARGUMENTS[name] for name in launch_of(family, problem, config).parameters)
+    further = "".join(f", {_ARGUMENTS[name]}" for name in launch_of(family, problem, config).parameters)
     call = (
         "struct Arguments {\n    const void *a, *b;\n    void* c;\n    int m, n, k;\n    double alpha, beta;\n"
         "    const void* bias;\n    void* workspace;\n    const void *a_scales, *b_scales;\n};\n"
         "static void call_kernel(const Arguments& given) {\n"
         "    KERNEL_NAME(static_cast<const IN_TYPE*>(given.a), static_cast<const IN_TYPE*>(given.b), "
-        f"static_cast<OUT_TYPE*>(given.c), given.m, {further});\n}}\n"
+        f"static_cast<OUT_TYPE*>(given.c), given.m{further});\n}}\n"
     )
     return f"{primitives}\n{kernel}\n{call}\n{(HERE / 'harness.h').read_text()}"
 
