@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import groupby
-from math import gcd
+from math import gcd, inf
 from operator import attrgetter, itemgetter
 
 from cache_engine.errors import InfeasibleConfig
@@ -36,6 +36,7 @@ _STEPS_PER_SLICE = 4
 _MOST_SLICES = 16
 _HANDING_OVER = 4 * _LATENCY
 _REGISTER_BYTES = 4 * 32  # of a warp
+_ROUNDING = 1e-9  # a share, far above the rounding errors of a prediction
 
 CYCLES = itemgetter(0)
 
@@ -77,7 +78,8 @@ class Candidates:
     """The feasible configs of a family for one type, kind of scales and target. Each combination has one object.
 
     Attributes:
-        by_tile: rows and columns of a tile, and consecutive members with this tile, in the order of ``members``.
+        by_tile: rows and columns of a tile; consecutive members with this tile, in the order of ``members``; and the
+            fewest cycles of an SM that any of these takes for one element of C and one of k.
         sms: of the target's example GPU.
         most_slices: of a tile.
         steps: three numbers that divide every member's block_m, block_n and block_k. Values of m that round up to the
@@ -85,16 +87,26 @@ class Candidates:
     """
 
     members: tuple[Candidate, ...]
-    by_tile: tuple[tuple[int, int, tuple[Candidate, ...]], ...]
+    by_tile: tuple[tuple[int, int, tuple[Candidate, ...], float], ...]
     sms: int
     most_slices: int
     steps: tuple[int, int, int]
 
-    def predicted(self, m: int, n: int, k: int, batch: int) -> list[Predicted]:
-        """Predicted cycles of every member, without split-k, and with the split of k that it would use."""
+    def predicted(self, m: int, n: int, k: int, batch: int, within: float = inf) -> list[Predicted]:
+        """Predicted cycles of every member, without split-k, and with the split of k that it would use.
+
+        Args:
+            within: predictions that exceed the fewest cycles by more than this share may be left out. For a large
+                problem most are left out without being computed.
+        """
         found: list[Predicted] = []
-        for block_m, block_n, members in self.by_tile:
-            self.add(found, members, -(-m // block_m) * -(-n // block_n) * batch, k)
+        most, allowed, work = inf, 1 + within, m * n * k * batch / self.sms
+        for block_m, block_n, members, least in self.by_tile:
+            if work * least <= most:
+                self.add(found, members, -(-m // block_m) * -(-n // block_n) * batch, k)
+                last = found[-1][0] * allowed
+                if last < most:  # noqa: PLR1730 (faster than calling min)
+                    most = last
         return found
 
     def add(self, found: list[Predicted], members: Sequence[Candidate], tiles: int, k: int) -> None:
@@ -133,7 +145,7 @@ class Candidates:
         """Of those within ``STEADY`` of the fewest cycles, the config with the fewest by an A100's rates."""
         most = min(predicted, key=CYCLES)[0] * (1 + STEADY)
         near = [one for one in predicted if one[0] <= most]
-        _, candidate, _, split = near[0] if len(near) == 1 else min(near, key=partial(self.by_a100, k))
+        _, candidate, _, split = near[0] if len(near) == 1 else min(near, key=lambda one: self.by_a100(k, one))
         return split_config(candidate.config, split)
 
     def by_a100(self, k: int, one: Predicted) -> float:
@@ -182,9 +194,10 @@ def candidates_of(
             continue
         factor = corrected.get((config.block_m, config.block_n), 1.0)
         found.append(candidate_of(family, problem, config, target, factor, converted=converted))
+    by_tile = ((tile, tuple(same)) for tile, same in groupby(found, attrgetter("block_m", "block_n")))
     return Candidates(
         tuple(found),
-        tuple((*tile, tuple(same)) for tile, same in groupby(found, attrgetter("block_m", "block_n"))),
+        tuple((*tile, same, min(map(_least_cycles, same))) for tile, same in by_tile),
         target.example_sms,
         _MOST_SLICES if family.splits_k else 1,
         (
@@ -193,6 +206,12 @@ def candidates_of(
             gcd(*(one.block_k for one in found)),
         ),
     )
+
+
+def _least_cycles(candidate: Candidate) -> float:
+    """A lower bound of every prediction, for one element of C and one of k; waits, partial tiles and idle SMs add."""
+    size = candidate.block_m * candidate.block_n * candidate.block_k
+    return candidate.busy_cycles / size * (1 - _ROUNDING)
 
 
 def candidate_of(

@@ -143,7 +143,7 @@ def _steadiest(among: Candidates, rows: int, columns: int, depth: int, batch: in
     """The config for all problems whose m, n and k, rounded up, are this many ``Candidates.steps``."""
     step_m, step_n, step_k = among.steps
     m, n, k = rows * step_m, columns * step_n, depth * step_k
-    return among.steadiest(among.predicted(m, n, k, batch), k)
+    return among.steadiest(among.predicted(m, n, k, batch, STEADY), k)
 
 
 def _candidates(family: Family, problem: GemmProblem, factors: Factors) -> Candidates:

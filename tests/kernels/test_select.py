@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels import prediction
+from cache_engine.kernels.agreement import Factors
 from cache_engine.kernels.family import Family, check_config, launch_of
 from cache_engine.kernels.prediction import STEADY, candidates_of, cycles_of
 from cache_engine.kernels.rates import rates_of
@@ -211,6 +212,31 @@ def test_predictions_for_all_candidates_are_those_for_each(m: int, n: int, k: in
         assert cycles == cycles_of(candidate, tiles, k, among.sms, split)
         assert tiles == -(-m // candidate.block_m) * -(-n // candidate.block_n)
         assert split == 1 or (split * tiles <= among.sms and split <= among.most_slices)
+
+
+@given(
+    m=SIZES,
+    n=SIZES,
+    k=SIZES,
+    batch=st.sampled_from([1, 8, 200]),
+    family=st.sampled_from(["tensor_core", "simt", "triton", "grouped"]),
+    arch=st.sampled_from(["sm_80", "sm_90", "sm_120"]),
+    factors=st.sampled_from([(), (("tensor_core", (256, 128), 1.3), ("simt", (64, 64), 0.7))]),
+)
+def test_what_is_left_out_is_not_near_the_fewest_cycles(
+    m: int, n: int, k: int, batch: int, family: str, arch: str, factors: Factors
+) -> None:
+    among = candidates_of(FAMILIES[family], DType.FP16, Scales.NONE, arch, factors)
+    every, some = among.predicted(m, n, k, batch), among.predicted(m, n, k, batch, STEADY)
+    most = min(cycles for cycles, *_ in every) * (1 + STEADY)
+    assert [one for one in every if one in some] == some
+    assert [one for one in some if one[0] <= most] == [one for one in every if one[0] <= most]
+
+
+def test_of_a_large_problem_most_is_left_out() -> None:
+    among = candidates_of(FAMILIES["tensor_core"], DType.FP16, Scales.NONE, "sm_90", ())
+    every, some = among.predicted(4096, 7168, 2048, 1), among.predicted(4096, 7168, 2048, 1, STEADY)
+    assert len(every) == len(among.members) > 2 * len(some)
 
 
 @given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000))
