@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,3 +168,16 @@ def test_work_is_counted_over_the_whole_batch() -> None:
     problem = GemmProblem(2, 3, 5, batch=7, dtype=DType.BF16, out_dtype=DType.FP32)
     assert problem.flops == 2 * 2 * 3 * 5 * 7
     assert problem.moved_bytes == 7 * ((2 * 5 + 3 * 5) * 2 + 2 * 3 * 4)
+
+
+def test_a_problem_for_another_target_is_the_same_in_all_else() -> None:
+    """No value but the target is a default, so one that is lost shows."""
+    problem = GemmProblem(
+        5, 256, 384, 7, "fp8_e4m3", "fp16", "nt", "sm_90", "bias", "bucketed", 1, "1x128,1x128", "masked"
+    )
+    moved = problem.on("sm_100")
+    assert moved == replace(problem, arch="sm_100")
+    assert moved.on("sm_90") == problem
+    assert problem.on("sm_90") is problem
+    with pytest.raises(InvalidProblem, match="unknown architecture"):
+        problem.on("sm_1")

@@ -13,7 +13,7 @@ from cache_engine.bench.entries.subjects import PROBLEM, large_cubin, store_of
 from cache_engine.bench.results import Report
 from cache_engine.bench.timing import compare
 from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.model.gemm import Specialisation
+from cache_engine.model.gemm import GemmProblem, Specialisation
 from cache_engine.model.key import CacheKey
 from cache_engine.queue.tickets import Priority
 from cache_engine.store.disk import DiskStore
@@ -83,10 +83,10 @@ def keys(report: Report, cache: Cache) -> None:
     widths, heights = count(64, 64), count(1)
 
     def new() -> None:  # each has so many more columns that it cannot share the config of one before
-        cache.select(replace(PROBLEM, n=next(widths)))
+        cache.select(GemmProblem(PROBLEM.m, next(widths), PROBLEM.k, arch=PROBLEM.arch))
 
     def alike() -> None:  # as when a model serves another batch: most have as many tiles as one before
-        cache.select(replace(PROBLEM, m=next(heights)))
+        cache.select(GemmProblem(next(heights), PROBLEM.n, PROBLEM.k, arch=PROBLEM.arch))
 
     def digest() -> None:
         hashlib.sha256(text).digest()
