@@ -116,8 +116,12 @@ class Thread:
                 self._ended.put(self._ended.get(timeout=timeout_s))  # for the next that waits
 
 
-def _run(running: _Running, work: Callable[..., object], arguments: tuple[object, ...]) -> None:  # noqa: ARG001
-    work(*arguments)
+def _run(running: _Running, work: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    try:
+        work(*arguments)
+    finally:
+        # Whoever holds an error of this thread, as handlers that collect log records do, holds this frame.
+        del running
 
 
 class Order(Enum):
@@ -168,9 +172,9 @@ class Background:
         """Orders the end. Returns at once."""
         self._orders.put(Order.END)
 
-    def join(self) -> None:
+    def join(self, timeout_s: float = _END_S) -> None:
         """Waits for the end, but not for ever: the thread may wait for what a signal handler has interrupted."""
-        self._thread.join(_END_S)
+        self._thread.join(timeout_s)
 
 
 def _work(reference: weakref.ref[Worker], orders: SimpleQueue[Order], wait_s: float | None) -> None:

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 import pytest
 
 from cache_engine.engine.cache import open_cache
-from cache_engine.process import Background, Order, OwnFile
+from cache_engine.process import Background, Order, OwnFile, Thread
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import try_lock
 from cache_engine.store.pack import write_pack
@@ -153,6 +153,22 @@ def test_a_background_thread_outlives_a_step_without_memory() -> None:
     assert worker.steps.get(timeout=20) is Order.END
     worker.thread.join()
     assert not worker.thread.is_alive
+
+
+def test_a_thread_has_ended_though_its_error_is_held() -> None:
+    """As handlers that collect log records do: the error holds all frames of the thread."""
+    errors = []
+
+    def fail() -> None:
+        try:
+            raise ValueError
+        except ValueError as error:
+            errors.append(error)
+
+    thread = Thread(fail)
+    thread.join(60)
+    assert len(errors) == 1
+    assert not thread.is_alive
 
 
 def test_after_the_program_has_closed_all_descriptors_its_own_files_stay_as_they_are(tmp_path: Path) -> None:
