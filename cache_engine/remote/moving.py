@@ -13,12 +13,12 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
-from cache_engine.remote.base import Remote
+from cache_engine.remote.base import Remote, without_query
 from cache_engine.remote.entries import FOLDER, MOST_BYTES, key_in, name_of, packed, unpacked
 from cache_engine.store.codec import UnknownFormat, signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
-from cache_engine.units import human_bytes
+from cache_engine.units import human_bytes, printable
 from cache_engine.upkeep.packs import Imported, Refused, admit, coherent
 
 _T = TypeVar("_T")
@@ -182,7 +182,7 @@ def pull(
                 refused.append(Refused(key, str(error)))
     finally:
         if taken and not dry_run:
-            detail = f"{taken} entries of {remote.url}"
+            detail = f"{taken} entries of {printable(without_query(remote.url))}"
             journal.event(IMPORT, stored_bytes=taken_bytes, detail=detail, by=by)
     return Imported(taken, taken_bytes, present, tuple(refused))
 

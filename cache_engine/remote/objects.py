@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from cache_engine.extras import needing
-from cache_engine.remote.base import COMMAND, Patience, said
+from cache_engine.remote.base import COMMAND, Patience, said, without_query
 from cache_engine.units import human_bytes, printable
 
 KINDS = ("s3://", "gs://", "az://", "file://")
@@ -75,7 +75,7 @@ class Objects:
         self._is_directory = url.startswith("file://")
         if self._is_directory:
             limits = {"mkdir": True}
-        self.url = url
+        self.url, self._name = url, printable(without_query(url))
         try:
             self._store = from_url(url, **{**limits, **options})
         except (BaseError, ValueError, OSError) as error:
@@ -168,11 +168,11 @@ class Objects:
                 left -= len(batch)
                 if left < 0:
                     raise RemoteError(
-                        f"{printable(self.url)} lists more than {MOST_LISTED:,} objects; split it into several remotes"
+                        f"{self._name} lists more than {MOST_LISTED:,} objects; split it into several remotes"
                     )
                 for item in batch:
                     if item["path"] == first:
-                        raise RemoteError(f"{printable(self.url)} does not come to an end of its list: it begins again")
+                        raise RemoteError(f"{self._name} does not come to an end of its list: it begins again")
                     first = first or item["path"]
                     yield str(item["path"]), int(item["size"]), float(item["last_modified"].timestamp())
                 on_some(len(batch))
@@ -206,7 +206,7 @@ class Objects:
         try:
             while (batch := found.get()) is not None:
                 if isinstance(batch, TimeoutError):
-                    raise RemoteError(f"{printable(self.url)} does not come to an end of its list") from batch
+                    raise RemoteError(f"{self._name} does not come to an end of its list") from batch
                 if isinstance(batch, BaseException):
                     raise batch
                 yield batch
@@ -219,7 +219,7 @@ class Objects:
 
         if not _FirstUse.is_here():
             raise RemoteError(
-                f"{printable(self.url)} cannot be asked: obstore was used before this process was forked, and does not "
+                f"{self._name} cannot be asked: obstore was used before this process was forked, and does not "
                 "work after that; start processes with spawn, or before the first use"
             )
         try:
@@ -228,7 +228,7 @@ class Objects:
             raise RemoteError(f"cannot {verb} {self._named(name)}: {said(error)}") from error
 
     def _named(self, name: str) -> str:
-        return f"{printable(name[:200])} of {printable(self.url)}"
+        return f"{printable(name[:200])} of {self._name}"
 
 
 def _duration(seconds: float) -> str:

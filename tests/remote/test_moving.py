@@ -195,3 +195,13 @@ def test_unsigned_kernels_are_refused_by_name(store: DiskStore, keys: list[Cache
     record, _ = store.stored(keys[0]) or (b"", b"")
     with pytest.raises(Unproved):
         signers.require(record)
+
+
+def test_the_event_of_a_pull_names_the_remote_without_its_query(
+    store: DiskStore, other: DiskStore, journal: Journal, tmp_path: Path, keys: list[CacheKey], builder: Builder
+) -> None:
+    url = f"file://{tmp_path}/remote"
+    push(store, Objects(url), keys, sign=builder.key.sign)
+    pull(other, journal, Objects(f"{url}?sig=secret"), keys, prove=lambda _: None)
+    (event,) = read_journal(other.layout.journal).recent
+    assert event.detail == f"12 entries of {url}"
