@@ -144,11 +144,16 @@ class Tiers:
                 return Found(tier.name, loaded)
         return None
 
-    def skip(self, tier: str, key: CacheKey, error: Exception) -> None:
-        """Counts the failure of a tier and warns of it; once is enough, and a disk that fails fails often."""
+    def skip(self, tier: str, key: CacheKey, error: Exception, *, is_said: bool = False) -> None:
+        """Counts the failure of a tier and warns of it; once is enough, and a disk that fails fails often.
+
+        Args:
+            is_said: whether its user has been warned of this failure.
+        """
         self._on_failure(tier)
-        level = logging.DEBUG if tier in self._complained else logging.WARNING
-        self._complained.add(tier)
+        level = logging.DEBUG if is_said or tier in self._complained else logging.WARNING
+        if not is_said:
+            self._complained.add(tier)
         _log.log(level, "%s tier skipped for %s: %s", tier, key[:12], error)
 
 

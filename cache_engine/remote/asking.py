@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -51,12 +52,16 @@ class Askers:
         self._idle.append(asker)
         return answer
 
-    def close(self, wait_s: float) -> None:
-        """Ends the threads; waits as long for each that asks."""
+    def end(self) -> None:
+        """Orders the end of the threads. Returns at once."""
         while self._idle:
             self._idle.pop().questions.put(None)
-        for asker in tuple(self._left) if wait_s else ():
-            asker.thread.join(wait_s)
+
+    def close(self, until: float) -> None:
+        """Ends the threads; waits for those that still ask, until a time of ``time.monotonic``."""
+        self.end()
+        for asker in tuple(self._left):
+            asker.thread.join(max(0.0, until - time.monotonic()))
 
     def _free(self) -> _Asker:
         while self._idle:

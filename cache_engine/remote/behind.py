@@ -19,9 +19,7 @@ from cache_engine.store.disk import DiskStore
 
 _log = logging.getLogger(__name__)
 MOST_WAITING = 256
-"""Kernels that wait to be sent; of more, the newest are dropped."""
-END_S = 1.0
-"""How long the end of a process waits for those."""
+"""Kernels that wait to be sent, the one that is being sent included; of more, the newest are dropped."""
 _IDLE_S, _PAUSED_S = 3600.0, 1.0
 
 
@@ -83,16 +81,20 @@ class Behind:
             return None
         return _PAUSED_S if self._waiting else _IDLE_S
 
-    def close(self, *, wait: bool) -> None:
-        """Sends for a second at most what waits, if ``wait`` and the remote answers; drops and counts the rest."""
-        self._ends_at = time.monotonic() + (END_S if wait else 0.0)
-        thread = self._thread
-        if thread is not None:
+    def end(self, at: float) -> None:
+        """Orders the end of the thread, which begins to send none after a time of ``time.monotonic``."""
+        self._ends_at = at
+        if self._thread is not None:
             if self._waiting:
-                thread.order_work()
-            thread.end()
-            if wait:
-                thread.join()
+                self._thread.order_work()
+            self._thread.end()
+
+    def close(self, until: float) -> None:
+        """Ends the thread; waits for it until a time of ``time.monotonic``; drops and counts what is not sent."""
+        if self._ends_at is None:
+            self.end(until)
+        if self._thread is not None:
+            self._thread.join(max(0.0, until - time.monotonic()))
         with self._lock:
             dropped = len(self._waiting)
             self._waiting.clear()
@@ -106,26 +108,29 @@ class Behind:
             with self._lock:
                 if not self._waiting:
                     return
-                key = self._waiting.popleft()
+                key = self._waiting[0]  # it waits until it is sent
             if not self._send(way, key):
                 return
 
     def _send(self, way: Way, key: CacheKey) -> bool:
-        """Sends one; ``False`` where the remote fails, which then has it again when it answers."""
+        """Sends the first; ``False`` where the remote fails, or the end has dropped it meanwhile."""
         from cache_engine.remote.entries import name_of
         from cache_engine.remote.moving import sealed
         from cache_engine.upkeep.packs import Refused
 
+        started = time.monotonic()
         try:
             data = sealed(self._store, key, sign=way.sign)
             is_new = isinstance(data, bytes) and way.remote.create(name_of(key), data)
         except RemoteError as error:
-            with self._lock:
-                self._waiting.appendleft(key)
-            way.breaker.failed(str(error))
+            way.breaker.failed(str(error), time.monotonic() - started)
             return False
         except (OSError, GemmCacheError, MemoryError) as error:
             data, is_new = Refused(key, str(error)), False
+        with self._lock:
+            if not self._waiting:  # the end did not wait for it
+                return False
+            self._waiting.popleft()
         if isinstance(data, Refused):
             _log.warning("%s is not sent to the remote: %s", key[:12], data.cause)
         if is_new or isinstance(data, Refused):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from random import SystemRandom
 
@@ -17,6 +18,7 @@ _log = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 """Between a failure and the first time that it is asked again, and at most between two such times."""
 _random = SystemRandom()
+_UNKNOWN = "it failed"
 _NO_KEY = CacheKey("0" * 64)
 
 
@@ -30,7 +32,7 @@ class Breaker:
     def __init__(
         self,
         ask: Callable[[], object],
-        on_change: Callable[[str], None] = lambda _: None,
+        on_change: Callable[[str, float], None] = lambda _, __: None,
         *,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
@@ -38,7 +40,8 @@ class Breaker:
 
         Args:
             ask: asks the remote for something; raises ``RemoteError`` when it does not answer.
-            on_change: called when it opens, with the reason, and when it closes, with an empty text.
+            on_change: called when it opens, with the reason and the seconds that the failure took, and when it closes,
+                with an empty text.
             first_pause_s: between a failure and the first time that it is asked again.
         """
         self._ask, self._on_change, self._first_pause_s = ask, on_change, first_pause_s
@@ -57,19 +60,24 @@ class Breaker:
         """Why the remote is not asked; empty while it is."""
         return self._why
 
-    def failed(self, why: str) -> None:
-        """Opens."""
+    def failed(self, why: str, waited_s: float = 0.0) -> None:
+        """Opens, and says so."""
+        if self.hold(why):
+            self._on_change(why or _UNKNOWN, waited_s)
+
+    def hold(self, why: str) -> bool:
+        """Opens, if it is closed, and says so to no one; returns whether it did."""
         with self._lock:
             if self._why:
-                return
+                return False
             try:
                 self._thread = Background(self, self._wait_s())
             except (RuntimeError, MemoryError) as error:
                 # Without a thread nothing would close it again.
                 _log.debug("the remote is asked on: %s", error)
-                return
-            self._why = why or "it failed"
-        self._on_change(self._why)
+                return False
+            self._why = why or _UNKNOWN
+        return True
 
     def work(self, order: Order | None) -> float | None:
         """One step of the thread; see ``process.Worker``."""
@@ -84,21 +92,24 @@ class Breaker:
             pass  # it answers
         with self._lock:
             self._why, self._pause_s = "", self._first_pause_s
-        self._on_change("")
+        self._on_change("", 0.0)
         return None
 
-    def close(self, *, wait: bool) -> None:
-        """Ends the thread, which may be asking."""
-        thread = self._thread
-        if thread is not None:
-            thread.end()
-            if wait:
-                thread.join()
+    def end(self) -> None:
+        """Orders the end of the thread. Returns at once."""
+        if self._thread is not None:
+            self._thread.end()
+
+    def close(self, until: float) -> None:
+        """Ends the thread, which may be asking; waits for it until a time of ``time.monotonic``."""
+        self.end()  # a failure may have started it since it was ordered before
+        if self._thread is not None:
+            self._thread.join(max(0.0, until - time.monotonic()))
 
     def _wait_s(self) -> float:
         return self._pause_s * _random.uniform(0.75, 1.25)
 
 
-def breaker_of(remote: Remote, on_change: Callable[[str], None] = lambda _: None) -> Breaker:
+def breaker_of(remote: Remote, on_change: Callable[[str, float], None] = lambda _, __: None) -> Breaker:
     """A breaker that asks for a kernel that no one has."""
     return Breaker(lambda: remote.get(name_of(_NO_KEY), MOST_BYTES), on_change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty
@@ -12,7 +13,7 @@ from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import REMOTE
 from cache_engine.model.key import CacheKey
 from cache_engine.remote.asking import Askers
-from cache_engine.remote.base import Remote
+from cache_engine.remote.base import Remote, without_query
 from cache_engine.remote.breaker import Breaker, breaker_of
 from cache_engine.remote.entries import MOST_BYTES, name_of, unpacked
 from cache_engine.store.base import Loaded
@@ -75,10 +76,11 @@ class RemoteTier:
         """As ``get``, with the bytes to be stored."""
         if self.breaker.why:
             return None
+        started = time.monotonic()
         try:
             data = self._soon(lambda: self._remote.get(name_of(key), MOST_BYTES))
         except RemoteError as error:
-            self.breaker.failed(str(error))
+            self.breaker.failed(str(error), time.monotonic() - started)
             raise OSError(str(error)) from error
         if data is None:
             return None
@@ -91,21 +93,27 @@ class RemoteTier:
             raise CorruptEntry(str(error)) from error
         return Fetched(record, cubin, record_data, blob_data)
 
-    def close(self, *, wait: bool) -> None:
-        """Ends the threads. With ``wait``, waits for what they ask, which the client's own limits end in time."""
-        self.breaker.close(wait=wait)
-        self._askers.close(self._wait_s if wait else 0.0)
+    def end(self) -> None:
+        """Orders the end of the threads. Returns at once."""
+        self.breaker.end()
+        self._askers.end()
+
+    def close(self, until: float) -> None:
+        """Ends the threads; waits for what they ask, until a time of ``time.monotonic``."""
+        self.end()
+        self._askers.close(until)
+        self.breaker.close(until)
 
     def _soon(self, ask: Callable[[], _T]) -> _T:
         """What ``ask`` returns or raises, if it does in time."""
         try:
             answer, failure = self._askers.ask(ask, self._wait_s)
         except Empty:
-            raise RemoteError(f"{self._remote.url} has not answered within {self._wait_s:g} s") from None
+            raise RemoteError(f"{without_query(self._remote.url)} has not answered within {self._wait_s:g} s") from None
         except RuntimeError as error:
-            raise RemoteError(f"no thread can be started to ask {self._remote.url}: {error}") from error
+            raise RemoteError(f"no thread can be started to ask {without_query(self._remote.url)}: {error}") from error
         if isinstance(failure, RemoteError | CorruptEntry | MemoryError):
             raise failure
         if failure is not None:  # of the client's own kind, or a panic
-            raise RemoteError(f"{self._remote.url} cannot be asked: {failure!r}") from failure
+            raise RemoteError(f"{without_query(self._remote.url)} cannot be asked: {failure!r}") from failure
         return answer  # type: ignore[return-value]  # without an error it is what was returned

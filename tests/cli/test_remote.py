@@ -97,14 +97,16 @@ def test_a_remote_is_checked_compiled_again_and_emptied(
     assert document("remote", "gc", "--older-than", "1d", store=compiled_store)["deleted"] == 0
     elsewhere, now = f"file://{tmp_path}/elsewhere", time.time()
     with closing(Journal(make_store(compiled_store).layout.journal, 3600.0)) as journal:
-        journal.event(REMOTE_DOWN, detail="connection refused", remote=elsewhere)
+        journal.event(REMOTE_DOWN, detail="connection refused", remote=elsewhere, waited_us=10**6)
     assert document("remote", "status", store=compiled_store)["down_at"] == 0.0
     other = document("remote", "status", elsewhere, store=compiled_store)
     assert (other["is_used"], other["down_why"], other["down_at"] >= now - 1) == (False, "connection refused", True)
+    assert (other["held_until"], state["held_until"]) == (other["down_at"] + 60, 0.0)
     text = run("remote", "status", elsewhere, store=compiled_store).stdout
     assert "the setting remote does not name it" in text
     assert "failures" not in text
     assert "connection refused" in text
+    assert "for processes that start within" in text
     listed = run("remote", "gc", "--max-bytes", "0", "--dry-run", store=compiled_store).stdout
     assert all(key[:12] in listed for key in would["keys"])
     before = document("audit", store=compiled_store)["total"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from queue import Empty
 
@@ -17,7 +18,7 @@ from tests.remote.waiting import until
 def askers() -> Iterator[Askers]:
     some = Askers()
     yield some
-    some.close(5)
+    some.close(time.monotonic() + 5)
 
 
 def test_one_thread_asks_again_and_again_and_each_caller_at_the_same_time_has_its_own(askers: Askers) -> None:
@@ -83,6 +84,6 @@ def test_a_thread_that_was_taken_and_gets_no_question_ends(askers: Askers, monke
 def test_closing_ends_the_idle_ones(askers: Askers) -> None:
     askers.ask(lambda: 1, 5)
     (asker,) = askers._idle
-    askers.close(5)
+    askers.close(time.monotonic() + 5)
     asker.thread.join(asking.IDLE_S / 2)
     assert not asker.thread.is_alive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def behind(store: DiskStore, builder: Builder, counts: Counts) -> Iterator[Calla
 
     yield make
     for one in made:
-        one.close(wait=True)
+        one.close(time.monotonic() + 60)
 
 
 def test_what_is_put_is_sent_signed_once(
@@ -66,7 +67,7 @@ def test_what_is_put_is_sent_signed_once(
     one = behind(remote)
     for key in [*keys, keys[0]]:
         one.put(key)
-    one.close(wait=True)
+    one.close(time.monotonic() + 60)
     assert (counts.sent, counts.dropped) == (5, 0)
     signers = TrustedSigners(signers_file(tmp_path, f"builder {builder.line}"))
     tier = RemoteTier(remote, signers.require)
@@ -83,17 +84,40 @@ def test_no_caller_waits_and_what_is_too_much_or_too_late_is_dropped_and_counted
         return hang.wait(60)
 
     remote.create = slow  # type: ignore[method-assign]
-    one = behind(remote, most=2)
+    one = behind(remote, most=3)
     one.put(keys[0])
     assert begun.wait(60)
     for key in keys[1:]:
         one.put(key)
     assert (counts.sent, counts.dropped) == (0, 2)
-    threading.Timer(0.01, hang.set).start()
-    one.close(wait=False)
-    assert counts.dropped == 4
-    one.put(keys[0])
+    one.close(time.monotonic())
     assert counts.dropped == 5
+    hang.set()
+    one.close(time.monotonic() + 60)
+    assert (counts.sent, counts.dropped) == (0, 5)  # what was being sent counts once
+    one.put(keys[0])
+    assert counts.dropped == 6
+
+
+def test_after_the_end_was_ordered_what_is_being_sent_is_sent_and_the_rest_dropped(
+    tmp_path: Path, keys: list[CacheKey], behind: Callable[..., Behind], counts: Counts
+) -> None:
+    remote, go, begun = Objects(f"file://{tmp_path}/remote"), threading.Event(), threading.Event()
+    create = remote.create
+
+    def slow(name: str, data: bytes) -> bool:
+        begun.set()
+        return go.wait(60) and create(name, data)
+
+    remote.create = slow  # type: ignore[method-assign]
+    one = behind(remote)
+    for key in keys:
+        one.put(key)
+    assert begun.wait(60)
+    one.end(time.monotonic())
+    go.set()
+    one.close(time.monotonic() + 60)
+    assert (counts.sent, counts.dropped) == (1, 4)
 
 
 def test_a_remote_that_fails_gets_them_when_it_answers_again(
@@ -106,15 +130,18 @@ def test_a_remote_that_fails_gets_them_when_it_answers_again(
 
     def ask(*given: object) -> bool:
         if is_down.is_set():
+            time.sleep(0.01)
             raise RemoteError("it is full")
         return create(*given) if given else True  # type: ignore[arg-type]
 
     remote.create = ask  # type: ignore[assignment,method-assign]
-    breaker = Breaker(ask, first_pause_s=0.02)
+    waited: list[float] = []
+    breaker = Breaker(ask, lambda _, seconds: waited.append(seconds), first_pause_s=0.02)
     one = behind(remote, breaker=breaker)
     for key in keys:
         one.put(key)
-    until(lambda: bool(breaker.why))
+    until(lambda: bool(waited))
+    assert waited[0] >= 0.01
     assert counts.sent == counts.dropped == 0
     is_down.clear()
     until(lambda: counts.sent == 5)
@@ -128,7 +155,7 @@ def test_a_damaged_kernel_is_not_sent(
     path.write_bytes(path.read_bytes()[:-20])
     one = behind(remote)
     one.put(keys[0])
-    one.close(wait=True)
+    one.close(time.monotonic() + 60)
     assert (counts.sent, counts.dropped, remote.get(name_of(keys[0]), 10)) == (0, 1, None)
 
 
@@ -142,7 +169,7 @@ def test_without_a_key_to_sign_with_nothing_is_sent_and_it_is_said_once(
     for key in keys:
         one.put(key)
     until(lambda: counts.dropped == 5)
-    one.close(wait=True)
+    one.close(time.monotonic() + 60)
     assert [record.getMessage() for record in caplog.records] == [
         "kernels are not sent to the remote: name a private key in the setting signing_key"
     ]

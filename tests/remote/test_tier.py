@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from tests.trust.keys import Builder, signers_file
 class Fake:
     """A remote that does what the test says."""
 
-    url = "fake://remote"
+    url = "fake://remote?sig=secret"
 
     def __init__(self, get: Callable[[str], bytes | None]) -> None:
         self._get, self.asked = get, 0
@@ -81,7 +82,7 @@ def opened() -> Iterator[Callable[..., RemoteTier]]:
 
     yield make
     for tier in made:
-        tier.close(wait=True)
+        tier.close(time.monotonic() + 60)
 
 
 def test_what_was_pushed_is_served_and_a_miss_is_not_remembered(
@@ -138,14 +139,15 @@ def test_a_revoked_key_is_refused_by_the_next_lookup(
 
 
 def test_a_remote_that_fails_is_asked_no_more_until_it_answers(opened: Callable[..., RemoteTier]) -> None:
-    said: list[str] = []
+    said: list[tuple[str, float]] = []
     is_down = threading.Event()
     is_down.set()
     remote = Fake(lambda name: _failing(name) if is_down.is_set() else None)
-    tier = opened(remote, breaker=Breaker(lambda: remote.get("", 1), said.append, first_pause_s=0.02))
+    breaker = Breaker(lambda: remote.get("", 1), lambda *change: said.append(change), first_pause_s=0.02)
+    tier = opened(remote, breaker=breaker)
     with pytest.raises(OSError, match="it is down"):
         tier.get(CacheKey("ab" * 32))
-    assert said == ["it is down"]
+    assert [why for why, _ in said] == ["it is down"]
     until(lambda: remote.asked > 2)  # by its own thread
     assert tier.get(CacheKey("ab" * 32)) is None
     assert tier.breaker.why == "it is down"
@@ -154,7 +156,17 @@ def test_a_remote_that_fails_is_asked_no_more_until_it_answers(opened: Callable[
     before = remote.asked
     assert tier.get(CacheKey("ab" * 32)) is None
     assert remote.asked == before + 1
-    until(lambda: said == ["it is down", ""])
+    until(lambda: [why for why, _ in said] == ["it is down", ""])
+
+
+def test_closing_ends_a_thread_that_a_failure_started_after_the_end_was_ordered() -> None:
+    breaker = Breaker(lambda: _failing(""))
+    breaker.end()
+    breaker.failed("what was being sent then")
+    thread = breaker._thread
+    assert thread is not None
+    breaker.close(time.monotonic() + 60)
+    assert not thread.is_alive
 
 
 def test_a_lookup_never_waits_longer_than_it_may(opened: Callable[..., RemoteTier]) -> None:
@@ -167,7 +179,7 @@ def test_a_lookup_never_waits_longer_than_it_may(opened: Callable[..., RemoteTie
 
     remote = Fake(get)
     tier = opened(remote, wait_s=0.05)
-    with pytest.raises(OSError, match=r"not answered within 0\.05 s"):
+    with pytest.raises(OSError, match=r"^fake://remote has not answered within 0\.05 s$"):
         tier.get(CacheKey("ab" * 32))
     for _ in range(100):
         assert tier.get(CacheKey("ab" * 32)) is None
@@ -182,7 +194,7 @@ def test_whatever_a_client_raises_is_a_failure_of_the_remote(
     def get(name: str) -> bytes | None:
         raise error
 
-    with pytest.raises(OSError, match="cannot be asked"):
+    with pytest.raises(OSError, match=r"^fake://remote cannot be asked"):
         opened(Fake(get)).get(CacheKey("ab" * 32))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -73,7 +74,7 @@ def _fetches_over_http(report: Report, place: Path, signers: Path, key: CacheKey
                 lambda: obstore.get(client, name_of(key)).bytes(), goal_ratio=FETCH_GOAL,
             )
         )  # fmt: skip
-        tier.close(wait=True)
+        tier.close(time.monotonic() + 1)
 
 
 @contextmanager
@@ -127,7 +128,7 @@ def _fetches(report: Report, cache: Cache, url: str, signers: Path, key: CacheKe
     report(
         compare("check of a signature", check, "sha256 of the record", digest, goal_seconds=SIGNATURE_GOAL_S, calls=10)
     )
-    tier.close(wait=True)
+    tier.close(time.monotonic() + 1)
 
 
 def _digest(data: bytes) -> None:

@@ -107,6 +107,8 @@ class RemoteReport(msgspec.Struct, kw_only=True):
         down_at, down_why: when a process last stopped asking this remote, in seconds since 1970, and why; up_at: when
             one last asked it again after that. 0 is never, as far as the journal knows.
         is_used: whether lookups ask this remote: the setting ``remote`` names it.
+        held_until: until when processes that start do not ask this remote at first, as it has just failed another; 0
+            where they ask.
     """
 
     url: str
@@ -125,6 +127,7 @@ class RemoteReport(msgspec.Struct, kw_only=True):
     down_why: str
     up_at: float
     is_used: bool = False
+    held_until: float = 0.0
 
 
 class PushReport(msgspec.Struct, kw_only=True):
@@ -303,11 +306,14 @@ def imported(file: Path, found: Imported, dry_run: bool) -> ImportReport:
     )
 
 
-def remote_state(url: str, found: Compared, mode: str, tally: Tally, used: str | None) -> RemoteReport:
+def remote_state(
+    url: str, found: Compared, mode: str, tally: Tally, used: str | None, held_until: float = 0.0
+) -> RemoteReport:
     """The document of a store and a remote side by side, and of what lookups did, by the store's journal.
 
     Args:
         used: the remote that lookups ask, if they ask one.
+        held_until: until when processes that start do not ask it at first.
     """
     is_used = used is not None and without_query(used) == without_query(url)
 
@@ -337,6 +343,7 @@ def remote_state(url: str, found: Compared, mode: str, tally: Tally, used: str |
         down_why=down.detail if down else "",
         up_at=up.at if up else 0.0,
         is_used=is_used,
+        held_until=held_until,
     )
 
 

@@ -21,7 +21,7 @@ from cache_engine.errors import StoreUnusable, UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.trust import proof_for
-from cache_engine.units import counted, human_age, human_bytes, printable
+from cache_engine.units import counted, human_age, human_bytes, human_ms, printable
 from cache_engine.upkeep.admission import local_user
 from cache_engine.upkeep.packs import Refused
 
@@ -69,10 +69,14 @@ def remote_verb() -> None:
 @click.pass_obj
 def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
     """Compare the store with a remote, and say what lookups do with it."""
+    from cache_engine.remote.outage import YOUNG_S, outage
+
     remote = remote_named(settings, url)
     with open_cache(settings, create=False) as cache:
         compared, tally = _compared(cache, remote), cache.tally()
-    document = moving.remote_state(remote.url, compared, settings.remote_mode, tally, settings.remote)
+        failed = outage(cache.layout.journal, remote.url, time.time())
+    until = failed.at + YOUNG_S if failed else 0.0
+    document = moving.remote_state(remote.url, compared, settings.remote_mode, tally, settings.remote, until)
     emit(document, as_json, lambda: _print_status(document))
 
 
@@ -343,8 +347,13 @@ def _print_status(d: moving.RemoteReport) -> None:
             **(_lookups(d) if d.is_used else {"lookups": "do not ask it: the setting remote does not name it"}),
             **({"last failure": f"{human_age(time.time() - d.down_at)}: {printable(d.down_why)}"} if d.down_at else {}),
             **({"answered again": human_age(time.time() - d.up_at)} if d.up_at else {}),
+            **({"on hold": f"for processes that start within {_left(d.held_until)}"} if d.held_until else {}),
         }
     )
+
+
+def _left(until: float) -> str:
+    return human_ms(1e3 * max(0.0, until - time.time()))
 
 
 def _lookups(d: moving.RemoteReport) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from cache_engine.remote.tier import Fetched, RemoteTier
 
 _log = logging.getLogger(__name__)
+_SEND_S, _END_S = 1.0, 2.0
+"""Of the end of a process: how long it begins to send what waits, and the longest that it waits for all threads.
+
+A request that has begun ends within a second by the client's own limits, unless the client hangs.
+"""
 
 
 class Team:
@@ -93,7 +99,8 @@ class Team:
         try:
             fetched = tier.fetch(key)
         except (CorruptEntry, OSError, MemoryError) as error:
-            self._tiers.skip(tier.name, key, error)
+            is_said = isinstance(error, OSError) and bool(tier.breaker.why)  # by ``_changed``
+            self._tiers.skip(tier.name, key, error, is_said=is_said)
             return None
         if fetched is None:
             return None
@@ -121,14 +128,23 @@ class Team:
     def close(self, *, wait: bool) -> None:
         """Ends its threads; with ``wait``, waits for what they store, and for what they ask and send about a second."""
         self._forget_end()
+        now = time.monotonic()
+        if self._behind is not None:
+            self._behind.end(now + _SEND_S if wait else now)
+        for each in self._asking:
+            each.end()
         if self._backfill is not None:
             self._backfill.close(wait=wait)
+        until = now + _END_S if wait else now
         if self._behind is not None:
-            self._behind.close(wait=wait)
-        if self._tier is not None:
-            self._tier.close(wait=wait)
-        if self._connection is not None:
-            self._connection[1].close(wait=wait)
+            self._behind.close(until)
+        for each in self._asking:
+            each.close(until)
+
+    @property
+    def _asking(self) -> list[RemoteTier | Breaker]:
+        """What has threads that ask."""
+        return [each for each in (self._tier, self._connection and self._connection[1]) if each is not None]
 
     def _try_key(self, key: CacheKey, into: KeyLock) -> Failure | None:
         if self._store is None:
@@ -196,9 +212,15 @@ class Team:
             from cache_engine.remote.base import LOOKUP
             from cache_engine.remote.breaker import breaker_of
             from cache_engine.remote.opening import open_remote
+            from cache_engine.remote.outage import outage
 
             remote = open_remote(self._settings.remote or "", LOOKUP)
-            self._connection = remote, breaker_of(remote, self._changed)
+            breaker = breaker_of(remote, self._changed)
+            # What is wrong with the settings is said before this, as they may have been changed.
+            failed = None if self._store is None else outage(self._store.layout.journal, remote.url, time.time())
+            if failed is not None and breaker.hold(failed.detail):
+                _log.info("the remote is not asked yet; it has just failed another process: %s", printable(breaker.why))
+            self._connection = remote, breaker
         return self._connection
 
     def _way(self) -> Way:
@@ -213,15 +235,15 @@ class Team:
             remote, breaker = self._connected()
         return Way(remote, sign, breaker)
 
-    def _changed(self, why: str) -> None:
+    def _changed(self, why: str, waited_s: float) -> None:
         """Says that the remote is not asked any more, or, without a reason, that it is asked again."""
-        url = printable(self._settings.remote or "")
-        if why:
-            _log.warning("%s is not asked until it answers: %s", url, why)
-        else:
-            _log.warning("%s answers again", url)
         remote = (self._settings.remote or "").partition("?")[0]  # a query may hold a secret
-        self._journal.event(REMOTE_DOWN if why else REMOTE_UP, detail=why, remote=remote)
+        if why:
+            _log.warning("%s is not asked until it answers: %s", printable(remote), why)
+        else:
+            _log.warning("%s answers again", printable(remote))
+        kind, waited_us = REMOTE_DOWN if why else REMOTE_UP, round(waited_s * 1e6)
+        self._journal.event(kind, detail=why, remote=remote, waited_us=waited_us)
 
 
 def _close_if_alive(reference: weakref.ref[Team]) -> None:

@@ -122,6 +122,7 @@ class Event(UseCounts, omit_defaults=True):
         detail: a reason or summary, for people.
         by: of an act or an eviction, who did it: a user of this machine, a user who has logged in, or ``AUTOMATIC``.
         remote: of ``remote down`` and ``remote up``, the remote's URL; empty if an older version wrote the event.
+        waited_us: of ``remote down``, how long a request took until it failed.
         spans: for ``use``, how long lookups and the work of misses took; see ``store.journal.spans``.
         hits and so on: as in ``UseCounts``.
     """
@@ -136,6 +137,7 @@ class Event(UseCounts, omit_defaults=True):
     detail: str = ""
     by: str = ""
     remote: str = ""
+    waited_us: Count = 0
     spans: dict[str, Count] = msgspec.field(default_factory=dict)
 
 

@@ -8,9 +8,9 @@ thread folds a long journal, so its size is bounded.
 ``fold`` adds the files that no process holds to ``snapshot.json``. It first renames them, so that no writer reuses
 them. The snapshot names the files it contains, so nothing counts twice if a kill comes before they are deleted.
 
-``writing`` is the part of each process; ``folding`` reads and folds all files, and ``demand`` what they say was asked
-for; ``files`` has their names; ``silent`` is the journal of a cache without a store; ``decisions`` is the log of
-decisions, which the same thread writes.
+``writing`` is the part of each process; ``folding`` reads and folds all files, ``demand`` what they say was asked for,
+and ``recent`` reads the last minute; ``files`` has their names; ``silent`` is the journal of a cache without a store;
+``decisions`` is the log of decisions, which the same thread writes.
 """
 
 from cache_engine.store.journal.decisions import (
@@ -34,6 +34,7 @@ from cache_engine.store.journal.folding import (
     read_journal,
     read_snapshot,
 )
+from cache_engine.store.journal.recent import recent_events
 from cache_engine.store.journal.silent import NoJournal
 from cache_engine.store.journal.writing import Journal
 
@@ -58,4 +59,5 @@ __all__ = [
     "read_events",
     "read_journal",
     "read_snapshot",
+    "recent_events",
 ]
