@@ -267,7 +267,7 @@ def test_the_end_waits_for_all_that_asks_and_sends_at_the_same_time(
         monkeypatch.setattr(Thread, "join", join)
         one.close(wait=True)
         assert len(waits) >= 3
-        assert 0.0 < sum(waits) <= 0.2
+        assert 0.0 < sum(waits) < 0.3  # one after another: 0.6
     finally:
         hang.set()
         cache.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -30,11 +31,13 @@ from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
 from cache_engine.model.artifact import CUBIN, Blob, Section
 from cache_engine.model.decision import Causes, Decision
+from cache_engine.model.events import REMOTE_DOWN
 from cache_engine.model.gemm import Epilogue, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.policy.demand import by_bytes, by_count, by_flops, merge, shares
 from cache_engine.policy.timeline import Stored, Timeline
+from cache_engine.remote.outage import outage
 from cache_engine.replay.traces import read_trace
 from cache_engine.store import timings
 from cache_engine.store.codec import (
@@ -150,6 +153,7 @@ def _journal(folder: Path) -> list[bytes]:
     (folder / "seed").mkdir(exist_ok=True)
     journal.hit(make_entry(1)[0], "disk", made_at=1_700_000_000.0, saved_us=1000)
     journal.event("publish", key=make_entry(1)[0], compile_us=1000, stored_bytes=10, detail="new")
+    journal.event(REMOTE_DOWN, detail="it is down", remote="s3://bucket/x", waited_us=10**6)
     journal.asked(PROBLEM)
     journal.close()
     return [path.read_bytes() for path in (folder / "seed").iterdir()]
@@ -161,6 +165,8 @@ def _read_journal(data: bytes, folder: Path) -> None:
     totals = read_journal(folder / "journal").totals
     assert min(totals.misses, totals.compiles, totals.saved_us, *totals.hits.values(), 0) == 0
     assert read_timeline(StoreLayout(folder)).ledger(3600.0, 1.8e9).total >= 0
+    failed = outage(folder / "journal", "s3://bucket/x", time.time())
+    assert failed is None or (failed.at <= time.time() and failed.waited_us > 0)
 
 
 def _read_journal_snapshot(data: bytes, folder: Path) -> None:
