@@ -61,7 +61,7 @@ class Simt:
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""
-        return _CONFIGS
+        return _CONFIGS[problem.accumulate.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """Two buffers of A and B in the type of the sums, each row padded by 16 bytes."""
@@ -115,4 +115,8 @@ def _thread_tile(config: KernelConfig) -> tuple[int, int]:
     return config.block_m // config.warps_m // LANES_M, config.block_n // config.warps_n // LANES_N
 
 
-_CONFIGS = tuple(KernelConfig(*tile, stages=_STAGES) for tile in _TILES)
+# By the size of a sum. Deeper tiles of fp64 would take all registers that a thread can have.
+_CONFIGS = {
+    4: tuple(KernelConfig(*tile, stages=_STAGES) for tile in _TILES),
+    8: tuple(KernelConfig(m, n, min(k, 16), warps_m, warps_n, _STAGES) for m, n, k, warps_m, warps_n in _TILES),
+}

@@ -1,7 +1,4 @@
-"""No config that the cost model chooses for tensor cores spills registers.
-
-Configs of ``simt`` may: docs/kernels.md lists the known spills.
-"""
+"""No config that the cost model chooses spills registers, on targets with tensor cores for bf16."""
 
 from __future__ import annotations
 
@@ -35,14 +32,15 @@ _SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 
 _FP8 = (DType.FP8_E4M3, DType.FP8_E5M2)
 _TYPES = tuple(FAMILIES["tensor_core"].flops_per_clock)
+_WITHOUT_TENSOR_CORES = (DType.FP32, DType.FP64)
 
 
 def _problems(arch: str) -> Iterator[GemmProblem]:
-    """Problems of every type and layout that the target's tensor cores compute."""
+    """Problems of every type and layout that the target computes."""
     able = [
         one for one in _TYPES if architecture(arch).compute_capability >= FAMILIES["tensor_core"].min_capability(one)
     ]
-    for shape, dtype, layout in itertools.product(SHAPES, able, Layout):
+    for shape, dtype, layout in itertools.product(SHAPES, [*able, *_WITHOUT_TENSOR_CORES], Layout):
         yield GemmProblem(*shape, dtype=dtype, layout=layout, arch=arch)
         if dtype in _FP8 and layout is Layout.NT and shape[2] % 128 == 0:
             yield from (GemmProblem(*shape, dtype=dtype, scales=scales, arch=arch) for scales in Scales if scales)

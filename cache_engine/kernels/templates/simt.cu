@@ -22,6 +22,8 @@ constexpr int WARP_N = BLOCK_N / WARPS_N;
 constexpr int VECTOR = 16 / sizeof(SUM_TYPE);
 constexpr int THREAD_M = WARP_M / LANES_M;
 constexpr int THREAD_N = WARP_N / LANES_N;
+// Steps of k at a time. Of all of a tile's, the compiler reads so many fragments of fp64 ahead that it spills.
+constexpr int UNROLLED = sizeof(SUM_TYPE) == 8 ? 2 : BLOCK_K;
 
 // Rows of a shared tile are padded by one vector: the transposing stores would else meet in the same banks.
 constexpr int A_STRIDE = BLOCK_M + VECTOR;
@@ -143,7 +145,7 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, SIZ
         }
         const SUM_TYPE* a_tile = a_buffers + step % 2 * A_BUFFER + warp_row;
         const SUM_TYPE* b_tile = b_buffers + step % 2 * B_BUFFER + warp_column;
-#pragma unroll
+#pragma unroll UNROLLED
         for (int k = 0; k < BLOCK_K; ++k) {
             SUM_TYPE a_fragment[THREAD_M];
             SUM_TYPE b_fragment[THREAD_N];
