@@ -120,7 +120,7 @@ def _run(running: _Running, work: Callable[..., object], arguments: tuple[object
     try:
         work(*arguments)
     finally:
-        # Whoever holds an error of this thread, as handlers that collect log records do, holds this frame.
+        # A log handler that keeps an error of this thread keeps this frame too, and with it the sign that it runs.
         del running
 
 

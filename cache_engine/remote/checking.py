@@ -140,7 +140,7 @@ def delete(
     """Deletes entries.
 
     Args:
-        journal: gets an event for the audit log, also if the remote fails half way; ``None`` if there is none.
+        journal: gets an event for the audit log, also if the remote fails half way; ``None`` without a store.
         by: the user who deletes, for the audit log.
         on_entry: called after each.
 

@@ -42,19 +42,19 @@ class Fake:
 
     def create(self, name: str, data: bytes) -> bool:
         """Not asked for."""
-        raise NotImplementedError
+        pytest.fail("a lookup only gets")
 
     def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
         """Not asked for."""
-        raise NotImplementedError
+        pytest.fail("a lookup only gets")
 
     def delete(self, name: str) -> None:
         """Not asked for."""
-        raise NotImplementedError
+        pytest.fail("a lookup only gets")
 
     def sizes(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int]]:
         """Not asked for."""
-        raise NotImplementedError
+        pytest.fail("a lookup only gets")
 
 
 def _failing(name: str) -> bytes | None:

@@ -90,10 +90,10 @@ def _hits(report: Report, root: Path, size: int) -> None:
                 path.read_bytes()
 
         compared = partial(compare, calls=100)
-        name, beside = f"memory hit by key, {size:,} kernels", "dict lookup among as many"
-        report(compared(name, _each(keys, cache.get), beside, _each(keys, known.get), goal_seconds=3e-6))
-        name, beside = f"disk hit by key, {size:,} kernels", "reading its two files"
-        report(compared(name, _each(keys, cache.store.get), beside, _each(keys, read), goal_seconds=150e-6))
+        name, reference = f"memory hit by key, {size:,} kernels", "dict lookup among as many"
+        report(compared(name, _each(keys, cache.get), reference, _each(keys, known.get), goal_seconds=3e-6))
+        name, reference = f"disk hit by key, {size:,} kernels", "reading its two files"
+        report(compared(name, _each(keys, cache.store.get), reference, _each(keys, read), goal_seconds=150e-6))
 
 
 def _each(keys: Sequence[CacheKey], ask: Callable[[CacheKey], object]) -> Callable[[], object]:
@@ -110,26 +110,26 @@ def _process(report: Report, many: Path, size: int, few: Path, problem: GemmProb
     def get(root: Path) -> None:
         subprocess.run([sys.executable, "-c", _HIT, str(root), *asked], check=True)
 
-    name, beside = f"hit of a new process, {size:,} kernels", f"the same, {_FEW} kernels"
-    report(compare(name, partial(get, many), beside, partial(get, few), goal_ratio=1.5, samples=9))
+    name, reference = f"hit of a new process, {size:,} kernels", f"the same, {_FEW} kernels"
+    report(compare(name, partial(get, many), reference, partial(get, few), goal_ratio=1.5, samples=9))
 
 
 def _looks(report: Report, root: Path, size: int) -> None:
     """What looks at every entry, compared with reading all files, or with asking for their sizes."""
     compared = partial(compare, samples=5)
-    beside, sizes = "stat of all its files", partial(_allocated, root)
+    reference, sizes = "stat of all its files", partial(_allocated, root)
     with open_cache(root) as cache:
         name = f"verify, {size:,} kernels"
         report(compared(name, cache.verify, "reading all its files", partial(_read, root)))
-        report(compared(f"verify --sample 0.05, {size:,} kernels", partial(cache.verify, share=0.05), beside, sizes))
+        report(compared(f"verify --sample 0.05, {size:,} kernels", partial(cache.verify, share=0.05), reference, sizes))
         half = Limits(max_entries=size // 2)
 
         def dry_run() -> None:
             cache.clean(half, dry_run=True)
             cache.find_leftovers()
 
-        report(compared(f"clean --dry-run to half of {size:,} kernels", dry_run, beside, sizes))
-        report(compared(f"stats, {size:,} kernels", cache.stats, beside, sizes))
+        report(compared(f"clean --dry-run to half of {size:,} kernels", dry_run, reference, sizes))
+        report(compared(f"stats, {size:,} kernels", cache.stats, reference, sizes))
         raw = sum(record.size_bytes for record in cache.records())
         report(Size(f"store of {size:,} kernels, in whole blocks", _allocated(root), "raw cubins", raw))
 

@@ -162,5 +162,7 @@ class SizedVerb(Verb):
         """Refuses negative sizes, then parses as usual."""
         for argument in args:
             if re.fullmatch(r"-\d+", argument):
-                raise InvalidProblem(f"{argument} is not a size; m, n, k and the batch are whole numbers of at least 1")
+                raise InvalidProblem(
+                    f"{argument} is not a size; m, n, k, the batch and the groups are whole numbers of at least 1"
+                )
         return super().parse_args(ctx, args)

@@ -182,7 +182,7 @@ def _config(text: bytes) -> dict[str, Value]:
 
 
 def _instance(text: bytes) -> tuple[str, list[str]]:
-    """The template that the text instantiates, and its arguments; empty if there is none."""
+    """The template that the text instantiates, and its arguments; both empty if it instantiates none."""
     found = _INSTANCE.search(text)
     if found is None:
         return "", []

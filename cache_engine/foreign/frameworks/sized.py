@@ -1,7 +1,8 @@
 """Caches of which only names, sizes and ages are looked at: their entries are pickles, libraries, or unknown.
 
 Their directories are taken from the documentation of JAX (persistent compilation cache), Inductor
-(``TORCHINDUCTOR_CACHE_DIR``) and CUDA (``CUDA_CACHE_PATH``). TensorRT has no directory of its own. None was made here.
+(``TORCHINDUCTOR_CACHE_DIR``) and CUDA (``CUDA_CACHE_PATH``). TensorRT has no default directory.
+None of these frameworks made a cache here.
 """
 
 from __future__ import annotations
