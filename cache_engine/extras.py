@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
 
 from cache_engine.errors import ExtraMissing
 
@@ -37,6 +40,30 @@ def needing(extra: str, purpose: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise _missing(extra, purpose, str(error.name)) from error
+
+
+def lazy(module: str, extra: str, purpose: str) -> ModuleType:
+    """A stand-in for a module of an extra: imports it at the first use, so that what uses it can be imported without.
+
+    Using it raises as ``needing``.
+    """
+    return _LazyModule(module, extra, purpose)
+
+
+class _LazyModule(ModuleType):
+    """A module that looks up each name in another when it is first asked for."""
+
+    def __init__(self, name: str, extra: str, purpose: str) -> None:
+        super().__init__(name)
+        self._needs = (extra, purpose)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # inspect and pydoc ask every module for some of these
+            raise AttributeError(name)
+        with needing(*self._needs):
+            value = getattr(import_module(self.__name__), name)
+        setattr(self, name, value)
+        return value
 
 
 def require(extra: str, purpose: str) -> None:

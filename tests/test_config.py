@@ -117,6 +117,13 @@ def test_every_setting_has_help() -> None:
     assert all(field.metadata["help"].endswith(".") for field in SETTINGS)
 
 
+def test_a_program_gives_a_size_as_a_text_or_as_a_number() -> None:
+    """As the message of a refused size says."""
+    assert Settings.load({}, max_bytes="2GB").max_bytes == Settings.load({}, max_bytes=2 * 10**9).max_bytes == 2 * 10**9
+    with pytest.raises(UsageError, match="max_bytes is 'two'; it must be a size, such as 5GiB or 2GB"):
+        Settings.load({}, max_bytes="two")
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [("0", 0), ("17", 17), ("2GB", 2 * 10**9), ("2 gib", 2 * GIB), ("1.5K", 1536), ("3MB", 3 * 10**6), ("1T", 2**40)],

@@ -146,12 +146,25 @@ def test_programs_import_the_evaluator_and_read_its_results_without_the_extra(fi
         "with open_cache(sys.argv[1]) as cache:\n"
         "    answer = cache.evaluations.evaluate(EvaluationProblem(64, 48, 80), PRESETS['SG2262'])\n"
         "print(answer.cached, GPUS['H100'].sms)\n"
-        "try: from cache_engine import predict\n"
+        "from cache_engine import predict\n"
+        "try: predict(EvaluationProblem(64, 48, 80), GPUS['H100'])\n"
         "except ExtraMissing as error: print(error)"
     )
     done = filled.python("-c", program, filled.store)
     message = "the GPU model needs numpy, which is not installed; run: pip install 'gemm-cache[evaluate]'"
     assert done.stdout == f"True 132\n{message}\n", done.stderr
+
+
+def test_every_public_name_can_be_looked_at_without_extras(filled: Core) -> None:
+    """As ``import *``, ``help`` and editors do."""
+    program = (
+        "import inspect, pydoc, cache_engine\n"
+        "from cache_engine import *\n"
+        "assert {*cache_engine.__all__} <= {name for name, _ in inspect.getmembers(cache_engine)} and evaluate\n"
+        "print('predict' in pydoc.plain(pydoc.render_doc(cache_engine)))\n"
+    )
+    done = filled.python("-c", program)
+    assert done.stdout == "True\n", done.stderr
 
 
 CORE, DASHBOARD, EVALUATE, GPU, TRUST, REMOTE, FARM = "", "dashboard", "evaluate", "gpu", "trust", "remote", "farm"

@@ -160,10 +160,7 @@ def _floor(asked: dict[str, Any]) -> dict[str, Any]:
 
 def _opened(settings: Settings, dry_run: bool) -> Cache:
     """The store; for a dry run where there is none yet, no store."""
-    if dry_run and not settings.directory_exists:
-        settings = settings.with_overrides({"enable_caching": False})
-        dry_run = False
-    return open_cache(settings, create=not dry_run)
+    return open_cache(settings, create=not dry_run, optional=dry_run)
 
 
 def _wanted(

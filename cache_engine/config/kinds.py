@@ -131,14 +131,15 @@ def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> K
 def size(least: int = 0, *, optional: bool = False) -> Kind:
     """A number of bytes, as a number or as a text such as ``5GiB``; where it is optional, also none."""
 
-    def of_file(value: object, folder: Path) -> object:  # noqa: ARG001
+    def parsed(value: object) -> object:
         return parse_bytes(value) if isinstance(value, str) else value
 
     def is_allowed(value: object) -> bool:
         return (optional and value is None) or (_is_number(value, int, float) and value >= least)  # type: ignore[operator]
 
     bound = "that is not negative" if not least else f"of at least {least:,}"
-    return Kind(f"a size, such as 5GiB or 2GB, or a number of bytes {bound}", is_allowed, parse_bytes, of_file)
+    allowed = f"a size, such as 5GiB or 2GB, or a number of bytes {bound}"
+    return Kind(allowed, is_allowed, parse_bytes, lambda value, _: parsed(value), parsed)
 
 
 def choice(*names: str) -> Kind:

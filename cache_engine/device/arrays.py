@@ -174,6 +174,8 @@ def read_interface(interface: Mapping[str, Any], name: str, owner: object = None
         own = str(getattr(dtype, "name", dtype))
     form = _form(name, typestr, own, tuple(interface["shape"]), None if strides is None else tuple(strides))
     address, read_only = interface["data"]
+    if not address:
+        _refuse_without_memory(form, name)
     return ArrayView(form, address, bool(read_only), interface.get("stream"), owner)
 
 
@@ -253,7 +255,18 @@ def read_capsule(capsule: Any, name: str) -> ArrayView:
         raise UsageError(f"{name} has elements of DLPack's type {kind}; {_known()}")
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else packed_strides(shape)
-    return ArrayView(Form(element, shape, strides), (tensor.data or 0) + tensor.byte_offset, read_only)
+    form = Form(element, shape, strides)
+    if not tensor.data:
+        _refuse_without_memory(form, name)
+    return ArrayView(form, (tensor.data or 0) + tensor.byte_offset, read_only)
+
+
+def _refuse_without_memory(form: Form, name: str) -> None:
+    """Refuses elements at address 0, where a kernel would fault: PyTorch's fake tensors have no memory."""
+    if 0 not in form.shape:
+        raise UsageError(
+            f"{name} has no memory on a GPU (its address is 0), as a fake tensor of PyTorch; give a real array"
+        )
 
 
 def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -107,7 +107,7 @@ class GemmOperator:
         out_dtype: DTypeLike | None = None,
         layout: LayoutLike = Layout.NT,
         arch: str | None = None,
-        epilogue: EpilogueLike = NO_EPILOGUE,
+        epilogue: EpilogueLike | None = NO_EPILOGUE,
         specialisation: SpecialisationLike = Specialisation.NK,
         opt_level: int = OPT_LEVELS[-1],
         scales: ScalesLike = Scales.NONE,

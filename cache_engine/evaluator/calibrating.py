@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.calibration import FACTORS, Calibration
@@ -12,11 +13,13 @@ from cache_engine.evaluator.fit_gpu import INTERVAL, fitted_values
 from cache_engine.evaluator.gpu import MODEL_VERSION, Floats, latencies_us, parameters_of, roofline_us
 from cache_engine.evaluator.gpus import Gpu, gpu_called
 from cache_engine.evaluator.validation import Measurements
-from cache_engine.extras import needing
+from cache_engine.extras import lazy
 from cache_engine.model.measurement import Measurement
 
-with needing("evaluate", "calibrating"):
+if TYPE_CHECKING:
     import numpy as np
+else:
+    np = lazy("numpy", "evaluate", "calibrating")
 
 LEAST_ROWS, LEAST_PAIRS = 20, 5
 """Measurements that a calibration needs, and different (N, K) among them."""

@@ -20,14 +20,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cache_engine.evaluator.gpu import ALL, M_RANGES, PARAMETERS_FILE, Floats, GpuParameters, Spread, latencies_us
 from cache_engine.evaluator.validation import Measurements, read_measurements
-from cache_engine.extras import needing
+from cache_engine.extras import lazy
 
-with needing("evaluate", "fitting"):
+if TYPE_CHECKING:
     import numpy as np
+else:
+    np = lazy("numpy", "evaluate", "fitting")
 
 Bounds = Mapping[str, tuple[float, float, float]]
 """By name: lower bound, upper bound, first guess."""

@@ -22,17 +22,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from cache_engine.errors import InvalidHardware, InvalidProblem
 from cache_engine.evaluator.gpus import GPUS, Gpu
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
-from cache_engine.extras import needing
+from cache_engine.extras import lazy
 
-with needing("evaluate", "the GPU model"):
+if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+else:
+    np = lazy("numpy", "evaluate", "the GPU model")
 
 EVALUATOR = "gpu"
 MODEL_VERSION = "2.0.0"
@@ -70,7 +73,7 @@ _WARM_UP_US = 1000.0
 _BLOCK = 256
 """Problems computed at a time, so that arrays stay in the processor's cache."""
 
-Floats = NDArray[np.float64]
+Floats: TypeAlias = "NDArray[np.float64]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,13 +33,13 @@ from cache_engine.evaluator.groups import GroupedProblem, Work
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import SLACK, BlockSearch, evaluate, least_latency, least_times, partitions_of
-from cache_engine.extras import needing
-
-with needing("evaluate", "the search"):
-    import numpy as np
+from cache_engine.extras import lazy
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
+else:
+    np = lazy("numpy", "evaluate", "the search")
 
 
 def evaluate_work(

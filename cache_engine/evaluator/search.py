@@ -40,13 +40,14 @@ from cache_engine.evaluator.cost import (
 )
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem, check_unscaled
-from cache_engine.extras import needing
-
-with needing("evaluate", "the search"):
-    import numpy as np
+from cache_engine.extras import lazy
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
+else:
+    np = lazy("numpy", "evaluate", "the search")
+
 
 SLACK = 1 + 1e-9
 """Bounds are computed with rounding; a partition is skipped only when it is worse by more than that."""

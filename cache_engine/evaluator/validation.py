@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from cache_engine.errors import InvalidHardware, InvalidProblem, SearchStopped, UsageError
 from cache_engine.evaluator.gpu import (
@@ -26,12 +26,14 @@ from cache_engine.evaluator.gpu import (
     spread_of,
 )
 from cache_engine.evaluator.gpus import GPUS, Gpu, gpu_called
-from cache_engine.extras import needing
+from cache_engine.extras import lazy
 from cache_engine.inputs import open_input
 
-with needing("evaluate", "validation"):
+if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+else:
+    np = lazy("numpy", "evaluate", "validation")
 
 PUBLISHED_MAPE = {"A100": 6.6, "B200": 9.4, "H100": 6.2, "H200": 7.6}
 """Mean absolute error in percent on held-out measurements, by GPU: docs/evaluator.md, "The GPU model"."""

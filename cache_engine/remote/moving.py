@@ -55,8 +55,8 @@ class Compared:
     all_there: tuple[CacheKey, ...] = ()
 
 
-def compare(store: DiskStore, remote: Remote, on_some: Callable[[int], None] = lambda _: None) -> Compared:
-    """What each of the two lacks, by keys alone.
+def compare(store: DiskStore | None, remote: Remote, on_some: Callable[[int], None] = lambda _: None) -> Compared:
+    """What each of the two lacks, by keys alone; no store lacks all.
 
     Raises:
         RemoteError: when the remote cannot be listed.
@@ -69,7 +69,7 @@ def compare(store: DiskStore, remote: Remote, on_some: Callable[[int], None] = l
             others += 1
         else:
             sizes[key] = size if size <= MOST_BYTES else 0  # then the object is no entry: a pull refuses it
-    mine = set(store.keys())
+    mine = set(store.keys()) if store is not None else set()
     here, there = sorted(mine - sizes.keys()), sorted(sizes.keys() - mine)
     return Compared(tuple(here), tuple(there), len(mine) - len(here), sum(sizes.values()), others, tuple(sorted(sizes)))
 

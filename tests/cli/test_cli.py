@@ -284,6 +284,20 @@ def test_looking_at_a_mistyped_store_makes_none(place: Path, verb: str) -> None:
     assert not place.exists()
 
 
+@pytest.mark.parametrize("verb", [
+    "replay azure2023_code --policy exact", "warm Qwen3-0.6B --dry-run --arch sm_90", "coverage Qwen3-0.6B",
+    "tune 64 48 80 --dry-run --arch sm_90", "evaluate 64 48 80 --chip SG2262",
+    "evaluate Qwen3-0.6B --chip SG2262 --m 1",
+    "remote status file://{remote}", "remote verify --unsigned file://{remote}",
+])  # fmt: skip
+def test_what_needs_no_store_is_answered_without_one(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "remote").mkdir()
+    (tmp_path / "file").write_text("not a store")
+    done = run(*verb.format(remote=tmp_path / "remote").split(), store=tmp_path / "file")
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^No store is used: .*a store is a directory", done.stderr, re.MULTILINE), done.stderr
+
+
 def test_an_empty_name_of_a_store_is_refused(tmp_path: Path) -> None:
     """As a variable that is not set gives it."""
     done = run("--store", "", "compile", *SHAPE, cwd=tmp_path)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cache_engine.device import arrays
 from cache_engine.device.arrays import (
     BITS8,
     BITS16,
@@ -125,6 +126,17 @@ def test_an_array_that_needs_a_gradient_is_refused_with_its_own_words() -> None:
 
     with pytest.raises(UsageError, match=r"A cannot be used: use tensor\.detach"):
         view(Tensor(), "A")
+
+
+def test_elements_at_address_0_are_refused_and_an_empty_array_is_not() -> None:
+    interface = {"typestr": "<f4", "shape": (2, 2), "data": (0, False), "strides": None}
+    with pytest.raises(UsageError, match=r"A has no memory on a GPU \(its address is 0\)"):
+        view(SimpleNamespace(__cuda_array_interface__=interface), "A")
+    assert view(SimpleNamespace(__cuda_array_interface__=interface | {"shape": (0, 2)}), "A").address == 0
+    capsule = numpy.zeros((2, 2)).__dlpack__()
+    arrays._Tensor.from_address(arrays._pointer_of(capsule, b"dltensor")).data = None
+    with pytest.raises(UsageError, match="address is 0"):
+        read_capsule(capsule, "A")
 
 
 def test_the_owner_of_the_memory_stays_referenced() -> None:

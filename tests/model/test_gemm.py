@@ -62,6 +62,10 @@ def test_an_epilogue_that_is_none_is_refused(text: str) -> None:
         GemmProblem(8, 8, 8, epilogue=text)
 
 
+def test_none_is_no_epilogue() -> None:
+    assert GemmProblem(1, 1, 1, epilogue=None) == GemmProblem(1, 1, 1)
+
+
 def test_int8_takes_no_epilogue() -> None:
     with pytest.raises(InvalidProblem, match="int8 problems take no epilogue, and bias was asked for"):
         GemmProblem(8, 8, 8, dtype=DType.INT8, epilogue=Epilogue(bias=True))

@@ -20,6 +20,7 @@ from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import StoreUnusable, UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
+from cache_engine.model.events import Tally
 from cache_engine.trust import proof_for
 from cache_engine.units import counted, human_age, human_bytes, human_ms, printable
 from cache_engine.upkeep.admission import local_user
@@ -72,9 +73,9 @@ def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
     from cache_engine.remote.outage import YOUNG_S, outage
 
     remote = remote_named(settings, url)
-    with open_cache(settings, create=False) as cache:
-        compared, tally = _compared(cache, remote), cache.tally()
-        failed = outage(cache.layout.journal, remote.url, time.time())
+    with open_cache(settings, create=False, optional=True) as cache:
+        compared, tally = _compared(cache, remote), cache.tally() if cache.has_store else Tally()
+        failed = outage(cache.layout.journal, remote.url, time.time()) if cache.has_store else None
     until = failed.at + YOUNG_S if failed else 0.0
     document = moving.remote_state(remote.url, compared, settings.remote_mode, tally, settings.remote, until)
     emit(document, as_json, lambda: _print_status(document))
@@ -204,14 +205,13 @@ def verify_verb(
     from cache_engine.remote import checking
 
     remote, prove = remote_named(settings, url), _proof(settings, unsigned)
-    with open_cache(settings, create=False) as cache:
+    with open_cache(settings, create=False, optional=True) as cache:
         compared = _compared(cache, remote)
+        store = cache.store if cache.has_store else None
         # What is to be compiled is fetched too.
         keys = checking.sample_of(compared.all_there, max(sample, rebuild or 0.0))
         again = set(checking.sample_of(keys, min(1.0, rebuild / max(sample, rebuild)))) if rebuild else set()
-        document = _verified(
-            cache, remote, checking.verify(remote, keys, prove=prove, store=cache.store), again, len(keys)
-        )
+        document = _verified(cache, remote, checking.verify(remote, keys, prove=prove, store=store), again, len(keys))
     document.there = len(compared.all_there)
     emit(document, as_json, lambda: _print_verified(document), failed=document.refused)
 
@@ -329,7 +329,7 @@ def _compared(cache: Cache, remote: Remote) -> Compared:
     from cache_engine.remote.moving import compare
 
     with terminal.progress("Listing", None) as (bar, task):
-        return compare(cache.store, remote, lambda some: bar.advance(task, some))
+        return compare(cache.store if cache.has_store else None, remote, lambda some: bar.advance(task, some))
 
 
 # ---- For people ----

@@ -123,7 +123,7 @@ def _tuned(
         require_gpu("timing kernels")
     device = gpu()
     started = time.perf_counter()
-    with open_cache(settings.for_batch(jobs), create=not dry_run) as cache:
+    with open_cache(settings.for_batch(jobs), create=not dry_run, optional=dry_run) as cache:
         problem = cache.targeted(problem)
         target = architecture(problem.arch or "")
         clock_khz = device.clock_khz if isinstance(device, DeviceFingerprint) else rates_of(target).clock_mhz * 1000

@@ -143,11 +143,13 @@ def _evaluate_shape(
 def _answer(settings: Settings, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> Answer:
     """A result: from the store, or searched for and stored; with caching switched off, only searched for."""
     if settings.uses_directory:
-        with open_cache(settings) as cache:
-            return cache.evaluations.evaluate(problem, hardware, mode)
+        with open_cache(settings, optional=True) as cache:
+            if cache.has_store:
+                return cache.evaluations.evaluate(problem, hardware, mode)
     from cache_engine.evaluations import search
 
-    return replace(search(problem, hardware, mode), unkept=Failure("caching is switched off"))
+    why = "the store cannot be used" if settings.uses_directory else "caching is switched off"
+    return replace(search(problem, hardware, mode), unkept=Failure(why))
 
 
 # ---- For people ----

@@ -113,12 +113,12 @@ def _check(chips: list[Hardware | Gpu], mode: SearchMode) -> None:
 
 @contextmanager
 def _results(settings: Settings) -> Iterator[Evaluations | None]:
-    """The stored results; none where caching is switched off. New ones are written together, the last at the end."""
+    """The stored results; none where there is no store. New ones are written together, the last at the end."""
     if not settings.uses_directory:
         yield None
         return
-    with open_cache(settings.with_overrides({"save_results_later": True})) as cache:
-        yield cache.evaluations
+    with open_cache(settings.with_overrides({"save_results_later": True}), optional=True) as cache:
+        yield cache.evaluations if cache.has_store else None
 
 
 def _passes(

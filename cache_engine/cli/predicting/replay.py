@@ -219,9 +219,7 @@ def _cost(settings: Settings, arch: str) -> Cost:
     """By the records of the store, if there is one."""
     from cache_engine.replay.costs import cost_of
 
-    if not settings.directory().exists():
-        return cost_of((), _FAMILY, _COMPILER, arch)
-    with open_cache(settings, create=False) as cache:
+    with open_cache(settings, create=False, optional=True) as cache:
         return cost_of(cache.records() if cache.has_store else (), _FAMILY, _COMPILER, arch)
 
 

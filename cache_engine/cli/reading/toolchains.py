@@ -69,7 +69,7 @@ def coverage_verb(
     from cache_engine.model.sizes import parse_sizes
 
     asked = wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms), scales=scales, mode=mode)
-    with open_cache(settings, create=False) as cache:
+    with open_cache(settings, create=False, optional=True) as cache:
         cells = coverage(cache, asked)
         cached = stored(cache, [kernel.key for kernel in distinct(cells)])
     document = documents.coverage(table, dtype, cells, cached, only_missing=missing)

@@ -116,14 +116,24 @@ def reporting(job: Path | None) -> Iterator[Reporter | None]:
         raise
 
 
-def open_cache(settings: Settings, *, create: bool = True, packs_suffice: bool = False) -> Cache:
+def open_cache(
+    settings: Settings, *, create: bool = True, packs_suffice: bool = False, optional: bool = False
+) -> Cache:
     """Opens the store; with ``packs_suffice``, packs alone where there are some and no directory.
 
     A verb that only reads must not create one, or a mistyped name would show an empty store. It reads the store also
-    where caching is switched off.
+    where caching is switched off. With ``optional``, for a verb that has an answer without one, a store that is not
+    there is no error; of one that cannot be used, a line on standard error says why.
     """
     from cache_engine.engine import cache as engine
 
+    if optional:
+        try:
+            if create or settings.directory_exists:
+                return open_cache(settings, create=create)
+        except StoreUnusable as error:
+            print(printable(f"No store is used: {error}"), file=sys.stderr)
+        return engine.open_cache(settings=settings.with_overrides({"enable_caching": False}))
     alone = settings.enable_caching == PACKS or not settings.directory_exists
     if packs_suffice and settings.packs and alone:
         settings, create = settings.with_overrides({"enable_caching": PACKS}), True

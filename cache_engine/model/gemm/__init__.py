@@ -88,7 +88,8 @@ class GemmProblem:
         out_dtype: element type of C; by default that of the inputs, bf16 for fp8, int32 for int8.
         layout: how A and B are stored.
         arch: the target, such as ``"sm_90"``; ``None`` leaves it to the engine (the local GPU, else sm_90).
-        epilogue: what is done to the product before it is stored; by default nothing. int8 problems take none.
+        epilogue: what is done to the product before it is stored; by default, and with None, nothing. int8 problems
+                take none.
         specialisation: which sizes are constants of the kernel; by default n and k.
         opt_level: how hard the compiler may optimise, 0 to 3.
         scales: the blocks of A and B that have a scale each, of fp8 alone, with k a multiple of 128 and the layout nt;
@@ -121,7 +122,7 @@ class GemmProblem:
         out_dtype: DTypeLike | None = None,
         layout: LayoutLike = Layout.NT,
         arch: str | None = None,
-        epilogue: EpilogueLike = NO_EPILOGUE,
+        epilogue: EpilogueLike | None = NO_EPILOGUE,
         specialisation: SpecialisationLike = Specialisation.NK,
         opt_level: int = OPT_LEVELS[-1],
         scales: ScalesLike = Scales.NONE,
@@ -144,7 +145,7 @@ class GemmProblem:
         if arch is not None:
             architecture(arch)
         if not isinstance(epilogue, Epilogue):
-            epilogue = Epilogue.parse(str(epilogue))
+            epilogue = NO_EPILOGUE if epilogue is None else Epilogue.parse(str(epilogue))
         if dtype is DType.INT8 and epilogue != NO_EPILOGUE:
             raise InvalidProblem(f"int8 problems take no epilogue, and {epilogue} was asked for; leave it out")
         specialisation = member_of(Specialisation, "specialisation", specialisation)
