@@ -122,8 +122,8 @@ def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardw
     hardware = chip or PRESETS.get(theirs.chip_type.upper())
     if hardware is None:
         raise UsageError(
-            f"chip_type {theirs.chip_type[:40]!r} is not known, and the file does not say its bandwidth; describe it "
-            "with --chip FILE"
+            f"chip_type {theirs.chip_type[:40]!r} is not known, and the file does not say its bandwidth; name the "
+            "chip that it is about (--chip, or the field Chip of a reference file)"
         )
     ours = {
         "num_cores": hardware.num_cores,
@@ -137,8 +137,8 @@ def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardw
         stated_value = getattr(theirs, name)
         if not math.isclose(stated_value, value, rel_tol=1e-3):
             raise UsageError(
-                f"architecture.{name} is {stated_value:g} in the file, and {value:g} for {hardware.name}; describe the "
-                "file's chip with --chip FILE"
+                f"architecture.{name} is {stated_value:g} in the file, and {value:g} for {hardware.name}; name the "
+                "chip that it is about (--chip, or the field Chip of a reference file)"
             )
     return hardware
 

@@ -15,14 +15,17 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.store.ownership import check_file, open_way
 
 
-def home_of(store: StoreLayout) -> StoreLayout:
+def home_of(store: StoreLayout, *, is_full: bool = False) -> StoreLayout:
     """The store itself; a private folder where it cannot be written, or DuckDB cannot name a file in it.
+
+    Args:
+        is_full: whether the store's disk is full.
 
     Raises:
         MirrorError: when there is no place for such a folder.
     """
     # DuckDB reads what follows a question mark as parameters, and puts its log elsewhere.
-    if os.access(store.root, os.W_OK) and "?" not in str(store.root):
+    if not is_full and os.access(store.root, os.W_OK) and "?" not in str(store.root):
         return store
     name = hashlib.sha256(os.fsencode(store.root)).hexdigest()[:16]
     home = StoreLayout(Path(tempfile.gettempdir(), f"gemm-cache-{os.geteuid()}") / name)

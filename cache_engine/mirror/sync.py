@@ -6,6 +6,7 @@ to read and exclusive to write, and the file stays open for none. Nothing but th
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -43,6 +44,9 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
+
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+"""What the system, and DuckDB with it, says of a full disk. The mirror is then in a private folder."""
 
 _SCHEMA = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
 # A mirror with another schema is rebuilt; the hash replaces a number that one could forget to raise.
@@ -119,27 +123,42 @@ class Mirror:
             ExtraMissing: when DuckDB is not installed.
         """
         with needing("dashboard", "the index"):
-            import duckdb
+            import duckdb  # noqa: F401
 
         with self._in_process, passing_on_ctrl_c():
+            sources = self._sources()
+            if not rebuild and sources is not None and sources == self._seen:
+                return Synced(0, 0, 0, 0, self._generation, skipped=self._skipped)
             try:
-                sources = self._sources()
-                if not rebuild and sources is not None and sources == self._seen:
-                    return Synced(0, 0, 0, 0, self._generation, skipped=self._skipped)
-                with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S):
-                    try:
-                        synced = self._write(rebuild)
-                    except duckdb.Error as error:
-                        if LOCKED in str(error):
-                            raise MirrorError(f"another program has the mirror open: {error}") from error
-                        # Damaged. Nothing is lost: it is rebuilt from the files.
-                        _log.warning("the mirror is damaged and is rebuilt: %s", error)
-                        synced = self._write(rebuild=True)
-            except (LockTimeout, OSError, duckdb.Error) as error:
-                raise MirrorError(f"cannot update the mirror: {error}") from error
+                synced = self._update(rebuild)
+            except MirrorError as error:
+                if self._layout is not self._store.layout or not any(words in str(error) for words in _FULL):
+                    raise
+                self._discard()  # what was written of it is no mirror, and takes space
+                self._home = home_of(self._store.layout, is_full=True)
+                synced, sources = self._update(rebuild), None
             self._seen = None if sources is None or not synced.settled else (sources[0], self._file_identity())
             self._generation, self._skipped = synced.generation, synced.skipped
             return synced
+
+    def _update(self, rebuild: bool) -> Synced:
+        """Writes under the lock, and again from nothing where the mirror is damaged; raises ``MirrorError``."""
+        import duckdb
+
+        try:
+            with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S):
+                try:
+                    return self._write(rebuild)
+                except duckdb.Error as error:
+                    if LOCKED in str(error):
+                        raise MirrorError(f"another program has the mirror open: {error}") from error
+                    if any(words in str(error) for words in _FULL):
+                        raise
+                    # Damaged. Nothing is lost: it is rebuilt from the files.
+                    _log.warning("the mirror is damaged and is rebuilt: %s", error)
+                    return self._write(rebuild=True)
+        except (LockTimeout, OSError, duckdb.Error) as error:
+            raise MirrorError(f"cannot update the mirror: {error}") from error
 
     def _write(self, rebuild: bool) -> Synced:
         """Opens the mirror, creates its tables if there are none, and syncs it atomically. Call it under the lock."""

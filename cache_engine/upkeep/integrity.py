@@ -50,14 +50,19 @@ from cache_engine.upkeep.side_files import (
 __all__ = ["Finding", "Kind", "RepairAct", "check", "plan_repair", "repair"]
 
 _LOCK_TIMEOUT_S = 30.0
-_ACTS = {Kind.STALE_TEMPORARY: "delete", Kind.OPEN_FOLDER: "close"}
+_ACTS = {
+    Kind.STALE_TEMPORARY: "delete",
+    Kind.OPEN_FOLDER: "close",
+    **dict.fromkeys((Kind.CORRUPT_JOURNAL, Kind.CORRUPT_LOG, *RESULT_KINDS), "copy"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class RepairAct:
-    """The act of repair on one finding: ``quarantine``, ``delete``, ``close`` or ``leave``, and the files it removes.
+    """The act of repair on one finding: ``quarantine``, ``copy``, ``delete``, ``close`` or ``leave``, and its files.
 
-    ``close`` corrects the mode of a folder. ``files`` are paths in the store, each with its size.
+    ``copy`` leaves the sound part where it is; ``close`` corrects the mode of a folder.
+    ``files`` are paths in the store, each with its size.
     """
 
     finding: Finding
@@ -76,7 +81,7 @@ def check(
     """Reads records and blobs of a store and yields problems, in the order of keys. Changes nothing.
 
     Args:
-        on_entry: called after each entry that was read.
+        on_entry: called after each entry that was read, and each kernel of another framework.
         share: the share of entries to read, chosen at random. All other files are always read.
         trust: ignore the owners of files.
     """
@@ -112,7 +117,7 @@ def check(
         finding = _check_temporary(layout, name)
         if finding is not None:
             yield finding
-    yield from check_side_files(layout, trust=trust)
+    yield from check_side_files(layout, trust=trust, on_group=on_entry)
 
 
 def plan_repair(store: DiskStore, findings: Iterable[Finding]) -> list[RepairAct]:
@@ -127,7 +132,7 @@ def plan_repair(store: DiskStore, findings: Iterable[Finding]) -> list[RepairAct
             paths = [record, *(layout.kernels / key[:2] / blob for blob in _blobs_of(layout, key[:2], record.name))]
         act = _ACTS.get(finding.kind, "quarantine") if finding.repairable else "leave"
         files = []
-        for path in paths if act in ("quarantine", "delete") else ():
+        for path in paths if act in ("quarantine", "copy", "delete") else ():
             with suppress(OSError):
                 files.append((str(path.relative_to(layout.root)), path.lstat().st_size))
         acts.append(RepairAct(finding, act, tuple(files)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -44,11 +44,14 @@ from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, Kind
 _LOCK_TIMEOUT_S = 30.0
 
 
-def check_side_files(layout: StoreLayout, *, trust: bool) -> Iterator[Finding]:
+def check_side_files(
+    layout: StoreLayout, *, trust: bool, on_group: Callable[[], None] = lambda: None
+) -> Iterator[Finding]:
     """Problems of all files except entries and temporaries. Changes nothing.
 
     Args:
         trust: whether to accept files that users other than you and root can change.
+        on_group: called after each kernel of another framework.
     """
     own = {path.name for path in (*layout.folders, *layout.later_folders, *layout.single_files)}
     for name in sorted(set(names_in(layout.root)) - own):
@@ -74,6 +77,8 @@ def check_side_files(layout: StoreLayout, *, trust: bool) -> Iterator[Finding]:
             else:
                 cause = f"unexpected file name in {folder.name}"
                 yield finding_at(layout, Kind.MISNAMED, folder / name, "", cause)
+            if folder == layout.groups:
+                on_group()
     for kind in (Kind.CORRUPT_EVALUATIONS, Kind.CORRUPT_TIMINGS):
         yield from check_results(layout, kind)
 

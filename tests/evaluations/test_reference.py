@@ -97,7 +97,7 @@ def test_a_chip_with_its_own_rate_of_int8_has_that_rate(layout: StoreLayout) -> 
 def test_another_chip_is_given(layout: StoreLayout) -> None:
     data = json.dumps(theirs(OWN)).encode()
     with Evaluations(layout) as kept:
-        with pytest.raises(UsageError, match=r"chip_type 'Own' is not known.*--chip FILE"):
+        with pytest.raises(UsageError, match=r"chip_type 'Own' is not known.*--chip, or the field"):
             kept.import_file(data)
         assert kept.import_file(data, OWN).taken == 1
         assert kept.fingerprints() == [OWN.fingerprint()]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cache_engine.engine.cache import open_cache
+from cache_engine.mirror import queries
+from cache_engine.mirror.sync import Mirror
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.outcome import Failure
 from cache_engine.upkeep.plan import Limits
@@ -89,6 +92,21 @@ def test_on_a_read_only_disk_hits_are_served_and_the_rest_compiled(mount: Mount,
         assert cache.verify() == []
         assert cache.stats().entries == 1
     assert sorted((path, path.stat().st_mtime_ns) for path in place.rglob("*")) == before
+
+
+def test_kernels_on_a_full_disk_are_listed(mount: Mount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    disk = mount("-t", "tmpfs", "-o", "size=6m", "tmpfs")
+    store = make_store(disk / "store")
+    fill(store, 3)
+    filler = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT)
+    with pytest.raises(OSError, match="No space left on device"):
+        _write_for_ever(filler)
+    os.close(filler)
+    for mirror in (Mirror(store), Mirror(store)):  # the second, as of another process, finds what the first left
+        mirror.sync()
+        assert mirror.query(queries.count, queries.KernelFilter()) == 3
+    assert not store.layout.mirror.exists()
 
 
 def test_a_pack_on_a_full_disk_fails_in_one_piece(mount: Mount, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from cache_engine.insight.regressions import CODE, COMPILE, METRICS, REGISTERS, 
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.measurement import Measurement
 from cache_engine.store.codec import encode_blob, encode_record
+from cache_engine.store.disk import DiskStore
 from tests.cli.test_cli import run
 from tests.helpers import INVENTED_GPU, invented_timing, make_entry, make_store, record_file
 
@@ -158,11 +159,23 @@ def test_a_toolchain_is_named_by_version_or_build_and_must_be_one() -> None:
         regressions([], [], "nvrtc 13.5", "nvrtc 13.6", 0.1)
 
 
-def test_the_verb_ends_with_code_1_where_something_is_worse(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "store")
-    for record in (*OLD, *map(_by, OLD[:2]), _resources(_by(OLD[2]), registers=255)):
+def _stored(folder: Path, *records: Record) -> DiskStore:
+    store = make_store(folder)
+    for record in records:
         record_file(store, record.key).parent.mkdir(parents=True, exist_ok=True)  # type: ignore[arg-type]
         record_file(store, record.key).write_bytes(encode_record(record))  # type: ignore[arg-type]
+    return store
+
+
+def test_a_comparison_of_nothing_does_not_pass(tmp_path: Path) -> None:
+    """As in CI, where one of the two toolchains compiled other kernels."""
+    store = _stored(tmp_path / "store", OLD[0], _by(OLD[1]))
+    done = run("regressions", "--from", "nvrtc 13.5", "--to", "nvrtc 13.6", store=store.layout.root)
+    assert (done.returncode, "Nothing was compared" in done.stdout) == (1, True)
+
+
+def test_the_verb_ends_with_code_1_where_something_is_worse(tmp_path: Path) -> None:
+    store = _stored(tmp_path / "store", *OLD, *map(_by, OLD[:2]), _resources(_by(OLD[2]), registers=255))
     asked = ("regressions", "--from", "nvrtc 13.5", "--to", "nvrtc 13.6")
     done = run(*asked, "--json", store=store.layout.root)
     document = json.loads(done.stdout)

@@ -7,12 +7,14 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.presenters.store.admin import repair_line
+from cache_engine.adapted.groups import Group, put_group
 from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.store import lock
 from cache_engine.store.codec import decode_record, encode_record
@@ -78,6 +80,14 @@ def test_repair_is_noted_for_the_audit(store: DiskStore, journal: Journal) -> No
     assert sorted(event.kind for event in tally.recent) == [CORRUPT, REPAIR, SET_ASIDE]
     assert tally.totals.corruptions == 1
     assert {event.by for event in tally.recent if event.kind == REPAIR} == {"somebody"}
+
+
+def test_kernels_of_other_frameworks_count_as_checked(store: DiskStore) -> None:
+    fill(store, 2)
+    put_group(store.layout, Group("triton", "ABC234", "scale.json", {"scale.json": b"{}"}), durable=False)
+    read: list[int] = []
+    assert list(integrity.check(store, partial(read.append, 1))) == []
+    assert len(read) == 3
 
 
 @pytest.mark.parametrize("damage", [damage for damage, _ in DAMAGE], ids=lambda damage: damage.__name__)

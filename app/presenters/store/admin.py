@@ -130,7 +130,7 @@ def repair_table(acts: Iterable[RepairAct]) -> list[Row]:
 def repair_line(acts: Sequence[RepairAct]) -> str:
     """The repair plan in one sentence."""
     parts = []
-    for name, words in (("quarantine", "moved to quarantine"), ("delete", "deleted")):
+    for name, words in (("quarantine", "moved to quarantine"), ("copy", "copied to quarantine"), ("delete", "deleted")):
         chosen = [act for act in acts if act.act == name]
         files, size = sum(len(act.files) for act in chosen), sum(act.stored_bytes for act in chosen)
         if chosen:

@@ -21,7 +21,7 @@ from cache_engine.units import counted, printable
         "regressions --from 3f2a --to 9c01 --threshold 0.05",
     ),
     done="Nothing is worse by more than the threshold.",
-    failed="Something is worse by more than the threshold.",
+    failed="Something is worse by more than the threshold, or no kernel was made by both.",
 )
 @click.option("--from", "from_", required=True, metavar="TOOLCHAIN", help="The toolchain to compare with.")
 @click.option("--to", required=True, metavar="TOOLCHAIN", help="The toolchain to judge.")
@@ -45,13 +45,16 @@ def regressions_verb(settings: Settings, /, from_: str, to: str, threshold: floa
     with open_cache(settings, create=False) as cache:
         found = regressions(cache.records(), cache.timings, from_, to, threshold)
     document = toolchains.comparison(found, threshold)
-    emit(document, as_json, lambda: _print(document), failed=document.worse)
+    emit(document, as_json, lambda: _print(document), failed=document.worse or not document.kernels)
 
 
 def _print(d: toolchains.Regressions) -> None:
     print(printable(f"from {d.from_toolchain}"))
     print(printable(f"to   {d.to_toolchain}"))
     print(f"{counted(d.kernels, 'kernel')} made by both; more than {d.threshold:.0%} counts.")
+    if not d.kernels:
+        print("Nothing was compared: compile the same kernels with both, such as with warm, and run this again.")
+        return
     print_table(
         {"figure": LEFT, "compared": RIGHT, "median ratio": RIGHT, "worse": RIGHT, "better": RIGHT},
         [
