@@ -134,6 +134,8 @@ class Causes:
         explained = self._with_cause(one) if one.kind == MISS and not one.reason else one
         if one.kind == MISS:
             self._made[one.request] = one.toolchain
+        elif one.reason == NOT_COMPILED and (miss := self._last.get(one.key)) is not None:
+            self._made.pop(miss.request, None)  # it made nothing
         if one.key and one.kind in (MISS, EVICTION, QUARANTINE, REFUSAL):
             self._last[one.key] = one
         return explained

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cache_engine.compilers import COMPILERS
@@ -200,3 +201,11 @@ def test_a_miss_after_a_miss_does_not_claim_to_know_more() -> None:
 
 def test_other_kernels_do_not_count() -> None:
     assert _reasons(_line("eviction", key="b" * 64, reason="expired"), _line("miss")) == ["never seen"]
+
+
+def test_a_compile_that_was_refused_made_no_kernel_that_a_miss_can_be_blamed_on() -> None:
+    missed = [
+        msgspec.structs.replace(_line("miss", key=key * 64), request="r", toolchain=f"nvrtc {key}") for key in "ab"
+    ]
+    assert _reasons(*missed) == ["never seen", "other toolchain"]
+    assert _reasons(missed[0], _line("refusal", reason="not compiled"), missed[1]) == ["never seen", "never seen"]
