@@ -207,5 +207,5 @@ def test_a_compile_that_was_refused_made_no_kernel_that_a_miss_can_be_blamed_on(
     missed = [
         msgspec.structs.replace(_line("miss", key=key * 64), request="r", toolchain=f"nvrtc {key}") for key in "ab"
     ]
-    assert _reasons(*missed) == ["never seen", "other toolchain"]
+    assert _reasons(*missed) == ["never seen", "another toolchain"]
     assert _reasons(missed[0], _line("refusal", reason="not compiled"), missed[1]) == ["never seen", "never seen"]
