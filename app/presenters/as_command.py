@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.presenters.compiling.forms import OWN_TABLE, command_of, shape_form, table_form, tune_form
+from app.presenters.store.admin import asked_keys
 from cache_engine.mirror.queries import FACETS
 
 Values = Mapping[str, Any]
 
 _ADMIN = {
-    "Cleanup": ("clean", "--dry-run"),
     "Integrity": ("verify",),
     "Quarantine": ("quarantine", "ls"),
     "Results": ("evaluations", "prune", "--dry-run"),
@@ -117,10 +117,30 @@ def _options(values: Values, named: Mapping[str, str]) -> list[str]:
 
 def _admin(values: Values, _: str) -> tuple[str, ...] | None:
     tab = str(values.get("tab") or "Cleanup")
-    if tab == "Cleanup" and values.get("rule") == "stale":
-        return ("clean", "--stale-toolchain", "--dry-run")
+    if tab == "Cleanup":
+        rule = _clean_options(values)
+        return None if rule is None else ("clean", *rule, "--dry-run")
     kinds = [f"--kind={kind}" for kind in _several(values.get("kind"))] if tab == "Decisions" else []
     return (*_ADMIN[tab], *kinds) if tab in _ADMIN else None
+
+
+def _clean_options(values: Values) -> list[str] | None:
+    """The options that are the chosen rule of Cleanup; ``None`` where the rule names nothing yet."""
+    rule = str(values.get("rule") or ("keys" if values.get("keys") else "settings"))
+    if rule in ("archs", "keys"):
+        named = _several(values.get("archs")) if rule == "archs" else sorted(asked_keys(str(values.get("keys")))[0])
+        return [f"--{rule[:-1]}={one}" for one in named] or None
+    days, share = values.get("days"), values.get("share")
+    options = {
+        "expired": "--expired" if days is None else f"--days={float(days):g}",
+        "stale": "--stale-toolchain",
+        "entries": f"--max-entries={values.get('keep', 1000)}",
+        "bytes": f"--max-bytes={values.get('size', '1GiB')}",
+        "disk": f"--max-disk-share={(50 if share is None else int(share)) / 100:g}",
+        "foreign": "--foreign-format",
+        "all": "--all",
+    }
+    return [options[rule]] if rule in options else []
 
 
 def _several(value: object) -> Sequence[str]:

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.presenters.as_command import equal
+from app.presenters.store.admin import RULES
 from cache_engine.model.events import CLEAN, DISCARD, REPAIR, RESTORE, Event
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.upkeep.leftovers import GRACE_S
+from tests.cli.test_cli import document
 from tests.helpers import blob_file, damage_record, fill, make_store
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import HOLD_MIRROR
@@ -66,6 +69,35 @@ def test_a_store_that_cannot_be_written_is_looked_at_and_nothing_can_be_done(
 
 
 # ---- Cleanup ----
+
+
+_RULES: tuple[tuple[str, dict[str, object]], ...] = (
+    ("settings", {}), ("expired", {"days": 2.0}), ("stale", {}), ("entries", {"keep": 1}), ("bytes", {"size": "30 kB"}),
+    ("disk", {"share": 1}), ("archs", {"archs": ["sm_80"]}), ("keys", {}), ("foreign", {}), ("all", {}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "values"), _RULES, ids=[rule for rule, _ in _RULES])
+def test_the_command_of_a_rule_deletes_what_the_page_previews(
+    open_page: Open, compiled_store: Path, rule: str, values: dict[str, object]
+) -> None:
+    keys = sorted(make_store(compiled_store).keys())
+    of_link = {"keys": keys[2]} if rule == "keys" else {}
+    app = sound(open_page(compiled_store, "admin", rule=rule, **of_link))
+    for name, value in values.items():
+        next(widget for kind in (app.number_input, app.text_input, app.slider, app.multiselect)
+             for widget in kind if widget.key == name).set_value(value).run()  # fmt: skip
+    shown = {key for table in app.dataframe if "Why" in table.value for key in table.value["Key"]}
+    command = equal("Admin", {"rule": rule, **values, **of_link}, "sm_90")
+    assert command is not None
+    plan = document(*command, store=compiled_store)
+    assert {victim["key"][:12] for victim in plan["victims"]} == shown
+    assert shown or rule in ("settings", "expired", "stale", "disk", "foreign")
+
+
+def test_the_rules_of_the_page_are_those_of_the_test() -> None:
+    assert [rule for rule, _ in _RULES] == sorted(RULES, key=[rule for rule, _ in _RULES].index)
+    assert equal("Admin", {"rule": "archs"}, "sm_90") is None, "no target is chosen"
 
 
 def test_cleanup_shows_a_preview_and_asks_for_confirmation(open_page: Open, compiled_store: Path) -> None:
