@@ -111,6 +111,17 @@ def test_the_spilling_line_of_a_kernel_is_found_from_its_page_and_a_link_opens_t
     expect(page.get_by_role("status").filter(has_text=lines)).to_be_visible(timeout=WAIT_MS)
 
 
+def test_each_pane_is_high_enough_to_read_on_a_narrow_screen(page: Page, kernels: Kernels) -> None:
+    """As on a phone, and at a zoom of 150 %."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(kernels.code_of(kernels.spilling))
+    for name in ("Source", "PTX", "SASS"):
+        expect(_pane(page, name)).to_be_visible(timeout=WAIT_MS)
+        box = _pane(page, name).bounding_box()
+        assert box is not None
+        assert box["height"] > 300, name
+
+
 def test_it_is_found_with_the_keyboard_alone(page: Page, kernels: Kernels) -> None:
     page.goto(kernels.code_of(kernels.spilling))
     expect(page.get_by_role("textbox", name="SASS code")).to_be_visible(timeout=WAIT_MS)

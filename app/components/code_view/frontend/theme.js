@@ -47,5 +47,5 @@ export const CSS = `
 .t-comment { color: light-dark(#48515b, #b3bbc5) } .t-keyword { color: light-dark(#0b4f9e, #9cc4ff) } .t-string { color: light-dark(#8a2f0b, #f2b493) }
 .t-number { color: light-dark(#7a2a6b, #eab0df) } .t-variable { color: light-dark(#1f5b2e, #a6dbae) } .t-type { color: light-dark(#0f5a63, #93d7df) }
 .t-label { color: light-dark(#6b4700, #e8c77e) } .t-meta { color: light-dark(#55527a, #bdbaf0) } .t-atom { color: light-dark(#8c1d3f, #f5a9bf) }
-@media (max-width: 900px) { .panes { flex-direction: column; } .cm-editor { height: 360px; } }
+@media (max-width: 900px) { .panes { flex-direction: column; } .pane { flex: none; } .cm-editor { height: 360px; } }
 `;
