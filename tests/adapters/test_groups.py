@@ -276,16 +276,21 @@ def test_threads_processes_and_forks_keep_each_other_s_files(tmp_path: Path, mon
     """Each rank has eight threads that are served at once, and a child that was forked while one held the lock."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     command = [sys.executable, "-W", "ignore", "-c", _RANK]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": {**os.environ, "TMPDIR": str(tmp_path)}}
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def rank() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+
     with ExitStack() as running:
-        ranks = [running.enter_context(subprocess.Popen(command, **pipes)) for _ in range(4)]
-        paths = [Path(os.fsdecode(path)) for rank in ranks for path in rank.stdout.readline().split()]  # type: ignore[union-attr]
+        ranks = [running.enter_context(rank()) for _ in range(4)]
+        written = [one.stdout.readline() for one in ranks if one.stdout is not None]
+        paths = [Path(path) for line in written for path in line.split()]
         assert len(set(paths)) == 4 * 9
         assert folders.delete_abandoned() == []
         assert [path for path in paths if not path.exists()] == []
         assert len({path.parents[1] for path in paths}) == 8  # one of each process
-        for rank in ranks:
-            rank.communicate(timeout=60)
+        for one in ranks:
+            one.communicate(timeout=60)
     assert [path for path in paths if "forked" not in path.name and path.exists()] == []
 
 
