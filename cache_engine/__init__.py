@@ -56,44 +56,13 @@ The rooms, top to bottom; each imports only from those below it:
   names, and who may change them; forks, signals, the end of a process; version
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from cache_engine._version import __version__
-from cache_engine.errors import (
-    CompileError,
-    CompilerMissing,
-    CorruptEntry,
-    ExtraMissing,
-    GemmCacheError,
-    GpuRequired,
-    InfeasibleConfig,
-    InvalidHardware,
-    InvalidProblem,
-    KeyNotFound,
-    Level,
-    LockTimeout,
-    MirrorDamaged,
-    MirrorError,
-    Misplaced,
-    NotCached,
-    NotHereError,
-    NotPermitted,
-    OutOfDeviceMemory,
-    PackUnusable,
-    RemoteError,
-    SearchStopped,
-    StoreError,
-    StoreUnusable,
-    ToolMissing,
-    TooManyJobs,
-    Truncated,
-    Unproved,
-    Untrusted,
-    UsageError,
-)
+# Not from typing, whose import takes longer than this module. Type checkers take the name as true.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
+    from cache_engine._version import __version__
     from cache_engine.batch.warm import Warmed, problems_of, warm
     from cache_engine.catalogue import ModelShape, model_shapes, table_shapes
     from cache_engine.config import Settings
@@ -109,6 +78,38 @@ if TYPE_CHECKING:
     from cache_engine.engine.serving import CompiledKernel
     from cache_engine.engine.serving.launching import Product
     from cache_engine.engine.tiers import Found, Preloaded
+    from cache_engine.errors import (
+        CompileError,
+        CompilerMissing,
+        CorruptEntry,
+        ExtraMissing,
+        GemmCacheError,
+        GpuRequired,
+        InfeasibleConfig,
+        InvalidHardware,
+        InvalidProblem,
+        KeyNotFound,
+        Level,
+        LockTimeout,
+        MirrorDamaged,
+        MirrorError,
+        Misplaced,
+        NotCached,
+        NotHereError,
+        NotPermitted,
+        OutOfDeviceMemory,
+        PackUnusable,
+        RemoteError,
+        SearchStopped,
+        StoreError,
+        StoreUnusable,
+        ToolMissing,
+        TooManyJobs,
+        Truncated,
+        Unproved,
+        Untrusted,
+        UsageError,
+    )
     from cache_engine.evaluations import Evaluations
     from cache_engine.evaluations.outcomes import Answer
     from cache_engine.evaluator.cost import Evaluation, SearchMode
@@ -274,8 +275,9 @@ __all__ = [
     "write_to_textfile",
 ]
 
-# Where each of these is, except for the errors.
+# Where each of these is.
 _HOMES = {
+    "_version": "__version__",
     "batch.warm": "Warmed problems_of warm",
     "catalogue": "ModelShape model_shapes table_shapes",
     "config": "Settings",
@@ -291,6 +293,10 @@ _HOMES = {
     "engine.serving": "CompiledKernel",
     "engine.serving.launching": "Product",
     "engine.tiers": "Found Preloaded",
+    "errors": "CompileError CompilerMissing CorruptEntry ExtraMissing GemmCacheError GpuRequired InfeasibleConfig "
+    "InvalidHardware InvalidProblem KeyNotFound Level LockTimeout MirrorDamaged MirrorError Misplaced "
+    "NotCached NotHereError NotPermitted OutOfDeviceMemory PackUnusable RemoteError SearchStopped "
+    "StoreError StoreUnusable ToolMissing TooManyJobs Truncated Unproved Untrusted UsageError",
     "evaluations": "Evaluations",
     "evaluations.outcomes": "Answer",
     "evaluator.cost": "Evaluation SearchMode",
@@ -322,8 +328,12 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Imports what is asked for when it is first asked for: entering the package costs next to nothing."""
+    from importlib import import_module
+
+    if name == "errors":
+        return import_module(f"{__name__}.errors")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

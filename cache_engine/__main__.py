@@ -1,23 +1,48 @@
 """``gemm-cache``, which is also ``python -m cache_engine``."""
 
-import signal
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
-def main() -> NoReturn:
-    """Runs the command line and exits with its code. Loads it here, so that Ctrl-C ends that like any other step."""
+def main() -> "NoReturn":
+    """Runs the command line and exits with its code.
+
+    Loads it here, so that Ctrl-C ends that like any other step. Until then this package imports nothing.
+    """
     try:
+        import signal
+
+        takes_ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if takes_ctrl_c:
+            signal.signal(signal.SIGINT, _end_now)
         from cache_engine.cli.main import main as run
 
+        if takes_ctrl_c:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         run()
     except KeyboardInterrupt:  # while it is loaded; or once more, while the first is reported
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)
     finally:
+        import signal
+
         # From here on the interpreter ends, and would print where Ctrl-C interrupts that.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _end_now(*_: object) -> None:
+    """Ends the process, which has done nothing yet. An import may swallow what a handler raises, or print it."""
+    import os
+
+    try:
+        os.write(2, b"error: interrupted\n")
+    finally:
+        os._exit(130)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from cache_engine.adapted.groups import StoredGroup
 from cache_engine.errors import CorruptEntry
-from cache_engine.process import OwnFile, run_at_end
+from cache_engine.process import OwnFile, renew_after_fork, run_at_end
 from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import own_file
 
@@ -28,8 +29,35 @@ LOCK = ".lock"
 GRACE_S = 600.0
 """A folder without a lock, or with an empty one, that is younger is that of a process which is about to lock it."""
 
-_folders: dict[int, tuple[Path, OwnFile]] = {}
-"""By process: a fork must not use that of its parent, which deletes it."""
+
+class _Own:
+    """The folder of this process and what is in it."""
+
+    def __init__(self) -> None:
+        self.renew_after_fork()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: the folder is the parent's, which deletes it."""
+        self.lock = threading.RLock()
+        self.folder: Path | None = None
+        # All that this process made. The folder of a lock that is freed would be deleted while its files are in use.
+        self.held: list[OwnFile] = []
+        self.written: dict[bytes, dict[str, str]] = {}
+
+    def make(self) -> Path:
+        """Makes and locks a folder. Raises ``OSError``."""
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        lock = OwnFile.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        if not try_lock(lock.descriptor):  # this process was stopped for longer than the grace
+            raise BlockingIOError(errno.EAGAIN, "another process deletes it", str(folder))
+        os.write(lock.descriptor, b"locked\n")
+        self.held.append(lock)
+        run_at_end(partial(_delete, folder, os.getpid()))
+        return folder
+
+
+_own = _Own()
 
 
 def own_folder() -> Path:
@@ -38,17 +66,12 @@ def own_folder() -> Path:
     Raises:
         OSError: when it cannot be made.
     """
-    me = os.getpid()
-    held = _folders.get(me)
-    if held is None or not held[0].is_dir():  # what tidies TMPDIR may have deleted the folder of a process that lives
-        delete_abandoned()
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        lock = OwnFile.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
-        try_lock(lock.descriptor)
-        os.write(lock.descriptor, b"locked\n")
-        _folders[me] = folder, lock
-        run_at_end(partial(_delete, folder, me))
-    return _folders[me][0]
+    with _own.lock:
+        # What tidies TMPDIR may have deleted the folder of a process that lives.
+        if _own.folder is None or not _own.folder.is_dir():
+            delete_abandoned()
+            _own.folder = _own.make()
+        return _own.folder
 
 
 def delete_abandoned() -> list[Path]:
@@ -120,19 +143,17 @@ def files_of(stored: StoredGroup) -> dict[str, str]:
         CorruptEntry: when it is no group.
         OSError: when writing fails.
     """
-    of_process = os.getpid(), stored.digest
-    paths = _written.get(of_process)
+    paths = _own.written.get(stored.digest)
     if paths is None or not all(map(os.path.exists, paths.values())):
         # Another thread may write the same meanwhile, into a folder of its own.
-        paths = _written[of_process] = write_files(stored.group.files)
+        paths = _own.written[stored.digest] = write_files(stored.group.files)
     return paths
 
 
 def forget_written() -> None:
     """What is asked for next is written again, as in a process that has just begun."""
-    _written.clear()
+    _own.written.clear()
 
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _numbers = count()
-_written: dict[tuple[int, bytes], dict[str, str]] = {}

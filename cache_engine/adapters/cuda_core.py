@@ -39,14 +39,13 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc] # cuda.core may 
         name = _name(key)
         try:
             stored = None if self._shelf is None else self._shelf.get(_FRAMEWORK, name, _PART)
+            if stored is not None:
+                return stored.group.files[_PART]
         except Exception as error:  # damage, a disk that fails, a format from the future: cuda.core compiles
             _log.warning("a program of cuda.core is compiled again: %s", error)
-            stored = None
-        if stored is None:
-            if len(self._missed_at) < _MOST_COMPILING:
-                self._missed_at[name] = time.perf_counter()
-            raise KeyError(key)
-        return stored.group.files[_PART]
+        if len(self._missed_at) < _MOST_COMPILING:
+            self._missed_at[name] = time.perf_counter()
+        raise KeyError(key)
 
     def __setitem__(self, key: bytes | str, value: bytes | bytearray | memoryview | ObjectCode) -> None:
         """Stores a program. The time since it was missed is that of its compile."""

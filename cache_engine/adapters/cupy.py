@@ -62,11 +62,10 @@ class _Backend:
         """A program as CuPy gave it, every byte checked; ``None`` when it is to be compiled."""
         try:
             stored = self._shelf.get(_FRAMEWORK, name, _PART)
+            if stored is not None:
+                return stored.group.files[_PART]
         except Exception as error:  # damage, a disk that fails, a format from the future: CuPy compiles
             _log.warning("a program of CuPy is compiled again: %s", error)
-            stored = None
-        if stored is not None:
-            return stored.group.files[_PART]
         if len(self._missed_at) < _MOST_COMPILING:
             self._missed_at[name] = time.perf_counter()
         return None

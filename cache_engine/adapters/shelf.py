@@ -20,7 +20,7 @@ from cache_engine.adapted.groups import (
     read_stored,
 )
 from cache_engine.config import Settings
-from cache_engine.errors import CorruptEntry, LockTimeout
+from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.events import CORRUPT, EVICT, PUBLISH
 from cache_engine.process import run_at_end
 from cache_engine.store.disk import DiskStore, open_store
@@ -48,8 +48,9 @@ class Shelf:
             fold=partial(fold_when_long, layout),
             log=DecisionLog(layout),
         )
-        # By the digest of a kernel that was unpacked: when it was made, and microseconds of its compile.
-        self._made: dict[bytes, tuple[float, int]] = {}
+        # By key and digest of a kernel that was unpacked: when it was made, and microseconds of its compile. What the
+        # header says of the key is unproved until then: a file may hold another kernel's bytes under a forged one.
+        self._made: dict[tuple[str, bytes], tuple[float, int]] = {}
         self._housekeeper: Housekeeper | None = None
 
     def get(self, framework: str, name: str, index: str) -> StoredGroup | None:
@@ -64,10 +65,10 @@ class Shelf:
             stored = read_stored(layout, key, trust=layout.trust)
             if stored is None:
                 return None
-            made = self._made.get(stored.digest)
+            made = self._made.get((key, stored.digest))
             if made is None:
                 group = stored.group
-                made = self._made[stored.digest] = group.made_at, round((group.compile_ms or 0.0) * 1e3)
+                made = self._made[key, stored.digest] = group.made_at, round((group.compile_ms or 0.0) * 1e3)
         except CorruptEntry as error:
             self._journal.event(CORRUPT, key=key, detail=str(error))
             raise
@@ -89,7 +90,7 @@ class Shelf:
     def delete(self, framework: str, name: str, index: str) -> bool:
         """Deletes a kernel, unless it is pinned or being cleaned; returns whether it did."""
         layout, key = self._store.layout, group_key(framework, name, index)
-        with suppress(LockTimeout, OSError), file_lock_to_delete(layout.key_lock(key), _LOCK_S):
+        with suppress(OSError, StoreError), file_lock_to_delete(layout.key_lock(key), _LOCK_S):
             freed = 0 if is_pinned(layout, key) else self._store.delete(key)
             if freed:
                 self._journal.event(EVICT, key=key, stored_bytes=freed, detail=f"{framework} deleted it")
@@ -97,9 +98,14 @@ class Shelf:
         return False
 
     def groups(self, framework: str) -> Iterator[Group]:
-        """All readable kernels of a framework."""
+        """All readable kernels of a framework; none where the store cannot be listed, which is a warning in the log."""
         layout = self._store.layout
-        for key in group_keys(layout):
+        try:
+            keys = list(group_keys(layout))
+        except OSError as error:
+            _log.warning("the kernels of %s in the store cannot be listed: %s", framework, error)
+            return
+        for key in keys:
             with suppress(CorruptEntry, UnknownGroup, OSError):
                 group = read_group(layout, key, trust=layout.trust)
                 if group is not None and group.framework == framework:

@@ -72,7 +72,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
                     self._paths |= add_files(self._parts, {filename: content})
                 self._began = time.perf_counter()
                 return self._paths[filename]
-            except OSError as error:
+            except Exception as error:  # a full disk, a TMPDIR that is not there: Triton's directory takes it
                 _log.warning("a part of a kernel of Triton goes to its own directory: %s", error)
         path: str = self._triton_s.put(data, filename, binary=binary)
         return path
@@ -93,7 +93,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
             self._began = time.perf_counter()
             if found is not None:
                 return found
-            if not (knobs.cache.dir and Path(knobs.cache.dir, self._key).is_dir()):
+            if not (knobs.cache.dir and os.path.isdir(os.path.join(knobs.cache.dir, self._key))):
                 return None  # Triton's own manager would make an empty folder
         own: dict[str, str] | None = self._triton_s.get_group(filename)
         return own
@@ -116,7 +116,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
             if files:
                 own = self._triton_s
                 own.put_group(filename, {name: own.put(data, name) for name, data in files.items()})
-        except OSError as error:
+        except Exception as error:  # neither takes it, and the kernel is compiled and works
             _log.warning("a kernel of Triton is not stored: %s", error)
 
     @property

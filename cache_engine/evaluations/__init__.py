@@ -333,7 +333,7 @@ class Evaluations:
             ours = results.load().cache_entries
             is_new = hardware.fingerprint() not in self.fingerprints()
             wanted = [entry for entry in entries if entry.key() not in ours or is_older(ours[entry.key()], entry)]
-            stored, lost = results.merge(wanted)
+            stored, lost = results.merge(wanted, {entry.key() for entry in entries})
             refused += [(key, "it was written, but reading it back gave something else") for key in sorted(lost)]
             if is_new and stored and theirs is not None:
                 results.file.fold(partial(adopt, theirs))

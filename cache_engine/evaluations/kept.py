@@ -90,8 +90,11 @@ class ResultSet:
         self._found[new.key] = entry
         self._unwritten.append(new)
 
-    def merge(self, entries: Iterable[Entry]) -> tuple[set[str], set[str]]:
+    def merge(self, entries: Iterable[Entry], used: Iterable[str]) -> tuple[set[str], set[str]]:
         """Writes results that are new, or of a later model, and reads them back.
+
+        Args:
+            used: keys of results, new or stored, that count as used now, so that pruning leaves them.
 
         Returns:
             The keys of stored results, and of those that differed when read back.
@@ -100,9 +103,12 @@ class ResultSet:
             OSError, StoreError: when the store cannot be written.
         """
         new = {entry.key(): new_result(entry) for entry in entries}
+        usage = Usage(self._now(), dict.fromkeys(used, 0))
         if not new:
+            with suppress(OSError, StoreError):  # as of a read-only store; only when they were used last is lost
+                self.file.append((), usage)
             return set(), set()
-        self.file.append(new.values())
+        self.file.append(new.values(), usage)
         there = self.file.load().cache_entries
         stored = {key for key, one in new.items() if key in there and bytes(there[key]) == one.entry}
         for key in stored:
@@ -186,6 +192,5 @@ def new_result(entry: Entry) -> NewResult:
 
 
 def adopt(theirs: Snapshot, snapshot: Snapshot) -> None:
-    """Copies the statistics and usage of an import into a new, fully imported snapshot."""
+    """Copies the statistics of an import into a new, fully imported snapshot."""
     snapshot.statistics = theirs.statistics
-    snapshot.usage = {key: at for key, at in theirs.usage.items() if key in snapshot.cache_entries}

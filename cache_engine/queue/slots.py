@@ -8,9 +8,11 @@ often.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from cache_engine.errors import LockTimeout
 from cache_engine.logs import fields
@@ -38,16 +40,19 @@ class Slots:
     """
 
     def __init__(self, layout: StoreLayout, count: int, timeout_s: float) -> None:
-        """So many slots; no caller waits longer than the timeout for the queue to move."""
+        """So many slots; no caller waits longer than the timeout while no slot changes hands."""
         self._layout = layout
         self.count = count
         self._timeout_s = timeout_s
+        # When each slot was taken last, and since when this process has seen no other times.
+        self._seen: tuple[tuple[int, ...], float] | None = None
 
     def turn(self, key: CacheKey, priority: Priority, is_wanted: Callable[[], bool] = lambda: True) -> HeldSlot:
         """Holds a slot for the body of a ``with``, after waiting for it; gives the reason if it got no slot.
 
-        A caller never fails for want of a slot: when the queue has not moved for the timeout, or locks do not work, the
-        body runs without.
+        A caller never fails for want of a slot: when this process has seen for the timeout that no slot changes hands,
+        as behind a stopped process, or when locks do not work, the body runs without. The next caller then waits no
+        more, until a slot is free or taken.
 
         Args:
             key: the kernel that the body compiles. The caller holds its lock.
@@ -60,21 +65,22 @@ class Slots:
         return HeldSlot(ticket, lambda: self._wait(ticket, is_wanted), self._timeout_s)
 
     def waiting(self, key: CacheKey, priority: Priority) -> Ticket:
-        """Lends this priority to the compile of a key, in whichever process, for the body of a ``with``."""
+        """Lends this priority to the compile of a key, in whichever process, for the body of a ``with``.
+
+        While no slot changes hands, the time of the wait counts as waiting for a slot too.
+        """
+        self._unmoved_since()
         return Ticket(self._layout, key, priority, State.WAITS)
 
     def _wait(self, ticket: Ticket, is_wanted: Callable[[], bool]) -> Held | None:
         """A slot, when it is this ticket's turn; ``None`` when nothing has moved for too long."""
-        fewest, deadline = None, 0.0
         while True:
             ahead = self._ahead(ticket)
             slot = self._free_slot() if not ahead else None
             if slot is not None:
                 return slot
-            now = time.monotonic()
-            if fewest is None or ahead < fewest:
-                fewest, deadline = ahead, now + self._timeout_s
-            if now >= deadline:
+            # Not how many are ahead: they may have given up.
+            if time.monotonic() - self._unmoved_since() >= self._timeout_s:
                 return None
             if not is_wanted():
                 raise GivenUp
@@ -94,6 +100,14 @@ class Slots:
                 return order.index(mine.name)
             # One that is gone may have had its turn since the look, and a more urgent one may have come: look again.
 
+    def _unmoved_since(self) -> float:
+        """Since when no slot has changed hands, as far as this process has seen."""
+        taken = tuple(_taken_at(self._layout.slot_lock(number)) for number in range(self.count))
+        seen = self._seen
+        if seen is None or seen[0] != taken:
+            seen = self._seen = taken, time.monotonic()
+        return seen[1]
+
     def _free_slot(self) -> Held | None:
         """A slot that is free, locked.
 
@@ -110,10 +124,19 @@ class Slots:
             except OSError as error:
                 failures.append(error)
             else:
+                with suppress(OSError):
+                    os.utime(self._layout.slot_lock(number))  # tells those that wait
                 return slot
         if len(failures) == self.count:
             raise failures[0]
         return None
+
+
+def _taken_at(slot: Path) -> int:
+    """When a slot was last taken, in nanoseconds since 1970; 0 if it never was."""
+    with suppress(OSError):
+        return os.stat(slot).st_mtime_ns
+    return 0
 
 
 class HeldSlot:

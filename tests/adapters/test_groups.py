@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+import subprocess
+import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import msgspec
 import pytest
 import zstandard
 
+from cache_engine.adapted import folders
 from cache_engine.adapted.folders import files_of, own_folder
 from cache_engine.adapted.groups import (
     Group,
@@ -185,8 +189,7 @@ def test_a_group_used_since_the_plan_stays(store: DiskStore) -> None:
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of this process, in one of the test."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("cache_engine.adapted.folders._folders", {})
-    monkeypatch.setattr("cache_engine.adapted.folders._written", {})
+    monkeypatch.setattr(folders, "_own", folders._Own())
     return own_folder()
 
 
@@ -225,6 +228,70 @@ def test_a_fork_has_a_folder_of_its_own(store: DiskStore, own: Path) -> None:
     _, status = os.waitpid(child, 0)
     assert status == 0
     assert all(Path(path).exists() for path in paths.values())
+
+
+_RANK = """
+import os, signal, sys, threading
+from cache_engine.adapted import folders
+
+sys.setswitchinterval(1e-6)
+written, ready = [], threading.Barrier(9)
+
+def serve(number):
+    ready.wait()
+    written.extend(folders.write_files({f"{number}.cubin": b"code"}).values())
+
+threads = [threading.Thread(target=serve, args=(number,)) for number in range(8)]
+for thread in threads:
+    thread.start()
+ready.wait()
+for thread in threads:
+    thread.join()
+forked, forking = threading.Event(), threading.Event()
+
+def hold():
+    with folders._own.lock:
+        forking.set()
+        forked.wait()
+
+threading.Thread(target=hold).start()
+forking.wait()
+reading, writing = os.pipe()
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    os.write(writing, folders.write_files({"forked.cubin": b"code"})["forked.cubin"].encode())
+    signal.alarm(0)
+    sys.stdin.read()
+    os._exit(0)
+os.close(writing)
+forked.set()
+print(*written, os.read(reading, 1000).decode(), flush=True)
+sys.stdin.read()
+os.waitpid(child, 0)
+"""
+
+
+def test_threads_processes_and_forks_keep_each_other_s_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank has eight threads that are served at once, and a child that was forked while one held the lock."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    command = [sys.executable, "-W", "ignore", "-c", _RANK]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def rank() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+
+    with ExitStack() as running:
+        ranks = [running.enter_context(rank()) for _ in range(4)]
+        written = [one.stdout.readline() for one in ranks if one.stdout is not None]
+        paths = [Path(path) for line in written for path in line.split()]
+        assert len(set(paths)) == 4 * 9
+        assert folders.delete_abandoned() == []
+        assert [path for path in paths if not path.exists()] == []
+        assert len({path.parents[1] for path in paths}) == 8  # one of each process
+        for one in ranks:
+            one.communicate(timeout=60)
+    assert [path for path in paths if "forked" not in path.name and path.exists()] == []
 
 
 def test_files_that_something_deletes_are_written_again(store: DiskStore, own: Path) -> None:

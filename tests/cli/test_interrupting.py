@@ -13,28 +13,45 @@ import pytest
 ROOT = Path(__file__).parents[2]
 _RUN = """
 import sys
+from _signal import SIGINT, raise_signal
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == "{name}":
-            raise KeyboardInterrupt
+            sys.meta_path.remove(self)  # once
+            try:
+                raise_signal(SIGINT)
+            except KeyboardInterrupt:
+                if {swallows}:
+                    return
+                raise
 
 sys.meta_path.insert(0, Interrupting())
 from {module} import {function}
 sys.argv = ["gemm-cache", "--store", "/nowhere", "stats"]
 {function}()
 """
+_LOADED = ["typing", "cache_engine.errors", "cache_engine.cli.main", "click"]
 
 
-@pytest.mark.parametrize("name", ["cache_engine.cli.main", "click", "cache_engine.cli.reading.listing"])
-def test_ctrl_c_while_the_command_is_loaded_is_one_line(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "swallows"),
+    [("signal", False), *((name, True) for name in _LOADED), ("cache_engine.cli.reading.listing", False)],
+)
+def test_ctrl_c_while_the_command_is_loaded_is_one_line(name: str, swallows: bool) -> None:
+    """Also where the import swallows what a handler raises, as one with callbacks of weak references does."""
     script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["gemm-cache"]
     module, _, function = script.partition(":")
-    code = _RUN.format(name=name, module=module, function=function)
+    code = _RUN.format(name=name, swallows=swallows, module=module, function=function)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 130
     assert len(done.stderr.split("\n")) <= 3, done.stderr  # click ends the line that ^C is on
     assert done.stderr.lstrip().startswith("error: interrupted")
+
+
+def test_nothing_is_loaded_before_ctrl_c_is_handled() -> None:
+    code = "import sys; before = {*sys.modules}; import cache_engine.__main__; print(*sorted({*sys.modules} - before))"
+    assert _run(code).stdout.split() == ["cache_engine", "cache_engine.__main__"]
 
 
 _AT_THE_END = """

@@ -64,6 +64,21 @@ def test_storing_a_result_prunes_unused_ones_when_cleaning_is_due(tmp_path: Path
     assert time.time() - layout.cleaned.stat().st_mtime < 60
 
 
+def test_an_import_counts_as_a_use_of_new_and_of_stored_results(tmp_path: Path) -> None:
+    """Results of long ago, imported to be used: the next cleaning is minutes away."""
+    theirs, layout = open_store(tmp_path / "theirs"), open_store(tmp_path / "ours")
+    old_results(theirs, 91, count=3)
+    old_results(layout, 91, count=1)
+    with Evaluations(theirs) as results:
+        data = results.export(CHIP.fingerprint())
+    for there, taken in ((layout, 2), (layout, 0), (open_store(tmp_path / "new"), 3)):
+        with Evaluations(there) as results:
+            assert results.import_file(data).taken == taken
+            assert results.plan_pruning() == []
+    with Evaluations(layout, now=lambda: time.time() + 91 * DAY_S) as results:
+        assert len(results.plan_pruning()) == 3
+
+
 def test_results_used_within_90_days_stay_and_off_is_off(tmp_path: Path) -> None:
     layout = open_store(tmp_path)
     old_results(layout, 89)

@@ -83,6 +83,33 @@ def test_a_reader_continues_where_it_stopped_also_when_the_files_change_places(
     assert seen == [f"number {number}" for number in range(50)]
 
 
+@pytest.mark.parametrize("lines", [20, 40, 60])
+def test_a_reader_skips_nothing_when_the_files_change_places_twice_between_its_looks(
+    store: DiskStore, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    """ext4 gives the number of a deleted file to the next one."""
+    monkeypatch.setattr(log, "LONG_BYTES", 1000)
+    reader, seen = DecisionReader(store.layout), []
+    for start in range(0, 6 * lines, lines):
+        for number in range(start, start + lines):
+            append_decisions(store.layout, [_decision(number)])
+        seen += [one.detail for one in reader.new()]
+        assert set(_read(store)) <= set(seen)
+    assert len(seen) == len(set(seen))
+
+
+def test_a_file_that_has_the_number_of_a_deleted_one_is_read_from_its_start(store: DiskStore) -> None:
+    append_decisions(store.layout, [_decision(1)])
+    reader = DecisionReader(store.layout)
+    reader.new()
+    path = store.layout.decisions_log
+    number = path.stat().st_ino
+    path.write_bytes(b"")  # as a new file has it
+    append_decisions(store.layout, [_decision(number) for number in range(2, 9)])
+    assert path.stat().st_ino == number
+    assert [one.detail for one in reader.new()] == [f"number {number}" for number in range(2, 9)]
+
+
 def test_the_size_is_bounded_and_the_latest_stay(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "LONG_BYTES", 2000)
     for number in range(200):

@@ -28,6 +28,7 @@ from cache_engine.store.publish import publish_file
 LONG_BYTES = 4 * 1024**2
 _MOST_BYTES = 16 * LONG_BYTES  # more, and it is not a log of ours
 _MOST_WAITING = 10_000
+_CHECKSUM_BYTES = 17  # of a line, with the newline before it
 _APPEND_TIMEOUT_S, _MEND_TIMEOUT_S = 1.0, 30.0
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
@@ -107,7 +108,7 @@ class DecisionReader:
     def __init__(self, layout: StoreLayout) -> None:
         """Reads nothing yet."""
         self._layout = layout
-        self._read: dict[int, int] = {}  # positions, by inode
+        self._read: dict[tuple[int, bytes], int] = {}  # positions, by inode and checksum of the first line
         self.damaged = 0
 
     def new(self) -> list[Decision]:
@@ -115,22 +116,24 @@ class DecisionReader:
         found: list[Decision] = []
         is_whole = False
         while not is_whole:  # else the files changed places meanwhile
-            older = _inode(self._layout.older_decisions_log)
+            older = _identity(self._layout.older_decisions_log)
             for path in (self._layout.older_decisions_log, self._layout.decisions_log):
                 with suppress(OSError, CorruptEntry):
                     found += self._more(path)
-            is_whole = older == _inode(self._layout.older_decisions_log)
+            is_whole = older == _identity(self._layout.older_decisions_log)
         return found
 
     def _more(self, path: Path) -> list[Decision]:
         with os.fdopen(open_file(path, trust=self._layout.trust or None), "rb") as file:
             status = os.fstat(file.fileno())
-            position = self._read.get(status.st_ino, 0)
-            file.seek(position if position <= status.st_size else 0)  # a file that has the number of a deleted one
+            # A file system may give the inode of a deleted file to the next one.
+            identity = status.st_ino, file.read(_CHECKSUM_BYTES)
+            position = self._read.get(identity, 0)
+            file.seek(position if position <= status.st_size else 0)
             data = file.read(_MOST_BYTES)
             # A process may still be writing the last line.
             whole = data.rfind(b"\n") + 1
-            self._read[status.st_ino] = file.tell() - len(data) + whole
+            self._read[identity] = file.tell() - len(data) + whole
         lines = list(_lines(data[:whole], status.st_mtime))
         self.damaged += lines.count(None)
         return [line for line in lines if line is not None]
@@ -177,10 +180,12 @@ def mend_decisions(layout: StoreLayout, path: Path) -> None:
             publish_file(layout.temp, str(path), data, durable=True)
 
 
-def _inode(path: Path) -> int:
+def _identity(path: Path) -> tuple[int, int]:
+    """Changes when the file is replaced, also by one with the same inode."""
     with suppress(OSError):
-        return path.stat().st_ino
-    return 0
+        status = path.stat()
+        return status.st_ino, status.st_ctime_ns
+    return 0, 0
 
 
 def _line(text: bytes) -> bytes:
