@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ from app.presenters.store.overview import (
     TROUBLE,
     Check,
     Period,
+    disk_check,
     event_table,
     gpu_check,
     health,
@@ -91,6 +93,7 @@ def checks(in_queue: QueueState) -> list[Check]:
         limits_check(row, settings.max_entries, settings.max_bytes, settings.cleanup_interval_h),
         *filter(None, [remote_check(row, events, settings, now)]),
         queue_check(in_queue),
+        disk_check(shutil.disk_usage(cache.layout.root).free),
         gpu_check(gpu()),
     ]
 

@@ -31,6 +31,7 @@ from cache_engine.store.disk import open_store
 from cache_engine.store.pack import Pack, find_packs
 from cache_engine.trust.signers import TrustedSigners, named_by
 from cache_engine.units import counted, human_bytes, printable
+from cache_engine.upkeep.plan import NO_FREE_BYTES
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
@@ -170,7 +171,8 @@ def _store(settings: Settings) -> Iterator[CheckRow]:
     free = shutil.disk_usage(layout.root).free
     enough = free > settings.max_bytes
     advice = "" if enough else f", less than max_bytes allows the store to take ({human_bytes(settings.max_bytes)})"
-    yield _check("free disk", OK if enough else NOTE, f"{human_bytes(free)}{advice}")
+    state = PROBLEM if free < NO_FREE_BYTES else OK if enough else NOTE
+    yield _check("free disk", state, f"{human_bytes(free)}{advice}")
 
 
 def _future_store(directory: Path) -> CheckRow:

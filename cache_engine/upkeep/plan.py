@@ -25,6 +25,9 @@ DAY_S = 86_400.0
 # A store is far above a limit if it exceeds it by this share or this number of entries, whichever is more.
 SLACK_SHARE, SLACK_ENTRIES = 0.025, 5
 
+LITTLE_FREE_BYTES, NO_FREE_BYTES = 1 << 30, 16 << 20
+"""Free space of a disk that is little, and none: a kernel takes some 0.1 MB, the index and the journal some MB."""
+
 
 @dataclass(frozen=True, slots=True)
 class EntryFacts:

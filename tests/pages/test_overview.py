@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from app.presenters.store.overview import (
     LOOK,
     PLAIN,
     TROUBLE,
+    disk_check,
     gpu_check,
     health,
     queue_check,
@@ -176,6 +178,22 @@ def test_each_error_is_shown_where_it_belongs(trouble: dict[str, int], about: st
     assert (found.about, found.state) == (about, state)
     assert words in found.words
     assert found.cause == ("disk full" if about == "Writes" else "")
+
+
+@pytest.mark.parametrize(
+    ("free", "state"),
+    [(0, TROUBLE), ((16 << 20) - 1, TROUBLE), (16 << 20, LOOK), ((1 << 30) - 1, LOOK), (1 << 30, FINE)],
+)
+def test_a_full_disk_is_no_good_health(free: int, state: str) -> None:
+    check = disk_check(free)
+    assert (check.state, " free." in check.words) == (state, True)
+
+
+def test_a_page_on_a_full_disk_says_so(open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(compiled_store)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
+    shown = sound(open_page(compiled_store, "overview"))
+    assert any("0 B free. Kernels that do not fit" in warning.value for warning in shown.warning)
 
 
 def test_without_a_gpu_the_reason_is_shown_and_is_not_an_error() -> None:

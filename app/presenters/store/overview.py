@@ -35,6 +35,7 @@ from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.queue.tickets import Priority, QueueState
 from cache_engine.store.journal.spans import distributions
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
+from cache_engine.upkeep.plan import LITTLE_FREE_BYTES, NO_FREE_BYTES
 
 LATELY_S = 7 * 86_400
 FINE, LOOK, TROUBLE, PLAIN = "Fine", "Look", "Trouble", "None"
@@ -117,6 +118,14 @@ def limits_check(row: Row, max_entries: int, max_bytes: int, interval_h: float) 
         else "Automatic cleanup is off."
     )
     return Check("Limits", LOOK, f"Over the limit: {'; '.join(words)}. {when}", action=CLEANUP)
+
+
+def disk_check(free_bytes: int) -> Check:
+    """Whether the disk of the store has room: below ``LITTLE_FREE_BYTES`` it soon has none."""
+    if free_bytes >= LITTLE_FREE_BYTES:
+        return Check("Disk", FINE, f"{human_bytes(free_bytes)} free.")
+    words = f"{human_bytes(free_bytes)} free. Kernels that do not fit are compiled and served, and not stored."
+    return Check("Disk", TROUBLE if free_bytes < NO_FREE_BYTES else LOOK, words, action=CLEANUP)
 
 
 def gpu_check(device: DeviceFingerprint | str) -> Check:
