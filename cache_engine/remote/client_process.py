@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from cache_engine.errors import CorruptEntry, ExtraMissing, GemmCacheError, RemoteError, UsageError
 from cache_engine.process import renew_after_fork
@@ -35,8 +35,9 @@ QUIET_S, LIST_S, MOST_LISTED = 60, 600, 1_000_000
 """Of a listing: seconds without a name and in all, and names."""
 START_S, STUCK_S = 30.0, 30.0
 """Seconds until the client is imported; and since its last answer, when a request is late, to be replaced."""
+_END_S = 1.0  # seconds for a process to end that is killed; one that waits for a network file system may not
 _MOST_TEXT = 8 * 2**20
-_AT_ONCE = 2**18  # bytes: what is sent with one call
+_AT_ONCE = 2**16  # bytes: what is sent with one call
 _HEAD = struct.Struct("<IQ")
 _ERRORS: dict[str, type[GemmCacheError]] = {
     kind.__name__: kind for kind in (CorruptEntry, ExtraMissing, RemoteError, UsageError)
@@ -49,29 +50,68 @@ main(int(sys.argv[1]))
 """
 
 
-def send(connection: socket.socket, text: object, data: bytes = b"") -> None:
-    """Sends a frame."""
-    encoded = json.dumps(text).encode()
-    head = _HEAD.pack(len(encoded), len(data)) + encoded
-    if len(data) > _AT_ONCE:
-        connection.sendall(head)
-        connection.sendall(data)
-    else:
-        connection.sendall(head + data)
+class Frames:
+    """One end of a socket pair."""
 
+    def __init__(self, ours: socket.socket) -> None:
+        """Owns the socket."""
+        self._socket, self._rest = ours, bytearray()
+        self._limit = -1.0
 
-def receive(stream: BinaryIO, most_bytes: int) -> tuple[Any, bytes]:
-    """The text and the bytes of the next frame. Raises ``EOFError`` where there is none, or it is too long."""
-    head = stream.read(_HEAD.size)
-    if len(head) < _HEAD.size:
-        raise EOFError
-    text_bytes, data_bytes = _HEAD.unpack(head)
-    if text_bytes > _MOST_TEXT or data_bytes > most_bytes:
-        raise EOFError
-    text, data = stream.read(text_bytes), stream.read(data_bytes)
-    if len(text) + len(data) < text_bytes + data_bytes:
-        raise EOFError
-    return json.loads(text), data
+    def limit(self, seconds: float) -> None:
+        """Limits each wait; the system does that, as Python would ask it before each call.
+
+        ``send`` and ``receive`` then raise ``BlockingIOError``.
+        """
+        if seconds != self._limit:
+            self._limit, microseconds = seconds, max(1, round(seconds * 1e6))
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                self._socket.setsockopt(
+                    socket.SOL_SOCKET, option, struct.pack("@ll", microseconds // 10**6, microseconds % 10**6)
+                )
+
+    def send(self, text: object, data: bytes = b"") -> None:
+        """Sends a frame."""
+        encoded = json.dumps(text).encode()
+        head = _HEAD.pack(len(encoded), len(data)) + encoded
+        if len(data) > _AT_ONCE:
+            self._socket.sendall(head)
+            self._socket.sendall(data)
+        else:
+            self._socket.sendall(head + data)
+
+    def receive(self, most_bytes: int) -> tuple[Any, bytes]:
+        """The text and the bytes of the next frame. Raises ``EOFError`` where there is none, or it is too long."""
+        self._fill(_HEAD.size)
+        text_bytes, data_bytes = _HEAD.unpack_from(self._rest)
+        if text_bytes > _MOST_TEXT or data_bytes > most_bytes:
+            raise EOFError
+        data_at = _HEAD.size + text_bytes
+        end = data_at + data_bytes
+        self._fill(end)
+        text, data = json.loads(self._rest[_HEAD.size : data_at]), bytes(self._rest[data_at:end])
+        del self._rest[:end]
+        return text, data
+
+    def _fill(self, size: int) -> None:
+        while len(self._rest) < size:
+            some = self._socket.recv(_AT_ONCE)
+            if not some:
+                raise EOFError
+            self._rest += some
+
+    def send_end(self, theirs: socket.socket) -> None:
+        """Sends a socket."""
+        socket.send_fds(self._socket, [b"\0"], [theirs.fileno()])
+
+    def receive_end(self) -> socket.socket | None:
+        """The socket that comes next, or ``None`` at the end."""
+        descriptors = socket.recv_fds(self._socket, 1, 1)[1]
+        return socket.socket(fileno=descriptors[0]) if descriptors else None
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._socket.close()
 
 
 class ClientProcess:
@@ -135,40 +175,46 @@ class ClientProcess:
     def _ask(self, question: dict[str, Any], data: bytes = b"", *, most_bytes: int = 0) -> tuple[Any, bytes]:
         running = self._ready()
         with self._failures(running), running.connection() as connection:
-            connection.send(question, data, self._limit_s)
+            connection.limit(self._limit_s)
+            connection.send(question, data)
             answer, found = connection.receive(most_bytes)
             running.answered_at = time.monotonic()
         if isinstance(answer, dict):
             _raise(answer)
         return answer, found
 
-    def _listed(self, question: dict[str, Any], on_some: Callable[[int], None]) -> Iterator[tuple[Any, ...]]:
-        running, left, until, first = self._ready(), MOST_LISTED, time.monotonic() + LIST_S, None
-        endless = f"{self._name} does not come to an end of its list"
+    def _listed(self, question: dict[str, Any], on_some: Callable[[int], None]) -> Iterator[list[Any]]:
+        left, first, endless = MOST_LISTED, None, f"{self._name} does not come to an end of its list"
+        for batch in self._batches(question, endless):
+            left -= len(batch)
+            if left < 0:
+                raise RemoteError(
+                    f"{self._name} lists more than {MOST_LISTED:,} objects; split it into several remotes"
+                )
+            for item in batch:
+                if item[0] == first:
+                    raise RemoteError(f"{endless}: it begins again")
+                first = first or item[0]
+                yield item
+            on_some(len(batch))
+
+    def _batches(self, question: dict[str, Any], endless: str) -> Iterator[list[Any]]:
+        running, until = self._ready(), time.monotonic() + LIST_S
         with self._failures(running, endless), running.connection() as connection:
-            connection.send(question, b"", QUIET_S)
+            connection.limit(QUIET_S)
+            connection.send(question)
             while batch := connection.receive(0)[0]:
                 if isinstance(batch, dict):
                     _raise(batch)
-                left -= len(batch)
-                if left < 0:
-                    raise RemoteError(
-                        f"{self._name} lists more than {MOST_LISTED:,} objects; split it into several remotes"
-                    )
-                for item in batch:
-                    if item[0] == first:
-                        raise RemoteError(f"{endless}: it begins again")
-                    first = first or item[0]
-                    yield tuple(item)
-                on_some(len(batch))
-                connection.wait(min(QUIET_S, until - time.monotonic()))
+                yield batch
+                connection.limit(min(QUIET_S, until - time.monotonic()))
 
     @contextmanager
     def _failures(self, running: _Running, late: str = "") -> Iterator[None]:
         """Says what failed, and ends a process that is of no more use."""
         try:
             yield
-        except TimeoutError:
+        except BlockingIOError:
             # A request that is late goes on in the process: it may have to get credentials, for the next one.
             if late or time.monotonic() - running.answered_at > STUCK_S:
                 self._end(running)
@@ -206,8 +252,8 @@ class _Running:
 
     def __init__(self, setup: dict[str, Any]) -> None:
         """Starts it, and waits until it is ready."""
-        self._control, theirs = socket.socketpair()
-        self._idle: list[_Connection] = []
+        ours, theirs = socket.socketpair()
+        self._control, self._idle = Frames(ours), list[Frames]()
         try:
             with theirs:
                 self.number = _spawned(theirs.fileno())
@@ -215,14 +261,12 @@ class _Running:
             self._control.close()
             raise
         self._status = 0
-        self._ending = weakref.finalize(self, _end, self.number, self._control)
+        self._ending = weakref.finalize(self, _end, self.number, self._control, self._idle)
         self._ending.atexit = False  # what is still sent then needs it, and the system closes its socket
         try:
-            self._control.settimeout(START_S)
-            send(self._control, setup)
-            with self._control.makefile("rb") as stream:
-                answer, _ = receive(stream, 0)
-            if answer:
+            self._control.limit(START_S)
+            self._control.send(setup)
+            if answer := self._control.receive(0)[0]:
                 _raise(answer)
         except BaseException:
             self.end()
@@ -230,15 +274,15 @@ class _Running:
         self.answered_at = time.monotonic()
 
     @contextmanager
-    def connection(self) -> Iterator[_Connection]:
+    def connection(self) -> Iterator[Frames]:
         """A connection for one thread; closed unless all is well, as an answer may still come."""
         try:
             connection = self._idle.pop()
         except IndexError:
             ours, theirs = socket.socketpair()
-            connection = _Connection(ours)
+            connection = Frames(ours)
             with theirs:
-                socket.send_fds(self._control, [b"\0"], [theirs.fileno()])
+                self._control.send_end(theirs)
         try:
             yield connection
         except BaseException:
@@ -250,40 +294,12 @@ class _Running:
         """Ends it; returns its status, as ``subprocess`` does."""
         if self._ending.alive:
             self._status = self._ending()
-        self._close()
         return self._status
 
     def leave(self) -> None:
         """In a forked child: releases what would hold the process when the parent ends."""
         self._ending.detach()
-        self._control.close()
-        self._close()
-
-    def _close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
-
-
-class _Connection:
-    """One thread's way to the process."""
-
-    def __init__(self, ours: socket.socket) -> None:
-        self._socket, self._stream = ours, ours.makefile("rb")
-
-    def send(self, question: object, data: bytes, limit_s: float) -> None:
-        self._socket.settimeout(limit_s)
-        send(self._socket, question, data)
-
-    def wait(self, limit_s: float) -> None:
-        """Sets how long the next frame is waited for."""
-        self._socket.settimeout(max(0.001, limit_s))
-
-    def receive(self, most_bytes: int) -> tuple[Any, bytes]:
-        return receive(self._stream, most_bytes)
-
-    def close(self) -> None:
-        self._stream.close()
-        self._socket.close()
+        _close(self._control, self._idle)
 
 
 def _spawned(number: int) -> int:
@@ -296,20 +312,31 @@ def _spawned(number: int) -> int:
     # In a separate session, so that Ctrl-C reaches only the caller.
     process = subprocess.Popen(
         command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=(number,), env=environment,
-        start_new_session=True,
+        process_group=0,
     )  # fmt: skip
     process.returncode = 0  # else it warns that no one waits
     return process.pid
 
 
-def _end(process: int, control: socket.socket) -> int:
+def _end(process: int, control: Frames, idle: list[Frames]) -> int:
     """Ends a process; returns its status: that of its own end, if it was ending."""
-    control.close()
+    _close(control, idle)
+    until = time.monotonic() + _END_S
     with suppress(ChildProcessError):  # the program waits for all children itself
-        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if not ended:
             os.kill(process, signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        while not ended and time.monotonic() < until:
+            time.sleep(0.001)
+            ended, status = os.waitpid(process, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if ended else -signal.SIGKILL
     return 0
+
+
+def _close(control: Frames, idle: list[Frames]) -> None:
+    control.close()
+    while idle:
+        idle.pop().close()
 
 
 def _raise(answer: dict[str, str]) -> NoReturn:

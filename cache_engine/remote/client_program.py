@@ -7,15 +7,14 @@ import resource
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from cache_engine.errors import GemmCacheError
 from cache_engine.remote import key_value, objects
 from cache_engine.remote.base import Patience, Remote, said
-from cache_engine.remote.client_process import MEMORY_BYTES, receive, send
-from cache_engine.remote.entries import MOST_BYTES
+from cache_engine.remote.client_process import MEMORY_BYTES, Frames
 
 _MOST_NAME, _MOST_NAMES = 1024, 500
 """Characters of a listed name, more than S3 allows and than an entry has; names of a frame."""
@@ -24,18 +23,17 @@ _MOST_NAME, _MOST_NAMES = 1024, 500
 def main(descriptor: int) -> None:
     """Serves the connections that come over a socket, until its other end is closed."""
     _bind()
-    control = socket.socket(fileno=descriptor)
-    setup, _ = receive(control.makefile("rb"), 0)
+    control = Frames(socket.socket(fileno=descriptor))
+    setup, _ = control.receive(0)
     try:
         remote = _client(setup["url"], Patience(**setup["patience"]), setup["options"])
     except BaseException as error:  # pyo3's panic is not an Exception
-        send(control, _failure(error))
+        control.send(_failure(error))
         return
-    send(control, {})
+    control.send({})
     threading.stack_size(2**20)
-    while descriptors := socket.recv_fds(control, 1, 1)[1]:
-        connection = socket.socket(fileno=descriptors[0])
-        threading.Thread(target=_serve, args=(remote, connection), daemon=True).start()
+    while connection := control.receive_end():
+        threading.Thread(target=_serve, args=(remote, Frames(connection)), daemon=True).start()
     os._exit(0)  # also while a client hangs
 
 
@@ -55,17 +53,15 @@ def _client(url: str, patience: Patience, options: dict[str, Any]) -> Remote:
     return objects.Objects(url, patience, **options)
 
 
-def _serve(remote: Remote, connection: socket.socket) -> None:
+def _serve(remote: Remote, connection: Frames) -> None:
     """Answers the questions of one thread, until it closes the connection."""
-    with connection, suppress(OSError, EOFError):
-        stream = connection.makefile("rb")
+    with closing(connection), suppress(OSError, EOFError):
         while True:
-            question, data = receive(stream, MOST_BYTES)
-            answer, found = _answer(remote, question, data, connection)
-            send(connection, answer, found)
+            question, data = connection.receive(MEMORY_BYTES)
+            connection.send(*_answer(remote, question, data, connection))
 
 
-def _answer(remote: Remote, question: dict[str, Any], data: bytes, connection: socket.socket) -> tuple[Any, bytes]:
+def _answer(remote: Remote, question: dict[str, Any], data: bytes, connection: Frames) -> tuple[Any, bytes]:
     verb, name = question["do"], question["name"]
     try:
         if verb == "get":
@@ -84,13 +80,13 @@ def _answer(remote: Remote, question: dict[str, Any], data: bytes, connection: s
     return [], b""
 
 
-def _list(listing: Callable[..., Any], folder: str, connection: socket.socket) -> None:
+def _list(listing: Callable[..., Any], folder: str, connection: Frames) -> None:
     """Sends what is listed; an empty frame, which the caller sends, is the end."""
     some: list[Any] = []
 
     def flush(_: int = 0) -> None:
         if some:
-            send(connection, some)
+            connection.send(some)
             some.clear()
 
     for name, *rest in listing(folder, flush):

@@ -20,7 +20,7 @@ from cache_engine.store.codec import MAX_RECORD_BYTES
 FORMAT = 1
 FOLDER = f"gemm-cache/{FORMAT}"
 MOST_BYTES = 4 * 1024**2
-"""Of an object, eighty times the largest seen; one with more is not read. Eight are in memory at once."""
+"""Of an object, forty times the largest seen; one with more is not read. Eight are in memory at once."""
 _HEADER = struct.Struct("<8sHHIQ")
 _MAGIC = b"GEMMRMTE"
 _NAME = re.compile(rf"{FOLDER}/[0-9a-f]{{2}}/([0-9a-f]{{64}})")
