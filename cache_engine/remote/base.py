@@ -19,11 +19,16 @@ class Patience:
     request_s: float
     tries: int
 
+    @property
+    def limit_s(self) -> float:
+        """The longest that an answer is waited for; the client gives up first, and says why."""
+        return self.tries * self.request_s + 0.1
+
 
 COMMAND = Patience(connect_s=2, request_s=20, tries=3)
 """Of commands that a person or a script waits for."""
 LOOKUP = Patience(connect_s=0.9, request_s=0.9, tries=1)
-"""Of lookups, which wait a second: so the client gives up first, and says why."""
+"""Of lookups, which wait a second."""
 
 
 class Remote(Protocol):

@@ -82,8 +82,7 @@ def verify(
             data = remote.get(name_of(key), MOST_BYTES)
             if data is None:
                 return None  # deleted since it was listed
-            record_data, blob_data = unpacked(key, data)
-            prove(record_data)
+            record_data, blob_data = unpacked(key, data, prove)
             record, cubin = checked(key, record_data, blob_data)
         except (StoreError, UnknownFormat) as error:
             return Refused(key, str(error))

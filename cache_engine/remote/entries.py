@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.key import CacheKey
-from cache_engine.store.codec import MAX_RAW_BYTES, MAX_RECORD_BYTES
+from cache_engine.store.codec import MAX_RECORD_BYTES
 
 FORMAT = 1
 FOLDER = f"gemm-cache/{FORMAT}"
-MOST_BYTES = MAX_RAW_BYTES + MAX_RECORD_BYTES
-"""Of an object; one with more is not read."""
+MOST_BYTES = 4 * 1024**2
+"""Of an object, forty times the largest seen; one with more is not read. Eight are in memory at once."""
 _HEADER = struct.Struct("<8sHHIQ")
 _MAGIC = b"GEMMRMTE"
 _NAME = re.compile(rf"{FOLDER}/[0-9a-f]{{2}}/([0-9a-f]{{64}})")
@@ -42,8 +43,11 @@ def packed(record_data: bytes, blob_data: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, FORMAT, 0, len(record_data), len(blob_data)) + record_data + blob_data
 
 
-def unpacked(key: CacheKey, data: bytes) -> tuple[bytes, bytes]:
+def unpacked(key: CacheKey, data: bytes, prove: Callable[[bytes], None] = lambda _: None) -> tuple[bytes, bytes]:
     """The record and the blob in an object. They are not checked further.
+
+    Args:
+        prove: called with the record, before the memory of a blob is taken; raises where no trusted signer signed it.
 
     Raises:
         CorruptEntry: when it is none.
@@ -56,4 +60,6 @@ def unpacked(key: CacheKey, data: bytes) -> tuple[bytes, bytes]:
     end = _HEADER.size + record_bytes
     if record_bytes > MAX_RECORD_BYTES or end + blob_bytes != len(data):
         raise CorruptEntry(f"the object of {key[:12]} is damaged or cut short")
-    return data[_HEADER.size : end], data[end:]
+    record_data = data[_HEADER.size : end]
+    prove(record_data)
+    return record_data, data[end:]

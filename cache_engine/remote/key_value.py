@@ -1,30 +1,25 @@
 """Bytes by name in Redis or Valkey.
 
-By itself the client waits many times as long as it is given, and for ever where a server sends a byte now and then; and
-it takes as much as a server sends. Here a request ends in time and takes no more than it asked for.
+The client waits for ever where a server sends a byte now and then, and takes as much as a server sends; only
+``client_process`` bounds that.
 """
 
 from __future__ import annotations
 
 import os
-import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 from urllib.parse import urlsplit
 
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from cache_engine.extras import needing
 from cache_engine.remote.base import COMMAND, Patience, said
-from cache_engine.remote.entries import MOST_BYTES
 from cache_engine.units import human_bytes, printable
 
 KINDS = ("redis://", "rediss://")
 PASSWORD = "REDISCLI_AUTH"  # noqa: S105
 """The environment variable with the password, as of ``redis-cli``."""
 _AT_A_TIME = 500  # names of a list
-_BESIDES = 1024**2  # bytes of an answer that are no data
 
 
 class KeyValue:
@@ -55,7 +50,7 @@ class KeyValue:
         if parts.password:
             raise UsageError(f"a password in a URL is shown and logged; give it in {PASSWORD}, as for redis-cli")
         self.url = url
-        pool = redis.ConnectionPool.from_url(
+        self._client = redis.Redis.from_url(
             url,
             password=os.environ.get(PASSWORD) or None,
             protocol=2,
@@ -63,9 +58,6 @@ class KeyValue:
             socket_timeout=patience.request_s,
             retry=Retry(NoBackoff(), patience.tries - 1),
         )
-        # Of the class that the URL asks for, with TLS or without.
-        pool.connection_class = _limited(pool.connection_class, patience.request_s)
-        self._client = redis.Redis(connection_pool=pool)
 
     def get(self, name: str, most_bytes: int) -> bytes | None:
         """As of ``Remote``."""
@@ -130,48 +122,3 @@ class KeyValue:
 
     def _named(self, name: str) -> str:
         return f"{printable(name[:200])} of {printable(self.url)}"
-
-
-class _LimitedSocket:
-    """A socket whose reads since the last request end in time, and are of no more bytes than any answer may have."""
-
-    def __init__(self, inner: socket.socket, seconds: float) -> None:
-        self._inner, self._seconds = inner, seconds
-        self.begin()
-
-    def begin(self) -> None:
-        """A request starts."""
-        self._ends_at, self._left = time.monotonic() + self._seconds, MOST_BYTES + _BESIDES
-
-    def recv(self, size: int, *flags: int) -> bytes:
-        """As of a socket."""
-        if self._inner.gettimeout() != 0:  # it may only look whether there is something
-            left_s = self._ends_at - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError("the answer has no end")
-            self._inner.settimeout(left_s)
-        data = self._inner.recv(size, *flags)
-        self._left -= len(data)
-        if self._left < 0:
-            raise ConnectionError("it answers with more than was asked for")
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        """The rest is the socket's own."""
-        return getattr(self._inner, name)
-
-
-def _limited(kind: type[Any], seconds: float) -> type[Any]:
-    """A class of connections with such sockets."""
-
-    class Limited(kind):  # type: ignore[misc]  # a class of the client's
-        def _connect(self) -> Any:
-            return _LimitedSocket(super()._connect(), seconds)
-
-        def send_packed_command(self, *arguments: Any, **options: Any) -> Any:
-            limited = self._get_socket()
-            if limited is not None:
-                limited.begin()
-            return super().send_packed_command(*arguments, **options)
-
-    return Limited

@@ -172,8 +172,7 @@ def pull(
                 refused.append(data)
                 continue
             try:
-                record_data, blob_data = unpacked(key, data)
-                prove(record_data)
+                record_data, blob_data = unpacked(key, data, prove)
                 if admit(store, key, record_data, blob_data, dry_run=dry_run):
                     taken, taken_bytes = taken + 1, taken_bytes + len(record_data) + len(blob_data)
                 else:

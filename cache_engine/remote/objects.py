@@ -1,22 +1,17 @@
 """Bytes by name in a place that others can reach: S3, Google Cloud Storage, Azure, or a directory; through obstore.
 
-Every request has a time limit, since obstore's own defaults wait up to three minutes for a server that is down. So has
-a listing as a whole: where a server says of each empty page that there are more, obstore asks for ever, and Ctrl-C does
-not end that. obstore hangs for ever in a process whose parent had used it before the fork, so such a process gets an
-error.
+Every request has a time limit, since obstore's own defaults wait up to three minutes for a server that is down. Only
+``client_process`` bounds the rest: obstore reads the bodies of errors whole, aborts the process where memory runs out,
+lists for ever where a server says of each empty page that there are more, and hangs for ever after a fork.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from queue import SimpleQueue
-from threading import Event, Thread
-from typing import Any, ClassVar
+from typing import Any
 
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from cache_engine.extras import needing
@@ -24,20 +19,6 @@ from cache_engine.remote.base import COMMAND, Patience, said, without_query
 from cache_engine.units import human_bytes, printable
 
 KINDS = ("s3://", "gs://", "az://", "file://")
-QUIET_S, LIST_S, MOST_LISTED = 60, 600, 1_000_000
-"""Of a listing: seconds without a name and in all, and names."""
-
-
-class _FirstUse:
-    """The process that used obstore first; a fork of it must not."""
-
-    process: ClassVar[int] = 0
-
-    @classmethod
-    def is_here(cls) -> bool:
-        """Whether this process may use it; from then on no fork of it may."""
-        cls.process = cls.process or os.getpid()
-        return cls.process == os.getpid()
 
 
 class Objects:
@@ -95,18 +76,11 @@ class Objects:
                 found = obstore.get(self._store, name)
             except FileNotFoundError:
                 return None
-            if self._is_directory and found.meta["size"] <= most_bytes:
-                return bytes(found.bytes())  # in a quarter of the time
-            data = bytearray()
-            # Not all at once: what a server says of the size need not be so. obstore would hold a body without an end
-            # that comes with a length. To ask for a chunk after the last costs as much as the last.
-            for chunk in found.stream():
-                data += chunk
-                if len(data) > most_bytes:
-                    raise CorruptEntry(f"{self._named(name)} has more than {human_bytes(most_bytes)}")
-                if len(data) == found.meta["size"]:
-                    break
-            return bytes(data)
+            size = found.meta["size"]
+            data = b"" if size > most_bytes else bytes(found.bytes())
+        if max(size, len(data)) > most_bytes:  # the size that a server says need not be so
+            raise CorruptEntry(f"{self._named(name)} has more than {human_bytes(most_bytes)}")
+        return data
 
     def create(self, name: str, data: bytes) -> bool:
         """Stores an object; ``False`` where there is one of this name, which stays as it is.
@@ -162,66 +136,18 @@ class Objects:
             self.delete(name)
 
     def _listed(self, folder: str, on_some: Callable[[int], None]) -> Iterator[tuple[str, int, float]]:
-        left, first = MOST_LISTED, None
-        with self._asking("list", folder):
-            for batch in self._batches(folder):
-                left -= len(batch)
-                if left < 0:
-                    raise RemoteError(
-                        f"{self._name} lists more than {MOST_LISTED:,} objects; split it into several remotes"
-                    )
-                for item in batch:
-                    if item["path"] == first:
-                        raise RemoteError(f"{self._name} does not come to an end of its list: it begins again")
-                    first = first or item["path"]
-                    yield str(item["path"]), int(item["size"]), float(item["last_modified"].timestamp())
-                on_some(len(batch))
-
-    def _batches(self, folder: str) -> Iterator[Any]:
-        """What ``obstore.list`` yields, by a thread that ends in time, so that the caller can be interrupted."""
-        import asyncio  # no lookup lists
-
         import obstore
 
-        found: SimpleQueue[Any] = SimpleQueue()
-        is_wanted, until = Event(), time.monotonic() + LIST_S
-        is_wanted.set()
-
-        async def listed() -> None:
-            stream: Any = obstore.list(self._store, prefix=folder)
-            while is_wanted.is_set():
-                left_s = until - time.monotonic()
-                batch = await asyncio.wait_for(anext(stream, None), max(0.0, min(QUIET_S, left_s)))
-                found.put(batch)
-                if batch is None:
-                    return
-
-        def listing() -> None:
-            try:
-                asyncio.run(listed())
-            except BaseException as error:  # pyo3's panic is not an Exception
-                found.put(error)
-
-        Thread(target=listing, name="gemm-cache-listing", daemon=True).start()
-        try:
-            while (batch := found.get()) is not None:
-                if isinstance(batch, TimeoutError):
-                    raise RemoteError(f"{self._name} does not come to an end of its list") from batch
-                if isinstance(batch, BaseException):
-                    raise batch
-                yield batch
-        finally:
-            is_wanted.clear()
+        with self._asking("list", folder):
+            for batch in obstore.list(self._store, prefix=folder):
+                for item in batch:
+                    yield str(item["path"]), int(item["size"]), float(item["last_modified"].timestamp())
+                on_some(len(batch))
 
     @contextmanager
     def _asking(self, verb: str, name: str) -> Iterator[None]:
         from obstore.exceptions import BaseError
 
-        if not _FirstUse.is_here():
-            raise RemoteError(
-                f"{self._name} cannot be asked: obstore was used before this process was forked, and does not "
-                "work after that; start processes with spawn, or before the first use"
-            )
         try:
             yield
         except (BaseError, OSError, ValueError) as error:

@@ -5,24 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from queue import Empty
-from typing import TypeVar
 
 from cache_engine.errors import CorruptEntry, RemoteError
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import REMOTE
 from cache_engine.model.key import CacheKey
-from cache_engine.remote.asking import Askers
-from cache_engine.remote.base import Remote, without_query
+from cache_engine.remote.base import Remote
 from cache_engine.remote.breaker import Breaker, breaker_of
 from cache_engine.remote.entries import MOST_BYTES, name_of, unpacked
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import UnknownFormat
 from cache_engine.upkeep.packs import checked
-
-_T = TypeVar("_T")
-WAIT_S = 1.0
-"""The longest that a lookup waits for a remote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +41,15 @@ class RemoteTier:
         remote: Remote,
         prove: Callable[[bytes], None],
         breaker: Breaker | None = None,
-        *,
-        wait_s: float = WAIT_S,
     ) -> None:
         """Asks nothing yet.
 
         Args:
             prove: called with the bytes of each record; raises ``Unproved`` where no trusted signer signed it.
             breaker: whether the remote is asked; by default one of its own.
-            wait_s: the longest wait of a lookup.
         """
-        self._remote, self._prove, self._wait_s = remote, prove, wait_s
+        self._remote, self._prove = remote, prove
         self.breaker = breaker or breaker_of(remote)
-        self._askers = Askers()
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry, every byte and its signature checked; ``None`` when there is none, or the remote is not asked.
@@ -78,14 +67,13 @@ class RemoteTier:
             return None
         started = time.monotonic()
         try:
-            data = self._soon(lambda: self._remote.get(name_of(key), MOST_BYTES))
+            data = self._remote.get(name_of(key), MOST_BYTES)
         except RemoteError as error:
             self.breaker.failed(str(error), time.monotonic() - started)
             raise OSError(str(error)) from error
         if data is None:
             return None
-        record_data, blob_data = unpacked(key, data)
-        self._prove(record_data)
+        record_data, blob_data = unpacked(key, data, self._prove)
         try:
             # The other sections are under the digest, which was signed, and are decoded when they are read.
             record, cubin = checked(key, record_data, blob_data, (CUBIN,))
@@ -96,24 +84,8 @@ class RemoteTier:
     def end(self) -> None:
         """Orders the end of the threads. Returns at once."""
         self.breaker.end()
-        self._askers.end()
 
     def close(self, until: float) -> None:
         """Ends the threads; waits for what they ask, until a time of ``time.monotonic``."""
         self.end()
-        self._askers.close(until)
         self.breaker.close(until)
-
-    def _soon(self, ask: Callable[[], _T]) -> _T:
-        """What ``ask`` returns or raises, if it does in time."""
-        try:
-            answer, failure = self._askers.ask(ask, self._wait_s)
-        except Empty:
-            raise RemoteError(f"{without_query(self._remote.url)} has not answered within {self._wait_s:g} s") from None
-        except RuntimeError as error:
-            raise RemoteError(f"no thread can be started to ask {without_query(self._remote.url)}: {error}") from error
-        if isinstance(failure, RemoteError | CorruptEntry | MemoryError):
-            raise failure
-        if failure is not None:  # of the client's own kind, or a panic
-            raise RemoteError(f"{without_query(self._remote.url)} cannot be asked: {failure!r}") from failure
-        return answer  # type: ignore[return-value]  # without an error it is what was returned

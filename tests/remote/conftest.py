@@ -9,14 +9,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cache_engine.remote.base import Remote
-from cache_engine.remote.key_value import KeyValue
-from cache_engine.remote.objects import Objects
+from cache_engine.remote.client_process import ClientProcess
 from cache_engine.store.disk import DiskStore
 from tests.helpers import make_store
 from tests.remote.redis_server import redis_server
@@ -77,16 +77,17 @@ def redis_url(_redis: str) -> str:
 
 
 @pytest.fixture(params=["directory", "s3", "redis"])
-def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Remote:
+def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Remote]:
     """An empty one of each kind."""
+    url, options = f"file://{tmp_path}/remote", dict[str, Any]()
     if request.param == "redis":
-        return KeyValue(request.getfixturevalue("redis_url"))
-    if request.param == "directory":
-        return Objects(f"file://{tmp_path}/remote")
-    address = request.getfixturevalue("s3_server")
-    bucket = f"bucket-{abs(hash(str(tmp_path)))}"
-    make_bucket(address, bucket)
-    return Objects(f"s3://{bucket}/some/folder", endpoint=address, **S3)
+        url = request.getfixturevalue("redis_url")
+    if request.param == "s3":
+        bucket, options = f"bucket-{abs(hash(str(tmp_path)))}", {"endpoint": request.getfixturevalue("s3_server"), **S3}
+        make_bucket(options["endpoint"], bucket)
+        url = f"s3://{bucket}/some/folder"
+    with closing(ClientProcess(url, **options)) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ import pytest
 
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from cache_engine.model.key import CacheKey
-from cache_engine.remote import objects
+from cache_engine.remote import client_process
 from cache_engine.remote.base import Remote
+from cache_engine.remote.client_process import ClientProcess
 from cache_engine.remote.entries import name_of
 from cache_engine.remote.objects import Objects
 from tests.remote.conftest import S3
@@ -117,47 +118,34 @@ def _page(*names: str) -> bytes:
 
 
 def test_a_list_of_empty_pages_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Obstore itself asks for ever, and Ctrl-C does not end that."""
-    monkeypatch.setattr(objects, "QUIET_S", 1)
-    with _server(_page()) as address:
-        remote = Objects("s3://bucket/x", endpoint=address, **S3, **QUICK)
-        with pytest.raises(RemoteError, match="does not come to an end of its list"):
-            list(remote.sizes("a"))
-
-
-def test_a_list_that_repeats_itself_is_an_error() -> None:
-    with _server(_page(name_of(CacheKey("ab" * 32)))) as address:
-        remote = Objects("s3://bucket/x", endpoint=address, **S3, **QUICK)
-        with pytest.raises(RemoteError, match="it begins again"):
-            list(remote.sizes("a"))
-
-
-def test_a_list_of_too_many_names_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remote = Objects(f"file://{tmp_path}/remote")
-    monkeypatch.setattr(objects, "MOST_LISTED", 2)
-    for name in ("a/1", "a/2"):
-        remote.create(name, b"x")
-    assert len(list(remote.sizes("a"))) == 2
-    remote.create("a/3", b"x")
-    with pytest.raises(RemoteError, match="lists more than 2 objects"):
+    """Obstore itself asks for ever."""
+    monkeypatch.setattr(client_process, "QUIET_S", 1)
+    with (
+        _server(_page()) as address,
+        closing(ClientProcess("s3://bucket/x", endpoint=address, **S3)) as remote,
+        pytest.raises(RemoteError, match="does not come to an end of its list"),
+    ):
         list(remote.sizes("a"))
 
 
-def test_a_forked_process_gets_an_error_and_does_not_hang(tmp_path: Path) -> None:
-    remote = Objects(f"file://{tmp_path}/remote")
-    remote.create("a", b"x")
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            remote.get("a", 10)
-        except RemoteError as error:
-            os.write(writing, str(error).encode())
-        os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    with os.fdopen(reading, "rb") as said:
-        assert b"obstore was used before this process was forked" in said.read()
+def test_a_list_that_repeats_itself_is_an_error() -> None:
+    with (
+        _server(_page(name_of(CacheKey("ab" * 32)))) as address,
+        closing(ClientProcess("s3://bucket/x", endpoint=address, **S3)) as remote,
+        pytest.raises(RemoteError, match="it begins again"),
+    ):
+        list(remote.sizes("a"))
+
+
+def test_a_list_of_too_many_names_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_process, "MOST_LISTED", 2)
+    with closing(ClientProcess(f"file://{tmp_path}/remote")) as remote:
+        for name in ("a/1", "a/2"):
+            remote.create(name, b"x")
+        assert len(list(remote.sizes("a"))) == 2
+        remote.create("a/3", b"x")
+        with pytest.raises(RemoteError, match="lists more than 2 objects"):
+            list(remote.sizes("a"))
 
 
 @contextmanager

@@ -58,14 +58,15 @@ def _fetches_over_http(report: Report, place: Path, signers: Path, key: CacheKey
     from obstore.store import from_url
 
     from cache_engine.remote.base import LOOKUP
+    from cache_engine.remote.client_process import ClientProcess
     from cache_engine.remote.entries import name_of
-    from cache_engine.remote.objects import Objects
     from cache_engine.remote.tier import RemoteTier
     from cache_engine.trust.signers import TrustedSigners
 
     with _http_server(place) as address:
         options: Any = {"endpoint": address, "skip_signature": True, "region": "us-east-1"}
-        tier = RemoteTier(Objects("s3://remote", LOOKUP, **options), TrustedSigners(signers).require)
+        remote = ClientProcess("s3://remote", LOOKUP, **options)
+        tier = RemoteTier(remote, TrustedSigners(signers).require)
         client = from_url("s3://remote", client_options={"allow_http": True}, **options)
         get = partial(tier.get, key)
         report(
@@ -75,6 +76,7 @@ def _fetches_over_http(report: Report, place: Path, signers: Path, key: CacheKey
             )
         )  # fmt: skip
         tier.close(time.monotonic() + 1)
+        remote.close()
 
 
 @contextmanager

@@ -28,9 +28,9 @@ from cache_engine.upkeep.cleaning import Housekeeper
 
 if TYPE_CHECKING:
     from cache_engine.engine.serving.backfill import Backfill
-    from cache_engine.remote.base import Remote
     from cache_engine.remote.behind import Behind, Way
     from cache_engine.remote.breaker import Breaker
+    from cache_engine.remote.client_process import ClientProcess
     from cache_engine.remote.tier import Fetched, RemoteTier
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Team:
         self._store, self._settings, self._journal, self._housekeeper = store, settings, journal, housekeeper
         self._tiers = tiers
         self._opening = threading.Lock()
-        self._connection: tuple[Remote, Breaker] | None = None
+        self._connection: tuple[ClientProcess, Breaker] | None = None
         self._is_opened = not settings.reads_remote
         self._tier: RemoteTier | None = None
         self._behind: Behind | None = None
@@ -140,6 +140,8 @@ class Team:
             self._behind.close(until)
         for each in self._asking:
             each.close(until)
+        if self._connection is not None:
+            self._connection[0].close()
 
     @property
     def _asking(self) -> list[RemoteTier | Breaker]:
@@ -206,7 +208,7 @@ class Team:
         remote, breaker = self._connected()
         return RemoteTier(remote, prove, breaker)
 
-    def _connected(self) -> tuple[Remote, Breaker]:
+    def _connected(self) -> tuple[ClientProcess, Breaker]:
         """The remote, and whether it is asked; call it with ``_opening`` held."""
         if self._connection is None:
             from cache_engine.remote.base import LOOKUP
