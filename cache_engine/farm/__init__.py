@@ -12,5 +12,4 @@ counts when the remote has it, signed by who compiled it.
 - ``following`` -- what a submitter asks for, in which order, and when it will be done
 - ``executor`` -- what every engine does for a submitter, and what became of a table
 - ``submitting`` -- Celery: a table of kernels sent, followed, and sent again where a broker lost it
-- ``dask_submitting``, ``dask_worker`` -- the same for a cluster that runs Dask; a worker of it
 """

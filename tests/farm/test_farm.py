@@ -20,10 +20,13 @@ from cache_engine.farm.broker import QUEUE, TASK, Broker, application
 from cache_engine.farm.executor import keys_there
 from cache_engine.farm.messages import Answered, Asked, answered, encode
 from cache_engine.farm.submitting import Submission
+from cache_engine.remote.moving import pull
 from cache_engine.remote.objects import Objects
+from cache_engine.trust.signers import TrustedSigners
+from tests.cli.test_cli import document, run
 from tests.farm.conftest import Redis, Workers
 from tests.farm.running import InBackground, table
-from tests.trust.keys import Builder
+from tests.trust.keys import Builder, signers_file
 
 
 def test_a_hostile_broker_can_ask_for_compiles_only(
@@ -130,6 +133,77 @@ def test_a_message_that_comes_twice_is_compiled_once_however_long_that_takes(
     answers = [answered(text) for text in Broker(redis_server.url).answers("d" * 32, 5)]
     assert sorted(answer.compiled for answer in answers) == [False, True]
     assert compiled == [one.key]
+
+
+def test_the_broker_and_a_worker_are_killed_in_the_middle_and_the_table_completes(
+    cache: Cache, redis_server: Redis, workers: Workers, remote: Objects, builder: Builder, tmp_path: Path
+) -> None:
+    wanted = table(cache, 6)
+    workers.start()
+    running = InBackground(Submission(redis_server.url, remote), wanted)
+    assert running.some_done.wait(120), workers.log.read_text()
+    redis_server.kill()
+    workers.kill()
+    redis_server.start()  # empty
+    workers.start()
+    done = running.result(workers.log)
+    assert done.failed == {}
+    assert done.resent > 0
+    assert keys_there(remote) == {one.key for one in wanted}
+    assert done.present == 0
+    assert done.compiled + done.found == 6
+    # What came is signed by the worker, and so another machine takes it.
+    signers = TrustedSigners(signers_file(tmp_path, f"worker@farm {builder.line}"))
+    taken = pull(cache.store, cache.journal, remote, [one.key for one in wanted], prove=signers.require)
+    assert (taken.taken, taken.refused) == (6, ())
+    assert Submission(redis_server.url, remote).run(wanted).present == 6  # nothing is asked for again
+
+
+def test_a_model_is_compiled_by_a_worker_and_pulled_by_another_machine(
+    redis_server: Redis,
+    workers: Workers,
+    remote: Objects,
+    builder: Builder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The commands of docs/team.md."""
+    (tmp_path / "model.csv").write_text("n,k\n48,80\n")
+    asked_for = (tmp_path / "model.csv", "--arch", "sm_80", "--m", "16", "--dtype", "fp32", "--remote", remote.url)
+    workers.start()
+    done = document("farm", "compile", *asked_for, "--broker", redis_server.url, store=tmp_path / "none")
+    assert (done["kernels"], done["compiled"], done["failed"], len(done["workers"])) == (1, 1, [], 1)
+    assert not (tmp_path / "none").exists()
+    again = run("farm", "compile", *asked_for, "--broker", redis_server.url, store=tmp_path / "none")
+    assert "has 1 of 1 kernel: 1 before, 0 compiled" in again.stdout
+    monkeypatch.setenv("GEMM_CACHE_TRUSTED_SIGNERS", str(signers_file(tmp_path, f"worker@farm {builder.line}")))
+    assert document("remote", "pull", remote.url, store=tmp_path / "other")["taken"] == 1
+
+
+def test_what_is_interrupted_is_withdrawn_and_the_rest_is_not(
+    cache: Cache, redis_server: Redis, workers: Workers, remote: Objects
+) -> None:
+    first, second = table(cache, 2)
+    executor, told = Submission(redis_server.url, remote), list[int]()
+
+    def on_left(left: int) -> None:
+        told.append(left)
+        if len(told) == 2:  # it is sent
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        executor.run([first], on_left)
+    assert executor.cancel() == 1
+    workers.start()
+    done = InBackground(Submission(redis_server.url, remote), [second]).result(workers.log)
+    assert done.compiled == 1
+    assert keys_there(remote) == {second.key}  # one worker: the first was dropped before the second began
+
+
+def test_dask_is_refused_in_words(tmp_path: Path) -> None:
+    for options in (("--engine", "dask"), ("--scheduler", "tls://host:8786")):
+        done = run("farm", "compile", "Llama-3.1-8B", *options, store=tmp_path / "none")
+        assert (done.returncode, "Dask is no longer supported, and Celery is what to use" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("url", ["http://host", "rediss://host", "", "redis", "amqp://host//"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import time
 from collections.abc import Callable
@@ -28,10 +27,8 @@ from cache_engine.units import counted, human_age, human_ms, printable
 
 if TYPE_CHECKING:
     from cache_engine.engine.selection import Selection
-    from cache_engine.farm.executor import Executor
     from cache_engine.insight.coverage import Wanted
     from cache_engine.policy.compile_time import CompileTimes
-    from cache_engine.remote.base import Remote
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _MISSING = "The extra farm, remote or trust is not installed, or the compiler."
@@ -109,10 +106,9 @@ def worker_verb(
     examples=(
         "farm compile Llama-3.1-8B --arch sm_90a --broker redis://host:6379/0 --remote s3://bucket/kernels",
         "farm compile shapes.csv --arch sm_80 --arch sm_90a --m 1-64 --broker redis://host:6379/0",
-        "farm compile Llama-3.1-8B --arch sm_90a --engine dask --scheduler tls://host:8786",
     ),
     done="The remote has every kernel.",
-    failed="Some kernels could not be compiled, or the broker, the scheduler or the remote does not answer.",
+    failed="Some kernels could not be compiled, or the broker or the remote does not answer.",
     missing=_MISSING,
     completers={"table": models},
 )
@@ -121,11 +117,8 @@ def worker_verb(
 @click.option("--m", "ms", default=TOKENS, show_default=True, metavar="SIZES", help="Tokens, such as 1,16,64-512.")
 @element_options
 @click.option("--tune", is_flag=True, help="Also the 8 configs of each kernel that tune would time, for a GPU later.")
-@click.option(
-    "--engine", type=click.Choice(["celery", "dask"]), default="celery", show_default=True,
-    help="What carries the work: workers of farm worker, or those of a cluster that runs Dask.",
-)  # fmt: skip
-@click.option("--scheduler", metavar="URL", help="Dask's scheduler, with TLS: tls://host:8786.")
+@click.option("--engine", type=click.Choice(["celery", "dask"]), default="celery", hidden=True)
+@click.option("--scheduler", hidden=True)
 @_farm_options
 @json_option
 @click.pass_obj
@@ -140,11 +133,17 @@ def compile_verb(
     withdraws what no worker has begun; the same command resumes. Afterwards remote pull, or a lookup, brings them.
     """
     from cache_engine.farm.following import Following
+    from cache_engine.farm.submitting import Submission
 
     started = time.perf_counter()
-    require("farm" if engine == "celery" else "farm-dask", "the farm")
+    if engine == "dask" or scheduler is not None:
+        raise UsageError(
+            "Dask is no longer supported, and Celery is what to use: leave out --engine and --scheduler, and start workers "
+            "with gemm-cache farm worker"
+        )
+    require("farm", "the farm")
     remote = remote_named(settings, url)
-    submission = _executor(settings, engine, broker, scheduler, remote)
+    submission = Submission(_broker_named(settings, broker), remote)
     asked = _asked(settings, _wanted(table, archs, ms, dtype, scales, mode), tune=tune)
     print(printable(asked.in_words), file=sys.stderr)
     run = Following(submission.board, submission.job, table, asked.selections, asked.times)
@@ -192,25 +191,6 @@ def status_verb(settings: Settings, /, broker: str | None, as_json: bool) -> Non
     require("farm", "the farm")
     document = lengths.farm_state(look(_broker_named(settings, broker)))
     emit(document, as_json, lambda: _print_state(document))
-
-
-def _executor(settings: Settings, engine: str, broker: str | None, scheduler: str | None, remote: Remote) -> Executor:
-    """What carries the work; raises ``UsageError`` where the options are those of another engine."""
-    if engine == "celery":
-        from cache_engine.farm.submitting import Submission
-
-        if scheduler is not None:
-            raise UsageError("--scheduler is of Dask: add --engine dask")
-        return Submission(_broker_named(settings, broker), remote)
-    from cache_engine.farm.dask_submitting import DaskSubmission
-
-    if broker is not None:
-        raise UsageError("Dask has no broker: leave out --broker, and name its --scheduler")
-    if scheduler is None:
-        raise UsageError("name Dask's scheduler with --scheduler, such as tls://host:8786")
-    submission = DaskSubmission(scheduler, remote)
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it traces what is said here in words
-    return submission
 
 
 def _broker_named(settings: Settings, broker: str | None) -> str:
