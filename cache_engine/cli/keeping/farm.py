@@ -64,7 +64,7 @@ def farm_verb() -> None:
     "worker",
     cls=Verb,
     examples=("farm worker --broker redis://host:6379/0 --remote s3://bucket/kernels --sign builder_key",),
-    done="The worker was stopped.",
+    done="The worker was stopped, or the queue is empty.",
     failed="The remote cannot be opened.",
     missing=_MISSING,
 )
@@ -75,29 +75,35 @@ def farm_verb() -> None:
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @click.option(
-    "--redeliver", type=click.IntRange(1), default=300, show_default=True,
-    help="Seconds after which the work of a worker that vanished is given to another; more than a compile takes.",
+    "--health-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Touch this file every 5 seconds while the worker goes on. Older than a minute: restart it.",
 )  # fmt: skip
+@click.option("--until-empty", is_flag=True, help="End when the queue is empty, after what is in work.")
+@click.option("--redeliver", type=click.IntRange(1), hidden=True)
 @click.pass_obj
 def worker_verb(
-    settings: Settings, /, broker: str | None, url: str | None, sign: Path, jobs: int | None, redeliver: int
-) -> None:
-    """Compile what the queue asks for, until stopped by Ctrl-C.
+    settings: Settings, /, broker: str | None, url: str | None, sign: Path, jobs: int | None,
+    health_file: Path | None, until_empty: bool, redeliver: int | None,
+) -> None:  # fmt: skip
+    """Compile what the queue asks for, until stopped by Ctrl-C or SIGTERM. Prints a line for each kernel.
 
-    A message can only ask for a kernel that this program makes from its own templates. The first Ctrl-C lets compiles
-    finish.
+    A message can only ask for a kernel that this program makes from its own templates. The first signal lets compiles
+    finish, a second ends them.
     """
     from cache_engine.batch.warm import processors
     from cache_engine.farm.working import Worker, serve
 
     require("farm", "the farm")
+    if redeliver is not None:
+        print("--redeliver has no effect: another worker gets the work of a lost one after 20 s.", file=sys.stderr)
     broker = _broker_named(settings, broker)
     key, remote = signing_key(sign), remote_named(settings, url)
     count = jobs or processors()
     settings = settings.for_batch(count).with_overrides({"enable_caching": True})
     worker = Worker(settings, broker, remote.url, key)
     print(printable(f"Compiling for {remote.url}, {count} at a time, signed with {key.fingerprint}."), file=sys.stderr)
-    click.get_current_context().exit(serve(worker, broker, processes=count, redeliver_s=redeliver))
+    code = serve(worker, processes=count, until_empty=until_empty, health_file=health_file)
+    click.get_current_context().exit(code)
 
 
 @farm_verb.command(
@@ -138,8 +144,8 @@ def compile_verb(
     started = time.perf_counter()
     if engine == "dask" or scheduler is not None:
         raise UsageError(
-            "Dask is no longer supported, and Celery is what to use: leave out --engine and --scheduler, and start workers "
-            "with gemm-cache farm worker"
+            "Dask is no longer supported, and Celery is what to use: leave out --engine and --scheduler, and start "
+            "workers with gemm-cache farm worker"
         )
     require("farm", "the farm")
     remote = remote_named(settings, url)
@@ -178,18 +184,19 @@ def compile_verb(
     failed="The broker does not answer.",
     missing="The extra farm is not installed.",
 )
-@click.option("--broker", metavar="URL", help="Redis: redis://host:6379/0. Default: the setting broker.")
+@_farm_options
 @json_option
 @click.pass_obj
-def status_verb(settings: Settings, /, broker: str | None, as_json: bool) -> None:
+def status_verb(settings: Settings, /, broker: str | None, url: str | None, as_json: bool) -> None:
     """Say what a farm does now.
 
     The queue, workers and what each compiles, runs and their predicted end, the last 24 hours, and the last failures.
+    A broker with one farm needs no remote.
     """
     from cache_engine.farm.watching import look
 
     require("farm", "the farm")
-    document = lengths.farm_state(look(_broker_named(settings, broker)))
+    document = lengths.farm_state(look(_broker_named(settings, broker), url or settings.remote))
     emit(document, as_json, lambda: _print_state(document))
 
 
@@ -273,7 +280,8 @@ def _print_state(d: lengths.FarmState) -> None:
             "queue": f"{counted(d.waiting, 'kernel')} waiting, {d.taken:,} taken by workers",
             "workers": f"{len(here):,}, {counted(sum(one.processes for one in here), 'process', 'processes')}",
             "24 hours": f"{sum(one.compiled for one in d.hours):,} compiled, {sum(one.found for one in d.hours):,} "
-            f"found, {sum(one.failed for one in d.hours):,} failed",
+            f"found, {sum(one.failed for one in d.hours):,} failed, "
+            f"{counted(sum(one.refused for one in d.hours), 'message')} refused",
         }
     )
     columns = {"worker": terminal.LEFT, "processes": terminal.RIGHT, "heard": terminal.RIGHT, "compiles": terminal.LEFT}
@@ -283,6 +291,8 @@ def _print_state(d: lengths.FarmState) -> None:
     ]
     terminal.print_table(columns, rows)
     for run in d.runs:
-        print(printable(f"{run.table}: {run.kernels - run.left:,} of {counted(run.kernels, 'kernel')}, {run.state}"))
+        end = f", {human_ms(run.predicted_s * 1e3)} left (predicted)" if run.state == "running" else ""
+        done = f"{run.kernels - run.left:,} of {counted(run.kernels, 'kernel')}"
+        print(printable(f"{run.table}: {done}, {run.state}{end}"))
     for failure in d.failures:
         print(printable(f"failed: {failure.kernel}, on {failure.worker}: {failure.error}"))
