@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import os
 import secrets
 import signal
@@ -38,8 +37,6 @@ from cache_engine.remote.moving import push
 from cache_engine.remote.opening import open_remote
 from cache_engine.trust.keys import SigningKey
 from cache_engine.units import counted, human_ms, printable
-
-_log = logging.getLogger(__name__)
 
 _TASK, _QUEUE = "gemm_cache.compile", "farm"
 _MESSAGE_S = 1.0
@@ -184,7 +181,7 @@ class _Intake:
 
     def _wait(self, error: RemoteError) -> None:
         if not self._is_away:
-            _log.warning("%s; the worker waits for it", error)
+            _say(f"{error}; the worker waits for it")
         self._is_away = True
         time.sleep(_MESSAGE_S)
 
@@ -192,7 +189,7 @@ class _Intake:
         self._refused += 1
         self._board.refuses()
         if self._refused & (self._refused - 1) == 0:  # many are said a few times
-            _log.warning("%s refused, the last: %s", counted(self._refused, "message was", "messages were"), error)
+            _say(f"{counted(self._refused, 'message')} refused, the last: {error}")
 
 
 def serve(worker: Worker, *, processes: int, until_empty: bool = False, health_file: Path | None = None) -> int:
@@ -212,7 +209,7 @@ def serve(worker: Worker, *, processes: int, until_empty: bool = False, health_f
         try:
             worker.work(text)
         except GemmCacheError as error:  # who asked sends it again
-            _log.warning("%s", error)
+            _say(str(error))
 
     class Stoppable(app.Worker):  # type: ignore[misc,name-defined]
         def install_platform_tweaks(self, _worker: object) -> None:
@@ -244,7 +241,8 @@ def _stop(intake: _Intake, number: int, _frame: object) -> None:
         return
     _say(f"{name}: the worker ends at once. What it compiled is asked for again by who asked for it.")
     for child in active_children():
-        child.kill()
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
     os._exit(1)
 
 

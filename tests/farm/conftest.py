@@ -82,7 +82,7 @@ class Workers:
     """``gemm-cache farm worker`` processes, each killed with all its children."""
 
     def __init__(self, folder: Path, broker: str, remote: Objects, builder: Builder) -> None:
-        self._folder, self._broker, self._remote, self._builder = folder, broker, remote, builder
+        self._folder, self._broker, self.remote, self._builder = folder, broker, remote, builder
         self._running: list[subprocess.Popen[bytes]] = []
         self.log = folder / "workers.log"
         self._started = 0
@@ -93,7 +93,7 @@ class Workers:
         store = self._folder / f"worker-{self._started}"
         command = [
             sys.executable, "-m", "cache_engine", "--store", store, "farm", "worker", "--broker", self._broker,
-            "--remote", self._remote.url, "--sign", self._builder.file, "--jobs", "1", *options,
+            "--remote", self.remote.url, "--sign", self._builder.file, "--jobs", "1", *options,
         ]  # fmt: skip
         with self.log.open("ab") as log:
             process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, start_new_session=True)
