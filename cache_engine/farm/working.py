@@ -152,8 +152,6 @@ class _Intake:
 
     def message(self) -> str | None:
         """The next message's text; ``None`` where there is none yet."""
-        from celery.worker import state
-
         for _ in range(_MOST_REFUSED):
             if self.stops:
                 break
@@ -168,7 +166,7 @@ class _Intake:
             self._is_away = False
             if message is not None:
                 return encode(message)
-            if self._until_empty and not state.reserved_requests:
+            if self._until_empty:
                 _say("The queue is empty, and the worker ends.")
                 self.stop()
         return None

@@ -31,6 +31,7 @@ from tests.cli.test_cli import document, run
 from tests.farm.conftest import Redis, Workers
 from tests.farm.running import InBackground, table
 from tests.farm.test_board import JOB, KEYS, REMOTE
+from tests.farm.test_kills import is_dead
 
 
 def _celery(body: object, **headers: object) -> str:
@@ -110,7 +111,7 @@ def test_a_second_signal_ends_a_worker_that_a_kernel_holds(
     _until(lambda: "SIGTERM: the worker finishes 1 kernel and ends." in workers.log.read_text())
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 1
-    assert not Path(f"/proc/{child}").exists()
+    _until(lambda: is_dead(child))
 
 
 @pytest.mark.soak

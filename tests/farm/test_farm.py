@@ -15,11 +15,11 @@ from cache_engine.engine.cache import Cache
 from cache_engine.engine.selection import Selection
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.farm import broker as broker_module
-from cache_engine.farm import working
+from cache_engine.farm import submitting, working
 from cache_engine.farm.broker import Broker, Keys, connected
 from cache_engine.farm.messages import Answered, Asked, answered, encode
 from cache_engine.farm.submitting import MOST_SENT, Submission, keys_there
-from cache_engine.remote.moving import pull
+from cache_engine.remote.moving import pull, push
 from cache_engine.remote.objects import Objects
 from cache_engine.trust.signers import TrustedSigners
 from tests.cli.test_cli import document, run
@@ -28,7 +28,7 @@ from tests.farm.running import InBackground, table
 from tests.trust.keys import Builder, signers_file
 
 
-def test_workers_that_say_kernels_are_done_are_not_believed(
+def test_a_broker_that_says_kernels_are_done_is_not_believed(
     cache: Cache, redis_server: Redis, remote: Objects, tmp_path: Path
 ) -> None:
     """The remote is asked, and stays empty; what answers say counts for nothing, and not for ever."""
@@ -42,6 +42,29 @@ def test_workers_that_say_kernels_are_done_are_not_believed(
             broker.answer(running.submission.job, text)
     with pytest.raises(RemoteError, match="which does not have them"):
         running.result(tmp_path)
+
+
+def test_kernels_whose_answers_are_lost_are_found_in_the_remote(
+    cache: Cache,
+    redis_server: Redis,
+    remote: Objects,
+    builder: Builder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(submitting, "_QUIET_S", 0.1)
+    wanted = table(cache, 3)
+    running = InBackground(Submission(redis_server.url, remote), wanted)
+    broker = Broker(redis_server.url, Keys.of(remote.url))
+    for one in wanted[:2]:
+        assert broker.message(60.0) is not None
+        cache.get_or_compile(one.problem)
+    push(cache.store, remote, [one.key for one in wanted[:2]], sign=builder.key.sign)
+    while running.left[-1] > 1:
+        time.sleep(0.01)
+    broker.cancel(running.submission.job)
+    done = running.result(tmp_path)
+    assert (done.found, done.compiled, done.present, done.canceled) == (2, 0, 0, 1)
 
 
 def test_a_canceled_job_is_dropped_and_another_is_not(
