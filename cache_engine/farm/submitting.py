@@ -93,11 +93,8 @@ class Submission:
         self._send([key for key in self._wanted if key in left], on_trouble)
         quiet_s, heard = _QUIET_S, time.monotonic()
         while left:
-            texts = self._patiently(lambda: self._broker.answers(self.job, _POLL_S), on_trouble)
-            answers = {CacheKey(one.key): one for one in map(_read, texts) if one is not None and one.key in left}
-            if answers:
-                self._answers |= answers
-                left -= answers.keys()
+            if answered_now := self._hear(left, on_trouble):
+                left -= answered_now
                 quiet_s, heard = _QUIET_S, time.monotonic()
             is_quiet = time.monotonic() - heard > quiet_s
             if is_quiet and self._patiently(lambda: self._broker.is_canceled(self.job), on_trouble):
@@ -108,6 +105,8 @@ class Submission:
                 left = self._lacking(there, on_trouble)
                 quiet_s, heard = min(2 * quiet_s, _LONG_S), time.monotonic()
             on_left(len(left))
+        if quiet := {key for key in self._wanted if key in there and key not in before and key not in self._answers}:
+            self._hear(quiet, on_trouble)  # an answer comes just after its kernel
         return self._sum(before, there, canceled=len(left))
 
     def cancel(self) -> int:
@@ -121,6 +120,13 @@ class Submission:
         """
         self._broker.cancel(self.job)
         return self._broker.withdraw(self.job)
+
+    def _hear(self, awaited: set[CacheKey], on_trouble: Callable[[str], None]) -> set[CacheKey]:
+        """Waits for answers for some of these keys; returns which came."""
+        texts = self._patiently(lambda: self._broker.answers(self.job, _POLL_S), on_trouble)
+        answers = {CacheKey(one.key): one for one in map(_read, texts) if one is not None and one.key in awaited}
+        self._answers |= answers
+        return set(answers)
 
     def _send(self, keys: Sequence[CacheKey], on_trouble: Callable[[str], None]) -> None:
         texts = [encode(Asked.of(self.job, self._wanted[key])) for key in keys]
