@@ -297,7 +297,7 @@ def _transport(intake: _Intake) -> type:
 
     class Transport(virtual.Transport):  # type: ignore[misc]
         driver_type = driver_name = "gemm-cache"
-        polling_interval = 0.01
+        polling_interval = 0.005
 
         def drain_events(self, connection: object, **_: object) -> None:
             intake.turn()

@@ -209,6 +209,11 @@ def test_a_broker_that_does_not_answer_makes_no_reader_wait(kind: Any) -> None:
         assert watcher.seen(wait_s=0.0)[0] is None
 
 
+def test_an_answer_that_never_ends_is_given_up() -> None:
+    with slow_broker() as url, pytest.raises(RemoteError, match="the answer takes too long"):
+        look(url, REMOTE, 0.3)
+
+
 def test_what_was_seen_is_shown_with_its_age_when_the_broker_dies(broker: Redis) -> None:
     watcher = Watcher(broker.url, REMOTE)
     farm, age_s, trouble = watcher.seen(wait_s=30)

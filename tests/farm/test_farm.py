@@ -59,12 +59,17 @@ def test_kernels_whose_answers_are_lost_are_found_in_the_remote(
     for one in wanted[:2]:
         assert broker.message(60.0) is not None
         cache.get_or_compile(one.problem)
+    # Another says that one failed: it is believed until the remote has it.
+    forged = Answered(wanted[0].key, "forged", "a liar", compiled=False, seconds=0.1)
+    broker.answer(running.submission.job, encode(forged))
+    while running.left[-1] > 2:
+        time.sleep(0.01)
     push(cache.store, remote, [one.key for one in wanted[:2]], sign=builder.key.sign)
     while running.left[-1] > 1:
         time.sleep(0.01)
     broker.cancel(running.submission.job)
     done = running.result(tmp_path)
-    assert (done.found, done.compiled, done.present, done.canceled) == (2, 0, 0, 1)
+    assert (done.found, done.compiled, done.present, done.canceled, done.failed) == (2, 0, 0, 1, {})
 
 
 def test_a_canceled_job_is_dropped_and_another_is_not(
