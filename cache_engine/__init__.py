@@ -16,8 +16,8 @@ The rooms, top to bottom; each imports only from those below it:
 - ``bench`` -- benchmarks, each measured side by side with something known
 - ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``,
   ``rebuilding`` what others made, to compare
-- ``farm`` -- a model compiled on many machines: ``messages``, what an ``executor`` does and ``making`` by a worker; the
-  ``broker``, ``working``, ``submitting``, or Dask; ``following``; its ``board``, for people, and ``watching`` it
+- ``farm`` -- a model compiled on many machines: ``messages``, the ``broker``, ``working``, ``submitting``,
+  ``following``; its ``board``, for people, and ``watching`` it
 - ``replay`` -- what policies of compiling, and orders of eviction, cost on requests: ``batching``, ``machines``,
   ``optimum``, ``evictions`` of a store's own requests (``stored``)
 - ``report`` -- one HTML file to send, of a kernel, of two, or of a store; its figures are SVG

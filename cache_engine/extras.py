@@ -21,7 +21,6 @@ EXTRAS = {
     "trust": ("cryptography",),
     "remote": ("obstore", "redis"),
     "farm": ("celery", "redis"),
-    "farm-dask": ("distributed",),
 }
 """The modules that this package imports from what an extra installs."""
 

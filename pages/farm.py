@@ -8,8 +8,8 @@ from app import context
 from app.views import farm
 
 st.title("Farm")
-broker = context.cache().settings.broker
-if broker is None:
+settings = context.cache().settings
+if settings.broker is None:
     farm.what_a_farm_is()
 else:
-    farm.follow(broker)
+    farm.follow(settings.broker, settings.remote)

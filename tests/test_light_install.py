@@ -361,7 +361,4 @@ def test_an_extra_installs_what_its_message_promises(extra: str) -> None:
 
 
 def test_all_is_every_extra_of_the_verbs() -> None:
-    """But another engine of a verb, as other compilers, is for those who ask for it."""
-    engines = {"farm-dask"}
-    verbs = [extra for extra in EXTRAS if extra not in engines]
-    assert PROJECT["optional-dependencies"]["all"] == [f"gemm-cache[{','.join(verbs)}]"]
+    assert PROJECT["optional-dependencies"]["all"] == [f"gemm-cache[{','.join(EXTRAS)}]"]

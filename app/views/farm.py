@@ -22,6 +22,7 @@ from app.presenters.store.farm import (
 )
 from cache_engine.errors import ExtraMissing
 from cache_engine.farm.board import MOST_FAILURES
+from cache_engine.farm.broker import Broker
 from cache_engine.farm.watching import MOST_RUNS, MOST_WORKERS, RUNNING, Farm, SeenRun, Watcher
 from cache_engine.units import human_age, printable
 
@@ -50,12 +51,12 @@ def what_a_farm_is() -> None:
 
 
 @st.fragment(run_every=POLL_S)
-def follow(broker: str) -> None:
-    """What the farm of a broker does, drawn again every few seconds."""
+def follow(broker: str, remote: str | None) -> None:
+    """What the farm of a broker and a remote does, drawn again every few seconds."""
     url = urlsplit(broker)
     st.text(printable(f"Queue: {url.hostname}:{url.port or 6379}"))
     try:
-        farm, age_s, trouble = _watcher(broker).seen(_WAIT_S)
+        farm, age_s, trouble = _watcher(broker, remote).seen(_WAIT_S)
     except ExtraMissing as error:
         widgets.problem("The farm is not installed.", str(error))
         return
@@ -67,7 +68,7 @@ def follow(broker: str) -> None:
         st.caption("Nothing is known yet. Lookups and compiles of this machine do not need the farm.")
         return
     draw_tiles(farm_tiles(farm))
-    _runs(farm, broker)
+    _runs(farm, broker, remote)
     _workers(farm)
     _throughput(farm)
     _failures(farm)
@@ -77,7 +78,7 @@ def _ago(age_s: float) -> str:
     return f"{age_s:.0f} s ago" if age_s < 60 else human_age(age_s)
 
 
-def _runs(farm: Farm, broker: str) -> None:
+def _runs(farm: Farm, broker: str, remote: str | None) -> None:
     st.header("Runs")
     if not farm.runs:
         st.caption("No run in the last day. gemm-cache farm compile starts one.")
@@ -90,12 +91,12 @@ def _runs(farm: Farm, broker: str) -> None:
             left.progress(run_share(seen), text=run_words(seen))
             for place in right:
                 with place:
-                    _cancel(seen, broker)
+                    _cancel(seen, Broker(broker, farm.keys, wait_s=_WAIT_S), _watcher(broker, remote))
     if len(farm.runs) == MOST_RUNS:
         st.caption(f"The last {MOST_RUNS}.")
 
 
-def _cancel(seen: SeenRun, broker: str) -> None:
+def _cancel(seen: SeenRun, broker: Broker, watcher: Watcher) -> None:
     given = guard.may()
     pressed = st.button(
         "Cancel",
@@ -104,16 +105,14 @@ def _cancel(seen: SeenRun, broker: str) -> None:
         disabled=not given.granted,
         help="Workers finish what they compile; the rest is withdrawn." if given.granted else f"Off: {given.why_not}.",
     )
-    if pressed and guard.act("Could not cancel the run.", lambda _: _canceled(broker, seen.job)):
+    if pressed and guard.act("Could not cancel the run.", lambda _: _canceled(seen.job, broker, watcher)):
         st.toast("Canceled. Workers finish what they compile.")
         st.rerun(scope="fragment")
 
 
-def _canceled(broker: str, job: str) -> bool:
-    from cache_engine.farm.broker import Broker
-
-    Broker(broker, wait_s=_WAIT_S).cancel(job)
-    _watcher(broker).changed()
+def _canceled(job: str, broker: Broker, watcher: Watcher) -> bool:
+    broker.cancel(job)
+    watcher.changed()
     return True
 
 
@@ -159,5 +158,5 @@ def _failures(farm: Farm) -> None:
 
 
 @st.cache_resource(show_spinner=False, max_entries=4)
-def _watcher(broker: str) -> Watcher:
-    return Watcher(broker)
+def _watcher(broker: str, remote: str | None) -> Watcher:
+    return Watcher(broker, remote)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from cache_engine.errors import RemoteError
-from cache_engine.farm.broker import QUEUE, connected, reaching
+from cache_engine.farm.broker import FARMS, Keys, connected, reaching
 from cache_engine.farm.messages import Asked
 from cache_engine.process import Background, Order
 
-WORKERS, RUNS, FAILURES = f"{QUEUE}:workers", f"{QUEUE}:runs", f"{QUEUE}:failures"
+WORKERS, WORKER, RUNS, RUN, HOUR, FAILURES = "workers", "worker", "runs", "run", "hour", "failures"
+"""Kinds of keys: what has workers by name, and one worker; runs, and one run; outcomes of an hour; failures."""
 MAIN = "main"
 HOUR_S, DAY_S = 3600, 86_400
 BEAT_S = 5.0
@@ -30,7 +32,7 @@ MOST_WORKERS = 1000
 _WAIT_S = 1.0
 _PRIOR_S = 20.0
 _LONGEST = 300  # characters of a text
-COMPILED, FOUND, FAILED = "compiled", "found", "failed"
+COMPILED, FOUND, FAILED, REFUSED = "compiled", "found", "failed", "refused"
 
 
 class Present(msgspec.Struct, frozen=True):
@@ -81,21 +83,6 @@ class Failed(msgspec.Struct, frozen=True):
     worker: str
 
 
-def worker_hash(name: str) -> str:
-    """Where a worker says what it is (``MAIN``), and each of its processes what it does."""
-    return f"{QUEUE}:worker:{name}"
-
-
-def run_name(job: str) -> str:
-    """Where a submitter says how far it is."""
-    return f"{QUEUE}:run:{job}"
-
-
-def hour_hash(hour: int) -> str:
-    """What came of messages in an hour: how many of each outcome, by whole hours since 1970."""
-    return f"{QUEUE}:hour:{hour}"
-
-
 def eta_s(left_s: float, done_s: float, elapsed_s: float, processes: int) -> float:
     """Predicted seconds to the end of a run.
 
@@ -114,9 +101,9 @@ def eta_s(left_s: float, done_s: float, elapsed_s: float, processes: int) -> flo
 class Board:
     """Writes on the board. What cannot be written is not."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, keys: Keys) -> None:
         """Connects when it first writes; raises as ``broker.connected``."""
-        self._url, self._redis = url, connected(url, _WAIT_S)
+        self._url, self._redis, self._keys = url, connected(url, _WAIT_S), keys
         self._ahead_s: float | None = None
 
     def beat(self, name: str, present: Present) -> None:
@@ -124,43 +111,44 @@ class Board:
         with self._writing() as redis:
             self._ahead_s = None  # a clock may have been set
             now = self._now()
-            own = worker_hash(name)
+            own = self._keys.name(WORKER, name)
             ended = [one for one in redis.hkeys(own) if one.isdigit() and not _lives(int(one))]
             with redis.pipeline(transaction=False) as several:
                 if ended:
                     several.hdel(own, *ended)
                 several.hset(own, MAIN, _encoded(present))
                 several.expire(own, DAY_S)
-                several.zadd(WORKERS, {name: now})
-                several.zremrangebyscore(WORKERS, "-inf", now - DAY_S)
+                self._lists(several, WORKERS, name, now)
                 several.execute()
 
     def gone(self, name: str) -> None:
         """Says that a worker ends."""
         with self._writing() as redis:
-            redis.delete(worker_hash(name))
-            redis.zrem(WORKERS, name)
+            redis.delete(self._keys.name(WORKER, name))
+            redis.zrem(self._keys.name(WORKERS), name)
 
     def begins(self, name: str, message: Asked) -> None:
         """Says that this process compiles a kernel."""
         with self._writing() as redis:
             doing = Doing(message.key, kernel_text(message), self._now())
-            redis.hset(worker_hash(name), str(os.getpid()), _encoded(doing))
+            redis.hset(self._keys.name(WORKER, name), str(os.getpid()), _encoded(doing))
 
     def ends(self, name: str, message: Asked, *, compiled: bool, error: str) -> None:
         """Says what became of it."""
-        with self._writing() as redis:
-            now = self._now()
-            hour = hour_hash(int(now) // HOUR_S)
-            with redis.pipeline(transaction=False) as several:
-                several.hdel(worker_hash(name), str(os.getpid()))
-                several.hincrby(hour, FAILED if error else COMPILED if compiled else FOUND, 1)
-                several.expire(hour, 2 * DAY_S)
-                if error:
-                    failed = Failed(now, message.key, kernel_text(message), error[:_LONGEST], name)
-                    several.lpush(FAILURES, _encoded(failed))
-                    several.ltrim(FAILURES, 0, MOST_FAILURES - 1)
-                several.execute()
+        with self._writing() as redis, redis.pipeline(transaction=False) as several:
+            several.hdel(self._keys.name(WORKER, name), str(os.getpid()))
+            self._counts(several, FAILED if error else COMPILED if compiled else FOUND)
+            if error:
+                failed = Failed(self._now(), message.key, kernel_text(message), error[:_LONGEST], name)
+                several.lpush(self._keys.name(FAILURES), _encoded(failed))
+                several.ltrim(self._keys.name(FAILURES), 0, MOST_FAILURES - 1)
+            several.execute()
+
+    def refuses(self) -> None:
+        """Counts a message that asks for nothing."""
+        with self._writing() as redis, redis.pipeline(transaction=False) as several:
+            self._counts(several, REFUSED)
+            several.execute()
 
     def follows(self, job: str, run: Run) -> int:
         """Says how far a run is; returns how many processes the workers have, 0 where the board does not say."""
@@ -168,14 +156,13 @@ class Board:
         with self._writing() as redis:
             now = self._now()
             with redis.pipeline(transaction=False) as several:
-                several.set(run_name(job), _encoded(run), ex=DAY_S)
-                several.zadd(RUNS, {job: now})
-                several.zremrangebyscore(RUNS, "-inf", now - DAY_S)
-                several.zrangebyscore(WORKERS, now - GONE_S, "+inf", start=0, num=MOST_WORKERS)
+                several.set(self._keys.name(RUN, job), _encoded(run), ex=DAY_S)
+                self._lists(several, RUNS, job, now)
+                several.zrangebyscore(self._keys.name(WORKERS), now - GONE_S, "+inf", start=0, num=MOST_WORKERS)
                 *_, names = several.execute()
             with redis.pipeline(transaction=False) as several:
                 for one in names:
-                    several.hget(worker_hash(one.decode(errors="replace")), MAIN)
+                    several.hget(self._keys.name(WORKER, one.decode(errors="replace")), MAIN)
                 said = several.execute()
             for text in said:
                 with suppress(msgspec.MsgspecError, TypeError):
@@ -187,6 +174,17 @@ class Board:
         with self._writing():
             self._now()
         return time.time() + (self._ahead_s or 0.0)
+
+    def _lists(self, several: Any, kind: str, name: str, now: float) -> None:
+        """Notes when a worker or a run, and so its farm, was last heard of; drops what is a day old."""
+        for key, member in ((self._keys.name(kind), name), (FARMS, self._keys.farm)):
+            several.zadd(key, {member: now})
+            several.zremrangebyscore(key, "-inf", now - DAY_S)
+
+    def _counts(self, several: Any, outcome: str) -> None:
+        hour = self._keys.name(HOUR, str(int(self._now()) // HOUR_S))
+        several.hincrby(hour, outcome, 1)
+        several.expire(hour, 2 * DAY_S)
 
     def _now(self) -> float:
         if self._ahead_s is None:
@@ -201,11 +199,18 @@ class Board:
 
 
 class Heart:
-    """Has a worker heard of, from a thread of its main process, until it is stopped."""
+    """Has a worker heard of, from a thread of its main process, while that takes messages or waits for the broker."""
 
-    def __init__(self, url: str, name: str, host: str, processes: int) -> None:
-        self._board, self._name = Board(url), name
-        self._present = Present(host, os.getpid(), processes, self._board.now())
+    def __init__(
+        self, board: Board, name: str, present: Present, is_well: Callable[[], bool], file: Path | None
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            is_well: whether the main process goes on with its work.
+            file: is touched as often as the worker is heard of, whether or not the broker answers.
+        """
+        self._board, self._name, self._present, self._is_well, self._file = board, name, present, is_well, file
         self._thread = Background(self, 0.0)
 
     def work(self, order: Order | None) -> float | None:
@@ -213,7 +218,11 @@ class Heart:
         if order is Order.END:
             self._board.gone(self._name)
             return None
-        self._board.beat(self._name, self._present)
+        if self._is_well():
+            if self._file is not None:
+                with suppress(OSError):
+                    self._file.touch()
+            self._board.beat(self._name, self._present)
         return BEAT_S
 
     def stop(self) -> None:

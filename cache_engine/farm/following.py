@@ -10,8 +10,7 @@ import msgspec
 from cache_engine.engine.cache import Cache
 from cache_engine.engine.making import compile_of
 from cache_engine.engine.selection import Selection
-from cache_engine.farm.board import Run, eta_s
-from cache_engine.farm.executor import Watched
+from cache_engine.farm.board import Board, Run, eta_s
 from cache_engine.insight.covering import Covering
 from cache_engine.model.asked import Shape
 from cache_engine.policy.compile_time import CompileTimes, fitted
@@ -47,7 +46,7 @@ class Following:
     """Predicts when a run ends, and says on the board how far it is."""
 
     def __init__(
-        self, board: Watched, job: str, table: str, selections: Sequence[Selection], times: CompileTimes
+        self, board: Board, job: str, table: str, selections: Sequence[Selection], times: CompileTimes
     ) -> None:
         """Writes nothing yet.
 

@@ -4,35 +4,72 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cache_engine.engine.selection import Selection
-from cache_engine.errors import RemoteError
+from cache_engine.errors import RemoteError, UsageError
 from cache_engine.farm.board import Board
-from cache_engine.farm.broker import QUEUE, TASK, Broker, application, reaching
-from cache_engine.farm.executor import GIVE_UP_S, Farmed, Watched, keys_there, read_answer
-from cache_engine.farm.messages import Answered, Asked, encode
+from cache_engine.farm.broker import Broker, Keys
+from cache_engine.farm.messages import Answered, Asked, answered, encode
 from cache_engine.model.key import CacheKey
 from cache_engine.remote.base import Remote
+from cache_engine.remote.entries import FOLDER, key_in
+from cache_engine.units import counted
 
 _T = TypeVar("_T")
 
+GIVE_UP_S = 600.0
+"""How long a broker may be away."""
+MOST_SENT = 10
+"""How often a kernel is asked for, where workers end with it or say that it is in the remote and it is not."""
 _POLL_S = 0.5
-_QUIET_S = 3.0
-"""Without an answer for so long, the broker is asked whether it still has the work."""
-_MOST_RESENT = 20
-"""How often, on average, a message is sent again before the broker is taken for a liar."""
+_QUIET_S, _LONG_S = 3.0, 48.0
+"""After so long without an answer the remote and the broker are asked what became of the rest; each time after twice as
+long, up to the second."""
+
+
+@dataclass(slots=True)
+class Farmed:
+    """What became of a table.
+
+    Attributes:
+        present: kernels that the remote had before.
+        compiled: those that workers compiled for this, and
+        found: those that came to the remote otherwise meanwhile.
+        failed: why others could not be made, by key.
+        workers: processes that answered.
+        resent: messages that were sent again, as the broker or a worker had lost them.
+        canceled: how many kernels were left when the run was canceled from elsewhere, as on the page Farm.
+    """
+
+    present: int
+    compiled: int = 0
+    found: int = 0
+    failed: dict[CacheKey, str] = field(default_factory=dict)
+    workers: set[str] = field(default_factory=set)
+    resent: int = 0
+    canceled: int = 0
+
+
+def keys_there(remote: Remote) -> set[CacheKey]:
+    """What a remote has, which alone says what is done; raises ``RemoteError``."""
+    return {key for name, _ in remote.sizes(FOLDER) if (key := key_in(name)) is not None}
 
 
 class Submission:
-    """An executor: Celery, with a broker that the submitter asks about what it holds."""
+    """One run of a farm: ``job`` names it, ``board`` is where it is seen."""
 
     def __init__(self, broker: str, remote: Remote) -> None:
-        """Sends nothing yet; raises as ``broker.application``."""
-        self._app = application(broker)
-        self._broker, self._remote, self.job = Broker(broker), remote, secrets.token_hex(16)
-        self.board: Watched = Board(broker)
+        """Sends nothing yet; raises as ``broker.connected``."""
+        keys = Keys.of(remote.url)
+        self._broker, self._remote, self.job = Broker(broker, keys), remote, secrets.token_hex(16)
+        self.board = Board(broker, keys)
+        self._wanted: dict[CacheKey, Selection] = {}
+        self._answers: dict[CacheKey, Answered] = {}
+        self._sent = Counter[CacheKey]()
 
     def run(
         self,
@@ -40,26 +77,37 @@ class Submission:
         on_left: Callable[[int], None] = lambda _: None,
         on_trouble: Callable[[str], None] = lambda _: None,
     ) -> Farmed:
-        """As ``Executor.run``."""
-        there = keys_there(self._remote)
-        left = {one.key: one for one in selections if one.key not in there}
-        done = Farmed(present=len({one.key for one in selections}) - len(left))
+        """Has the remote have these kernels.
+
+        Args:
+            on_left: called with how many the remote lacks, first for all that it has from before.
+            on_trouble: called with what keeps work from going on, in words.
+
+        Raises:
+            RemoteError: when the remote does not answer, or the broker for ten minutes.
+        """
+        self._wanted = {one.key: one for one in selections}
+        there = before = keys_there(self._remote)
+        left = {key for key in self._wanted if key not in before}
         on_left(len(left))
-        self._patiently(lambda: self._send(left), on_trouble)
-        heard = time.monotonic()
-        while left and not done.canceled:
-            texts = self._patiently(lambda: self._broker.answers(self.job, _POLL_S), on_trouble)
-            for answer in filter(None, map(read_answer, texts)):
-                heard = time.monotonic()
-                if answer.key in left:
-                    self._count(answer, left, done)
-            if left and time.monotonic() - heard > _QUIET_S:
-                self._look(left, done, on_trouble)
-                heard = time.monotonic()
-            if not left:
-                self._confirm(selections, left, done, on_trouble)
+        self._send([key for key in self._wanted if key in left], on_trouble)
+        quiet_s, heard = _QUIET_S, time.monotonic()
+        while left:
+            if answered_now := self._hear(left, on_trouble):
+                left -= answered_now
+                quiet_s, heard = _QUIET_S, time.monotonic()
+            is_quiet = time.monotonic() - heard > quiet_s
+            if is_quiet and self._patiently(lambda: self._broker.is_canceled(self.job), on_trouble):
+                self._patiently(self.cancel, on_trouble)
+                break
+            if is_quiet or not left:
+                there = keys_there(self._remote)
+                left = self._lacking(there, on_trouble)
+                quiet_s, heard = min(2 * quiet_s, _LONG_S), time.monotonic()
             on_left(len(left))
-        return done
+        if quiet := {key for key in self._wanted if key in there and key not in before and key not in self._answers}:
+            self._hear(quiet, on_trouble)  # an answer comes just after its kernel
+        return self._sum(before, there, canceled=len(left))
 
     def cancel(self) -> int:
         """Withdraws what no worker has taken, and has workers drop what they have not begun.
@@ -73,58 +121,63 @@ class Submission:
         self._broker.cancel(self.job)
         return self._broker.withdraw(self.job)
 
-    def _send(self, selections: dict[CacheKey, Selection]) -> None:
-        with reaching(self._broker.url):
-            for key, selection in selections.items():
-                text = encode(Asked.of(self.job, selection))
-                self._app.send_task(TASK, args=[text], task_id=f"{self.job}-{key}", queue=QUEUE, retry=False)
+    def _hear(self, awaited: set[CacheKey], on_trouble: Callable[[str], None]) -> set[CacheKey]:
+        """Waits for answers for some of these keys; returns which came."""
+        texts = self._patiently(lambda: self._broker.answers(self.job, _POLL_S), on_trouble)
+        answers = {CacheKey(one.key): one for one in map(_read, texts) if one is not None and one.key in awaited}
+        self._answers |= answers
+        return set(answers)
 
-    def _count(self, answer: Answered, left: dict[CacheKey, Selection], done: Farmed) -> None:
-        key = left.pop(CacheKey(answer.key)).key
-        done.workers.add(answer.worker)
-        if answer.error:
-            done.failed[key] = answer.error
-        elif answer.compiled:
-            done.compiled += 1
-        else:
-            done.found += 1
+    def _send(self, keys: Sequence[CacheKey], on_trouble: Callable[[str], None]) -> None:
+        texts = [encode(Asked.of(self.job, self._wanted[key])) for key in keys]
+        self._patiently(lambda: self._broker.send(texts), on_trouble)
+        self._sent.update(keys)
 
-    def _look(self, left: dict[CacheKey, Selection], done: Farmed, on_trouble: Callable[[str], None]) -> None:
-        """Where no answer comes: sends again what the broker has lost, and says when no worker takes anything."""
-        if self._patiently(lambda: self._broker.is_canceled(self.job), on_trouble):
-            self._patiently(self.cancel, on_trouble)
-            done.canceled = len(left)
-            return
-        waiting, taken = self._patiently(self._broker.waiting, on_trouble)
-        if taken:
-            return
-        if waiting:
-            on_trouble(f"{waiting:,} kernels wait, and no worker takes them; gemm-cache farm worker starts one")
-            return
-        for key in keys_there(self._remote) & left.keys():
-            del left[key]
-            done.found += 1
-        done.resent += len(left)
-        self._patiently(lambda: self._send(left), on_trouble)
+    def _lacking(self, there: set[CacheKey], on_trouble: Callable[[str], None]) -> set[CacheKey]:
+        """What the remote lacks and workers have not failed to make. What they said counts for nothing else.
 
-    def _confirm(
-        self,
-        selections: Sequence[Selection],
-        left: dict[CacheKey, Selection],
-        done: Farmed,
-        on_trouble: Callable[[str], None],
-    ) -> None:
-        """What workers said counts for nothing until the remote has it: what it lacks is asked for again."""
-        there = keys_there(self._remote)
-        lacking = {one.key: one for one in selections if one.key not in there and one.key not in done.failed}
-        if not lacking:
-            return
-        if done.resent > _MOST_RESENT * len(selections):
-            raise RemoteError(f"workers say that {len(lacking):,} kernels are in the remote, which does not have them")
-        done.compiled = max(0, done.compiled - len(lacking))
-        done.resent += len(lacking)
-        left.update(lacking)
-        self._patiently(lambda: self._send(left), on_trouble)
+        What is neither queued nor compiled now is sent again: the broker lost it, a worker ended with it, or one says
+        that it is in the remote.
+
+        Raises:
+            RemoteError: where workers say so again and again.
+        """
+        lacking = [key for key in self._wanted if key not in there]
+        queued = {key for _, key in self._patiently(lambda: self._broker.queued(self.job), on_trouble)}
+        at_work = self._patiently(lambda: self._broker.leased(lacking), on_trouble)
+        if queued and not at_work:
+            waiting = counted(len(queued), "kernel")
+            on_trouble(f"no worker of this remote takes {waiting} from the queue; gemm-cache farm worker starts one")
+        elif at_work:
+            on_trouble(f"waiting for {counted(len(at_work), 'kernel')} that workers compile")
+        lost = [key for key in lacking if key not in queued and key not in at_work and not self._error(key)]
+        too_often = {key for key in lost if self._sent[key] >= MOST_SENT}
+        if liars := [key for key in too_often if key in self._answers]:
+            raise RemoteError(
+                f"workers say that {counted(len(liars), 'kernel')} are in the remote, which does not have them"
+            )
+        for key in too_often:
+            why = f"it was asked for {MOST_SENT} times, and no worker answered; see what the workers print"
+            self._answers[key] = Answered(key, why, "", False, 0.0)
+        self._send([key for key in lost if key not in too_often], on_trouble)
+        return {key for key in lacking if key in queued or key in at_work or not self._error(key)}
+
+    def _error(self, key: CacheKey) -> str:
+        return self._answers[key].error if key in self._answers else ""
+
+    def _sum(self, before: set[CacheKey], there: set[CacheKey], canceled: int) -> Farmed:
+        """What became of the table, by what the remote has at the end."""
+        made = self._wanted.keys() & there - before
+        compiled = sum(self._answers[key].compiled for key in made if key in self._answers)
+        return Farmed(
+            present=len(self._wanted.keys() & before),
+            compiled=compiled,
+            found=len(made) - compiled,
+            failed={key: self._error(key) for key in self._wanted if key not in there and self._error(key)},
+            workers={one.worker for one in self._answers.values() if one.worker},
+            resent=self._sent.total() - len(self._sent),
+            canceled=canceled,
+        )
 
     def _patiently(self, ask: Callable[[], _T], on_trouble: Callable[[str], None]) -> _T:
         """The answer of a broker, which may be away for a while."""
@@ -137,3 +190,11 @@ class Submission:
                     raise
                 on_trouble(str(error))
                 time.sleep(1.0)
+
+
+def _read(text: str) -> Answered | None:
+    """An answer; ``None`` for what is none, since a broker may hold anything."""
+    try:
+        return answered(text)
+    except UsageError:
+        return None

@@ -10,27 +10,29 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cache_engine.errors import GemmCacheError, RemoteError
+from cache_engine.errors import GemmCacheError, RemoteError, UsageError
 from cache_engine.farm.board import (
     COMPILED,
+    DAY_S,
     FAILED,
     FAILURES,
     FOUND,
     GONE_S,
+    HOUR,
     HOUR_S,
     MAIN,
     MOST_FAILURES,
+    REFUSED,
+    RUN,
     RUNS,
+    WORKER,
     WORKERS,
     Doing,
     Failed,
     Present,
     Run,
-    hour_hash,
-    run_name,
-    worker_hash,
 )
-from cache_engine.farm.broker import QUEUE, UNACKED, connected, reaching
+from cache_engine.farm.broker import FARMS, Keys, connected, reaching
 from cache_engine.farm.messages import is_job
 from cache_engine.process import Thread
 from cache_engine.units import printable
@@ -90,12 +92,13 @@ class SeenRun:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """What came of messages in an hour that began at ``start``, in seconds since 1970."""
+    """What came of messages in an hour that began at ``start``, in seconds since 1970; ``refused``: of no kernel."""
 
     start: int
     compiled: int
     found: int
     failed: int
+    refused: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +106,18 @@ class Farm:
     """What a farm does.
 
     Attributes:
+        keys: which farm it is.
         at: the broker's time, in seconds since 1970.
-        waiting, taken: messages that no worker has taken, and those that are taken and not finished.
+        waiting: messages that no worker has taken.
         workers: the one last heard of first; of more than ``MOST_WORKERS`` these.
         runs: the one last heard of first.
         hours: the last 24, the oldest first.
         failures: the newest first.
     """
 
+    keys: Keys
     at: float
     waiting: int
-    taken: int
     workers: tuple[SeenWorker, ...]
     runs: tuple[SeenRun, ...]
     hours: tuple[Hour, ...]
@@ -125,58 +129,72 @@ class Farm:
         return [one for one in self.workers if one.is_here]
 
     @property
+    def taken(self) -> int:
+        """How many kernels they compile now."""
+        return sum(len(one.doing) for one in self.here)
+
+    @property
     def processes(self) -> int:
         """How many kernels they compile at a time."""
         return sum(one.present.processes for one in self.here)
 
 
-def look(url: str, wait_s: float = _WAIT_S) -> Farm:
-    """What the farm of a broker does.
+def look(url: str, remote: str | None, wait_s: float = _WAIT_S) -> Farm:
+    """What the farm of a broker and a remote does.
 
     Args:
-        wait_s: how long each of four answers may take.
+        remote: without one, the broker's only farm.
+        wait_s: how long each of five answers may take.
 
     Raises:
-        UsageError: when this is not the URL of a broker.
+        UsageError: when this is not the URL of a broker, or it has several farms and no remote is named.
         ExtraMissing: when the extra ``farm`` is not installed.
         RemoteError: when the broker does not answer, or not as Redis does.
     """
     client = connected(url, wait_s)
     try:
         with reaching(url):
-            return _looked(client)
+            return _looked(client, _only(client) if remote is None else Keys.of(remote))
     except (AttributeError, IndexError) as error:
         raise RemoteError("the broker does not answer as Redis does") from error
     finally:
         client.close()
 
 
-def _looked(client: Any) -> Farm:
+def _only(client: Any) -> Keys:
+    found = client.zrangebyscore(FARMS, client.time()[0] - DAY_S, "+inf", start=0, num=2)
+    if len(found) > 1:
+        raise UsageError(
+            "several farms use this broker; name the remote of one with --remote, or with the setting remote"
+        )
+    return Keys(found[0].decode(errors="replace") if found else "")
+
+
+def _looked(client: Any, keys: Keys) -> Farm:
     seconds, _ = client.time()
     at, hour = float(seconds), int(seconds) // HOUR_S
     starts = range(hour - HOURS + 1, hour + 1)
     with client.pipeline(transaction=False) as asked:
-        asked.llen(QUEUE)
-        asked.hlen(UNACKED)
-        asked.zrevrange(WORKERS, 0, MOST_WORKERS - 1, withscores=True)
-        asked.zrevrange(RUNS, 0, MOST_RUNS - 1, withscores=True)
-        asked.lrange(FAILURES, 0, MOST_FAILURES - 1)
+        asked.llen(keys.queue)
+        asked.zrevrange(keys.name(WORKERS), 0, MOST_WORKERS - 1, withscores=True)
+        asked.zrevrange(keys.name(RUNS), 0, MOST_RUNS - 1, withscores=True)
+        asked.lrange(keys.name(FAILURES), 0, MOST_FAILURES - 1)
         for start in starts:
-            asked.hmget(hour_hash(start), COMPILED, FOUND, FAILED)
-        waiting, taken, workers, runs, failures, *counts = asked.execute()
+            asked.hmget(keys.name(HOUR, str(start)), COMPILED, FOUND, FAILED, REFUSED)
+        waiting, workers, runs, failures, *counts = asked.execute()
     names, jobs = _scores(workers), _scores(runs)
     with client.pipeline(transaction=False) as asked:
         for name, _ in names:
-            asked.hgetall(worker_hash(name))
+            asked.hgetall(keys.name(WORKER, name))
         for job, _ in jobs:
-            asked.get(run_name(job))
-            asked.exists(f"{QUEUE}:canceled:{job}")
+            asked.getrange(keys.name(RUN, job), 0, _LONGEST)
+            asked.exists(keys.name("canceled", job))
         said = asked.execute() if names or jobs else []
     of_runs = said[len(names) :]
     return Farm(
+        keys,
         at,
         int(waiting),
-        int(taken),
         tuple(filter(None, (_worker(*name, at, told) for name, told in zip(names, said, strict=False)))),
         tuple(filter(None, (_run(*job, at, *of_runs[2 * n : 2 * n + 2]) for n, job in enumerate(jobs)))),
         tuple(Hour(start * HOUR_S, *map(_count, found)) for start, found in zip(starts, counts, strict=True)),
@@ -230,10 +248,10 @@ def _plain(value: Any) -> Any:
 class Watcher:
     """What a farm does, for readers who do not wait: a broker that is down, silent or slow costs each a second."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, remote: str | None) -> None:
         """Asks nothing yet; raises as ``connected``."""
         connected(url, _WAIT_S)
-        self._url, self._lock = url, Lock()
+        self._url, self._remote, self._lock = url, remote, Lock()
         self._is_looking = self._is_old = False
         self._answered = Event()
         self._last: tuple[Farm, float] | None = None
@@ -273,7 +291,7 @@ class Watcher:
     def _look(self) -> None:
         found, trouble = None, "looking at the broker failed"
         try:
-            found, trouble = look(self._url), ""
+            found, trouble = look(self._url, self._remote), ""
         except GemmCacheError as error:
             trouble = str(error)
         finally:

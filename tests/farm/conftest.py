@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -81,28 +82,29 @@ class Workers:
     """``gemm-cache farm worker`` processes, each killed with all its children."""
 
     def __init__(self, folder: Path, broker: str, remote: Objects, builder: Builder) -> None:
-        self._folder, self._broker, self._remote, self._builder = folder, broker, remote, builder
+        self._folder, self._broker, self.remote, self._builder = folder, broker, remote, builder
         self._running: list[subprocess.Popen[bytes]] = []
         self.log = folder / "workers.log"
         self._started = 0
 
-    def start(self, redeliver: int = 3) -> None:
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
         """Starts one more, with a store of its own."""
         self._started += 1
         store = self._folder / f"worker-{self._started}"
         command = [
             sys.executable, "-m", "cache_engine", "--store", store, "farm", "worker", "--broker", self._broker,
-            "--remote", self._remote.url, "--sign", self._builder.file, "--jobs", "1", "--redeliver", redeliver,
+            "--remote", self.remote.url, "--sign", self._builder.file, "--jobs", "1", *options,
         ]  # fmt: skip
         with self.log.open("ab") as log:
-            self._running.append(
-                subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, start_new_session=True)
-            )
+            process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, start_new_session=True)
+        self._running.append(process)
+        return process
 
     def kill(self) -> None:
         """Kills all of them."""
         for process in self._running:
-            os.killpg(process.pid, 9)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
             process.wait()
         self._running.clear()
 

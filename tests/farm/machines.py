@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 import celery.app.amqp
 import celery.concurrency.prefork
 import celery.worker.consumer  # noqa: F401
-import kombu.transport.redis  # noqa: F401
 import pytest
+import redis  # noqa: F401
 
 from cache_engine.compilers import nvrtc  # noqa: F401
 from cache_engine.config import Settings
@@ -41,7 +41,6 @@ from cache_engine.trust.keys import SigningKey
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 TABLE = 6
-REDELIVER_S = 30
 
 
 def table(number: int, store: Path) -> list[Selection]:
@@ -139,7 +138,7 @@ def _worker(command: dict[str, Any], log: str, broker: str, remote: str, key: st
         patch.setattr(working.Worker, "work", working_)
         settings = Settings.load(dir=command["store"], durability="fast").for_batch(1)
         worker = working.Worker(settings, broker, remote, SigningKey.read(Path(key)))
-        working.serve(worker, broker, processes=1, redeliver_s=REDELIVER_S)
+        working.serve(worker, processes=1)
 
 
 def _submitter(command: dict[str, Any], broker: str, remote: str) -> None:

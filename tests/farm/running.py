@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cache_engine.engine.cache import Cache
 from cache_engine.engine.selection import Selection
-from cache_engine.farm.executor import Executor, Farmed
+from cache_engine.farm.submitting import Farmed, Submission
 from cache_engine.model.gemm import DType, GemmProblem
 
 
@@ -21,19 +21,19 @@ def table(cache: Cache, count: int) -> list[Selection]:
 class InBackground:
     """A submission that another thread follows."""
 
-    def __init__(self, executor: Executor, selections: Sequence[Selection]) -> None:
+    def __init__(self, submission: Submission, selections: Sequence[Selection]) -> None:
         self.left: list[int] = []
         self.some_done = threading.Event()
         self.troubles: list[str] = []
         self._found: list[Farmed | BaseException] = []
         self._total = len(selections)
-        self.executor = executor
+        self.submission = submission
         self._thread = threading.Thread(target=self._run, args=(selections,), daemon=True)
         self._thread.start()
 
     def _run(self, selections: Sequence[Selection]) -> None:
         try:
-            self._found.append(self.executor.run(selections, self._on_left, self.troubles.append))
+            self._found.append(self.submission.run(selections, self._on_left, self.troubles.append))
         except BaseException as error:
             self._found.append(error)
 

@@ -19,19 +19,19 @@ from cache_engine.errors import RemoteError, UsageError
 from cache_engine.farm.board import (
     FAILURES,
     GONE_S,
+    HOUR,
+    RUN,
     RUNS,
+    WORKER,
     WORKERS,
     Board,
     Present,
     Run,
     eta_s,
-    hour_hash,
-    run_name,
-    worker_hash,
 )
-from cache_engine.farm.broker import QUEUE, TASK, Broker, application, connected
+from cache_engine.farm.broker import Broker, Keys, connected
 from cache_engine.farm.following import Following, by_demand, compile_times
-from cache_engine.farm.messages import Asked
+from cache_engine.farm.messages import Asked, encode
 from cache_engine.farm.submitting import Submission
 from cache_engine.farm.watching import NOT_FOLLOWED, RUNNING, Watcher, look
 from cache_engine.insight.covering import cover
@@ -44,13 +44,15 @@ from tests.cli.test_cli import run
 from tests.farm.conftest import Redis
 
 JOB = "a" * 32
+REMOTE = "file:///farm"
+KEYS = Keys.of(REMOTE)
 
 
 def beats(url: str) -> None:
     """A worker of four processes, heard of in a moment that comes while a test runs, however slow the machine is."""
-    board = Board(url)
+    board = Board(url, KEYS)
     board.beat("north:7", Present("north", 7, 4, 0.0))
-    connected(url, 5.0).zadd(WORKERS, {"north:7": board.now() + 600})
+    connected(url, 5.0).zadd(KEYS.name(WORKERS), {"north:7": board.now() + 600})
 
 
 def _problem(n: int = 48) -> GemmProblem:
@@ -63,10 +65,10 @@ def message(cache: Cache) -> Asked:
 
 
 def test_what_workers_say_is_seen(broker: Redis, message: Asked) -> None:
-    board = Board(broker.url)
+    board = Board(broker.url, KEYS)
     beats(broker.url)
     board.begins("north:7", message)
-    farm = look(broker.url)
+    farm = look(broker.url, REMOTE)
     (worker,) = farm.here
     assert (worker.name, worker.present.processes, farm.processes) == ("north:7", 4, 4)
     assert [one.kernel for one in worker.doing] == ["16 × 48 × 32 fp32 sm_80, simt"]
@@ -74,45 +76,45 @@ def test_what_workers_say_is_seen(broker: Redis, message: Asked) -> None:
     board.ends("north:7", message, compiled=False, error="")
     board.ends("north:7", message, compiled=False, error="ptxas ended")
     board.gone("south:1")
-    farm = look(broker.url)
+    farm = look(broker.url, REMOTE)
     assert farm.here[0].doing == ()
     last = farm.hours[-1]
     assert (last.compiled, last.found, last.failed) == (1, 1, 1)
     assert [(one.error, one.worker) for one in farm.failures] == [("ptxas ended", "north:7")]
     board.gone("north:7")
-    assert look(broker.url).workers == ()
+    assert look(broker.url, REMOTE).workers == ()
 
 
 def test_a_process_that_ended_does_nothing_and_a_worker_not_heard_of_is_gone(broker: Redis, message: Asked) -> None:
-    board, client = Board(broker.url), connected(broker.url, 1.0)
+    board, client = Board(broker.url, KEYS), connected(broker.url, 1.0)
     board.beat("north:7", Present("north", 7, 4, 0.0))
-    client.hset(worker_hash("north:7"), "999999999", '{"key":"","kernel":"lost","since":1}')
-    assert len(look(broker.url).workers[0].doing) == 1
+    client.hset(KEYS.name(WORKER, "north:7"), "999999999", '{"key":"","kernel":"lost","since":1}')
+    assert len(look(broker.url, REMOTE).workers[0].doing) == 1
     board.beat("north:7", Present("north", 7, 4, 0.0))
-    assert look(broker.url).workers[0].doing == ()
-    client.zadd(WORKERS, {"north:7": board.now() - GONE_S - 1})
-    farm = look(broker.url)
+    assert look(broker.url, REMOTE).workers[0].doing == ()
+    client.zadd(KEYS.name(WORKERS), {"north:7": board.now() - GONE_S - 1})
+    farm = look(broker.url, REMOTE)
     assert (len(farm.workers), farm.here) == (1, [])
 
 
 def test_a_run_says_how_far_it_is_and_when_it_will_end(broker: Redis, cache: Cache) -> None:
-    board = Board(broker.url)
+    board = Board(broker.url, KEYS)
     beats(broker.url)
     times = compile_times(cache)
     selections = [cache.select(_problem(48 + 16 * n)) for n in range(4)]
     following = Following(board, JOB, "a model", selections, times)
     following.left(3)
-    (seen,) = look(broker.url).runs
+    (seen,) = look(broker.url, REMOTE).runs
     assert (seen.run.kernels, seen.run.present, seen.run.left, seen.state) == (4, 1, 3, RUNNING)
     assert following.processes == 4
     assert seen.run.archs == ["sm_80"]
     assert 0 < following.left(0) + seen.run.eta_s <= 1.01 * sum(times.seconds(one) for one in map(_compile, selections))
-    connected(broker.url, 1.0).zadd(RUNS, {JOB: board.now() - GONE_S - 1})
-    assert look(broker.url).runs[0].state == NOT_FOLLOWED
+    connected(broker.url, 1.0).zadd(KEYS.name(RUNS), {JOB: board.now() - GONE_S - 1})
+    assert look(broker.url, REMOTE).runs[0].state == NOT_FOLLOWED
     following.end()
-    assert look(broker.url).runs[0].state == "ended"
-    Broker(broker.url).cancel(JOB)
-    assert look(broker.url).runs[0].state == "canceled"
+    assert look(broker.url, REMOTE).runs[0].state == "ended"
+    Broker(broker.url, KEYS).cancel(JOB)
+    assert look(broker.url, REMOTE).runs[0].state == "canceled"
 
 
 def _compile(selection: Any) -> Any:
@@ -140,20 +142,20 @@ def fill_with_lies(url: str) -> None:
     doing = json.dumps({"key": HOSTILE, "kernel": HOSTILE, "since": now})
     run_of = {"table": HOSTILE, "archs": [HOSTILE], "kernels": 5, "present": 0, "left": 9, "since": now, "eta_s": 1e9}
     for name, said in {HOSTILE: present, "b": "{}", "c": "[" * 3000, "d": "x" * 100_000, "e": present[:-1]}.items():
-        client.zadd(WORKERS, {name: now})
-        client.hset(worker_hash(name), mapping={"main": said, "5": doing, "x": "y"})
+        client.zadd(KEYS.name(WORKERS), {name: now})
+        client.hset(KEYS.name(WORKER, name), mapping={"main": said, "5": doing, "x": "y"})
     for job, said in {JOB: json.dumps(run_of), HOSTILE: json.dumps(run_of), "b" * 32: '{"left": -1}'}.items():
-        client.zadd(RUNS, {job: now})
-        client.set(run_name(job), said)
+        client.zadd(KEYS.name(RUNS), {job: now})
+        client.set(KEYS.name(RUN, job), said)
     failed = json.dumps({"at": now, "key": HOSTILE, "kernel": HOSTILE, "error": HOSTILE, "worker": HOSTILE})
     infinite = json.dumps({"at": 1e300, "key": "", "kernel": "", "error": "", "worker": ""})
-    client.lpush(FAILURES, failed, "null", infinite, "\xff" * 10)
-    client.hset(hour_hash(now // 3600), mapping={"compiled": "9" * 1000, "failed": -5, "found": 3})
+    client.lpush(KEYS.name(FAILURES), failed, "null", infinite, "\xff" * 10)
+    client.hset(KEYS.name(HOUR, str(now // 3600)), mapping={"compiled": "9" * 1000, "failed": -5, "found": 3})
 
 
 def test_lies_are_left_out_and_hostile_text_is_plain(broker: Redis) -> None:
     fill_with_lies(broker.url)
-    farm = look(broker.url)
+    farm = look(broker.url, REMOTE)
     (worker,) = farm.workers
     assert worker.name == worker.present.host == worker.doing[0].kernel
     assert "\x1b" not in worker.name
@@ -163,11 +165,11 @@ def test_lies_are_left_out_and_hostile_text_is_plain(broker: Redis) -> None:
     assert (last.compiled, last.found, last.failed) == (0, 3, 0)
 
 
-@pytest.mark.parametrize("name", [WORKERS, RUNS, FAILURES, QUEUE])
+@pytest.mark.parametrize("name", [WORKERS, RUNS, FAILURES, "queue"])
 def test_a_value_of_another_type_is_an_error_in_words(broker: Redis, name: str) -> None:
-    connected(broker.url, 1.0).set(name, "x")
+    connected(broker.url, 1.0).set(KEYS.name(name), "x")
     with pytest.raises(RemoteError, match="does not answer"):
-        look(broker.url)
+        look(broker.url, REMOTE)
 
 
 @contextmanager
@@ -201,14 +203,19 @@ def slow_broker() -> Iterator[str]:
 def test_a_broker_that_does_not_answer_makes_no_reader_wait(kind: Any) -> None:
     """The wait is a limit of the watcher's, not a speed."""
     with kind() as url:
-        watcher = Watcher(url)
+        watcher = Watcher(url, REMOTE)
         farm, _, trouble = watcher.seen(wait_s=0.2)
         assert (farm, trouble) == (None, "the broker has not answered within 0.2 s")
         assert watcher.seen(wait_s=0.0)[0] is None
 
 
+def test_an_answer_that_never_ends_is_given_up() -> None:
+    with slow_broker() as url, pytest.raises(RemoteError, match="the answer takes too long"):
+        look(url, REMOTE, 0.3)
+
+
 def test_what_was_seen_is_shown_with_its_age_when_the_broker_dies(broker: Redis) -> None:
-    watcher = Watcher(broker.url)
+    watcher = Watcher(broker.url, REMOTE)
     farm, age_s, trouble = watcher.seen(wait_s=30)
     assert farm is not None
     assert trouble == ""
@@ -225,7 +232,7 @@ def test_what_was_seen_is_shown_with_its_age_when_the_broker_dies(broker: Redis)
 
 
 def test_a_board_that_cannot_be_written_keeps_no_worker_from_its_work(message: Asked) -> None:
-    board = Board("redis://127.0.0.1:1/0")
+    board = Board("redis://127.0.0.1:1/0", KEYS)
     board.beat("north:7", Present("north", 7, 4, 0.0))
     board.begins("north:7", message)
     board.ends("north:7", message, compiled=True, error="")
@@ -236,19 +243,19 @@ def test_a_board_that_cannot_be_written_keeps_no_worker_from_its_work(message: A
 def test_what_a_submitter_withdraws_leaves_the_queue_and_nothing_else_does(
     broker: Redis, cache: Cache, tmp_path: Path
 ) -> None:
-    app, other = application(broker.url), Broker(broker.url)
-    for job in ("b" * 32, JOB, "b" * 32, JOB):
-        app.send_task(TASK, args=["x"], task_id=f"{job}-{'0' * 64}", queue=QUEUE)
-    connected(broker.url, 1.0).lpush(QUEUE, "no message", b"\xff", '{"headers": {"id": 5}}')
+    remote = Objects(f"file://{tmp_path}/remote")
+    other, selection = Broker(broker.url, Keys.of(remote.url)), cache.select(_problem())
+    other.send([encode(Asked.of(job, selection)) for job in ("b" * 32, JOB, "b" * 32, JOB)])
+    connected(broker.url, 1.0).lpush(Keys.of(remote.url).queue, "no message", b"\xff", "x" * 5000)
     assert other.withdraw(JOB) == 2
-    assert other.waiting() == (5, 0)
+    assert other.waiting() == 5
     assert other.withdraw(JOB) == 0
     # A run that is canceled from elsewhere ends, and withdraws its own.
-    submission = Submission(broker.url, Objects(f"file://{tmp_path}/remote"))
+    submission = Submission(broker.url, remote)
     other.cancel(submission.job)
-    done = submission.run([cache.select(_problem())])
+    done = submission.run([selection])
     assert (done.canceled, done.compiled, done.failed) == (1, 0, {})
-    assert other.waiting() == (5, 0)
+    assert other.waiting() == 5
 
 
 def test_kernels_that_are_asked_for_most_come_first(cache: Cache) -> None:

@@ -61,7 +61,7 @@ class _Farm:
         for child in Path(f"/proc/{worker}/task/{worker}/children").read_text().split():
             with suppress(ProcessLookupError):
                 os.kill(int(child), signal.SIGKILL)
-            until(lambda child=child: _is_dead(child))  # type: ignore[misc]
+            until(lambda child=child: is_dead(child))  # type: ignore[misc]
             self._say(f"killed {machine} {child}")
 
     def kill_broker(self) -> None:
@@ -209,7 +209,8 @@ def test_two_hundred_kills_lose_nothing_and_what_is_compiled_twice_was_killed(
     report({"kills": kills.total(), **kills, "kernels": len(wanted), "compiled again": more, "lost": 0})
 
 
-def _is_dead(pid: str) -> bool:
+def is_dead(pid: str) -> bool:
+    """Whether a process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

@@ -11,11 +11,11 @@ from streamlit.testing.v1 import AppTest
 
 from app.presenters.store.farm import COMMANDS
 from cache_engine.farm.board import Board, Run
-from cache_engine.farm.broker import Broker, connected
+from cache_engine.farm.broker import FARMS, Broker, connected
 from cache_engine.farm.messages import Asked
 from cache_engine.model.gemm import GemmProblem
 from tests.farm.conftest import Redis
-from tests.farm.test_board import HOSTILE, JOB, beats, fill_with_lies, silent_broker
+from tests.farm.test_board import HOSTILE, JOB, KEYS, beats, fill_with_lies, silent_broker
 from tests.helpers import make_store
 from tests.pages.opening import HERE, Open, Reader, drawn, sound
 
@@ -32,7 +32,9 @@ def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 
 @pytest.fixture
 def broker(shared_redis: Redis, monkeypatch: pytest.MonkeyPatch) -> str:
-    connected(shared_redis.url, 5.0).flushall()
+    client = connected(shared_redis.url, 5.0)
+    client.flushall()
+    client.zadd(FARMS, {KEYS.farm: client.time()[0]})
     monkeypatch.setenv("GEMM_CACHE_BROKER", shared_redis.url)
     return shared_redis.url
 
@@ -57,7 +59,7 @@ def test_without_a_broker_the_page_says_what_a_farm_is_and_how_to_start_one(open
 def test_workers_runs_and_failures_are_shown_and_a_run_can_be_canceled(
     open_page: Open, reader: Reader, store: Path, broker: str
 ) -> None:
-    board = Board(broker)
+    board = Board(broker, KEYS)
     beats(broker)
     board.follows(JOB, Run("Llama-3.1-8B", ["sm_90a"], 50, 10, 30, board.now(), 90.0))
     app = sound(open_page(store, "farm"))
@@ -70,7 +72,7 @@ def test_workers_runs_and_failures_are_shown_and_a_run_can_be_canceled(
     assert next(one for one in sound(app.run()).button if one.label == "Cancel").disabled
     reader.request = HERE
     next(one for one in sound(app.run()).button if one.label == "Cancel").click().run()
-    assert Broker(broker).is_canceled(JOB)
+    assert Broker(broker, KEYS).is_canceled(JOB)
     sound(app.run())
     assert not [one for one in app.button if one.label == "Cancel"]
 
@@ -80,7 +82,7 @@ def test_what_failed_is_shown_with_its_text(open_page: Open, store: Path, broker
 
     with open_cache(store) as cache:
         message = Asked.of(JOB, cache.select(GemmProblem(16, 48, 32, arch="sm_80")))
-    Board(broker).ends("north:7", message, compiled=False, error="ptxas ended with code 1")
+    Board(broker, KEYS).ends("north:7", message, compiled=False, error="ptxas ended with code 1")
     app = sound(open_page(store, "farm"))
     hours, failures = (one.value for one in app.dataframe)
     assert failures["Cause"][0] == "ptxas ended with code 1"

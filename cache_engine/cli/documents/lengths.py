@@ -183,12 +183,13 @@ class FarmRun(msgspec.Struct, kw_only=True):
 
 
 class FarmHour(msgspec.Struct, kw_only=True):
-    """What workers did in an hour that began at ``start``, in seconds since 1970."""
+    """What workers did in an hour that began at ``start``, in seconds since 1970; ``refused``: of no kernel."""
 
     start: int
     compiled: int
     found: int
     failed: int
+    refused: int
 
 
 class FarmFailure(msgspec.Struct, kw_only=True):
@@ -246,7 +247,8 @@ def farm_state(farm: Farm) -> FarmState:
             for one in farm.runs
         ],
         hours=[
-            FarmHour(start=one.start, compiled=one.compiled, found=one.found, failed=one.failed) for one in farm.hours
+            FarmHour(start=one.start, compiled=one.compiled, found=one.found, failed=one.failed, refused=one.refused)
+            for one in farm.hours
         ],
         failures=[
             FarmFailure(at=one.at, key=one.key, kernel=one.kernel, error=one.error, worker=one.worker)

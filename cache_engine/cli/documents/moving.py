@@ -17,7 +17,7 @@ from cache_engine.units import counted
 from cache_engine.upkeep.packs import Refused
 
 if TYPE_CHECKING:
-    from cache_engine.farm.executor import Farmed
+    from cache_engine.farm.submitting import Farmed
     from cache_engine.insight.packs import Preflight
     from cache_engine.remote.moving import Compared, Pushed
     from cache_engine.store.pack import Pack

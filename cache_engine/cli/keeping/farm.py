@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import time
 from collections.abc import Callable
@@ -28,10 +27,8 @@ from cache_engine.units import counted, human_age, human_ms, printable
 
 if TYPE_CHECKING:
     from cache_engine.engine.selection import Selection
-    from cache_engine.farm.executor import Executor
     from cache_engine.insight.coverage import Wanted
     from cache_engine.policy.compile_time import CompileTimes
-    from cache_engine.remote.base import Remote
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _MISSING = "The extra farm, remote or trust is not installed, or the compiler."
@@ -67,7 +64,7 @@ def farm_verb() -> None:
     "worker",
     cls=Verb,
     examples=("farm worker --broker redis://host:6379/0 --remote s3://bucket/kernels --sign builder_key",),
-    done="The worker was stopped.",
+    done="The worker was stopped, or the queue is empty.",
     failed="The remote cannot be opened.",
     missing=_MISSING,
 )
@@ -78,29 +75,35 @@ def farm_verb() -> None:
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @click.option(
-    "--redeliver", type=click.IntRange(1), default=300, show_default=True,
-    help="Seconds after which the work of a worker that vanished is given to another; more than a compile takes.",
+    "--health-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Touch this file every 5 seconds while the worker goes on. Older than a minute: restart it.",
 )  # fmt: skip
+@click.option("--until-empty", is_flag=True, help="End when the queue is empty, after what is in work.")
+@click.option("--redeliver", type=click.IntRange(1), hidden=True)
 @click.pass_obj
 def worker_verb(
-    settings: Settings, /, broker: str | None, url: str | None, sign: Path, jobs: int | None, redeliver: int
-) -> None:
-    """Compile what the queue asks for, until stopped by Ctrl-C.
+    settings: Settings, /, broker: str | None, url: str | None, sign: Path, jobs: int | None,
+    health_file: Path | None, until_empty: bool, redeliver: int | None,
+) -> None:  # fmt: skip
+    """Compile what the queue asks for, until stopped by Ctrl-C or SIGTERM. Prints a line for each kernel.
 
-    A message can only ask for a kernel that this program makes from its own templates. The first Ctrl-C lets compiles
-    finish.
+    A message can only ask for a kernel that this program makes from its own templates. The first signal lets compiles
+    finish, a second ends them.
     """
     from cache_engine.batch.warm import processors
     from cache_engine.farm.working import Worker, serve
 
     require("farm", "the farm")
+    if redeliver is not None:
+        print("--redeliver has no effect: another worker gets the work of a lost one after 20 s.", file=sys.stderr)
     broker = _broker_named(settings, broker)
     key, remote = signing_key(sign), remote_named(settings, url)
     count = jobs or processors()
     settings = settings.for_batch(count).with_overrides({"enable_caching": True})
     worker = Worker(settings, broker, remote.url, key)
     print(printable(f"Compiling for {remote.url}, {count} at a time, signed with {key.fingerprint}."), file=sys.stderr)
-    click.get_current_context().exit(serve(worker, broker, processes=count, redeliver_s=redeliver))
+    code = serve(worker, processes=count, until_empty=until_empty, health_file=health_file)
+    click.get_current_context().exit(code)
 
 
 @farm_verb.command(
@@ -109,10 +112,9 @@ def worker_verb(
     examples=(
         "farm compile Llama-3.1-8B --arch sm_90a --broker redis://host:6379/0 --remote s3://bucket/kernels",
         "farm compile shapes.csv --arch sm_80 --arch sm_90a --m 1-64 --broker redis://host:6379/0",
-        "farm compile Llama-3.1-8B --arch sm_90a --engine dask --scheduler tls://host:8786",
     ),
     done="The remote has every kernel.",
-    failed="Some kernels could not be compiled, or the broker, the scheduler or the remote does not answer.",
+    failed="Some kernels could not be compiled, or the broker or the remote does not answer.",
     missing=_MISSING,
     completers={"table": models},
 )
@@ -121,11 +123,8 @@ def worker_verb(
 @click.option("--m", "ms", default=TOKENS, show_default=True, metavar="SIZES", help="Tokens, such as 1,16,64-512.")
 @element_options
 @click.option("--tune", is_flag=True, help="Also the 8 configs of each kernel that tune would time, for a GPU later.")
-@click.option(
-    "--engine", type=click.Choice(["celery", "dask"]), default="celery", show_default=True,
-    help="What carries the work: workers of farm worker, or those of a cluster that runs Dask.",
-)  # fmt: skip
-@click.option("--scheduler", metavar="URL", help="Dask's scheduler, with TLS: tls://host:8786.")
+@click.option("--engine", type=click.Choice(["celery", "dask"]), default="celery", hidden=True)
+@click.option("--scheduler", hidden=True)
 @_farm_options
 @json_option
 @click.pass_obj
@@ -140,11 +139,17 @@ def compile_verb(
     withdraws what no worker has begun; the same command resumes. Afterwards remote pull, or a lookup, brings them.
     """
     from cache_engine.farm.following import Following
+    from cache_engine.farm.submitting import Submission
 
     started = time.perf_counter()
-    require("farm" if engine == "celery" else "farm-dask", "the farm")
+    if engine == "dask" or scheduler is not None:
+        raise UsageError(
+            "Dask is no longer supported, and Celery is what to use: leave out --engine and --scheduler, and start "
+            "workers with gemm-cache farm worker"
+        )
+    require("farm", "the farm")
     remote = remote_named(settings, url)
-    submission = _executor(settings, engine, broker, scheduler, remote)
+    submission = Submission(_broker_named(settings, broker), remote)
     asked = _asked(settings, _wanted(table, archs, ms, dtype, scales, mode), tune=tune)
     print(printable(asked.in_words), file=sys.stderr)
     run = Following(submission.board, submission.job, table, asked.selections, asked.times)
@@ -179,38 +184,20 @@ def compile_verb(
     failed="The broker does not answer.",
     missing="The extra farm is not installed.",
 )
-@click.option("--broker", metavar="URL", help="Redis: redis://host:6379/0. Default: the setting broker.")
+@_farm_options
 @json_option
 @click.pass_obj
-def status_verb(settings: Settings, /, broker: str | None, as_json: bool) -> None:
+def status_verb(settings: Settings, /, broker: str | None, url: str | None, as_json: bool) -> None:
     """Say what a farm does now.
 
     The queue, workers and what each compiles, runs and their predicted end, the last 24 hours, and the last failures.
+    A broker with one farm needs no remote.
     """
     from cache_engine.farm.watching import look
 
     require("farm", "the farm")
-    document = lengths.farm_state(look(_broker_named(settings, broker)))
+    document = lengths.farm_state(look(_broker_named(settings, broker), url or settings.remote))
     emit(document, as_json, lambda: _print_state(document))
-
-
-def _executor(settings: Settings, engine: str, broker: str | None, scheduler: str | None, remote: Remote) -> Executor:
-    """What carries the work; raises ``UsageError`` where the options are those of another engine."""
-    if engine == "celery":
-        from cache_engine.farm.submitting import Submission
-
-        if scheduler is not None:
-            raise UsageError("--scheduler is of Dask: add --engine dask")
-        return Submission(_broker_named(settings, broker), remote)
-    from cache_engine.farm.dask_submitting import DaskSubmission
-
-    if broker is not None:
-        raise UsageError("Dask has no broker: leave out --broker, and name its --scheduler")
-    if scheduler is None:
-        raise UsageError("name Dask's scheduler with --scheduler, such as tls://host:8786")
-    submission = DaskSubmission(scheduler, remote)
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it traces what is said here in words
-    return submission
 
 
 def _broker_named(settings: Settings, broker: str | None) -> str:
@@ -293,7 +280,8 @@ def _print_state(d: lengths.FarmState) -> None:
             "queue": f"{counted(d.waiting, 'kernel')} waiting, {d.taken:,} taken by workers",
             "workers": f"{len(here):,}, {counted(sum(one.processes for one in here), 'process', 'processes')}",
             "24 hours": f"{sum(one.compiled for one in d.hours):,} compiled, {sum(one.found for one in d.hours):,} "
-            f"found, {sum(one.failed for one in d.hours):,} failed",
+            f"found, {sum(one.failed for one in d.hours):,} failed, "
+            f"{counted(sum(one.refused for one in d.hours), 'message')} refused",
         }
     )
     columns = {"worker": terminal.LEFT, "processes": terminal.RIGHT, "heard": terminal.RIGHT, "compiles": terminal.LEFT}
@@ -303,6 +291,8 @@ def _print_state(d: lengths.FarmState) -> None:
     ]
     terminal.print_table(columns, rows)
     for run in d.runs:
-        print(printable(f"{run.table}: {run.kernels - run.left:,} of {counted(run.kernels, 'kernel')}, {run.state}"))
+        end = f", {human_ms(run.predicted_s * 1e3)} left (predicted)" if run.state == "running" else ""
+        done = f"{run.kernels - run.left:,} of {counted(run.kernels, 'kernel')}"
+        print(printable(f"{run.table}: {done}, {run.state}{end}"))
     for failure in d.failures:
         print(printable(f"failed: {failure.kernel}, on {failure.worker}: {failure.error}"))
