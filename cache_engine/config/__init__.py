@@ -97,6 +97,12 @@ class Settings:
         "Kernels of which compilers to serve: local, the installed one; pack, also those that made the packs and the "
         "store; auto: local, or pack where enable_jit is off or no compiler is installed.",
     )
+    cuda: str = _setting(
+        kinds.cuda_version(),
+        "auto",
+        "The version of CUDA that compiles: 12 or 13. auto: the newest installed that the driver, if there is one, and "
+        "the target allow.",
+    )
     memory_bytes: int = _setting(kinds.size(), GIB // 4, "In-process cache size.")
     device_memory_bytes: int | None = _setting(
         kinds.size(1, optional=True),

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cache_engine.compilers.base import Cuda
 from cache_engine.compilers.environment import KEYED, LEFT_OUT
 from cache_engine.compilers.nvcc import Nvcc, _find_nvcc
 from cache_engine.compilers.tools import package_files
@@ -161,7 +162,7 @@ def _names_given_to_getenv(library: Path) -> set[str]:
 def test_nvcc_gets_named_variables_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "toolkit" / "bin" / "nvcc"
     script.parent.mkdir(parents=True)
-    script.write_text(f'#!/bin/sh\nenv >> {tmp_path}/seen\nexec {_find_nvcc()} "$@"\n')
+    script.write_text(f'#!/bin/sh\nenv >> {tmp_path}/seen\nexec {_find_nvcc(Cuda())} "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(script.parent.parent))
     for name in (*KEYED, "NVCC_PREPEND_FLAGS", "CPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "GCC_EXEC_PREFIX"):
