@@ -81,20 +81,6 @@ def _compiled(store: Path, arch: str, **how: object) -> tuple[str, str]:
     return version, build
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a driver that sees no GPU; it is for the version of CUDA in ``DRIVER``, such as 12040."""
-    folder = tmp_path_factory.mktemp("driver")
-    (folder / "driver.cpp").write_text(
-        "#include <cstdlib>\n"
-        'extern "C" int cuInit(unsigned) { return 100; }\n'
-        'extern "C" int cuDriverGetVersion(int* version) { *version = std::atoi(std::getenv("DRIVER")); return 0; }\n'
-    )
-    compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))))
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", "libcuda.so.1", "driver.cpp"], cwd=folder, check=True)
-    return folder
-
-
 @needs_host_compiler
 @pytest.mark.parametrize(
     ("version", "asked", "made_by"), [("12040", "", "12.9"), ("13000", "", "13."), ("12040", "13", "13.")]
