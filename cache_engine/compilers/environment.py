@@ -4,8 +4,8 @@ NVRTC runs in this process, where other threads may read and set variables, so w
 contains each variable that is set and could change the output. NVCC and Triton run in separate processes, with an
 environment of named variables only.
 
-Source: every call of ``getenv`` in libnvrtc 12.9, 13.0 and 13.5, found in its machine code and by a ``getenv`` that records the names
-it gets. ``tests/compilers/test_environment.py`` finds them again in the installed library.
+Source: every call of ``getenv`` in libnvrtc 12.9, 13.0 and 13.5, found in its machine code and by a ``getenv`` that
+records the names it gets. ``tests/compilers/test_environment.py`` finds them again in the installed libraries.
 """
 
 from __future__ import annotations

@@ -205,8 +205,9 @@ def _find_nvcc(cuda: Cuda) -> Path:
             return place.absolute()
     found = shutil.which("nvcc")
     if found is None:
-        because = f" of CUDA {cuda.versions[0]} is not installed, and {cuda.why}" if cuda.why else " is not installed"
-        raise CompilerMissing(f"NVCC{because}; {_how_to_get(cuda)}")
+        if not cuda.why:
+            raise CompilerMissing(f"NVCC is not installed; {_HOW_TO_GET}")
+        raise CompilerMissing(f"NVCC of CUDA {cuda.versions[0]} is not installed, and {cuda.why}; {_how_to_get(cuda)}")
     return Path(found).absolute()
 
 

@@ -46,7 +46,7 @@ class _Installation:
 
     @property
     def companion_name(self) -> str:
-        """What NVRTC asks the loader for. The file's own name may have the whole version after it."""
+        """What NVRTC asks the loader for."""
         return f"libnvrtc-builtins.so.{self.fingerprint.version}"
 
     def load(self) -> ctypes.CDLL:
@@ -103,8 +103,10 @@ class _Installation:
         Raises:
             CompilerMissing: naming the other file.
         """
+        # A toolkit's has the whole version in its name.
+        named = re.compile(rf"/{re.escape(self.companion_name)}[.\s]")
         with open("/proc/self/maps", encoding="utf-8") as maps:
-            paths = {line.split(maxsplit=5)[5].strip() for line in maps if f"/{self.companion_name}" in line}
+            paths = {line.split(maxsplit=5)[5].strip() for line in maps if named.search(line)}
         others = {Path(path).resolve() for path in paths} - {self.builtins.resolve()}
         if others:
             raise CompilerMissing(f"the key names {self.builtins}, but {min(others)} was loaded; remove one of the two")
@@ -128,8 +130,10 @@ def _find_installation(cuda: Cuda) -> _Installation:
             return _Installation(path, builtins, package, fingerprint, files)
     if not cuda.versions:
         raise CompilerMissing(f"no NVRTC fits, as {cuda.why}; {HOW_TO_CHOOSE}")
-    because = f" of CUDA {cuda.versions[0]} is not installed, and {cuda.why}" if cuda.why else " is not installed"
-    raise CompilerMissing(f"NVRTC{because}{too_old}; run: pip install {_PACKAGES[cuda.versions[0]][1]}")
+    how_to_get = f"{too_old}; run: pip install {_PACKAGES[cuda.versions[0]][1]}"
+    if not cuda.why:
+        raise CompilerMissing(f"NVRTC is not installed{how_to_get}")
+    raise CompilerMissing(f"NVRTC of CUDA {cuda.versions[0]} is not installed, and {cuda.why}{how_to_get}")
 
 
 def _libraries(version: int) -> Iterator[Path]:

@@ -141,11 +141,16 @@ def test_doctor_says_how_to_get_rid_of_one_of_two_cupys(tmp_path: Path) -> None:
 def without_rpath(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation whose NVRTC does not know that its companion is next to it, as that of CUDA 13.0's package."""
     folder = tmp_path_factory.mktemp("no-rpath")
+    _without_rpath(folder)
+    return folder
+
+
+def _without_rpath(folder: Path) -> Path:
     libraries = _copied(folder)
     image = (libraries / "libnvrtc.so.13").read_bytes()
     assert image.count(b"\0$ORIGIN\0") == 1
     (libraries / "libnvrtc.so.13").write_bytes(image.replace(b"\0$ORIGIN\0", b"\0/NoPath\0"))
-    return folder
+    return libraries
 
 
 def _copied(folder: Path) -> Path:
@@ -166,7 +171,13 @@ def test_nvrtc_finds_a_companion_that_its_own_package_does_not(without_rpath: Pa
 
 @pytest.mark.parametrize(
     "fault",
-    ["no companion", "damaged companion", "damaged library", pytest.param("other companion", marks=pytest.mark.soak)],
+    [
+        "no companion",
+        "damaged companion",
+        "damaged library",
+        pytest.param("other companion", marks=pytest.mark.soak),
+        pytest.param("companion of another name", marks=pytest.mark.soak),
+    ],
 )
 def test_a_fault_of_the_installation_is_said_once_with_exit_code_3(fault: str, tmp_path: Path) -> None:
     """Not once for each kernel."""
@@ -174,6 +185,10 @@ def test_a_fault_of_the_installation_is_said_once_with_exit_code_3(fault: str, t
     if fault == "other companion":
         (companion,) = _copied(tmp_path).glob("libnvrtc-builtins.so.*")
         companion.rename(libraries / "libnvrtc-builtins.so.13.99")
+    elif fault == "companion of another name":
+        (companion,) = _without_rpath(tmp_path).glob("libnvrtc-builtins.so.*")
+        name = f"\0{companion.name}\0".encode()
+        companion.write_bytes(companion.read_bytes().replace(name, name.swapcase()))
     else:
         libraries.mkdir(parents=True)
         (libraries / "libnvrtc.so.13").write_bytes(b"\x7fELF and no more")
@@ -282,13 +297,13 @@ def test_without_cuda_12_sm_70_says_how_to_get_it_and_other_targets_compile(
     really = nvrtc._libraries
     monkeypatch.setattr(nvrtc, "_libraries", lambda version: really(version) if version == 13 else iter(()))
     with open_cache(tmp_path, durability="fast") as cache:
-        for _ in range(2):
+        for m in (8, 300):
             with pytest.raises(CompilerMissing) as refused:
-                cache.get_or_compile(GemmProblem(8, 8, 8, dtype="fp32", arch="sm_70"))
+                cache.get_or_compile(GemmProblem(m, 8, 8, dtype="fp32", arch="sm_70"))
             assert str(refused.value) == (
                 f"NVRTC of CUDA 12 is not installed, and only CUDA 12 compiles for sm_70; {GET_12}"
             )
-            assert cache.get_or_compile(GemmProblem(8, 8, 8, dtype="fp32", arch="sm_75")).record.arch == "sm_75"
+            assert cache.get_or_compile(GemmProblem(m, 8, 8, dtype="fp32", arch="sm_75")).record.arch == "sm_75"
 
 
 def test_nvdisasm_that_no_longer_reads_sm_70_says_which_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
