@@ -18,6 +18,7 @@ EXTRAS = {
     "dashboard": ("duckdb", "plotly", "pyarrow", "streamlit"),
     "evaluate": ("numpy",),
     "gpu": ("cupy",),
+    "cuda12": ("cupy",),
     "trust": ("cryptography",),
     "remote": ("obstore", "redis"),
     "farm": ("celery", "redis"),

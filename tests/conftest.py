@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -82,3 +83,17 @@ def _compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compiled_store(_compiled: Path, tmp_path: Path) -> Path:
     """A store of really compiled kernels, one of them used again; the test's own copy."""
     return Path(shutil.copytree(_compiled, tmp_path / "compiled"))
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a driver that sees no GPU; it is for the version of CUDA in ``DRIVER``, such as 12040."""
+    folder = tmp_path_factory.mktemp("driver")
+    (folder / "driver.cpp").write_text(
+        "#include <cstdlib>\n"
+        'extern "C" int cuInit(unsigned) { return 100; }\n'
+        'extern "C" int cuDriverGetVersion(int* version) { *version = std::atoi(std::getenv("DRIVER")); return 0; }\n'
+    )
+    compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))))
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", "libcuda.so.1", "driver.cpp"], cwd=folder, check=True)
+    return folder

@@ -12,15 +12,15 @@ import pytest
 
 from cache_engine.device.probe import gpu
 from tests.gpu import needs
+from tests.helpers import needs_host_compiler
 
 ROOT = Path(__file__).parent.parent
 
 
-def _ask(*options: str) -> subprocess.CompletedProcess[str]:
+def _ask(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *options, "tests/gpu/needs.py"]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
 
 
 def test_this_python_has_all_that_is_needed() -> None:
@@ -36,6 +36,12 @@ def test_a_bare_python_reports_everything_missing_and_what_to_do() -> None:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert f"make gpu-packages GPU_PYTHON_VERSION={version}" in done.stderr
     assert "not here, and left out: triton, for the triton family" in done.stderr
+
+
+@needs_host_compiler
+def test_for_a_driver_for_cuda_12_packages_for_cuda_12_are_named(driver: Path) -> None:
+    done = _ask("-S", LD_LIBRARY_PATH=str(driver), DRIVER="12040")
+    assert "-m pip install cupy-cuda12x numpy" in done.stderr
 
 
 def test_the_gpu_packages_are_those_that_make_fetches() -> None:

@@ -20,6 +20,7 @@ Shapes = tuple[tuple[int, int], ...]
 
 # Source: NVIDIA, "CUDA GPU Compute Capability", and the white papers of the architectures.
 ARCHITECTURE_NAMES = {
+    "volta": {(7, 0)},
     "turing": {(7, 5)},
     "ampere": {(8, 0), (8, 6), (8, 7), (8, 8)},
     "ada": {(8, 9)},

@@ -19,11 +19,11 @@ from cache_engine.cli.documents.store import CheckRow
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, print_table
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.tools import find_tool
+from cache_engine.compilers.tools import cuda_for, find_tool
 from cache_engine.config import LOCAL, PACKS, Origin, Settings, unknown_in_words, unknown_variables
 from cache_engine.device.memory_pool import free_and_total_bytes
-from cache_engine.device.probe import gpu
-from cache_engine.errors import ExtraMissing, GemmCacheError, NotHereError, PackUnusable, UsageError
+from cache_engine.device.probe import driver_cuda, gpu, gpu_extra, local_arch
+from cache_engine.errors import CompileError, ExtraMissing, GemmCacheError, NotHereError, PackUnusable, UsageError
 from cache_engine.extras import how_to_install, require
 from cache_engine.insight.packs import pack_state, signed_by
 from cache_engine.model.fingerprint import DeviceFingerprint
@@ -39,7 +39,6 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 _PACKAGES = {
     "portalocker": "",
     "numpy": "evaluate",
-    "cupy-cuda13x": "gpu",
     "duckdb": "dashboard",
     "plotly": "dashboard",
     "streamlit": "dashboard",
@@ -48,6 +47,14 @@ _PACKAGES = {
 # File systems on which locks between machines are best effort.
 _NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "gpfs", "beegfs", "ceph"})
 
+
+# Five lines that prove that a compiler works.
+_PROOF = """extern "C" __global__ void doctor(float* values) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    const float value = values[i];
+    values[i] = value * value;
+}
+"""
 
 _SIGNS = {OK: "✓", NOTE: "·", PROBLEM: "✗"}
 
@@ -83,6 +90,7 @@ def examine(settings: Settings) -> list[CheckRow]:
     checks = [_check("gemm-cache", OK, version_and_build())]
     checks += [_check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
     checks += _packages()
+    checks.append(_cupy())
     checks += _compilers(settings)
     checks += _tools()
     device = gpu()
@@ -102,7 +110,7 @@ def examine(settings: Settings) -> list[CheckRow]:
 
 def _device_memory() -> CheckRow:
     try:
-        require("gpu", "launching")
+        require(gpu_extra(), "launching")
         free, total = free_and_total_bytes()
     except ExtraMissing as error:
         return _check("device memory", NOTE, str(error))
@@ -121,17 +129,45 @@ def _packages() -> Iterator[CheckRow]:
             yield _check(name, status, f"not installed; run: {how}")
 
 
+def _cupy() -> CheckRow:
+    here = []
+    for name in ("cupy-cuda13x", "cupy-cuda12x"):
+        with suppress(metadata.PackageNotFoundError):
+            here.append((name, metadata.version(name)))
+    driver, extra = driver_cuda(), gpu_extra()
+    again = f"run: pip uninstall --yes {' '.join(name for name, _ in here)} && {how_to_install(extra)}"
+    if not here:
+        name = "cupy-cuda12x" if extra == "cuda12" else "cupy-cuda13x"
+        return _check(name, NOTE, f"not installed; run: {how_to_install(extra)}")
+    name, version = here[0]
+    if len(here) > 1:
+        return _check(name, PROBLEM, f"cupy-cuda12x is installed too, and both write the same files; {again}")
+    if driver is not None and extra == "cuda12" and name == "cupy-cuda13x":
+        return _check(name, PROBLEM, f"{version}, but the driver is for CUDA {driver[0]}.{driver[1]}; {again}")
+    return _check(name, OK, version)
+
+
 def _compilers(settings: Settings) -> Iterator[CheckRow]:
-    for name, compiler in COMPILERS.items():
+    arch, driver = local_arch() or settings.default_arch, driver_cuda()
+    for name in COMPILERS:
+        compiler = COMPILERS[name].of_cuda(cuda_for(settings.cuda, driver, arch))
         try:
             fingerprint = compiler.fingerprint()
             compiler.load()
-            variables = f", environment {fingerprint.environment}" if fingerprint.environment else ""
-            yield _check(name, OK, f"{fingerprint.version}, build {fingerprint.build}{variables}")
-        except NotHereError as error:
-            # The default compiler must be installed, unless packs serve without one.
+            if compiler.takes == ".cu":
+                compiler.compile(_PROOF, arch)
+        except (NotHereError, CompileError) as error:
+            # The default compiler must work, unless packs serve without one.
             needed = name == "nvrtc" and (settings.toolchain == LOCAL or not settings.packs)
             yield _check(name, PROBLEM if needed else NOTE, str(error))
+            continue
+        variables = f", environment {fingerprint.environment}" if fingerprint.environment else ""
+        text = f"{fingerprint.version}, build {fingerprint.build}{variables}"
+        if compiler.takes == ".cu" and driver is not None and int(fingerprint.version.split(".")[0]) > driver[0]:
+            why = f"the driver is for CUDA {driver[0]}.{driver[1]} and loads nothing that it compiles"
+            yield _check(name, PROBLEM, f"{text}, but {why}; run: export GEMM_CACHE_CUDA={driver[0]}")
+        else:
+            yield _check(name, OK, text)
 
 
 def _tools() -> Iterator[CheckRow]:

@@ -5,7 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from cache_engine.model.architecture import CUDA_VERSIONS
 from cache_engine.model.fingerprint import ToolchainFingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Cuda:
+    """The major versions of CUDA that may compile.
+
+    Attributes:
+        versions: the best first.
+        why: what excludes the others, as a clause; empty where nothing does.
+    """
+
+    versions: tuple[int, ...] = CUDA_VERSIONS
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,10 @@ class Compiler(Protocol):
         Raises:
             UsageError: when it has no levels.
         """
+        ...
+
+    def of_cuda(self, cuda: Cuda) -> Compiler:
+        """The same compiler, of the first of these versions of CUDA that is installed."""
         ...
 
     def with_lines(self) -> Compiler:

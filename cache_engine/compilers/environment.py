@@ -4,8 +4,8 @@ NVRTC runs in this process, where other threads may read and set variables, so w
 contains each variable that is set and could change the output. NVCC and Triton run in separate processes, with an
 environment of named variables only.
 
-Source: every call of ``getenv`` in libnvrtc 13.5, found in its machine code and by a ``getenv`` that records the names
-it gets. ``tests/compilers/test_environment.py`` finds them again in the installed library.
+Source: every call of ``getenv`` in libnvrtc 12.9, 13.0 and 13.5, found in its machine code and by a ``getenv`` that
+records the names it gets. ``tests/compilers/test_environment.py`` finds them again in the installed libraries.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from cache_engine.errors import CompilerMissing
 KEYED = (
     "AS_SECURE_LOG_FILE",
     "CAN_FINALIZE_DEBUG",
+    "DUMP_KNOBS_TO_FILE",
     "EDG_BASE",
+    "EDG_MODULES_PATH",
     "FINALIZER_CUBIE",
     "FINALIZER_USE_LEGACY_ELF_BUILDER",
     "LIBNVVM_DISABLE_CONCURRENT_API",
     "LLVM_IGNORED_ENV_VAR",
     "LLVM_OVERRIDE_PRODUCER",
+    "NVRTCWIZ",
+    "NVRTC_APPEND_FLAGS",
     "NVRTC_DISABLE_CONCURRENT_NVVM",
     "NVRTC_DISABLE_PCH",
     "NVRTC_INTERNAL_GLOBAL_LOCK",

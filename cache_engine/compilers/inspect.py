@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from pathlib import Path
 
-from cache_engine.compilers.tools import find_tool
-from cache_engine.errors import GemmCacheError
+from cache_engine.compilers.tools import find_tool, find_tools
+from cache_engine.errors import GemmCacheError, ToolMissing
 from cache_engine.model.artifact import Resources
 
 _USAGE = re.compile(r"REG:(?P<registers>\d+)\s+STACK:(?P<stack>\d+)\s+SHARED:(?P<shared>\d+)")
@@ -65,13 +66,25 @@ def live_registers(cubin: bytes) -> str:
 
 
 def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
-    executable = find_tool(tool, package)
+    find_tool(tool, package)  # else it says how to get one
+    said = ""
+    for executable in find_tools(tool):
+        done = _execute(executable, arguments, cubin)
+        if done.returncode == 0:
+            return done.stdout
+        said = (done.stderr or done.stdout).strip()[:500]
+        if "is deprecated" not in said:
+            raise GemmCacheError(f"{tool} failed: {said}")
+    raise ToolMissing(f"{said}; set CUDA_HOME to such a toolkit")  # of sm_70, which CUDA 13.0 was the last to read
+
+
+def _execute(executable: Path, arguments: list[str], cubin: bytes) -> subprocess.CompletedProcess[str]:
     # A file in memory: a temporary folder may be full, and every compile calls this.
     image = os.memfd_create("kernel.cubin")
     try:
         with open(image, "wb", closefd=False) as file:
             file.write(cubin)
-        done = subprocess.run(
+        return subprocess.run(
             [executable, *arguments, f"/proc/self/fd/{image}"],
             pass_fds=(image,),
             capture_output=True,
@@ -80,9 +93,6 @@ def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
             timeout=60,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise GemmCacheError(f"cannot run {tool}: {error}") from error
+        raise GemmCacheError(f"cannot run {executable.name}: {error}") from error
     finally:
         os.close(image)
-    if done.returncode != 0:
-        raise GemmCacheError(f"{tool} failed: {(done.stderr or done.stdout).strip()[:500]}")
-    return done.stdout

@@ -13,14 +13,15 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 
-from cache_engine.compilers.base import Compiled
+from cache_engine.compilers.base import Compiled, Cuda
 from cache_engine.compilers.contents import WatchedFiles
 from cache_engine.compilers.diagnostics import first_error
 from cache_engine.compilers.flags import LINE_TABLES, flags_at_level
-from cache_engine.compilers.tools import package_files
+from cache_engine.compilers.tools import HOW_TO_CHOOSE, package_files, toolkit_files
 from cache_engine.compilers.workplace import Workplace, sweep, workplace
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
@@ -64,8 +65,11 @@ class Nvcc:
     takes = ".cu"
     flags: tuple[str, ...] = ("--std=c++17", "--ptxas-options=-v", "--ptxas-options=-O3")
 
-    def __init__(self) -> None:
+    def __init__(self, flags: tuple[str, ...] | None = None, cuda: Cuda | None = None) -> None:
         """Does not search for the compiler yet."""
+        if flags is not None:
+            self.flags = flags
+        self._cuda = cuda or Cuda()
         self._found: _Installation | None = None
         self._finding = Lock()
         self._swept = False
@@ -77,15 +81,15 @@ class Nvcc:
 
     def with_flags(self, extra: tuple[str, ...]) -> Nvcc:
         """The same compiler with more flags; see ``Compiler.with_flags``."""
-        other = Nvcc()
-        other.flags = (*self.flags, *extra)
-        return other
+        return Nvcc((*self.flags, *extra), self._cuda)
 
     def at_level(self, level: int) -> Nvcc:
         """The same compiler at another level of ptxas; see ``Compiler.at_level``."""
-        other = Nvcc()
-        other.flags = flags_at_level(self.flags, level)
-        return other
+        return Nvcc(flags_at_level(self.flags, level), self._cuda)
+
+    def of_cuda(self, cuda: Cuda) -> Nvcc:
+        """The same compiler of other versions of CUDA; see ``Compiler.of_cuda``."""
+        return self if cuda == self._cuda else Nvcc(self.flags, cuda)
 
     def with_lines(self) -> Nvcc:
         """The same compiler with line tables; see ``Compiler.with_lines``."""
@@ -156,12 +160,12 @@ class Nvcc:
     def _installation(self) -> _Installation:
         with self._finding:
             if self._found is None:
-                self._found = _find_installation()
+                self._found = _find_installation(self._cuda)
             return self._found
 
 
-def _find_installation() -> _Installation:
-    nvcc, host = _find_nvcc(), _find_host_compiler()
+def _find_installation(cuda: Cuda) -> _Installation:
+    nvcc, host = _find_nvcc(cuda), _find_host_compiler()
     try:
         with workplace() as place:
             place.write("kernel.cu", b"")
@@ -175,6 +179,8 @@ def _find_installation() -> _Installation:
     if version is None:
         cause = first_error(log) or log.strip()[:200] or f"exit code {code}"
         raise CompilerMissing(f"{nvcc} does not work with {host}: {cause}; name another host compiler in NVCC_CCBIN")
+    if cuda.why and int(version[1]) not in cuda.versions:
+        raise CompilerMissing(f"{nvcc} is of CUDA {version[1]}.{version[2]}, but {cuda.why}; {_how_to_get(cuda)}")
     tools, headers = _tools(nvcc, plan), _headers(text)
     files = WatchedFiles((*tools, *headers), lambda: f"{_digest_of_files(tools)}+{_digest_of_headers(text, headers)}")
     fingerprint = ToolchainFingerprint("nvcc", f"{version[1]}.{version[2]}", files.digest)
@@ -185,16 +191,28 @@ def _text(place: Workplace, name: str) -> str:
     return place.read(name).decode("utf-8", "replace")
 
 
-def _find_nvcc() -> Path:
+def _find_nvcc(cuda: Cuda) -> Path:
     """The one in ``CUDA_HOME``, which the user chose; else the package's; else the first on the path."""
-    places = [Path(os.environ.get("CUDA_HOME") or os.devnull, "bin", "nvcc"), *package_files("bin/nvcc")]
+    if not cuda.versions:
+        raise CompilerMissing(f"no NVCC fits, as {cuda.why}; {HOW_TO_CHOOSE}")
+    places = [Path(os.environ.get("CUDA_HOME") or os.devnull, "bin", "nvcc")]
+    if 13 in cuda.versions:
+        places += package_files("bin/nvcc")
+    if cuda.why:
+        places += chain.from_iterable(toolkit_files(version, "bin/nvcc") for version in cuda.versions)
     for place in places:
         if os.access(place, os.X_OK):
             return place.absolute()
     found = shutil.which("nvcc")
     if found is None:
-        raise CompilerMissing(f"NVCC is not installed; {_HOW_TO_GET}")
+        if not cuda.why:
+            raise CompilerMissing(f"NVCC is not installed; {_HOW_TO_GET}")
+        raise CompilerMissing(f"NVCC of CUDA {cuda.versions[0]} is not installed, and {cuda.why}; {_how_to_get(cuda)}")
     return Path(found).absolute()
+
+
+def _how_to_get(cuda: Cuda) -> str:
+    return _HOW_TO_GET if 13 in cuda.versions else "set CUDA_HOME to a toolkit of CUDA 12"
 
 
 def _find_host_compiler() -> Path:

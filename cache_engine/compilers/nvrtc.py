@@ -8,22 +8,30 @@ Source: NVRTC documentation, "Basic API"; every call returns 0 for success.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
-from cache_engine.compilers.base import Compiled
+from cache_engine.compilers.base import Compiled, Cuda
 from cache_engine.compilers.contents import WatchedFiles, digests
 from cache_engine.compilers.diagnostics import first_error
 from cache_engine.compilers.environment import check_environment_unchanged, environment_of_nvrtc
 from cache_engine.compilers.flags import LINE_TABLES, flags_at_level
-from cache_engine.compilers.tools import package_files
+from cache_engine.compilers.tools import HOW_TO_CHOOSE, package_files, toolkit_files
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.process import renew_after_fork
+
+# The version of CUDA: the folder of its package, and how pip names the package.
+_PACKAGES = {13: ("cu13", "nvidia-cuda-nvrtc"), 12: ("cuda_nvrtc", "'nvidia-cuda-nvrtc-cu12>=12.9'")}
+_OLDEST = (12, 9)
+"""NVRTC 12.8 has neither ``--no-cache`` nor all targets. A driver for any CUDA 12 loads what 12.9 makes."""
+_NO_BUILTINS = 7  # NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, from nvrtc.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +40,39 @@ class _Installation:
 
     library: Path
     builtins: Path
+    package: str
     fingerprint: ToolchainFingerprint
     files: WatchedFiles
+
+    @property
+    def companion_name(self) -> str:
+        """What NVRTC asks the loader for."""
+        return f"libnvrtc-builtins.so.{self.fingerprint.version}"
+
+    def load(self) -> ctypes.CDLL:
+        """Loads both libraries.
+
+        The companion first, unless other code has loaded one: NVRTC asks the loader for it by name, and the one of CUDA
+        13.0's package does not say that the file is next to it.
+
+        Raises:
+            CompilerMissing: when one cannot be loaded, or they are of two versions.
+        """
+        try:
+            if not _is_loaded(self.companion_name):
+                ctypes.CDLL(str(self.builtins))
+            library = ctypes.CDLL(str(self.library))
+            library.nvrtcGetErrorString.restype = ctypes.c_char_p
+            major, minor = ctypes.c_int(), ctypes.c_int()
+            library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        except (OSError, AttributeError) as error:
+            raise CompilerMissing(f"cannot load NVRTC ({error}); run: {_reinstall(self.package)}") from error
+        if f"{major.value}.{minor.value}" != self.fingerprint.version:
+            raise CompilerMissing(
+                f"{self.library} is of CUDA {major.value}.{minor.value}, but {self.builtins.name} is next to it; run: "
+                f"{_reinstall(self.package)}"
+            )
+        return library
 
     def check_unchanged(self) -> None:
         """Refuses files or variables that have changed since.
@@ -64,38 +103,84 @@ class _Installation:
         Raises:
             CompilerMissing: naming the other file.
         """
+        # A toolkit's has the whole version in its name.
+        named = re.compile(rf"/{re.escape(self.companion_name)}[.\s]")
         with open("/proc/self/maps", encoding="utf-8") as maps:
-            paths = {line.split(maxsplit=5)[5].strip() for line in maps if f"/{self.builtins.name}" in line}
+            paths = {line.split(maxsplit=5)[5].strip() for line in maps if named.search(line)}
         others = {Path(path).resolve() for path in paths} - {self.builtins.resolve()}
         if others:
             raise CompilerMissing(f"the key names {self.builtins}, but {min(others)} was loaded; remove one of the two")
 
 
-def _find_installation() -> _Installation:
-    library = _find_library()
-    companions = sorted(library.parent.glob("libnvrtc-builtins.so.*"))
-    if not companions:
-        raise CompilerMissing(f"libnvrtc-builtins is missing next to {library.name}; reinstall nvidia-cuda-nvrtc")
-    builtins = companions[-1]
-    # By content: a library patched in place still has its old build ID.
-    files = WatchedFiles((library, builtins), lambda: "+".join(each[:40] for each in digests((library, builtins))))
-    version = re.search(r"\.so\.(\d+\.\d+)", builtins.name)
-    fingerprint = ToolchainFingerprint(
-        "nvrtc", version[1] if version else "unknown", files.digest, environment_of_nvrtc()
-    )
-    return _Installation(library, builtins, fingerprint, files)
+def _find_installation(cuda: Cuda) -> _Installation:
+    too_old = ""
+    for version in cuda.versions:
+        for library in _libraries(version):
+            path = library.resolve()
+            package = _PACKAGES[version][1]
+            builtins, number = _companion(path, version, package)
+            if number < _OLDEST:
+                too_old = f"; {path} is of CUDA {number[0]}.{number[1]}, and 12.9 or later is needed"
+                continue
+            # By content: a library patched in place still has its old build ID.
+            files = WatchedFiles((path, builtins), partial(_build_of, path, builtins))
+            fingerprint = ToolchainFingerprint(
+                "nvrtc", f"{number[0]}.{number[1]}", files.digest, environment_of_nvrtc()
+            )
+            return _Installation(path, builtins, package, fingerprint, files)
+    if not cuda.versions:
+        raise CompilerMissing(f"no NVRTC fits, as {cuda.why}; {HOW_TO_CHOOSE}")
+    how_to_get = f"{too_old}; run: pip install {_PACKAGES[cuda.versions[0]][1]}"
+    if not cuda.why:
+        raise CompilerMissing(f"NVRTC is not installed{how_to_get}")
+    raise CompilerMissing(f"NVRTC of CUDA {cuda.versions[0]} is not installed, and {cuda.why}{how_to_get}")
 
 
-def _find_library() -> Path:
-    for path in package_files("lib/libnvrtc.so.*"):
-        return path.resolve()
-    # No package: NVIDIA's own search finds the system's library. It has to load it for that (0.15 s).
+def _libraries(version: int) -> Iterator[Path]:
+    """The libraries of a version of CUDA: its package's, those of toolkits, and the system's."""
+    name = f"libnvrtc.so.{version}"
+    yield from package_files(f"lib/{name}", _PACKAGES[version][0])
+    yield from toolkit_files(version, f"lib*/{name}")
+    # Where the system's loader finds it, only the loader can tell (0.15 s).
+    with suppress(OSError):
+        yield _path_of(ctypes.CDLL(name).nvrtcVersion)
+
+
+def _is_loaded(name: str) -> bool:
+    """Whether this process has loaded a library of a name."""
     try:
-        from cuda import pathfinder
+        ctypes.CDLL(name, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
 
-        return Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path or "").resolve(strict=True)
-    except Exception as error:  # the search raises errors of many types; each means: not found
-        raise CompilerMissing("NVRTC is not installed; run: pip install nvidia-cuda-nvrtc") from error
+
+def _path_of(function: object) -> Path:
+    """The file of the loaded library that has a function."""
+    info = (ctypes.c_char_p * 4)()  # Dl_info begins with the path
+    ctypes.CDLL(None).dladdr(function, info)
+    return Path(os.fsdecode(info[0] or b""))
+
+
+def _companion(library: Path, version: int, package: str) -> tuple[Path, tuple[int, int]]:
+    """The library that NVRTC loads at its first compile, and the version of both."""
+    found = [
+        ((version, int(match[1])), path)
+        for path in library.parent.glob("libnvrtc-builtins.so.*")
+        if (match := re.fullmatch(rf"libnvrtc-builtins\.so\.{version}\.(\d+)(\.\d+)*", path.name))
+    ]
+    if not found:
+        raise CompilerMissing(f"libnvrtc-builtins is missing next to {library}; run: {_reinstall(package)}")
+    number, builtins = max(found)
+    return builtins, number
+
+
+def _build_of(*files: Path) -> str:
+    return "+".join(each[:40] for each in digests(files))
+
+
+def _reinstall(package: str) -> str:
+    return f"pip install --force-reinstall --no-deps {package}"
 
 
 class Nvrtc:
@@ -107,8 +192,11 @@ class Nvrtc:
     # driver's cache, whose code may come from another environment.
     flags: tuple[str, ...] = ("--std=c++17", "--minimal", "--no-cache", "--ptxas-options=-v", "--ptxas-options=-O3")
 
-    def __init__(self) -> None:
+    def __init__(self, flags: tuple[str, ...] | None = None, cuda: Cuda | None = None) -> None:
         """Does not search for the compiler yet."""
+        if flags is not None:
+            self.flags = flags
+        self._cuda = cuda or Cuda()
         self._found: _Installation | None = None
         self._library: ctypes.CDLL | None = None
         self._loading = Lock()
@@ -120,15 +208,15 @@ class Nvrtc:
 
     def with_flags(self, extra: tuple[str, ...]) -> Nvrtc:
         """The same compiler with more flags; see ``Compiler.with_flags``."""
-        other = Nvrtc()
-        other.flags = (*self.flags, *extra)
-        return other
+        return Nvrtc((*self.flags, *extra), self._cuda)
 
     def at_level(self, level: int) -> Nvrtc:
         """The same compiler at another level of ptxas; see ``Compiler.at_level``."""
-        other = Nvrtc()
-        other.flags = flags_at_level(self.flags, level)
-        return other
+        return Nvrtc(flags_at_level(self.flags, level), self._cuda)
+
+    def of_cuda(self, cuda: Cuda) -> Nvrtc:
+        """The same compiler of other versions of CUDA; see ``Compiler.of_cuda``."""
+        return self if cuda == self._cuda else Nvrtc(self.flags, cuda)
 
     def with_lines(self) -> Nvrtc:
         """The same compiler with line tables; see ``Compiler.with_lines``."""
@@ -141,7 +229,7 @@ class Nvrtc:
     def _installation(self) -> _Installation:
         # Two threads may both look; they find the same.
         if self._found is None:
-            self._found = _find_installation()
+            self._found = _find_installation(self._cuda)
         return self._found
 
     def load(self) -> None:
@@ -152,16 +240,9 @@ class Nvrtc:
         with self._loading:
             if self._library is None:
                 installation = self._installation()
-                try:
-                    library = ctypes.CDLL(str(installation.library))
-                    library.nvrtcGetErrorString.restype = ctypes.c_char_p
-                except (OSError, AttributeError) as error:
-                    raise CompilerMissing(
-                        f"cannot load NVRTC ({error}); run: pip install --force-reinstall nvidia-cuda-nvrtc"
-                    ) from error
+                self._library = installation.load()
                 installation.check_unchanged()
                 installation.check_loaded()
-                self._library = library
             return self._library
 
     def compile(self, source: str, arch: str) -> Compiled:
@@ -173,6 +254,9 @@ class Nvrtc:
             check_environment_unchanged()
             status = nvrtc.nvrtcCompileProgram(program, len(options), given)
             log = _text(nvrtc, program, "ProgramLog").rstrip(b"\0\n").decode("utf-8", "replace")
+            if status == _NO_BUILTINS:
+                package = self._installation().package
+                raise CompilerMissing(f"NVRTC cannot compile ({first_error(log) or log}); run: {_reinstall(package)}")
             if status != 0:
                 error = nvrtc.nvrtcGetErrorString(status).decode()
                 raise CompileError(
@@ -217,4 +301,4 @@ def _text(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
 def _check(nvrtc: ctypes.CDLL, status: int) -> None:
     if status != 0:
         cause = nvrtc.nvrtcGetErrorString(status).decode()
-        raise CompilerMissing(f"NVRTC failed: {cause}; reinstall nvidia-cuda-nvrtc")
+        raise CompilerMissing(f"NVRTC failed: {cause}; reinstall its package")

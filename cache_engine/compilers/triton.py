@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cache_engine.compilers.base import Compiled
+from cache_engine.compilers.base import Compiled, Cuda
 from cache_engine.compilers.contents import WatchedFiles, digests
 from cache_engine.compilers.flags import flags_at_level
 from cache_engine.errors import CompileError, CompilerMissing, InfeasibleConfig, InvalidProblem, UsageError
@@ -152,6 +152,10 @@ class Triton:
         other = Triton()
         other.flags = flags_at_level(self.flags, level)
         return other
+
+    def of_cuda(self, cuda: Cuda) -> Triton:  # noqa: ARG002
+        """The same compiler: Triton brings its own ptxas; see ``Compiler.of_cuda``."""
+        return self
 
     def with_lines(self) -> Triton:
         """The same compiler with line tables and its IRs; see ``Compiler.with_lines``."""

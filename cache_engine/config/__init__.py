@@ -97,6 +97,9 @@ class Settings:
         "Kernels of which compilers to serve: local, the installed one; pack, also those that made the packs and the "
         "store; auto: local, or pack where enable_jit is off or no compiler is installed.",
     )
+    cuda: str = _setting(
+        kinds.cuda_version(), "auto", "The CUDA that compiles. auto: the newest installed that driver and target allow."
+    )
     memory_bytes: int = _setting(kinds.size(), GIB // 4, "In-process cache size.")
     device_memory_bytes: int | None = _setting(
         kinds.size(1, optional=True),
@@ -106,9 +109,7 @@ class Settings:
     compression: bool = _setting(kinds.yes_or_no(), True, "Compress compiled code on disk.")
     compress_results: bool = _setting(kinds.yes_or_no(), False, "Compress the evaluator's results on disk.")
     save_results_later: bool = _setting(
-        kinds.yes_or_no(),
-        False,
-        "Store the evaluator's results in batches, by a thread; the last at the end.",
+        kinds.yes_or_no(), False, "Store the evaluator's results in batches, by a thread; the last at the end."
     )
     preload_results: tuple[str, ...] = _setting(
         kinds.texts(),
@@ -119,9 +120,7 @@ class Settings:
         kinds.choice("durable", "fast"), "durable", "durable: fsync before publish; fast: no fsync."
     )
     lock_timeout_s: float = _setting(
-        kinds.number(),
-        60.0,
-        "Seconds to wait for another process that compiles the same kernel, or for a slot.",
+        kinds.number(), 60.0, "Seconds to wait for another process that compiles the same kernel, or for a slot."
     )
     compile_slots: int = _setting(
         kinds.whole(most=MOST_SLOTS),

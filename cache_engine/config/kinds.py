@@ -147,6 +147,14 @@ def choice(*names: str) -> Kind:
     return Kind(f"one of: {', '.join(names)}", lambda value: value in names)
 
 
+def cuda_version() -> Kind:
+    """A major version of CUDA, as a number or a text, or ``auto``."""
+    names = ("auto", "12", "13")
+    return Kind(
+        f"one of: {', '.join(names)}", lambda value: value in names, of_file=lambda value, _: str(value), of_program=str
+    )
+
+
 def log_level() -> Kind:
     """The least level of the log messages to print, and their form, or none."""
 

@@ -76,7 +76,8 @@ def load_function(cubin: bytes, name: str, shared_bytes: int) -> Any:
     try:
         module.load(cubin)
     except driver.CUDADriverError as error:
-        raise UsageError(f"{name} does not run on {device.name} ({device.arch}): {error}") from error
+        where = f"{device.name} ({device.arch}, driver for CUDA {device.driver})"
+        raise UsageError(f"{name} does not run on {where}: {error}") from error
     loaded = module.get_function(name)
     driver.funcSetAttribute(loaded.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
     return loaded

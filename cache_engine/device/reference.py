@@ -9,6 +9,7 @@ from typing import Any
 from cache_engine.device.fp8 import FP8, scaled
 from cache_engine.device.groups import rows_of_groups
 from cache_engine.device.launch import CHUNK_ELEMENTS, LoadedKernel, Operands, from_stored, random_operands
+from cache_engine.device.probe import gpu_extra
 from cache_engine.errors import NotHereError
 from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, Epilogue, GemmProblem
 
@@ -199,8 +200,9 @@ def _cublas_library() -> Any:
     try:
         from cupy.cuda import cublas as library
     except ImportError as error:
+        package = "nvidia-cublas-cu12" if gpu_extra() == "cuda12" else "nvidia-cublas"
         raise NotHereError(
-            "checking a result needs cuBLAS, and CuPy does not find it; run: pip install nvidia-cublas"
+            f"checking a result needs cuBLAS, and CuPy does not find it; run: pip install {package}"
         ) from error
     return library
 

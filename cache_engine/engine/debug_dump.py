@@ -36,7 +36,10 @@ FILES = (f"{SOURCE}.cu", f"{SOURCE}.py", PREPROCESSED, LOG, PTX, CUBIN, SASS, CO
 # No others are written down: a variable or a package may have a secret in its value, or in its name.
 _TOLD = tuple(variable(setting.name) for setting in SETTINGS if not setting.metadata["kind"].is_secret)
 _VARIABLES = ("CUDA_HOME", "NVCC_CCBIN", *KEYED, *_TOLD)
-_PACKAGES = ("cupy-cuda13x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "triton")
+_PACKAGES = (
+    "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvcc", "nvidia-nvvm",
+    "nvidia-cuda-crt", "triton",
+)  # fmt: skip
 
 _REPRODUCE = '''"""Compiles {source} of this folder again, as it was compiled, and writes reproduced.cubin.
 
@@ -49,10 +52,11 @@ import sys
 from pathlib import Path
 
 from cache_engine.compilers import COMPILERS
+from cache_engine.compilers.base import Cuda
 from cache_engine.compilers.diagnostics import report
 from cache_engine.errors import CompileError
 
-compiler, extra_flags = COMPILERS[{compiler!r}].at_level({level}), {extra!r}
+compiler, extra_flags = COMPILERS[{compiler!r}].of_cuda(Cuda(({cuda},))).at_level({level}), {extra!r}
 if extra_flags:
     compiler = compiler.with_flags(extra_flags)
 folder = Path(__file__).parent
@@ -119,6 +123,7 @@ def _write_inputs(folder: Path, selection: Selection) -> None:
         version=__version__,
         command=selection.command,
         compiler=compiler.name,
+        cuda=compiler.fingerprint().version.partition(".")[0],
         level=selection.problem.opt_level,
         extra=selection.extra_flags,
         arch=arch,

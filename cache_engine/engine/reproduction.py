@@ -10,7 +10,9 @@ from pathlib import Path
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.flags import ALLOWED, FAST_MATH, flags_at_level
 from cache_engine.config import Settings, variable
+from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.artifact import Record, RecordedProblem
+from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm import OPT_LEVELS, Specialisation
 from cache_engine.model.kernel import KernelConfig
 
@@ -31,18 +33,21 @@ def reproducing_command(record: Record, settings: Settings, store: Path, verb: s
         variables.append(_assignment("compiler_flags", " ".join(given)))
     if FAST_MATH in extra or settings.fast_math:
         variables.append(_assignment("fast_math", "1" if FAST_MATH in extra else "0"))
+    variables += _cuda(record.compiler, record.compiler_version, record.arch, settings.cuda)
     asked = _arguments(record.problem, record.arch, record.compiler, record.family, record.config)
     return " ".join((*variables, shlex.join(("gemm-cache", "--store", str(store), verb, *asked))))
 
 
 def command_of_choice(
-    problem: RecordedProblem, arch: str, compiler: str, family: str, config: KernelConfig, extra_flags: Sequence[str]
-) -> str:
+    problem: RecordedProblem, arch: str, compiler: ToolchainFingerprint, family: str, config: KernelConfig,
+    extra_flags: Sequence[str],
+) -> str:  # fmt: skip
     """The command that compiles what was chosen again, even if it is cached, in the store of the environment."""
     given = [flag for flag in extra_flags if flag != FAST_MATH]
     variables = [_assignment("compiler_flags", " ".join(given))] if given else []
     variables += [_assignment("fast_math", "1")] if FAST_MATH in extra_flags else []
-    asked = _arguments(problem, arch, compiler, family, config)
+    variables += _cuda(compiler.compiler, compiler.version, arch)
+    asked = _arguments(problem, arch, compiler.compiler, family, config)
     return " ".join((*variables, shlex.join(("gemm-cache", "compile", *asked, "--force"))))
 
 
@@ -78,6 +83,19 @@ def _extra_flags(record: Record) -> list[str]:
             return flags[len(own) :]
     # Another version of this program compiled the kernel, so the key differs anyway; what may be asked for is known.
     return [flag for flag in flags if flag == FAST_MATH or flag.partition("=")[0] in ALLOWED]
+
+
+def _cuda(compiler: str, version: str, arch: str, asked: str = "auto") -> list[str]:
+    """The variable that has the same version of CUDA compile, unless that is what compiles anyway.
+
+    Args:
+        asked: the setting ``cuda`` where the command runs.
+    """
+    major, target = version.partition(".")[0], ARCHITECTURES.get(arch)
+    if compiler not in ("nvrtc", "nvcc") or target is None or not major.isdecimal():
+        return []
+    is_usual = int(major) == target.cuda_versions[0] and asked in ("auto", major)
+    return [] if is_usual else [_assignment("cuda", major)]
 
 
 def _assignment(setting: str, value: str) -> str:

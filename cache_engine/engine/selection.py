@@ -9,9 +9,11 @@ from functools import partial
 from typing import NamedTuple
 
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.base import Compiler
+from cache_engine.compilers.base import Compiler, Cuda
 from cache_engine.compilers.flags import extra_flags
+from cache_engine.compilers.tools import cuda_for
 from cache_engine.config import LOCAL, Settings
+from cache_engine.device.probe import driver_cuda
 from cache_engine.engine.elsewhere import Elsewhere, Stated
 from cache_engine.engine.history import History
 from cache_engine.engine.reproduction import command_of_choice
@@ -83,7 +85,7 @@ class Selection:
     def command(self) -> str:
         """The command that compiles this again, with every choice stated."""
         problem, arch = RecordedProblem.of(self.problem), self.problem.arch or ""
-        compiler, family = self.compiler.name, self.family.name
+        compiler, family = self.compiler.fingerprint(), self.family.name
         return command_of_choice(problem, arch, compiler, family, self.config, self.extra_flags)
 
 
@@ -101,13 +103,13 @@ class Selector:
             elsewhere: the toolchains that a key may name besides the one installed here; none by default.
         """
         settings = settings or Settings()
-        self._fast_math, self._compiler_flags = settings.fast_math, settings.compiler_flags
+        self._fast_math, self._compiler_flags, self._cuda = settings.fast_math, settings.compiler_flags, settings.cuda
         self.history = history
         self.factors: Callable[[], Factors] = tuple if history is None else history.factors
         self._elsewhere = None if settings.toolchain == LOCAL else elsewhere
         self._installed_first = not settings.serves_any_toolchain
-        self._compilers: dict[tuple[str, int], Compiler] = {}
-        self._missing: dict[str, str] = {}
+        self._compilers: dict[tuple[str, int, Cuda], Compiler] = {}
+        self._missing: dict[Compiler, str] = {}
         self._choices: dict[Asked, _Choice] = {}
         self._kept: dict[Asked, Selection] = {}
         self._prefixes: dict[tuple[str, str, int, str, Stated | None], KeyPrefix] = {}
@@ -162,11 +164,9 @@ class Selector:
         elsewhere = self._elsewhere
         if elsewhere is None:
             return self._keyed(choice, None), True
-        if self._installed_first and choice.compiler.name not in self._missing:
-            try:
+        if self._installed_first and choice.compiler not in self._missing:
+            with suppress(CompilerMissing):  # packs may have it
                 return self._keyed(choice, None), True
-            except CompilerMissing:
-                pass  # packs may have it
         first = None
         for selection in self._candidates(choice, elsewhere):
             if selection.key not in missed:
@@ -177,7 +177,7 @@ class Selector:
             return self._keyed_if_installed(choice), False
         except CompilerMissing:
             if first is None or missed:
-                self._missing.pop(choice.compiler.name, None)  # it may be installed before the next lookup
+                self._missing.pop(choice.compiler, None)  # it may be installed before the next lookup
                 raise
             return first, False
 
@@ -202,13 +202,12 @@ class Selector:
 
     def _keyed_if_installed(self, choice: _Choice) -> Selection:
         """As ``_keyed`` with the compiler installed here; that it is missing is found once."""
-        name = choice.compiler.name
-        if name in self._missing:
-            raise CompilerMissing(self._missing[name])
+        if choice.compiler in self._missing:
+            raise CompilerMissing(self._missing[choice.compiler])
         try:
             return self._keyed(choice, None)
         except CompilerMissing as error:
-            self._missing[name] = str(error)
+            self._missing[choice.compiler] = str(error)
             raise
 
     def _choice(self, asked: Asked) -> _Choice:
@@ -233,7 +232,7 @@ class Selector:
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> _Choice:
         """The choice without measurements of the problem."""
-        chosen_compiler = self._flagged(_compiler_for(family, compiler).name, problem.opt_level)
+        chosen_compiler = self.compiler(_compiler_for(family, compiler).name, problem.arch or "", problem.opt_level)
         factors, config_from = (self.factors(), COST_MODEL) if config is None else ((), GIVEN)
         chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes, factors)
         constants = chosen.constants(problem, chosen_config)
@@ -281,8 +280,7 @@ class Selector:
         if problem.specialisation is Specialisation.BUCKETED:
             begins = (2**power + 1 for power in range(last.bit_length()))
             return [problem.m, *(m for m in begins if problem.m < m <= last)]
-        takes = self._flagged(_compiler_for(family, compiler).name, problem.opt_level).takes
-        points = turning_points(problem, last, family, takes, self.factors())
+        points = turning_points(problem, last, family, _compiler_for(family, compiler).takes, self.factors())
         if self.history is None:
             return points
         return sorted({*points, *self.history.turning_points(problem, last)})
@@ -336,23 +334,25 @@ class Selector:
         """
         if family not in FAMILIES or compiler not in COMPILERS or level not in OPT_LEVELS:
             return None
-        if stated is None and compiler in self._missing:
-            raise CompilerMissing(self._missing[compiler])
+        made_by = self.compiler(compiler, arch, level)
+        if stated is None and made_by in self._missing:
+            raise CompilerMissing(self._missing[made_by])
         try:
-            return self._prefix(FAMILIES[family], self._flagged(compiler, level), level, arch, stated).components
+            return self._prefix(FAMILIES[family], made_by, level, arch, stated).components
         except CompilerMissing as error:
-            self._missing[compiler] = str(error)  # looking for it takes time, and this is asked for every record
+            self._missing[made_by] = str(error)  # looking for it takes time, and this is asked for every record
             raise
 
-    def _flagged(self, name: str, level: int) -> Compiler:
-        """A compiler at a level of optimisation, with the flags that the settings ask for."""
-        compiler = self._compilers.get((name, level))
+    def compiler(self, name: str, arch: str, level: int = OPT_LEVELS[-1]) -> Compiler:
+        """A compiler for a target at a level, with the version of CUDA and the flags that the settings ask for."""
+        cuda = cuda_for(self._cuda, driver_cuda(), arch)
+        compiler = self._compilers.get((name, level, cuda))
         if compiler is None:
-            compiler = COMPILERS[name] if level == OPT_LEVELS[-1] else COMPILERS[name].at_level(level)
-            extra = extra_flags(self._fast_math, self._compiler_flags)
-            if extra:
+            compiler = COMPILERS[name].of_cuda(cuda)
+            compiler = compiler if level == OPT_LEVELS[-1] else compiler.at_level(level)
+            if extra := extra_flags(self._fast_math, self._compiler_flags):
                 compiler = compiler.with_flags(extra)
-            self._compilers[name, level] = compiler
+            self._compilers[name, level, cuda] = compiler
         return compiler
 
     def _prefix(

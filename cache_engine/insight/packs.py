@@ -143,7 +143,7 @@ def pack_state(pack: Pack, settings: Settings) -> PackState:
         usable += entries * _can_be_found(selector, made, any_toolchain=settings.serves_any_toolchain)
     text = f"{counted(len(pack), 'kernel')}, made by {_named(toolchains)}"
     if usable != known:
-        text += f"; {_here(toolchains)}{usable:,} of {known:,} can serve"
+        text += f"; {_here(selector, toolchains)}{usable:,} of {known:,} can serve"
         if with_any > usable:
             text += f", {with_any:,} with GEMM_CACHE_TOOLCHAIN=pack"
         if with_any < known:
@@ -234,12 +234,12 @@ def _named(toolchains: Counter[ToolchainFingerprint]) -> str:
     return ", ".join(names) + (f" and {more:,} other builds" if more > 0 else "") if names else "unknown compilers"
 
 
-def _here(toolchains: Counter[ToolchainFingerprint]) -> str:
+def _here(selector: Selector, toolchains: Counter[ToolchainFingerprint]) -> str:
     """What is installed here of the compilers named."""
     found = []
     for name in sorted({toolchain.compiler for toolchain in toolchains} & COMPILERS.keys()):
         try:
-            found.append(f"here is {toolchain_in_words(COMPILERS[name].fingerprint())}; ")
+            found.append(f"here is {toolchain_in_words(selector.compiler(name, '').fingerprint())}; ")
         except CompilerMissing:
             found.append(f"{name} is not installed here; ")
     return "".join(found)

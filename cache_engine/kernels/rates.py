@@ -3,9 +3,10 @@
 Of one SM in one clock where nothing else is said, of the GPU that ``model.architecture`` names as the target's example.
 Sources are NVIDIA's, by compute capability:
 
-- 7.5: Turing white paper, T4 data sheet. 8.0: A100 white paper and data sheet (80 GB SXM). 8.6: GA102 white paper,
-  A10 data sheet. 8.7: Jetson AGX Orin technical brief. 8.9: Ada white paper, L40S data sheet. 9.0: H100 white paper
-  and data sheet (SXM). 10.0: HGX B200 data sheet. 12.0: RTX Blackwell white paper, RTX 5090.
+- 7.0: Volta white paper, V100 data sheet (SXM2); 8-bit integers by ``dp4a``. 7.5: Turing white paper, T4 data sheet.
+  8.0: A100 white paper and data sheet (80 GB SXM). 8.6: GA102 white paper, A10 data sheet. 8.7: Jetson AGX Orin
+  technical brief. 8.9: Ada white paper, L40S data sheet. 9.0: H100 white paper and data sheet (SXM). 10.0: HGX B200
+  data sheet. 12.0: RTX Blackwell white paper, RTX 5090.
 - Clocks are those at which the data sheet's peak holds. Rates of CUDA cores: CUDA C++ Programming Guide, "Throughput
   of Native Arithmetic Instructions".
 - ``mma.sync`` reaches 62.9 % of what ``wgmma`` does on H100: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper
@@ -91,6 +92,7 @@ _BLACKWELL = Rates(1855, 8000, 8192, _H100_MMA, 16_384, 256, 128, 0.75652, 0.816
 _GEFORCE = Rates(2407, 1792, 512, 512, 2048, 256, 4)
 
 _RATES = {
+    (7, 0): Rates(1530, 900, 1024, 1024, 512, 128, 64),
     (7, 5): Rates(1590, 320, 1024, 1024, 2048, 128, 4),
     (8, 0): A100,
     (8, 6): _AMPERE,

@@ -54,7 +54,7 @@ class Simt:
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type; converting to bf16 came with 8.0."""
-        return (8, 0) if dtype is DType.BF16 else (7, 5)
+        return (8, 0) if dtype is DType.BF16 else (7, 0)
 
     def problem_fault(self, problem: GemmProblem) -> None:
         """It computes every problem of its types."""

@@ -13,6 +13,8 @@ from typing import ClassVar
 from cache_engine.errors import InvalidProblem
 
 KIB = 1024
+CUDA_VERSIONS = (13, 12)
+"""The major versions of CUDA whose compilers are used, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,21 @@ class Architecture:
         """Shared memory the system keeps for itself in every resident block (none before 8.0)."""
         return KIB if self.major >= 8 else 0
 
+    @property
+    def cuda_versions(self) -> tuple[int, ...]:
+        """Those of ``CUDA_VERSIONS`` whose compilers have this target.
+
+        Source: ``nvrtcGetSupportedArchs`` of 12.9, 13.0 and 13.5. CUDA 12 calls 11.0 10.1.
+        """
+        return _ONLY_OF_CUDA.get(self.compute_capability, CUDA_VERSIONS)
+
+
+_ONLY_OF_CUDA = {(7, 0): (12,), (8, 8): (13,), (11, 0): (13,)}
+
 
 # capability → shared KiB per block, per SM, warps and blocks per SM, example, its SMs, target suffixes
 _CAPABILITIES = {
+    (7, 0): (96, 96, 64, 32, "V100", 80, ("",)),
     (7, 5): (64, 64, 32, 16, "T4", 40, ("",)),
     (8, 0): (163, 164, 64, 32, "A100", 108, ("",)),
     (8, 6): (99, 100, 48, 16, "A10", 72, ("",)),

@@ -81,7 +81,7 @@ def test_without_a_target_it_is_the_local_gpus_or_sm_90(place: Path) -> None:
         (("5", "5", "5", "--dtype", "fp5"), "use one of: fp16, bf16, tf32, fp32, fp64, fp8_e4m3, fp8_e5m2, int8"),
         (("5", "5", "5", "--out-dtype", "fp64"), "cannot be made from bf16"),
         (("5", "5", "5", "--layout", "ab"), "use one of: nn, nt, tn, tt"),
-        (("5", "5", "5", "--arch", "sm_1"), "use one of: sm_75"),
+        (("5", "5", "5", "--arch", "sm_1"), "use one of: sm_70"),
         (("5", "5", "5", "--arch", "../../etc"), "unknown architecture"),
         (("5", "5", "5", "--arch", "sm_75"), "needs sm_80 or newer; sm_75 computes: fp16, fp32, fp64, int8"),
         (("5", "5", "5", "--arch", "sm_75", "--family", "tensor_core"), "needs sm_80"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cache_engine.compilers.base import Cuda
 from cache_engine.compilers.environment import KEYED, LEFT_OUT
 from cache_engine.compilers.nvcc import Nvcc, _find_nvcc
 from cache_engine.compilers.tools import package_files
@@ -125,11 +126,12 @@ def test_nvrtc_asks_for_no_variable_that_is_not_listed(tmp_path: Path) -> None:
     assert asked <= {*KEYED, *LEFT_OUT}, "weigh each, and add it to one of the lists"
 
 
-def test_no_call_of_getenv_in_nvrtc_names_a_variable_that_is_not_listed() -> None:
+@pytest.mark.parametrize("folder", ["cu13", "cuda_nvrtc"])
+def test_no_call_of_getenv_in_nvrtc_names_a_variable_that_is_not_listed(folder: str) -> None:
     """As its machine code has them, also those that no compile of ours comes to."""
     if shutil.which("objdump") is None:
         pytest.skip("no objdump to find where the library calls getenv")
-    (library,) = package_files("lib/libnvrtc.so.*")
+    (library,) = package_files("lib/libnvrtc.so.*", folder)
     named = _names_given_to_getenv(library)
     assert len(named) > 20
     assert named <= {*KEYED, *LEFT_OUT}, "weigh each, and add it to one of the lists"
@@ -161,7 +163,7 @@ def _names_given_to_getenv(library: Path) -> set[str]:
 def test_nvcc_gets_named_variables_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "toolkit" / "bin" / "nvcc"
     script.parent.mkdir(parents=True)
-    script.write_text(f'#!/bin/sh\nenv >> {tmp_path}/seen\nexec {_find_nvcc()} "$@"\n')
+    script.write_text(f'#!/bin/sh\nenv >> {tmp_path}/seen\nexec {_find_nvcc(Cuda())} "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(script.parent.parent))
     for name in (*KEYED, "NVCC_PREPEND_FLAGS", "CPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "GCC_EXEC_PREFIX"):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.compilers import nvcc
+from cache_engine.compilers.base import Cuda
 from cache_engine.compilers.workplace import sweep, workplace
 from cache_engine.errors import CompileError, CompilerMissing
 from tests.helpers import needs_host_compiler, patch_in_place
@@ -42,7 +43,7 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An NVCC that never ends once it compiles; returns the file that then has its process id."""
     sign = tmp_path / "compiling"
-    real = nvcc._find_nvcc()
+    real = nvcc._find_nvcc(Cuda())
     folder = tmp_path / "toolkit" / "bin"
     folder.mkdir(parents=True)
     script = folder / "nvcc"
@@ -188,7 +189,7 @@ def _link(source: str, target: str) -> None:
 @pytest.fixture
 def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same toolkit in another place, its headers to be changed at will; the programs are links."""
-    real = nvcc._find_nvcc().parent.parent.resolve()
+    real = nvcc._find_nvcc(Cuda()).parent.parent.resolve()
     copied = tmp_path / "another" / "place"
     shutil.copytree(real / "include", copied / "include", ignore=shutil.ignore_patterns("cccl"))
     shutil.copytree(real / "nvvm", copied / "nvvm", copy_function=_link)

@@ -71,13 +71,7 @@ def _triton(arch: str) -> str:
 
 
 def _hide_nvrtc(monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    from cuda import pathfinder
-
-    def nothing(*_: object) -> None:
-        raise pathfinder.DynamicLibNotFoundError("none")
-
-    monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter(()))
-    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", nothing)
+    monkeypatch.setattr(nvrtc, "_libraries", lambda version: iter(()))
     return nvrtc.Nvrtc()
 
 

@@ -60,7 +60,7 @@ def patched_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def another_build(patched_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVRTC here is another build than the one that made the sample."""
-    monkeypatch.setattr(nvrtc, "package_files", lambda _: iter([patched_library]))
+    monkeypatch.setattr(nvrtc, "package_files", lambda *_: iter([patched_library]))
     made_it = COMPILERS["nvrtc"].fingerprint()
     monkeypatch.setitem(COMPILERS, "nvrtc", nvrtc.Nvrtc())
     assert COMPILERS["nvrtc"].fingerprint().build != made_it.build
@@ -69,11 +69,7 @@ def another_build(patched_library: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """NVRTC is not installed here."""
-
-    def missing() -> Path:
-        raise CompilerMissing("NVRTC is not installed; run: pip install nvidia-cuda-nvrtc")
-
-    monkeypatch.setattr(nvrtc, "_find_library", missing)
+    monkeypatch.setattr(nvrtc, "_libraries", lambda version: iter(()))
     monkeypatch.setitem(COMPILERS, "nvrtc", nvrtc.Nvrtc())
 
 

@@ -25,17 +25,26 @@ CUOBJDUMP = "nvidia-cuda-cuobjdump"
 FOLDER = ".gpu-packages"
 
 
+def _for_this_driver(package: str) -> str:
+    """What pip calls a package for the driver's version of CUDA."""
+    from cache_engine.device.probe import gpu_extra
+
+    names = {"cupy-cuda13x": "cupy-cuda12x", "nvidia-cublas": "nvidia-cublas-cu12"}
+    return names.get(package, package) if gpu_extra() == "cuda12" else package
+
+
 def _toolkit() -> Iterator[tuple[str, str]]:
     """Packages with what of the CUDA toolkit is needed and not here, neither from PyPI nor the system's."""
     from cache_engine.compilers import COMPILERS
-    from cache_engine.compilers.tools import find_tool
-    from cache_engine.device.probe import gpu
+    from cache_engine.compilers.tools import cuda_for, find_tool
+    from cache_engine.device.probe import driver_cuda, gpu, local_arch
     from cache_engine.errors import NotHereError
 
+    cuda = cuda_for("auto", driver_cuda(), local_arch() or "")
     try:
-        COMPILERS["nvrtc"].load()
+        COMPILERS["nvrtc"].of_cuda(cuda).load()
     except NotHereError as error:
-        yield "nvidia-cuda-nvrtc", str(error)
+        yield "nvidia-cuda-nvrtc" if 13 in cuda.versions else "'nvidia-cuda-nvrtc-cu12>=12.9'", str(error)
     try:
         find_tool("cuobjdump", CUOBJDUMP)
     except NotHereError as error:
@@ -44,13 +53,13 @@ def _toolkit() -> Iterator[tuple[str, str]]:
         try:
             from cupy.cuda import cublas  # noqa: F401 (whether it is found is the question)
         except ImportError as error:
-            yield "nvidia-cublas", f"cuBLAS is not found: {error}"
+            yield _for_this_driver("nvidia-cublas"), f"cuBLAS is not found: {error}"
 
 
 def main() -> int:
     """Prints what is missing and what to do about it."""
     missing = {name: why for name, (_, why) in NEEDED.items() if find_spec(name) is None}
-    packages = [NEEDED[name][0] for name in missing]
+    packages = [_for_this_driver(NEEDED[name][0]) for name in missing]
     if not missing:
         for package, trouble in _toolkit():
             missing[package] = trouble

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from functools import cache
 
 from cache_engine.errors import GpuRequired
@@ -43,8 +44,7 @@ def gpu() -> DeviceFingerprint | str:
     driver.cuDeviceGetName(name, len(name), device)
     memory = ctypes.c_size_t()
     driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-    version = ctypes.c_int()
-    driver.cuDriverGetVersion(ctypes.byref(version))
+    major, minor = driver_cuda() or (0, 0)
     return DeviceFingerprint(
         name=name.value.decode(errors="replace"),
         arch=f"sm_{attribute(_MAJOR)}{attribute(_MINOR)}",
@@ -52,8 +52,25 @@ def gpu() -> DeviceFingerprint | str:
         memory_bytes=memory.value,
         l2_bytes=attribute(_L2_BYTES),
         clock_khz=attribute(_CLOCK_KHZ),
-        driver=f"{version.value // 1000}.{version.value % 1000 // 10}",
+        driver=f"{major}.{minor}",
     )
+
+
+@cache
+def driver_cuda() -> tuple[int, int] | None:
+    """The newest version of CUDA that the driver supports, major and minor; ``None`` without a driver.
+
+    It does not start the driver: after that, a forked child could not use the GPU.
+    """
+    version = ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return (version.value // 1000, version.value % 1000 // 10) if version.value else None
+
+
+def gpu_extra() -> str:
+    """The extra that brings CuPy for this machine's driver."""
+    return "cuda12" if (driver_cuda() or (13,)) < (13,) else "gpu"
 
 
 def choose(number: int) -> DeviceFingerprint:
@@ -103,5 +120,5 @@ def require_gpu(what: str) -> DeviceFingerprint:
 @cache
 def _import_cupy(what: str) -> None:
     """Imports CuPy, which every user of a GPU then does; cached, as ``matmul`` asks at each call."""
-    with needing("gpu", what):
+    with needing(gpu_extra(), what):
         import cupy  # noqa: F401
