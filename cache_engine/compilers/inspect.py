@@ -11,7 +11,7 @@ from cache_engine.errors import GemmCacheError
 from cache_engine.model.artifact import Resources
 
 _USAGE = re.compile(r"REG:(?P<registers>\d+)\s+STACK:(?P<stack>\d+)\s+SHARED:(?P<shared>\d+)")
-_SPILLS = re.compile(rb"(\d+) bytes spill (?:stores|loads)")
+_SPILLS = re.compile(rb"(?<!\d)(\d{1,18}) bytes spill (?:stores|loads)")
 
 
 def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:

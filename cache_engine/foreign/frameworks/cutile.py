@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _FILE = "cache.db"
 _JOURNALS = ("cache.db-journal", "cache.db-wal", "cache.db-shm")
-_RELEASE = re.compile(r"^(\w+):.*release [^\n]*?V(\d[\d.]*)", re.DOTALL)
+_RELEASE = re.compile(r"(\w{1,100}):.*?release [^\n]{0,100}?V(\d[\d.]{0,30})", re.DOTALL)
 _TRIES, _PAUSE_S = 5, 0.02
 _MOST_STEPS = 20_000  # of a thousand instructions of SQLite: a hostile schema cannot keep us
 _LIST = "SELECT key, length(blob), atime, {metadata} FROM cache"
@@ -202,7 +202,7 @@ def _entry(name: str, stamp: str, image: bytes, atime: object, metadata: object)
     facts, unread = image_facts(image, name)
     names = document.get("kernel_names")
     called = text_in({"name": names[0]}, "name") if isinstance(names, list) and names else None
-    release = _RELEASE.search(str(document.get("compiler_version", ""))[:10_000])
+    release = _RELEASE.match(str(document.get("compiler_version", ""))[:10_000])
     seconds, made_at = document.get("compilation_time_seconds"), document.get("compilation_timestamp")
     facts |= {
         "id": name,

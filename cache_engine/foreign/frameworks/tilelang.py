@@ -40,11 +40,11 @@ from cache_engine.foreign.values import (
 from cache_engine.model.outcome import Failure
 
 _VERSION = r"\d[\w.]*"
-_AREA = re.compile(rf"{_VERSION}|{_VERSION}/cuda-binaries|{_VERSION}/[\w-]+-[\w-]+|{_VERSION}/[\w-]+-[\w-]+/kernels|"
-                   rf"{_VERSION}(/[\w-]+-[\w-]+)?/\.staging(/cuda-binaries)?")  # fmt: skip
+_AREA = re.compile(rf"{_VERSION}|{_VERSION}/cuda-binaries|{_VERSION}/\w+-[\w-]+|{_VERSION}/\w+-[\w-]+/kernels|"
+                   rf"{_VERSION}(/\w+-[\w-]+)?/\.staging(/cuda-binaries)?")  # fmt: skip
 _KERNEL = re.compile(rf"({_VERSION})/[\w-]+/kernels/[0-9a-f]{{64}}")
 _BINARY = re.compile(rf"({_VERSION})/cuda-binaries/[0-9a-f]{{64}}")
-_NAME = re.compile(rb"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w{1,400})\s*\(")
+_NAME = re.compile(rb"__global__\s+void\s+(?:__launch_bounds__\([^)]{0,200}\)\s*)?(\w{1,400})\s*\(")
 _KINDS = {
     "device_kernel.cu": PartKind.SOURCE,
     "host_kernel.cu": PartKind.SOURCE,
@@ -167,8 +167,8 @@ def _of_kernel(folder: Folder, listing: Listing) -> tuple[dict[str, Any], dict[s
         files = read_object(folder, "manifest.json").get("files")
         if not isinstance(files, dict) or not all(_is_whole(listing, file, said) for file, said in files.items()):
             state = State.PARTIAL
-        found = _NAME.findall(folder.read("device_kernel.cu", MOST_TEXT_BYTES))
-        name = found[0].decode() if found else None
+        found = _NAME.search(folder.read("device_kernel.cu", MOST_TEXT_BYTES))
+        name = found[1].decode() if found else None
     except (FileNotFoundError, Unread) as error:
         state = State.PARTIAL
         unread["name"] = str(error) if isinstance(error, Unread) else "a file is missing"
