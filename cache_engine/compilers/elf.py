@@ -27,6 +27,7 @@ _ARCH_OPTION = re.compile(rb"-arch[ =](sm_\d{2,3}[af]?)\b")
 _RELEASE = re.compile(rb"ptxas[^\0]{0,40}+\0[^\0]{0,100}?release [^\0]{0,100}?V(\d[\d.]{0,30})")
 # More than any compiler writes; a hostile file could make us walk for minutes.
 _MOST_SECTIONS, _MOST_ATTRIBUTES = 20_000, 200_000
+_MOST_NOTES = 1 << 16  # of what tools say of themselves: less than a kilobyte
 _LONGEST_NAME, _MOST_LETTERS = 1 << 16, 64 << 20  # names of templates have thousands of letters; and all names together
 _MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian, version 1
 _ET_EXEC, _EM_CUDA = 2, 190
@@ -104,7 +105,7 @@ def read_cubin(image: bytes) -> Image:
         raise ValueError(f"it is an ELF image for machine {fields[2]}, not CUDA code ({_EM_CUDA})")
     at = _TARGET_AT.get(image[7:9])
     sections = _sections(image, offset=fields[6], size=fields[11], count=fields[12], names=fields[13])
-    tools = _content(image, sections.get(_TOOLS))
+    tools = _content(image, sections.get(_TOOLS))[:_MOST_NOTES]
     asked, release = _ARCH_OPTION.search(tools), _RELEASE.search(tools)
     arch = f"sm_{fields[7] >> at & 0xFF}" if at is not None else ""
     # The header does not distinguish sm_90a from sm_90 in every ABI; the options of ptxas do.

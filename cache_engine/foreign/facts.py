@@ -29,6 +29,8 @@ def read_object(folder: Folder, name: str) -> dict[str, Any]:
 
 def json_object(text: bytes) -> dict[str, Any]:
     """The object that a text in JSON is; raises ``Unread``."""
+    if len(text) > MOST_TEXT_BYTES:  # what is read of it takes thirty times as much memory
+        raise Unread(Fault.TOO_LARGE, f"it has {len(text):,} bytes; at most {MOST_TEXT_BYTES:,} are read")
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -90,7 +92,7 @@ def code_facts(folder: Folder, name: str) -> tuple[dict[str, Any], dict[str, str
 def kernels_in(image: bytes) -> tuple[str, ...]:
     """The names of the functions in a CUBIN; none where it cannot be read."""
     try:
-        return tuple(id_of(function.name) for function in read_cubin(image).functions)
+        return tuple(function.name for function in read_cubin(image).functions)
     except ValueError:
         return ()
 

@@ -157,7 +157,7 @@ def _facts(folder: Folder) -> tuple[dict[str, Any], dict[str, str]]:
         return {"state": State.PARTIAL, "config": config}, without_binary(f"{_BINARY}: {error}")
     facts, unread = image_facts(image, _BINARY)
     if functions := kernels_in(image):
-        config |= {"function": _plain(functions[0])}
+        config |= {"function": id_of(_plain(functions[0]))}
     return {**facts, "state": state, "config": config}, unread
 
 

@@ -32,7 +32,7 @@ from cache_engine.foreign.values import (
 from cache_engine.model.outcome import Failure
 
 _BUILD = "build.ninja"
-_VERSION, _TARGETS = r"\d[\w.+]*", r"\d+[af]?(?:_\d+[af]?)*"
+_VERSION, _TARGETS = r"\d[\w.+]*", r"\d+[af]?(?:_\d+[af]?)*+"
 _AREA = re.compile(rf"{_VERSION}|(?:{_VERSION}/)?{_TARGETS}(?:/cached_ops|/generated)?|cubins")
 _OPERATION = re.compile(rf"(?:({_VERSION})/)?({_TARGETS})/cached_ops/([^/]+)")
 _CLOSED = "its code is in a library for the host, which is not opened"

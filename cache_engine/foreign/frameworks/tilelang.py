@@ -34,6 +34,7 @@ from cache_engine.foreign.values import (
     Seen,
     State,
     Unchanged,
+    first_of,
     id_of,
     name_of,
 )
@@ -188,7 +189,7 @@ def _of_binary(folder: Folder, listing: Listing) -> tuple[dict[str, Any], dict[s
         names = kernels_in(folder.read(files[0], MOST_BINARY_BYTES))
     except (FileNotFoundError, Unread):
         state, names = State.PARTIAL, ()
-    return {**facts, "state": state, "name": names[0] if names else None}, {"name": "it has no kernel", **unread}
+    return {**facts, "state": state, "name": first_of(names)}, {"name": "it has no kernel", **unread}
 
 
 def _is_whole(listing: Listing, file: str, said: object) -> bool:

@@ -65,7 +65,10 @@ _COMPILED = {
 
 # A label, and a jump to one.
 _LABELS = {
-    "sass": (re.compile(r"^(?P<at>\.L_x?_?\d+):"), re.compile(r"\bBRA\S{0,40}+\s[^;`]{0,200}+`\((?P<to>\.L_x?_?\d+)\)")),
+    "sass": (
+        re.compile(r"^(?P<at>\.L_x?_?\d+):"),
+        re.compile(r"\bBRA\S{0,40}+\s[^;`]{0,200}+`\((?P<to>\.L_x?_?\d+)\)"),
+    ),
     "ptx": (re.compile(r"^\s*(?P<at>\$[\w$]+):"), re.compile(r"\bbra\S{0,40}+\s+(?P<to>\$[\w$]+)\s*;")),
     "llvm": (
         re.compile(r"^(?P<at>[\w.$]+):"),
