@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from threading import Timer
 
 from cache_engine.compilers.tools import find_tool
 from cache_engine.errors import GemmCacheError
 from cache_engine.model.artifact import Resources
 
+_MOST_BYTES, _TIMEOUT_S = 64 << 20, 60  # of what a tool prints: ten times the usual; a forged CUBIN may be large
 _USAGE = re.compile(r"REG:(?P<registers>\d+)\s+STACK:(?P<stack>\d+)\s+SHARED:(?P<shared>\d+)")
 _SPILLS = re.compile(rb"(?<!\d)(\d{1,18}) bytes spill (?:stores|loads)")
 
@@ -67,22 +69,28 @@ def live_registers(cubin: bytes) -> str:
 def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
     executable = find_tool(tool, package)
     # A file in memory: a temporary folder may be full, and every compile calls this.
-    image = os.memfd_create("kernel.cubin")
+    image, errors = os.memfd_create("kernel.cubin"), os.memfd_create("errors")
     try:
         with open(image, "wb", closefd=False) as file:
             file.write(cubin)
-        done = subprocess.run(
-            [executable, *arguments, f"/proc/self/fd/{image}"],
-            pass_fds=(image,),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
+        command = [executable, *arguments, f"/proc/self/fd/{image}"]
+        with subprocess.Popen(command, pass_fds=(image,), stdout=subprocess.PIPE, stderr=errors) as process:
+            limit = Timer(_TIMEOUT_S, process.kill)
+            limit.start()
+            try:
+                printed = process.stdout.read(_MOST_BYTES + 1) if process.stdout else b""
+                if len(printed) > _MOST_BYTES:
+                    raise GemmCacheError(f"{tool} prints more than {_MOST_BYTES:,} bytes of this code; it is not shown")
+                process.wait()
+            finally:
+                limit.cancel()
+                process.kill()  # does nothing to one that has ended
+        failure = os.pread(errors, 500, 0) or printed[:500] or b"it was ended after %d s" % _TIMEOUT_S
+    except OSError as error:
         raise GemmCacheError(f"cannot run {tool}: {error}") from error
     finally:
         os.close(image)
-    if done.returncode != 0:
-        raise GemmCacheError(f"{tool} failed: {(done.stderr or done.stdout).strip()[:500]}")
-    return done.stdout
+        os.close(errors)
+    if process.returncode != 0:
+        raise GemmCacheError(f"{tool} failed: {failure.decode(errors='replace').strip()}")
+    return printed.decode(errors="replace")

@@ -228,9 +228,7 @@ MOST_NAME = 1_000
 
 def id_of(name: str) -> str:
     """The text that names a file: its path, with control characters, ``%`` and bytes that are not UTF-8 as ``%XX``."""
-    return _STRANGE.sub(
-        lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode(errors="surrogateescape")), name
-    )
+    return _STRANGE.sub(lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode(errors="surrogateescape")), name)
 
 
 def first_of(names: Sequence[str]) -> str | None:

@@ -21,6 +21,7 @@ from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file
 from cache_engine.foreign.rows import IN_PROCESS
 from cache_engine.foreign.values import (
+    MOST_NAME,
     DeletePlan,
     Deletion,
     Entry,
@@ -176,10 +177,16 @@ def _guarded(database: sqlite3.Connection) -> sqlite3.Connection:
 def _rows(database: sqlite3.Connection, known: Mapping[str, str]) -> Iterator[Seen]:
     columns = {row[1] for row in database.execute("PRAGMA table_info(cache)")}
     listed = _LIST.format(metadata="metadata" if "metadata" in columns else "NULL")
+    pages, page_bytes = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    left = pages * page_bytes
     for key, size, atime, metadata in database.execute(listed):
-        if not isinstance(key, str) or not isinstance(size, int):
+        if not isinstance(key, str) or not isinstance(size, int) or len(key) > MOST_NAME:
             yield Finding(Fault.DAMAGED, _FILE, "a row has no key or no binary")
             continue
+        left -= size + (len(metadata) if isinstance(metadata, str | bytes) else 0)
+        if left < 0:  # rows may share their pages, or be computed: each could be as large as the whole file
+            yield Finding(Fault.DAMAGED, _FILE, "its rows have more bytes than it has; the others are not read")
+            return
         name, stamp = id_of(key), f"{size}-{atime}"
         if known.get(name) == stamp:
             yield Unchanged(name)

@@ -15,6 +15,7 @@ from cache_engine.foreign.facts import (
     code_facts,
     digest_of,
     entry_of,
+    factors_of,
     json_object,
     kernels_in,
     read_object,
@@ -96,7 +97,7 @@ class TileLang:
                         factors += _parameters(text)
         except (OSError, Unread) as error:
             return Failure(f"cannot read the entry: {error}")
-        return KeyFactors(tuple(factors), ("the target, the passes' options and the flags of the compiler",))
+        return factors_of(factors, ("the target, the passes' options and the flags of the compiler",))
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """The CUBINs, whole folders at once: tilelang reads them at once too, and takes what fails for a miss."""
