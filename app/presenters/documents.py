@@ -8,9 +8,9 @@ from pathlib import Path
 
 HOME = "index"
 _NOT_TO_READ = {"api", "package"}  # made by a program from docstrings; for a package index
-_PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
-_LINK = re.compile(r"\[([^\]]*)\]\(([^):]*?)\.md(#[^)]*)?\)")
-_ELSEWHERE = re.compile(r"\[([^\]]*)\]\((?!https?:|docs\?)[^)#][^)]*\)")
+_PICTURE = re.compile(r"!\[[^\[\]]*\]\([^()]*\)")
+_LINK = re.compile(r"\[([^\[\]]*)\]\(([^():#]*?)\.md(#[^()]*)?\)")
+_ELSEWHERE = re.compile(r"\[([^\[\]]*)\]\((?!https?:|docs\?)[^()#][^()]*\)")
 
 
 def documents(folder: Path) -> dict[str, Path]:

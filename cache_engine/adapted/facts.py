@@ -23,7 +23,7 @@ from cache_engine.foreign.facts import (
 from cache_engine.foreign.folder import Unread
 from cache_engine.foreign.frameworks.cupy import program_in, with_last_byte
 from cache_engine.foreign.frameworks.triton import CHOSEN, factors_in, kind_of, target_of
-from cache_engine.foreign.values import Entry, Factor, KeyFactors, Part, PartKind, id_of
+from cache_engine.foreign.values import Entry, Factor, KeyFactors, Part, PartKind, first_of, id_of
 from cache_engine.model.outcome import Failure
 
 
@@ -70,7 +70,7 @@ def _code_facts(group: Group) -> tuple[dict[str, Any], dict[str, str]]:
         if _kind(name, data) == PartKind.BINARY:
             instances, image = program_in(data)
             facts, unread = image_facts(image, id_of(name))
-            return {**facts, "name": next(iter(instances or kernels_in(image)), None)}, unread
+            return {**facts, "name": first_of(instances or kernels_in(image))}, unread
     for name, data in group.files.items():
         if _kind(name, data) == PartKind.PTX and is_ptx(data):
             return ptx_facts(data)

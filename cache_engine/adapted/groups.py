@@ -35,6 +35,7 @@ _HEADER = struct.Struct("<8sH32s32s")
 _MAGIC = b"GEMMGRUP"
 _LEVEL = 3
 _LONGEST_NAME = 255
+_MOST_FILES, _MOST_LETTERS = 1_000, 10_000  # of a group: fifty times the usual; and of what is said of it
 _Stages = Annotated[dict[str, Ms], msgspec.Meta(max_length=100)]
 
 
@@ -58,7 +59,7 @@ class Group(msgspec.Struct, frozen=True):
     framework: str
     name: str
     index: str
-    files: dict[str, bytes]
+    files: Annotated[dict[str, bytes], msgspec.Meta(max_length=_MOST_FILES)]
     made_at: Seconds = 0.0
     stages_ms: _Stages = msgspec.field(default_factory=dict)
     version: str = ""
@@ -160,6 +161,13 @@ def put_group(layout: StoreLayout, group: Group, *, durable: bool) -> int:
     return len(data)
 
 
+def _is_sound(group: Group) -> bool:
+    """Whether its names are those of its files, and neither too many nor too long."""
+    said = len(group.framework) + len(group.name) + len(group.version)
+    is_named = group.index in group.files and all(map(is_plain, group.files))
+    return is_named and len(group.files) <= _MOST_FILES and said <= _MOST_LETTERS
+
+
 def group_bytes(group: Group) -> int:
     """How many bytes on disk a group would take; raises ``ValueError`` as ``put_group``."""
     return len(_packed(group))
@@ -167,7 +175,7 @@ def group_bytes(group: Group) -> int:
 
 def _packed(group: Group) -> bytes:
     raw = _encode(group)
-    if len(raw) > MAX_BYTES or not all(map(is_plain, group.files)) or group.index not in group.files:
+    if len(raw) > MAX_BYTES or not _is_sound(group):
         raise ValueError(f"{group.index} of {group.framework} cannot be stored: {len(raw):,} bytes, {[*group.files]}")
     packed = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(raw)
     return _HEADER.pack(_MAGIC, FORMAT, bytes.fromhex(group.key), hashlib.sha256(packed).digest()) + packed
@@ -213,6 +221,6 @@ def _unpacked(key: CacheKey, packed: memoryview) -> Group:
         raise CorruptEntry(f"group {key[:12]} cannot be read: {error}") from error
     if key != group.key:
         raise Misplaced(f"the group at the path of {key[:12]} is another one")
-    if not all(map(is_plain, group.files)) or group.index not in group.files:
+    if not _is_sound(group):
         raise CorruptEntry(f"group {key[:12]} has names that are none of its files")
     return group

@@ -26,8 +26,8 @@ CLASSES = (
 )
 
 _INSTRUCTION = re.compile(
-    r"^\s*/\*[0-9a-f]{4,}\*/\s+"  # its address
-    r"(?P<text>\{?\s*(?:@!?U?P(?:\d+|T)\s+)?(?P<opcode>[A-Z][A-Z0-9_]*)[^;]*?)\s*;"
+    r"^\s*+/\*[0-9a-f]{4,}+\*/\s++"  # its address
+    r"(?P<text>\{?\s*+(?:@!?U?P(?:\d++|T)\s++)?(?P<opcode>[A-Z][A-Z0-9_]*+)[^;]*+);"
 )
 _LABEL = re.compile(r"^(?P<label>\.L_x?_?\d+|\$\S+):")
 
@@ -78,7 +78,7 @@ def comparable_lines(sass: str, kernel: str) -> list[str]:
         found = _INSTRUCTION.match(line)
         if found is not None:
             if found["opcode"] != "NOP":
-                lines.append(found["text"])
+                lines.append(found["text"].rstrip())
         elif label := _LABEL.match(line):
             lines.append(f"{label['label']}:")
     # Last, because the kernel's name may look like part of an instruction.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,9 +24,11 @@ _TOOLS, _TEXT = b".note.nv.tkinfo", b".text."
 _Section = tuple[int, int, int]
 """Its kind, its place in the file, and its size, which may be larger where it has no bytes in the file."""
 _ARCH_OPTION = re.compile(rb"-arch[ =](sm_\d{2,3}[af]?)\b")
-_RELEASE = re.compile(rb"(ptxas)[^\0]*\0[^\0]*release [^\0]*V(\d[\d.]*)")
+_RELEASE = re.compile(rb"ptxas[^\0]{0,40}+\0[^\0]{0,100}?release [^\0]{0,100}?V(\d[\d.]{0,30})")
 # More than any compiler writes; a hostile file could make us walk for minutes.
 _MOST_SECTIONS, _MOST_ATTRIBUTES = 20_000, 200_000
+_MOST_NOTES = 1 << 16  # of what tools say of themselves: less than a kilobyte
+_LONGEST_NAME, _MOST_LETTERS = 1 << 16, 64 << 20  # names of templates have thousands of letters; and all names together
 _MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian, version 1
 _ET_EXEC, _EM_CUDA = 2, 190
 # EI_OSABI and EI_ABIVERSION -> the bit in e_flags where the target's number starts. CUDA 13 writes the second.
@@ -103,13 +105,13 @@ def read_cubin(image: bytes) -> Image:
         raise ValueError(f"it is an ELF image for machine {fields[2]}, not CUDA code ({_EM_CUDA})")
     at = _TARGET_AT.get(image[7:9])
     sections = _sections(image, offset=fields[6], size=fields[11], count=fields[12], names=fields[13])
-    tools = _content(image, sections.get(_TOOLS))
+    tools = _content(image, sections.get(_TOOLS))[:_MOST_NOTES]
     asked, release = _ARCH_OPTION.search(tools), _RELEASE.search(tools)
     arch = f"sm_{fields[7] >> at & 0xFF}" if at is not None else ""
     # The header does not distinguish sm_90a from sm_90 in every ABI; the options of ptxas do.
     if asked is not None and asked[1].decode().rstrip("af") == (arch or asked[1].decode().rstrip("af")):
         arch = asked[1].decode()
-    return Image(arch, f"ptxas {release[2].decode()}" if release else "", tuple(_functions(image, sections)))
+    return Image(arch, f"ptxas {release[1].decode()}" if release else "", tuple(_functions(image, sections)))
 
 
 def code_of(image: bytes) -> dict[str, bytes]:
@@ -122,11 +124,10 @@ def code_of(image: bytes) -> dict[str, bytes]:
         raise ValueError("it is not a 64-bit ELF image")
     fields = _HEADER.unpack_from(image)
     sections = _sections(image, offset=fields[6], size=fields[11], count=fields[12], names=fields[13])
-    return {
-        name.decode(errors="replace"): _content(image, section)
-        for name, section in sections.items()
-        if name.startswith(_TEXT)
-    }
+    texts = {name: section for name, section in sections.items() if name.startswith(_TEXT)}
+    if sum(length for kind, _, length in texts.values() if kind != _NOBITS) > len(image):
+        raise ValueError("its sections overlap")
+    return {name.decode(errors="replace"): _content(image, section) for name, section in texts.items()}
 
 
 def lacks_last_byte(image: bytes) -> bool:
@@ -147,13 +148,29 @@ def _sections(image: bytes, *, offset: int, size: int, count: int, names: int) -
     headers = [*_SECTION_HEADER.iter_unpack(memoryview(image)[offset : offset + size * count])]
     _, _, start, length = headers[names]
     texts = image[start : start + length]
-    most, find, found = len(image), texts.find, {}
+    most, name_at, found = len(image), _names(texts), {}
     for name, kind, start, length in headers:
         if kind != _NOBITS and start + length > most:
             raise ValueError("it is shorter than its sections declare")
-        end = find(b"\0", name)
-        found[texts[name:end] if end >= 0 else b""] = (kind, start, length)
+        found[name_at(name)] = (kind, start, length)
     return found
+
+
+def _names(texts: bytes) -> Callable[[int], bytes]:
+    """Reads names by their places; one that does not end is empty. All together are bounded, as they may overlap."""
+    left = _MOST_LETTERS
+
+    def name_at(start: int) -> bytes:
+        nonlocal left
+        end = texts.find(b"\0", start, start + _LONGEST_NAME)
+        if end < 0:
+            return b""
+        left -= end - start
+        if left < 0:
+            raise ValueError(f"its names have more than {_MOST_LETTERS:,} letters")
+        return texts[start:end]
+
+    return name_at
 
 
 def _content(image: bytes, section: _Section | None) -> bytes:
@@ -164,18 +181,24 @@ def _content(image: bytes, section: _Section | None) -> bytes:
 
 
 def _functions(image: bytes, sections: Mapping[bytes, _Section]) -> Iterator[Function]:
-    registers: dict[str, int] = {}
-    stacks: dict[str, int] = {}
-    symbols, texts = (_content(image, sections.get(name)) for name in (b".symtab", b".strtab"))
+    functions = {
+        section.removeprefix(_TEXT): length for section, (_, _, length) in sections.items() if section.startswith(_TEXT)
+    }
+    registers: dict[bytes, int] = {}
+    stacks: dict[bytes, int] = {}
+    symbols, name_at = _content(image, sections.get(b".symtab")), _names(_content(image, sections.get(b".strtab")))
     for attribute, value in _attributes(_content(image, sections.get(b".nv.info"))):
         if attribute in (_REGCOUNT, _MIN_STACK_SIZE) and len(value) == 8:
             symbol, number = struct.unpack("<II", value)
-            (registers if attribute == _REGCOUNT else stacks)[_name(symbols, texts, symbol)] = number
-    for section, (_, _, length) in sections.items():
-        if section.startswith(_TEXT):
-            name = section.removeprefix(_TEXT).decode(errors="replace")
-            _, _, shared = sections.get(b".nv.shared." + section.removeprefix(_TEXT), (0, 0, 0))
-            yield Function(name, length, registers.get(name), stacks.get(name), shared)
+            at = symbol * _SYMBOL.size
+            if (
+                at + _SYMBOL.size <= len(symbols)
+                and (name := name_at(_SYMBOL.unpack_from(symbols, at)[0])) in functions
+            ):
+                (registers if attribute == _REGCOUNT else stacks)[name] = number
+    for name, length in functions.items():
+        _, _, shared = sections.get(b".nv.shared." + name, (0, 0, 0))
+        yield Function(name.decode(errors="replace"), length, registers.get(name), stacks.get(name), shared)
 
 
 def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
@@ -188,13 +211,3 @@ def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
         if form == _FORMAT_SIZED:
             yield attribute, info[at : at + value]
             at += value
-
-
-def _name(symbols: bytes, texts: bytes, number: int) -> str:
-    """The name of a symbol; empty if it has no name."""
-    at = number * _SYMBOL.size
-    if at + _SYMBOL.size > len(symbols):
-        return ""
-    start = _SYMBOL.unpack_from(symbols, at)[0]
-    end = texts.find(b"\0", start)
-    return texts[start:end].decode(errors="replace") if end >= 0 else ""

@@ -6,13 +6,15 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from threading import Timer
 
 from cache_engine.compilers.tools import find_tool, find_tools
 from cache_engine.errors import GemmCacheError, ToolMissing
 from cache_engine.model.artifact import Resources
 
+_MOST_BYTES, _TIMEOUT_S = 64 << 20, 60  # of what a tool prints: ten times the usual; a forged CUBIN may be large
 _USAGE = re.compile(r"REG:(?P<registers>\d+)\s+STACK:(?P<stack>\d+)\s+SHARED:(?P<shared>\d+)")
-_SPILLS = re.compile(rb"(\d+) bytes spill (?:stores|loads)")
+_SPILLS = re.compile(rb"(?<!\d)(\d{1,18}) bytes spill (?:stores|loads)")
 
 
 def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
@@ -67,32 +69,45 @@ def live_registers(cubin: bytes) -> str:
 
 def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
     find_tool(tool, package)  # else it says how to get one
-    said = ""
+    failure = ""
     for executable in find_tools(tool):
-        done = _execute(executable, arguments, cubin)
-        if done.returncode == 0:
-            return done.stdout
-        said = (done.stderr or done.stdout).strip()[:500]
-        if "is deprecated" not in said:
-            raise GemmCacheError(f"{tool} failed: {said}")
-    raise ToolMissing(f"{said}; set CUDA_HOME to such a toolkit")  # of sm_70, which CUDA 13.0 was the last to read
+        printed, failure = _printed(executable, arguments, cubin)
+        if not failure:
+            return printed
+        if "is deprecated" not in failure:
+            raise GemmCacheError(f"{tool} failed: {failure}")
+    raise ToolMissing(f"{failure}; set CUDA_HOME to such a toolkit")  # of sm_70, which CUDA 13.0 was the last to read
 
 
-def _execute(executable: Path, arguments: list[str], cubin: bytes) -> subprocess.CompletedProcess[str]:
-    # A file in memory: a temporary folder may be full, and every compile calls this.
-    image = os.memfd_create("kernel.cubin")
+def _printed(executable: Path, arguments: list[str], cubin: bytes) -> tuple[str, str]:
+    """What a tool prints of a CUBIN, and why it failed, if it did.
+
+    Raises:
+        GemmCacheError: when it cannot be started, or prints more than ``_MOST_BYTES``.
+    """
+    # Files in memory: a temporary folder may be full, and every compile calls this.
+    image, errors = os.memfd_create("kernel.cubin"), os.memfd_create("errors")
     try:
         with open(image, "wb", closefd=False) as file:
             file.write(cubin)
-        return subprocess.run(
-            [executable, *arguments, f"/proc/self/fd/{image}"],
-            pass_fds=(image,),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
+        command = [executable, *arguments, f"/proc/self/fd/{image}"]
+        with subprocess.Popen(command, pass_fds=(image,), stdout=subprocess.PIPE, stderr=errors) as process:
+            limit = Timer(_TIMEOUT_S, process.kill)
+            limit.start()
+            try:
+                printed = process.stdout.read(_MOST_BYTES + 1) if process.stdout else b""
+                if len(printed) > _MOST_BYTES:
+                    name = executable.name
+                    raise GemmCacheError(f"{name} prints more than {_MOST_BYTES:,} bytes of this code; it is not shown")
+                process.wait()
+            finally:
+                limit.cancel()
+                process.kill()  # does nothing to one that has ended
+        failure = os.pread(errors, 500, 0) or printed[:500] or b"it was ended after %d s" % _TIMEOUT_S
+    except OSError as error:
         raise GemmCacheError(f"cannot run {executable.name}: {error}") from error
     finally:
         os.close(image)
+        os.close(errors)
+    text = printed.decode(errors="replace")
+    return text, failure.decode(errors="replace").strip() if process.returncode else ""

@@ -175,15 +175,15 @@ def _find_installation(cuda: Cuda) -> _Installation:
             text = _text(place, "kernel.ii") if code == 0 else ""
     except OSError as error:
         raise CompilerMissing(f"cannot run {nvcc}: {error.strerror}; {_HOW_TO_GET}") from error
-    version = re.search(r"#define __CUDACC_VER_MAJOR__ (\d+)\n(?s:.*?)#define __CUDACC_VER_MINOR__ (\d+)\n", text)
-    if version is None:
+    version = dict(re.findall(r"#define __CUDACC_VER_(MAJOR|MINOR)__ (\d+)\n", text))
+    if len(version) < 2:
         cause = first_error(log) or log.strip()[:200] or f"exit code {code}"
         raise CompilerMissing(f"{nvcc} does not work with {host}: {cause}; name another host compiler in NVCC_CCBIN")
     if cuda.why and int(version[1]) not in cuda.versions:
         raise CompilerMissing(f"{nvcc} is of CUDA {version[1]}.{version[2]}, but {cuda.why}; {_how_to_get(cuda)}")
     tools, headers = _tools(nvcc, plan), _headers(text)
     files = WatchedFiles((*tools, *headers), lambda: f"{_digest_of_files(tools)}+{_digest_of_headers(text, headers)}")
-    fingerprint = ToolchainFingerprint("nvcc", f"{version[1]}.{version[2]}", files.digest)
+    fingerprint = ToolchainFingerprint("nvcc", f"{version['MAJOR']}.{version['MINOR']}", files.digest)
     return _Installation(nvcc, host, fingerprint, files, frozenset(headers))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -11,10 +12,11 @@ import xxhash
 
 from cache_engine.compilers.elf import read_cubin
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, MOST_TEXT_BYTES, Folder, Unread
-from cache_engine.foreign.values import Entry, Fault, Value, id_of
+from cache_engine.foreign.values import Entry, Factor, Fault, KeyFactors, Value, id_of
 
 _MOST_LETTERS = 500
 _MOST_NUMBER = 2**53
+_MOST_FACTORS, _MOST_VALUE = 2_000, 2_000  # of a key; and letters of a factor
 
 
 def read_object(folder: Folder, name: str) -> dict[str, Any]:
@@ -29,6 +31,8 @@ def read_object(folder: Folder, name: str) -> dict[str, Any]:
 
 def json_object(text: bytes) -> dict[str, Any]:
     """The object that a text in JSON is; raises ``Unread``."""
+    if len(text) > MOST_TEXT_BYTES:  # what is read of it takes thirty times as much memory
+        raise Unread(Fault.TOO_LARGE, f"it has {len(text):,} bytes; at most {MOST_TEXT_BYTES:,} are read")
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -90,7 +94,7 @@ def code_facts(folder: Folder, name: str) -> tuple[dict[str, Any], dict[str, str
 def kernels_in(image: bytes) -> tuple[str, ...]:
     """The names of the functions in a CUBIN; none where it cannot be read."""
     try:
-        return tuple(id_of(function.name) for function in read_cubin(image).functions)
+        return tuple(function.name for function in read_cubin(image).functions)
     except ValueError:
         return ()
 
@@ -135,6 +139,20 @@ def without_binary(why: str) -> dict[str, str]:
 def entry_of(facts: Mapping[str, Any], unread: Mapping[str, str]) -> Entry:
     """An entry from its fields, and the reasons for those that are still unknown."""
     return Entry(**facts, unread={fact: why for fact, why in unread.items() if facts.get(fact) is None})
+
+
+def factors_of(factors: Iterable[Factor], hidden: tuple[str, ...] = ()) -> KeyFactors:
+    """The inputs of a key, with bounds: of a long name or value the beginning, and a digest of all of it."""
+    found = tuple(islice(factors, _MOST_FACTORS + 1))
+    if len(found) > _MOST_FACTORS:
+        found, hidden = found[:-1], (*hidden, f"it states more than {_MOST_FACTORS:,} inputs; the others are not read")
+    return KeyFactors(tuple(Factor(_cut(each.name), _cut(each.value), each.group) for each in found), hidden)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _MOST_VALUE:
+        return text
+    return f"{text[:_MOST_VALUE]}… ({digest_of(text.encode(errors='replace'))[:12]})"
 
 
 def digest_of(data: bytes) -> str:

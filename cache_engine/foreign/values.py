@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -221,17 +221,19 @@ def key_of(id: str) -> str:
     return key if _KEY.fullmatch(key) else name
 
 
-_PLAIN = re.compile(r"[^\x00-\x1f\x7f%\ud800-\udfff]*")
+_STRANGE = re.compile(r"[\x00-\x1f\x7f%\ud800-\udfff]")
+MOST_NAME = 1_000
+"""Letters of the name of a kernel that are shown. Those of templates may have thousands."""
 
 
 def id_of(name: str) -> str:
     """The text that names a file: its path, with control characters, ``%`` and bytes that are not UTF-8 as ``%XX``."""
-    if _PLAIN.fullmatch(name):
-        return name
-    return "".join(
-        sign if _PLAIN.fullmatch(sign) else "".join(f"%{byte:02X}" for byte in sign.encode(errors="surrogateescape"))
-        for sign in name
-    )
+    return _STRANGE.sub(lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode(errors="surrogateescape")), name)
+
+
+def first_of(names: Sequence[str]) -> str | None:
+    """The first of the names of kernels, as it is shown; ``None`` where there is none."""
+    return id_of(names[0][:MOST_NAME]) if names else None
 
 
 def name_of(id: str) -> str:

@@ -23,7 +23,7 @@ labels; in one kernel only."""
 _REGISTER = re.compile(r"\b(U?R|U?P|SB|B)\d+\b(?:\.reuse\b)?")
 _TARGET = re.compile(r"\.L_x?_?\d+")
 _GUARD = re.compile(r"^\{?\s*(?:@!?U?P(?:\d+|T)?\s+)?")
-_BRANCH = re.compile(r"\bBRA\b[^`]*`\((\.L_x?_?\d+)\)")
+_BRANCH = re.compile(r"\bBRA\b[^`]{0,200}+`\((\.L_x?_?\d+)\)")
 _MANY_LINES = 1_500  # of one part: from here on frequent lines do not anchor the alignment, which keeps it fast
 
 

@@ -38,7 +38,7 @@ from cache_engine.units import printable
 NAMESPACE = "kernel@gemm-cache"
 """What signatures of kernels are for; ``ssh-keygen -Y verify -n`` takes it."""
 _MOST_BYTES = 1024**2  # of a file of signers: more than ten thousand
-_WORD = re.compile(r'(?:[^ \t\r"]|"[^"]*")+')
+_WORD = re.compile(r'(?:[^ \t\r"]++|"[^"]*+")++')
 _OPTION = re.compile(r'([A-Za-z-]+)(?:="([^"]*)")?(?:,|$)')
 _TIMES = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import struct
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pytest
+import zstandard
 
 from cache_engine.adapted.facts import describe
 from cache_engine.adapted.groups import Group, put_group, read_group, read_stored
+from cache_engine.adapted.packing import FORMAT as ROW_FORMAT
 from cache_engine.adapted.packing import packed_row
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.key import CacheKey
-from cache_engine.store.codec import UnknownFormat, decode_record
+from cache_engine.store.codec import UnknownFormat, decode_record, enveloped
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.pack import Pack, write_pack
@@ -25,7 +29,7 @@ from cache_engine.upkeep.packs import Imported, export_pack, import_pack, look_i
 from tests.adapters.made import SCALE_SM_80, TILE, triton_groups
 from tests.cli.test_cli import document, run
 from tests.foreign.fixtures import unpack
-from tests.helpers import make_store, publish
+from tests.helpers import make_cubin, make_store, publish
 from tests.trust.keys import Builder, signers_file
 
 
@@ -171,3 +175,37 @@ def test_what_stays_local_or_is_no_kernel_is_neither_exported_nor_imported(
     found = import_pack(other, Journal(other.layout.journal, 3600.0), Pack(path))
     assert (found.taken, [each.cause for each in found.refused]) == (0, [cause])
     assert not list(other.layout.groups.glob("*"))
+
+
+_LARGE = 8 << 20
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        (Group("cupy", "a", "p", {"p": b"\x93CUPYNE\0" + struct.pack("<II", 1, _LARGE) + b"\1" * _LARGE
+                                  + make_cubin("sm_90", b"")}), ""),
+        (Group("cupy", "a", "0", {f"{number:x}": b"" for number in range(_LARGE // 50)}), "length <= 1000"),
+        (Group("cupy", "\1" * _LARGE, "p", {"p": b""}), "names"),
+        (Group("triton", "A" * 52, "k.json", {"k.json": b'{"hash":[' + b"[]," * (_LARGE // 3) + b"0]}"}), "bytes"),
+    ],
+    ids=["instances", "files", "key", "lists"],
+)  # fmt: skip
+def test_a_small_pack_takes_little_memory(store: DiskStore, tmp_path: Path, group: Group, said: str) -> None:
+    """A few kilobytes may unpack to megabytes, but each of these is not made into an object of Python."""
+    packed = zstandard.compress(msgspec.msgpack.encode(group))
+    header = struct.pack("<8sH32s32s", b"GEMMGRUP", 1, bytes.fromhex(group.key), hashlib.sha256(packed).digest())
+    stated = {"group": group.key, "framework": group.framework, "bytes": len(header + packed),
+              "digest": hashlib.sha256(header + packed).hexdigest()}  # fmt: skip
+    row = (group.key, enveloped(msgspec.json.encode(stated), format=ROW_FORMAT), header + packed)
+    write_pack(tmp_path / "small.gemmpack", [row])
+    tracemalloc.start()
+    try:
+        (incoming,) = look_into(store, Pack(tmp_path / "small.gemmpack"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert said in incoming.refused
+    assert bool(incoming.refused) == bool(said)
+    assert len(incoming.name) <= 3000
+    assert peak < 8 * _LARGE

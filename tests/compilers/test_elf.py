@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
+from pathlib import Path
 
 import pytest
 
-from cache_engine.compilers.elf import cubin_fault, read_cubin
+from cache_engine.compilers import inspect
+from cache_engine.compilers.elf import code_of, cubin_fault, read_cubin
 from cache_engine.compilers.inspect import resources, sass
+from cache_engine.errors import GemmCacheError
 from tests.foreign.fixtures import unpack
 from tests.helpers import make_cubin
 
@@ -100,3 +103,52 @@ def test_any_cut_and_any_changed_byte_is_refused_or_read(cubins: list[bytes]) ->
 def _read_or_refuse(image: bytes) -> None:
     with contextlib.suppress(ValueError):
         read_cubin(image)
+
+
+def _image(names: bytes, content: bytes, *rows: tuple[bytes, int, int]) -> bytes:
+    """A CUBIN of sections: of each the name, which begins somewhere in ``names``, and place and size in ``content``."""
+    names = b"\0" + names
+    headers = [(names.index(name), 1, 64 + start, size) for name, start, size in rows]
+    headers.append((0, 3, 64 + len(content), len(names)))
+    image = bytearray(make_cubin("sm_90", content + names))
+    struct.pack_into("<Q", image, 40, len(image))
+    struct.pack_into("<HHH", image, 58, 64, len(headers), len(headers) - 1)
+    return bytes(image) + b"".join(struct.pack("<II16xQQ24x", *each) for each in headers)
+
+
+_LONG = b"k" * 60_000 + b"\0"
+_INFO = struct.pack("<BBHII", 4, 0x2F, 8, 0, 1) * 2_000  # registers of the first symbol
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        _image(_LONG, b"", *[(_LONG, 0, 0)] * 2_000),
+        _image(
+            b".text.k\0.symtab\0.strtab\0.nv.info\0",
+            bytes(24) + _LONG + _INFO,
+            *((b".text.k", 0, 0), (b".symtab", 0, 24), (b".strtab", 24, len(_LONG))),
+            (b".nv.info", 24 + len(_LONG), len(_INFO)),
+        ),
+    ],
+    ids=["sections", "symbols"],
+)
+def test_long_names_that_overlap_are_refused(image: bytes) -> None:
+    """A file of a hundred kilobytes would take gigabytes."""
+    with pytest.raises(ValueError, match="letters"):
+        read_cubin(image)
+
+
+def test_code_that_overlaps_is_refused() -> None:
+    both = ((b".text.a", 0, 1_000), (b".text.b", 0, 1_000))
+    assert code_of(_image(b".text.a\0.text.b\0", bytes(1_000), *both[:1])) == {".text.a": bytes(1_000)}
+    with pytest.raises(ValueError, match="overlap"):
+        code_of(_image(b".text.a\0.text.b\0", bytes(1_000), *both))
+
+
+def test_a_disassembler_that_prints_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tool").write_text("#!/bin/sh\nexec yes\n")
+    (tmp_path / "tool").chmod(0o700)
+    monkeypatch.setattr(inspect, "find_tool", lambda *_: tmp_path / "tool")
+    with pytest.raises(GemmCacheError, match="more than"):
+        sass(CUBIN)

@@ -165,3 +165,13 @@ def test_this_process_reads_no_database_while_it_deletes_from_one(
     assert len(list(deleting)) == 3
     scanning.join(60)
     assert scans == [[]]
+
+
+def test_rows_that_are_larger_than_the_database_are_not_read(place: Place) -> None:
+    """A few kilobytes, of which each row would take 100 MB."""
+    (place.path / "cache.db").unlink()
+    with closing(sqlite3.connect(place.path / "cache.db")) as database:
+        database.execute("CREATE VIEW cache AS SELECT 'k' AS key, zeroblob(100000000) AS blob, 1.0 AS atime")
+    (found,) = _scan(place)
+    assert isinstance(found, Finding)
+    assert "more bytes" in found.detail

@@ -11,7 +11,6 @@ from cache_engine.foreign.doctor import Ailment, examine_entry
 from cache_engine.foreign.frameworks.flashinfer import FlashInfer
 from cache_engine.foreign.registry import surroundings
 from cache_engine.foreign.values import Entry, KeyFactors, Place, State, Unchanged
-from cache_engine.model.outcome import Failure
 
 COMMAND = """\
 ninja_required_version = 1.3
@@ -144,14 +143,15 @@ def test_a_build_file_that_is_none_states_little_and_breaks_nothing(tmp_path: Pa
     assert len(_factors(tmp_path).factors) <= 2
 
 
-def test_a_build_file_with_very_many_flags_is_refused(tmp_path: Path) -> None:
+def test_of_very_many_flags_the_first_are_read(tmp_path: Path) -> None:
     (write_operation(tmp_path) / "build.ninja").write_text(
         "cflags = " + " ".join(f"-D{number}" for number in range(3000))
     )
     (entry,) = _scan(tmp_path).values()
     found = FlashInfer().key_factors(Place("flashinfer", tmp_path, "given"), entry)
-    assert isinstance(found, Failure)
-    assert "more than 2,000 flags" in found.reason
+    assert isinstance(found, KeyFactors)
+    assert len(found.factors) == 2000
+    assert "more than 2,000 inputs" in found.hidden[-1]
 
 
 def test_a_library_that_others_may_write_is_a_finding(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import random
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -58,6 +60,32 @@ def test_no_bytes_crash_a_parser(name: str, tmp_path: Path) -> None:
             target.read(data, tmp_path)
         except Exception as error:
             raise AssertionError(f"{name} with {data!r}") from error
+
+
+def _repeated(seed: bytes, many: int, size: int) -> Iterator[bytes]:
+    """A seed with each of its parts repeated, as evenly spread as so many are."""
+    cuts = [0, *(found.end() for found in re.finditer(rb"\w+|\W", seed))]
+    for at in range(0, len(cuts) - 1, max(1, len(cuts) // many)):
+        for end in cuts[at + 1], cuts[min(at + 8, len(cuts) - 1)]:
+            part = seed[cuts[at] : end]
+            yield seed[:end] + part * (size // len(part)) + seed[end:]
+
+
+@pytest.mark.parametrize("many", [2, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_time_of_a_parser_grows_as_its_input_does(name: str, many: int, tmp_path: Path) -> None:
+    """In CPU time: four times for four times the input, not sixteen times. One of three tries may be without a pause."""
+    target = TARGETS[name]
+
+    def seconds(data: bytes) -> float:
+        started = time.process_time()
+        target.read(data, tmp_path)
+        return time.process_time() - started
+
+    for seed in target.seeds(tmp_path):
+        for short, long in zip(_repeated(seed, many, 5_000), _repeated(seed, many, 20_000), strict=True):
+            tries = ((seconds(long), seconds(short)) for _ in range(3))
+            assert any(more < 0.1 or more < 10 * less for more, less in tries), (seed[:200], long[:200])
 
 
 @pytest.mark.soak

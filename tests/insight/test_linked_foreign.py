@@ -37,6 +37,14 @@ def test_a_kernel_of_triton_is_linked_through_all_its_irs(tmp_path: Path) -> Non
     assert '"name"' in "".join(panes["json"].lines)
 
 
+def test_of_very_many_texts_and_lines_the_first_are_read() -> None:
+    entry = Entry("k", "", tuple(Part(f"{number}.cu", PartKind.SOURCE, 0) for number in range(100)))
+    shown = linked_parts(entry, lambda part: b"\n" * 300_000 if part.name == "0.cu" else b"")
+    assert "It has 100 texts; 30 are shown." in shown.notes
+    assert len(shown.panes) == 30
+    assert len(shown.panes[0].lines) == 200_000
+
+
 def test_a_kernel_of_cupy_has_its_source_and_its_machine_code(tmp_path: Path) -> None:
     shown = _linked(CuPy(), tmp_path, "scale")
     assert [pane.name for pane in shown.panes] == ["Source", "SASS"]

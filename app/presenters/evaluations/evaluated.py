@@ -41,7 +41,7 @@ MOST_TILES = 2**16
 """The most tile sizes of a custom chip along m or n: searching one partition then takes 0.1 s at most."""
 
 # Names appear in headings too, and none of these characters makes markup there.
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 .+-]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 .+-]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from cache_engine.foreign.values import (
     Seen,
     State,
     Unchanged,
+    first_of,
     id_of,
     name_of,
 )
@@ -103,7 +104,7 @@ def _facts(folder: Folder, path: str, name: str) -> tuple[dict[str, Any], dict[s
         facts, unread = image_facts(data, id_of(path))
         names = kernels_in(data)
         return (
-            {**facts, "name": names[0] if names else None},
+            {**facts, "name": first_of(names)},
             {"name": "it has no kernel", **unread},
             ("cubin", PartKind.BINARY),
         )

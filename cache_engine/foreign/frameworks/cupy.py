@@ -18,6 +18,7 @@ from cache_engine.foreign.facts import entry_of, image_facts, kernels_in, withou
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file, times_of, walk
 from cache_engine.foreign.values import (
+    MOST_NAME,
     DeletePlan,
     Entry,
     KeyFactors,
@@ -27,6 +28,7 @@ from cache_engine.foreign.values import (
     Seen,
     State,
     Unchanged,
+    first_of,
     id_of,
 )
 from cache_engine.model.outcome import Failure
@@ -117,14 +119,14 @@ def _facts(root: Folder, name: str) -> tuple[dict[str, Any], dict[str, str]]:
     facts, unread = image_facts(image, id_of(name))
     kernels = instances or kernels_in(image)
     config = {"kernels": len(kernels)} if len(kernels) > 1 else {}
-    return {**facts, "name": kernels[0] if kernels else None, "config": config}, {
+    return {**facts, "name": first_of(kernels), "config": config}, {
         "name": f"{id_of(name)}: it has no kernel",
         **unread,
     }
 
 
 def program_in(payload: bytes) -> tuple[tuple[str, ...], bytes]:
-    """The names of the instances of templates that are in front of a CUBIN, if any, and the CUBIN."""
+    """The names of the instances of templates that are in front of a CUBIN, if any, as far as shown; and the CUBIN."""
     if not payload.startswith(_NAMES_MAGIC):
         return (), payload
     at, found = len(_NAMES_MAGIC), []
@@ -133,7 +135,7 @@ def program_in(payload: bytes) -> tuple[tuple[str, ...], bytes]:
         at += 4
         for _ in range(min(count, _MOST_NAMES)):
             (size,) = struct.unpack_from("<I", payload, at)
-            found.append(id_of(payload[at + 4 : at + 4 + size].decode(errors="replace")))
+            found.append(payload[at + 4 : at + 4 + min(size, MOST_NAME)].decode(errors="replace"))
             at += 4 + size
     except struct.error:
         return (), payload

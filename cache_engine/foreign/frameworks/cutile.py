@@ -21,6 +21,7 @@ from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file
 from cache_engine.foreign.rows import IN_PROCESS
 from cache_engine.foreign.values import (
+    MOST_NAME,
     DeletePlan,
     Deletion,
     Entry,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 _FILE = "cache.db"
 _JOURNALS = ("cache.db-journal", "cache.db-wal", "cache.db-shm")
-_RELEASE = re.compile(r"^(\w+):.*release [^\n]*?V(\d[\d.]*)", re.DOTALL)
+_RELEASE = re.compile(r"(\w{1,100}):.*?release [^\n]{0,100}?V(\d[\d.]{0,30})", re.DOTALL)
 _TRIES, _PAUSE_S = 5, 0.02
 _MOST_STEPS = 20_000  # of a thousand instructions of SQLite: a hostile schema cannot keep us
 _LIST = "SELECT key, length(blob), atime, {metadata} FROM cache"
@@ -176,10 +177,16 @@ def _guarded(database: sqlite3.Connection) -> sqlite3.Connection:
 def _rows(database: sqlite3.Connection, known: Mapping[str, str]) -> Iterator[Seen]:
     columns = {row[1] for row in database.execute("PRAGMA table_info(cache)")}
     listed = _LIST.format(metadata="metadata" if "metadata" in columns else "NULL")
+    pages, page_bytes = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    left = pages * page_bytes
     for key, size, atime, metadata in database.execute(listed):
-        if not isinstance(key, str) or not isinstance(size, int):
+        if not isinstance(key, str) or not isinstance(size, int) or len(key) > MOST_NAME:
             yield Finding(Fault.DAMAGED, _FILE, "a row has no key or no binary")
             continue
+        left -= size + (len(metadata) if isinstance(metadata, str | bytes) else 0)
+        if left < 0:  # rows may share their pages, or be computed: each could be as large as the whole file
+            yield Finding(Fault.DAMAGED, _FILE, "its rows have more bytes than it has; the others are not read")
+            return
         name, stamp = id_of(key), f"{size}-{atime}"
         if known.get(name) == stamp:
             yield Unchanged(name)
@@ -202,7 +209,7 @@ def _entry(name: str, stamp: str, image: bytes, atime: object, metadata: object)
     facts, unread = image_facts(image, name)
     names = document.get("kernel_names")
     called = text_in({"name": names[0]}, "name") if isinstance(names, list) and names else None
-    release = _RELEASE.search(str(document.get("compiler_version", ""))[:10_000])
+    release = _RELEASE.match(str(document.get("compiler_version", ""))[:10_000])
     seconds, made_at = document.get("compilation_time_seconds"), document.get("compilation_timestamp")
     facts |= {
         "id": name,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cache_engine.foreign.base import Surroundings
-from cache_engine.foreign.facts import digest_of, entry_of, image_facts, kernels_in, without_binary
+from cache_engine.foreign.facts import digest_of, entry_of, factors_of, image_facts, kernels_in, without_binary
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, MOST_TEXT_BYTES, Folder, Unread
 from cache_engine.foreign.frameworks.common import folder_stamp, read_part, stray_file, times_of, walk
 from cache_engine.foreign.values import (
@@ -106,7 +106,7 @@ class DeepGemm:
             Factor(names.get(at, f"argument {at + 1}"), argument, "template") for at, argument in enumerate(arguments)
         ]
         factors.append(Factor(_SOURCE, digest_of(text), "digest"))
-        return KeyFactors(tuple(factors), ("the compiler, its version and its flags",))
+        return factors_of(factors, ("the compiler, its version and its flags",))
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """Always a failure: DeepGEMM ends its process if a folder lacks one of the two files."""
@@ -157,7 +157,7 @@ def _facts(folder: Folder) -> tuple[dict[str, Any], dict[str, str]]:
         return {"state": State.PARTIAL, "config": config}, without_binary(f"{_BINARY}: {error}")
     facts, unread = image_facts(image, _BINARY)
     if functions := kernels_in(image):
-        config |= {"function": _plain(functions[0])}
+        config |= {"function": id_of(_plain(functions[0]))}
     return {**facts, "state": state, "config": config}, unread
 
 

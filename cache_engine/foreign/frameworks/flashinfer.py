@@ -9,10 +9,11 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from cache_engine.foreign.base import Surroundings
-from cache_engine.foreign.facts import entry_of, without_binary
+from cache_engine.foreign.facts import entry_of, factors_of, without_binary
 from cache_engine.foreign.folder import MOST_TEXT_BYTES, Folder, Unread
 from cache_engine.foreign.frameworks.common import folder_stamp, read_part, stray_file, times_of, walk
 from cache_engine.foreign.values import (
@@ -32,7 +33,7 @@ from cache_engine.foreign.values import (
 from cache_engine.model.outcome import Failure
 
 _BUILD = "build.ninja"
-_VERSION, _TARGETS = r"\d[\w.+]*", r"\d+[af]?(?:_\d+[af]?)*"
+_VERSION, _TARGETS = r"\d[\w.+]*", r"\d+[af]?(?:_\d+[af]?)*+"
 _AREA = re.compile(rf"{_VERSION}|(?:{_VERSION}/)?{_TARGETS}(?:/cached_ops|/generated)?|cubins")
 _OPERATION = re.compile(rf"(?:({_VERSION})/)?({_TARGETS})/cached_ops/([^/]+)")
 _CLOSED = "its code is in a library for the host, which is not opened"
@@ -40,7 +41,6 @@ _TIMES = "the contents of sources and headers: ninja builds again where they are
 _FLAGS = ("common_cflags", "cflags", "cuda_cflags", "ldflags")
 _COMPILERS = ("nvcc", "cxx", "cuda_home")
 _INCLUDES = ("-I", "-isystem", "-L")
-_MOST_FACTORS = 2_000
 _VARIABLE = re.compile(r"(\w+) =(?: (.*))?")
 _BUILT = re.compile(r"build (?:\S+): (?:cuda_compile|compile) (.+)")
 _KINDS = {"so": PartKind.HOST, "ninja": PartKind.METADATA, "cu": PartKind.SOURCE}
@@ -82,10 +82,7 @@ class FlashInfer:
         except (OSError, Unread) as error:
             return Failure(f"cannot read {file}: {error}")
         factors = [Factor("flashinfer", entry.version, "version")] if entry.version else []
-        factors += _command(text)
-        if len(factors) > _MOST_FACTORS:
-            return Failure(f"{file} has more than {_MOST_FACTORS:,} flags")
-        return KeyFactors(tuple(factors), (_TIMES,))
+        return factors_of(chain(factors, _command(text)), (_TIMES,))
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """None: a process writes the build file before it takes the lock, and fails if it is gone when it builds."""

@@ -15,6 +15,7 @@ from cache_engine.foreign.facts import (
     code_facts,
     digest_of,
     entry_of,
+    factors_of,
     json_object,
     kernels_in,
     read_object,
@@ -34,17 +35,18 @@ from cache_engine.foreign.values import (
     Seen,
     State,
     Unchanged,
+    first_of,
     id_of,
     name_of,
 )
 from cache_engine.model.outcome import Failure
 
 _VERSION = r"\d[\w.]*"
-_AREA = re.compile(rf"{_VERSION}|{_VERSION}/cuda-binaries|{_VERSION}/[\w-]+-[\w-]+|{_VERSION}/[\w-]+-[\w-]+/kernels|"
-                   rf"{_VERSION}(/[\w-]+-[\w-]+)?/\.staging(/cuda-binaries)?")  # fmt: skip
+_AREA = re.compile(rf"{_VERSION}|{_VERSION}/cuda-binaries|{_VERSION}/\w+-[\w-]+|{_VERSION}/\w+-[\w-]+/kernels|"
+                   rf"{_VERSION}(/\w+-[\w-]+)?/\.staging(/cuda-binaries)?")  # fmt: skip
 _KERNEL = re.compile(rf"({_VERSION})/[\w-]+/kernels/[0-9a-f]{{64}}")
 _BINARY = re.compile(rf"({_VERSION})/cuda-binaries/[0-9a-f]{{64}}")
-_NAME = re.compile(rb"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w{1,400})\s*\(")
+_NAME = re.compile(rb"__global__\s+void\s+(?:__launch_bounds__\([^)]{0,200}\)\s*)?(\w{1,400})\s*\(")
 _KINDS = {
     "device_kernel.cu": PartKind.SOURCE,
     "host_kernel.cu": PartKind.SOURCE,
@@ -95,7 +97,7 @@ class TileLang:
                         factors += _parameters(text)
         except (OSError, Unread) as error:
             return Failure(f"cannot read the entry: {error}")
-        return KeyFactors(tuple(factors), ("the target, the passes' options and the flags of the compiler",))
+        return factors_of(factors, ("the target, the passes' options and the flags of the compiler",))
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """The CUBINs, whole folders at once: tilelang reads them at once too, and takes what fails for a miss."""
@@ -167,8 +169,8 @@ def _of_kernel(folder: Folder, listing: Listing) -> tuple[dict[str, Any], dict[s
         files = read_object(folder, "manifest.json").get("files")
         if not isinstance(files, dict) or not all(_is_whole(listing, file, said) for file, said in files.items()):
             state = State.PARTIAL
-        found = _NAME.findall(folder.read("device_kernel.cu", MOST_TEXT_BYTES))
-        name = found[0].decode() if found else None
+        found = _NAME.search(folder.read("device_kernel.cu", MOST_TEXT_BYTES))
+        name = found[1].decode() if found else None
     except (FileNotFoundError, Unread) as error:
         state = State.PARTIAL
         unread["name"] = str(error) if isinstance(error, Unread) else "a file is missing"
@@ -188,7 +190,7 @@ def _of_binary(folder: Folder, listing: Listing) -> tuple[dict[str, Any], dict[s
         names = kernels_in(folder.read(files[0], MOST_BINARY_BYTES))
     except (FileNotFoundError, Unread):
         state, names = State.PARTIAL, ()
-    return {**facts, "state": state, "name": names[0] if names else None}, {"name": "it has no kernel", **unread}
+    return {**facts, "state": state, "name": first_of(names)}, {"name": "it has no kernel", **unread}
 
 
 def _is_whole(listing: Listing, file: str, said: object) -> bool:

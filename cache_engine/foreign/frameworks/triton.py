@@ -24,6 +24,7 @@ from cache_engine.foreign.facts import (
     code_facts,
     digest_of,
     entry_of,
+    factors_of,
     number_in,
     read_object,
     text_in,
@@ -374,7 +375,7 @@ def factors_in(document: Mapping[str, Any], source: bytes | None) -> KeyFactors:
     for name, value in document.items():
         if name not in _RESULTS:
             factors.append(Factor(name, str(value), "environment" if name.isupper() else "option"))
-    return KeyFactors(tuple(factors), _HIDDEN)
+    return factors_of(factors, _HIDDEN)
 
 
 def target_of(document: Mapping[str, Any]) -> str | None:

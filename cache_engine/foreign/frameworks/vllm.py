@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cache_engine.foreign.base import Surroundings
-from cache_engine.foreign.facts import entry_of, read_object, text_in, without_binary
+from cache_engine.foreign.facts import entry_of, factors_of, read_object, text_in, without_binary
 from cache_engine.foreign.folder import Folder, Unread
 from cache_engine.foreign.frameworks.common import folder_stamp, read_part, stray_file, times_of, walk
 from cache_engine.foreign.frameworks.triton import vllm_places
@@ -50,7 +50,6 @@ _KINDS = {
 }
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 _GROUPS = {"env": "environment", "config": "config", "compiler": "compiler", "code": "code"}
-_MOST_VALUE = 2_000  # letters of one value
 
 
 class VLLM:
@@ -87,7 +86,7 @@ class VLLM:
                 document = read_object(root, name_of(file))
         except (OSError, Unread) as error:
             return Failure(f"cannot read {file}: {error}")
-        return KeyFactors(tuple(_factors(document)))
+        return factors_of(_factors(document))
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """None yet."""
@@ -112,7 +111,7 @@ def _shown(name: str, value: object) -> str:
     text = "" if value is None else str(value)
     if text and _SECRET.search(name.upper()):
         return f"not shown ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"
-    return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}…"
+    return text
 
 
 def _entry(above: Folder, path: str, name: str, known: str | None) -> Entry | Unchanged | None:

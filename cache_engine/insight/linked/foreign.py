@@ -23,6 +23,7 @@ _MLIR = {"ttir": TTIR, "ttgir": TTGIR}
 # In the order in which they are made.
 _ORDER = (PartKind.SOURCE, PartKind.IR, PartKind.PTX, PartKind.METADATA, PartKind.INDEX)
 _IRS = ("ttir", "ttgir", "llir")
+_MOST_PARTS = 30  # three times as many as any framework has
 
 
 def linked_parts(entry: Entry, read: Read) -> Linked:
@@ -32,7 +33,9 @@ def linked_parts(entry: Entry, read: Read) -> Linked:
     others: list[Text] = []
     ptx_lines: Sequence[int] = ()
     parts = [part for part in entry.parts if part.kind in _ORDER]
-    for part in sorted(parts, key=_place_in_order):
+    if len(parts) > _MOST_PARTS:
+        notes.append(f"It has {len(parts):,} texts; {_MOST_PARTS} are shown.")
+    for part in sorted(parts, key=_place_in_order)[:_MOST_PARTS]:
         data = read(part)
         if isinstance(data, Failure):
             notes.append(f"{part.name} cannot be read: {data}")

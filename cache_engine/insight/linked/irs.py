@@ -13,13 +13,13 @@ from cache_engine.insight.linked.panes import Chain, Text, lines_of
 _ALIAS = re.compile(r"^(?P<name>#loc\d*) = loc\((?P<value>.*)\)\s*$")
 # A search in a hostile line must not begin again at each of its spaces or letters.
 _AT_END = re.compile(r"(?<!\s)\s++loc\((?P<value>#loc\d*|\"[^()]*\"|unknown)\)(?=\s*+\{?+\s*+$)")
-_FILE_LINE = re.compile(r'^"(?P<file>(?:[^"\\]|\\.)*)":(?P<line>\d{1,9}):\d+')
-_NAMED = re.compile(r'^"(?:[^"\\]|\\.)*"\((?P<child>.*)\)$')
+_FILE_LINE = re.compile(r'^"(?P<file>(?:[^"\\]++|\\.)*+)":(?P<line>\d{1,9}):\d+')
+_NAMED = re.compile(r'^"(?:[^"\\]++|\\.)*+"\((?P<child>.*)\)$')
 _CALL = re.compile(r"^callsite\((?P<inner>#loc\d*) at (?P<outer>#loc\d*)\)$")
 _FUSED = re.compile(r"^fused(?:<.*?>)?\[(?P<first>[^,\]]+)")
 
 _NODE = re.compile(r"^(?P<name>!\d+) = (?:distinct )?!(?P<kind>DI\w+)\((?P<fields>.*)\)\s*$")
-_FIELD = re.compile(r'(?<!\w)(?P<name>\w++): (?P<value>"(?:[^"\\]|\\.)*"|[^,()]+)')
+_FIELD = re.compile(r'(?<!\w)(?P<name>\w++): (?P<value>"(?:[^"\\]++|\\.)*+"|[^,()]+)')
 _DEBUG = re.compile(r", !dbg (?P<node>!\d+)\s*$")
 _DEEPEST = 16  # a hostile text may refer in a circle
 

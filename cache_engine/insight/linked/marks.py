@@ -15,7 +15,7 @@ MMA, FMA, COPY, GLOBAL, SHARED, SPILL, LOCAL, BARRIER, BRANCH = KINDS = (
 """Tensor-core and other multiplications; asynchronous copies; accesses to global and shared memory; spills, as nvdisasm
 marks them, and other accesses to local memory; barriers and waits; jumps."""
 
-_ADDRESS = r"^\s*/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?P(?:\d+|T)\s+)?"
+_ADDRESS = r"^\s*+/\*[0-9a-f]{4,}+\*/\s++\{?\s*+(?:@!?U?P(?:\d++|T)\s++)?"
 _PTX_START = r"^\s*(?:@!?%\w+\s+)?"
 
 # In each language the pattern of a line for each class; the first that fits is the line's.
@@ -54,8 +54,8 @@ _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
         (FMA, r"@llvm\.fma\b|@llvm\.nvvm\.fma"),
         (COPY, r"cp\.async\.(?:ca|cg|bulk\.tensor)"),
         (BARRIER, r"@llvm\.nvvm\.barrier|bar\.sync|mbarrier\.|cp\.async\.(?:wait|commit)"),
-        (GLOBAL, r"(?:ld|st)\.global|\b(?:load|store) [^@]*addrspace\(1\)"),
-        (SHARED, r"ldmatrix|stmatrix|(?:ld|st)\.shared|\b(?:load|store) [^@]*addrspace\(3\)"),
+        (GLOBAL, r"(?:ld|st)\.global|\b(?:load|store) [^@]{0,300}?addrspace\(1\)"),
+        (SHARED, r"ldmatrix|stmatrix|(?:ld|st)\.shared|\b(?:load|store) [^@]{0,300}?addrspace\(3\)"),
         (BRANCH, r"^\s+(?:br|ret|switch)\b"),
     ),
 }
@@ -65,8 +65,11 @@ _COMPILED = {
 
 # A label, and a jump to one.
 _LABELS = {
-    "sass": (re.compile(r"^(?P<at>\.L_x?_?\d+):"), re.compile(r"\bBRA\S*\s[^;]*`\((?P<to>\.L_x?_?\d+)\)")),
-    "ptx": (re.compile(r"^\s*(?P<at>\$[\w$]+):"), re.compile(r"\bbra\S*\s+(?P<to>\$[\w$]+)\s*;")),
+    "sass": (
+        re.compile(r"^(?P<at>\.L_x?_?\d+):"),
+        re.compile(r"\bBRA\S{0,40}+\s[^;`]{0,200}+`\((?P<to>\.L_x?_?\d+)\)"),
+    ),
+    "ptx": (re.compile(r"^\s*(?P<at>\$[\w$]+):"), re.compile(r"\bbra\S{0,40}+\s+(?P<to>\$[\w$]+)\s*;")),
     "llvm": (
         re.compile(r"^(?P<at>[\w.$]+):"),
         re.compile(r"^\s+br\b.*?label %(?P<to>[\w.$]+)(?:, label %(?P<or>[\w.$]+))?"),

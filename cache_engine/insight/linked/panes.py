@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cache_engine.insight.linked.marks import folds_of, kinds_of, main_loop
 
 SOURCE, PTX, SASS = "Source", "PTX", "SASS"
-MOST_CHARACTERS = 8_000_000
+MOST_CHARACTERS, MOST_LINES = 8_000_000, 200_000
 """Of one text; what is behind is not read. Kernels have a hundredth of that, but a forged text may be large."""
 
 Place = tuple[str, int]
@@ -23,7 +23,7 @@ Empty where nothing is known."""
 
 def lines_of(text: str) -> list[str]:
     """The lines of a text that are read."""
-    return text[:MOST_CHARACTERS].splitlines()
+    return text[:MOST_CHARACTERS].splitlines()[:MOST_LINES]
 
 
 @dataclass(frozen=True, slots=True)

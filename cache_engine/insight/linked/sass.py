@@ -11,12 +11,14 @@ from collections.abc import Sequence
 
 from cache_engine.insight.linked.panes import SASS, Chain, Place, Text, lines_of
 
-_MARK = re.compile(r'^\s*//## File "(?P<file>.*?)", line (?P<line>\d{1,9})(?P<inlined> inlined at ".*", line \d+)?\s*$')
+_MARK = re.compile(
+    r'^\s*//## File "(?P<file>[^"]*)", line (?P<line>\d{1,9})(?P<inlined> inlined at "[^"]*", line \d+)?\s*$'
+)
 _MARKED_PTX = ".nv_debug_ptx_txt"
 _ADDRESS = re.compile(r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/")
 _GAPS = re.compile(r"[ \t]{2,}")
 # Of the table at the right, the column of general registers.
-_LIVE = re.compile(r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/.*//\s*\|\s*(?P<count>\d{1,4})?\s*\|")
+_LIVE = re.compile(r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/.*//\s*+\|\s*+(?P<count>\d{1,4})?\s*+\|")
 _HEAD = re.compile(r"//\s*\|\s*GPR\s*\|")
 
 
