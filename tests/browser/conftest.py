@@ -33,7 +33,7 @@ from cache_engine.queue.slots import Slots
 from cache_engine.queue.tickets import Priority
 from cache_engine.store.layout import StoreLayout
 from tests.browser.forked import Forked
-from tests.helpers import make_store, without_settings
+from tests.helpers import make_store
 from tests.remote.waiting import until
 
 # Without these Chromium asks its maker's hosts for things, and waits for answers that no test needs.
@@ -163,14 +163,12 @@ def shown(_compiled: Path, tmp_path_factory: pytest.TempPathFactory, _chromium: 
     waits for anything.
     """
     store = Path(shutil.copytree(_compiled, tmp_path_factory.mktemp("shown") / "store"))
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        without_settings(monkeypatch)
-        with served(PROGRAM, store) as address:
-            tab = _chromium.new_page()
-            tab.goto(f"{address}/kernels", timeout=COLD_MS)
-            tab.locator("tbody a").first.wait_for(timeout=COLD_MS)
-            tab.close()
-            yield Shown(address, store)
+    with served(PROGRAM, store) as address:
+        tab = _chromium.new_page()
+        tab.goto(f"{address}/kernels", timeout=COLD_MS)
+        tab.locator("tbody a").first.wait_for(timeout=COLD_MS)
+        tab.close()
+        yield Shown(address, store)
     assert sorted(make_store(store).keys()) == sorted(make_store(_compiled).keys())
 
 
