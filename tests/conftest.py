@@ -19,10 +19,11 @@ from tests import isolation
 from tests.helpers import make_store
 
 if find_spec("hypothesis") is not None:  # tests/gpu does without
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 
-    # No deadline: this machine has two cores and many tests at a time. CI prints the blob that reproduces a failure.
-    settings.register_profile("default", deadline=None, print_blob=True)
+    # Nothing goes by the clock: a machine may have much to do. CI prints the blob that reproduces a failure.
+    _UNCHECKED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=_UNCHECKED)
     settings.load_profile("default")
 
 # A shell that starts the tests in the background has Ctrl-C ignored, and programs inherit that.

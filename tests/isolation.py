@@ -90,6 +90,7 @@ def isolate(folder: Path) -> None:
     for name, below in (("HOME", "home"), ("TMPDIR", "tmp")):
         (folder / below).mkdir(exist_ok=True)
         os.environ[name] = str(folder / below)
+    (folder / "tmp").chmod(0o1777)  # as that of a machine: some tests become another user
     tempfile.tempdir = None  # Python looks once
     os.environ[_WATCHED] = os.pathsep.join(watched)
     os.environ[_SEEN] = str(folder / f"seen-{os.getpid()}")

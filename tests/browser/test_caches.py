@@ -13,7 +13,7 @@ from tests.browser.conftest import served
 from tests.foreign.fixtures import unpack
 
 pytestmark = pytest.mark.browser
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 
 
 def test_triton_s_kernels_are_shown_without_configuration_and_a_planted_empty_file_is_found(

@@ -18,7 +18,7 @@ from tests.helpers import make_entry, make_store, require_triton
 from tests.insight.test_linked_kernels import SPILLING
 
 pytestmark = pytest.mark.browser
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 
 
 @dataclass(frozen=True)

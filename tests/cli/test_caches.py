@@ -39,9 +39,7 @@ class Machine:
 
 
 @pytest.fixture(params=["read", "indexed"])
-def machine(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Machine:
+def machine(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Machine:
     """A machine whose only cache is Triton's: all of it is read, or the index of a store is used."""
     if request.param == "indexed":
         monkeypatch.setattr(indexed, "PAYS_FROM", 0)

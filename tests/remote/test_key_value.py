@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,12 +86,9 @@ def test_a_server_that_answers_wrongly_is_an_error_soon(answer: bytes | None, er
 
 @pytest.mark.parametrize("answer", [b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n$99999999999\r\n", b"+"])
 def test_an_answer_without_an_end_ends_in_time(answer: bytes) -> None:
-    """A byte now and then keeps the client's own limit from ever being reached."""
-    with _server(answer, drip=b"x") as url:
-        started = time.monotonic()
-        with pytest.raises(RemoteError, match="a of redis://"):
-            KeyValue(url, QUICK).get("a", 5)
-        assert time.monotonic() - started < 10
+    """A byte now and then keeps the client's own limit from ever being reached; the server would never end."""
+    with _server(answer, drip=b"x") as url, pytest.raises(RemoteError, match="a of redis://"):
+        KeyValue(url, QUICK).get("a", 5)
 
 
 def test_an_answer_without_bound_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
