@@ -16,13 +16,15 @@ import pytest
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store.disk import DiskStore
-from tests.helpers import make_store, without_settings
+from tests import isolation
+from tests.helpers import make_store
 
 if find_spec("hypothesis") is not None:  # tests/gpu does without
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 
-    # No deadline: this machine has two cores and many tests at a time. CI prints the blob that reproduces a failure.
-    settings.register_profile("default", deadline=None, print_blob=True)
+    # Nothing goes by the clock: a machine may have much to do. CI prints the blob that reproduces a failure.
+    _UNCHECKED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=_UNCHECKED)
     settings.load_profile("default")
 
 # A shell that starts the tests in the background has Ctrl-C ignored, and programs inherit that.
@@ -34,10 +36,30 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 2
 
 
-@pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user who runs the tests may have settings."""
-    without_settings(monkeypatch)
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Nothing of the user who runs the tests is seen by them; processes of pytest-xdist do this each for itself."""
+    is_worker = hasattr(config, "workerinput")
+    if is_worker or config.getoption("dist", "no") == "no":
+        folder: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        isolation.isolate(folder.parent if is_worker else folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_of_the_user_is_read() -> Iterator[None]:
+    """At the end of each process of the tests: none of the user's caches was opened, let alone changed."""
+    yield
+    assert isolation.seen() == ""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of a machine without any cache, and an empty temporary directory; here and in processes started."""
+    for name, below in (("HOME", "home"), ("TMPDIR", "temporary")):
+        (tmp_path / below).mkdir()
+        monkeypatch.setenv(name, str(tmp_path / below))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path / "home"
 
 
 @pytest.fixture(autouse=True)

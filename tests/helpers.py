@@ -176,13 +176,6 @@ def invented_timing(
     )
 
 
-def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has programs find no settings of the user."""
-    for name in [name for name in os.environ if name.startswith("GEMM_CACHE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", os.devnull)  # a folder that has no settings file
-
-
 def require_triton() -> None:
     """Skips the test where Triton is not installed; in CI that is a failure."""
     if find_spec("triton") is None:

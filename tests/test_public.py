@@ -160,8 +160,8 @@ def test_statistics_have_the_names_and_units_of_the_document(compiled_store: Pat
         for part in other.get(name, name).split("."):
             found = getattr(found, part) if hasattr(found, part) else getattr(found.totals, part)
         assert found == value, name
-    assert document["compile_ms"] == statistics.totals.compile_us / 1000 > 10
-    assert document["saved_ms"] == statistics.totals.saved_ms > 10
+    assert document["compile_ms"] == statistics.totals.compile_us / 1000 > 0
+    assert document["saved_ms"] == statistics.totals.saved_ms > 0
 
 
 def test_a_kernel_has_the_names_and_units_of_the_document(compiled_store: Path) -> None:

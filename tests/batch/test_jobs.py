@@ -36,6 +36,7 @@ from cache_engine.errors import StoreError, TooManyJobs
 from cache_engine.store.disk import open_store
 from tests.cli.test_cli import document, run
 from tests.engine.test_debug_dump import ASKED, broken
+from tests.remote.waiting import until
 
 
 @pytest.fixture
@@ -48,10 +49,8 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
 
 
 def _wait(jobs: Jobs, job_id: str) -> Job:
-    deadline = time.monotonic() + 60
-    while (job := jobs.load(job_id)).state == RUNNING and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return job
+    until(lambda: jobs.load(job_id).state != RUNNING)
+    return jobs.load(job_id)
 
 
 def test_a_compile_job_reports_its_stages_and_its_result(jobs: Jobs) -> None:
@@ -89,9 +88,8 @@ def test_a_job_with_arguments_that_cannot_be_read_has_died_and_shows_its_log(job
 
 def test_a_killed_job_is_seen_to_have_died(jobs: Jobs) -> None:
     job_id = jobs.start(["sample"])
-    deadline = time.monotonic() + 30
-    while jobs._children[job_id].poll() is None and time.monotonic() < deadline:
-        os.kill(jobs._children[job_id].pid, signal.SIGKILL)
+    os.kill(jobs._children[job_id].pid, signal.SIGKILL)
+    jobs._children[job_id].wait()
     assert _wait(jobs, job_id).state == DIED
 
 
@@ -247,11 +245,13 @@ def test_a_warm_job_reports_progress_and_leaves_a_sound_store_when_canceled(jobs
     root = jobs._layout.root
     command = ["warm", "Qwen3-0.6B", "--m", "16,4096", "--arch", "sm_80", "--arch", "sm_90"]
     job_id = jobs.start(command)
-    deadline = time.monotonic() + 60
-    while (job := jobs.load(job_id)).progress is None or not job.progress.compiled:
+
+    def has_begun() -> bool:
+        job = jobs.load(job_id)
         assert job.state == RUNNING, job.error
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        return job.progress is not None and job.progress.compiled > 0
+
+    until(has_begun)
     Jobs(jobs._layout).cancel(job_id)  # by another dashboard
     job = _wait(jobs, job_id)
     assert (job.state, job.error, job.result) == (CANCELED, "", "")
@@ -294,10 +294,7 @@ def test_asked_to_end_again_a_job_is_killed_with_all_that_it_has_started_and_not
         assert (asked.state, asked.cancel_asked) == (RUNNING, True)
         jobs.cancel(job.id)
         assert process.wait(timeout=20) == -signal.SIGKILL
-    deadline = time.monotonic() + 20
-    while _process_start(child) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not _process_start(child)
+    until(lambda: not _process_start(child))
     assert jobs.load(job.id).state == CANCELED
     assert jobs.load(other.id).state == RUNNING
 

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from playwright.sync_api import (
     Page,
     Request,
     ViewportSize,
+    expect,
     sync_playwright,
 )
 
@@ -33,7 +33,7 @@ from cache_engine.queue.slots import Slots
 from cache_engine.queue.tickets import Priority
 from cache_engine.store.layout import StoreLayout
 from tests.browser.forked import Forked
-from tests.helpers import make_store, without_settings
+from tests.helpers import make_store
 from tests.remote.waiting import until
 
 # Without these Chromium asks its maker's hosts for things, and waits for answers that no test needs.
@@ -49,6 +49,8 @@ FLAGS = (
 _PORTS: list[int] = []
 PROGRAM = [sys.executable, "-m", "cache_engine"]
 COLD_MS = 180_000  # what a first visit may take
+LATE_MS = 60_000  # of anything else on a busy machine
+expect.set_options(timeout=LATE_MS)
 VIEWPORT: ViewportSize = {"width": 1280, "height": 900}
 SYSTEM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -70,6 +72,7 @@ def _chromium() -> Iterator[BrowserContext]:
             if os.environ.get("CI"):
                 pytest.fail(message)
             pytest.skip(message)
+        opened.set_default_timeout(LATE_MS)
         yield opened
         opened.close()
 
@@ -99,6 +102,7 @@ def page(_chromium: BrowserContext) -> Iterator[Page]:
 def first_visit(browser: Browser) -> Iterator[Page]:
     """A tab of a browser that has no file of an earlier visit."""
     context = browser.new_context(viewport=VIEWPORT)
+    context.set_default_timeout(LATE_MS)
     tab = context.new_page()
     with _watched(tab):
         yield tab
@@ -163,14 +167,12 @@ def shown(_compiled: Path, tmp_path_factory: pytest.TempPathFactory, _chromium: 
     waits for anything.
     """
     store = Path(shutil.copytree(_compiled, tmp_path_factory.mktemp("shown") / "store"))
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        without_settings(monkeypatch)
-        with served(PROGRAM, store) as address:
-            tab = _chromium.new_page()
-            tab.goto(f"{address}/kernels", timeout=COLD_MS)
-            tab.locator("tbody a").first.wait_for(timeout=COLD_MS)
-            tab.close()
-            yield Shown(address, store)
+    with served(PROGRAM, store) as address:
+        tab = _chromium.new_page()
+        tab.goto(f"{address}/kernels", timeout=COLD_MS)
+        tab.locator("tbody a").first.wait_for(timeout=COLD_MS)
+        tab.close()
+        yield Shown(address, store)
     assert sorted(make_store(store).keys()) == sorted(make_store(_compiled).keys())
 
 
@@ -233,13 +235,13 @@ def _free_port() -> int:
 
 
 def _wait_until_served(address: str, server: subprocess.Popen[bytes] | Forked, log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    def answers() -> bool:
         if server.poll() is not None:
-            break
+            pytest.fail(f"the dashboard did not come up: {log.read_text(errors='replace')}")
         try:
             with urllib.request.urlopen(f"{address}/_stcore/health", timeout=1):
-                return
+                return True
         except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-    pytest.fail(f"the dashboard did not come up: {log.read_text(errors='replace')}")
+            return False
+
+    until(answers)

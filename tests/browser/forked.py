@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import runpy
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -88,4 +89,5 @@ def _go_on(_: str, command: list[str], variables: dict[str, str]) -> NoReturn:
 def _change_environment(variables: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(variables)
+    tempfile.tempdir = None
     time.tzset()

@@ -18,7 +18,7 @@ from tests.cli.test_cli import document, run
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.browser
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 
 
 def test_triton_is_served_through_our_store_in_a_second_process(page: Page, tmp_path: Path) -> None:

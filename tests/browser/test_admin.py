@@ -17,7 +17,7 @@ from tests.browser.conftest import Shown, served
 from tests.helpers import blob_file, make_store
 
 pytestmark = pytest.mark.browser
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 TOKEN = "correct-horse-battery"
 PROGRAM = [sys.executable, "-m", "cache_engine"]
 

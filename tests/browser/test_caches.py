@@ -13,20 +13,19 @@ from tests.browser.conftest import served
 from tests.foreign.fixtures import unpack
 
 pytestmark = pytest.mark.browser
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 
 
 def test_triton_s_kernels_are_shown_without_configuration_and_a_planted_empty_file_is_found(
-    page: Page, tmp_path: Path
+    page: Page, home: Path, tmp_path: Path
 ) -> None:
     """At the place where Triton has them."""
-    (tmp_path / "home" / ".triton").mkdir(parents=True)
-    cache = unpack("triton", tmp_path / "home" / ".triton").rename(tmp_path / "home" / ".triton" / "cache")
+    (home / ".triton").mkdir()
+    cache = unpack("triton", home / ".triton").rename(home / ".triton" / "cache")
     for group in cache.rglob("__grp__*"):
         group.write_text(group.read_text().replace(str(cache.with_name("triton")), str(cache)))
     next(cache.glob("*/tile.ptx")).write_bytes(b"")
-    environment = {"HOME": str(tmp_path / "home"), "TRITON_CACHE_DIR": "", "TRITON_HOME": ""}
-    with served([sys.executable, "-m", "cache_engine"], tmp_path / "store", **environment) as address:
+    with served([sys.executable, "-m", "cache_engine"], tmp_path / "store") as address:
         page.goto(f"{address}/caches")
         expect(page.get_by_role("heading", name="Caches", exact=True)).to_be_visible(timeout=WAIT_MS)
         expect(_tile(page, "Entries")).to_have_text("4", timeout=WAIT_MS)

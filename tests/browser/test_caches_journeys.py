@@ -14,9 +14,8 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import served
 from tests.foreign.fixtures import unpack
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("home")]
 WAIT_MS = 60_000
-NOWHERE = {"TRITON_CACHE_DIR": "", "TRITON_HOME": "", "TORCHINDUCTOR_CACHE_DIR": "", "VLLM_CACHE_ROOT": ""}
 
 
 def _has_cell(page: Page, text: str | re.Pattern[str]) -> None:
@@ -30,7 +29,7 @@ def test_why_one_missed_is_found_from_an_entry_by_a_link_that_can_be_shared(page
     warps = {path.parent.name: '"num_warps": 8' in path.read_text() for path in cache.glob("*/scale.json")}
     (eight,) = [name for name, is_it in warps.items() if is_it]
     four = next(name for name, is_it in warps.items() if not is_it)
-    where = {"HOME": str(tmp_path / "home"), "GEMM_CACHE_CACHES": f"triton={cache}", **NOWHERE}
+    where = {"GEMM_CACHE_CACHES": f"triton={cache}"}
     with served([sys.executable, "-m", "cache_engine"], tmp_path / "store", **where) as address:
         entry = {"cache": f"triton={cache}", "entry": eight}
         page.goto(f"{address}/kernel?{urlencode(entry)}")
@@ -57,7 +56,7 @@ def test_two_caches_of_vllm_differ_in_a_port_and_in_a_tuned_config(page: Page, t
             (folder / "vllm_compile_cache.py").write_text("{}")
             (folder / "abc.best_config").write_text(json.dumps({"num_warps": tuned}))
     given = [f"vllm={tmp_path / name}" for name in ("a", "b")]
-    where = {"HOME": str(tmp_path / "home"), "GEMM_CACHE_CACHES": ":".join(given), **NOWHERE}
+    where = {"GEMM_CACHE_CACHES": ":".join(given)}
     with served([sys.executable, "-m", "cache_engine"], tmp_path / "store", **where) as address:
         page.goto(f"{address}/caches?{urlencode({'part': 'Comparison', 'a': given[0], 'b': given[1]})}")
         expect(page.get_by_role("heading", name="Why they miss")).to_be_visible(timeout=WAIT_MS)
@@ -77,7 +76,7 @@ def test_triton_s_cache_is_cleaned_on_the_page_while_processes_compile_and_none_
     from tests.races.test_triton_deletion import age, compiling
 
     cache = tmp_path / "cache"
-    where = {"HOME": str(tmp_path / "home"), **NOWHERE, "TRITON_CACHE_DIR": str(cache)}
+    where = {"TRITON_CACHE_DIR": str(cache)}
     with (
         served([sys.executable, "-m", "cache_engine"], tmp_path / "store", **where) as address,
         compiling(cache, tmp_path) as counts,

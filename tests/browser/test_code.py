@@ -14,11 +14,11 @@ from playwright.sync_api import Locator, Page, expect
 from cache_engine.engine.cache import open_cache
 from cache_engine.model.gemm import GemmProblem
 from tests.browser.conftest import served
-from tests.helpers import make_entry, make_store, require_triton, without_settings
+from tests.helpers import make_entry, make_store, require_triton
 from tests.insight.test_linked_kernels import SPILLING
 
 pytestmark = pytest.mark.browser
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,12 @@ HOSTILE = "</script><img src=x onerror='window.stolen = 1'><b>bold</b> [x](javas
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernels]:
     folder = tmp_path_factory.mktemp("code") / "store"
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        without_settings(monkeypatch)
-        with open_cache(folder, durability="fast") as cache:
-            problem, config = SPILLING
-            spilling = cache.get_or_compile(problem, family="tensor_core", config=config).key
-        hostile = _hostile(folder)
-        with served([sys.executable, "-m", "cache_engine"], folder) as address:
-            yield Kernels(address, spilling, hostile, folder)
+    with open_cache(folder, durability="fast") as cache:
+        problem, config = SPILLING
+        spilling = cache.get_or_compile(problem, family="tensor_core", config=config).key
+    hostile = _hostile(folder)
+    with served([sys.executable, "-m", "cache_engine"], folder) as address:
+        yield Kernels(address, spilling, hostile, folder)
 
 
 def _hostile(folder: Path) -> str:

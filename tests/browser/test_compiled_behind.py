@@ -22,7 +22,7 @@ from tests.browser.conftest import served
 from tests.cli.test_cli import document
 
 pytestmark = pytest.mark.browser
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 THREADS, SLOTS = 12, 1
 COLD = GemmProblem(40, 192, 128, arch="sm_80")
 LATER = replace(COLD, n=4096)

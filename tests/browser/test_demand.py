@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from cache_engine import GemmProblem, open_cache
 
 pytestmark = pytest.mark.browser
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 
 
 def test_requests_of_another_process_appear_and_lead_to_the_model_that_they_are_like(

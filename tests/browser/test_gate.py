@@ -19,7 +19,7 @@ from tests.browser.conftest import served
 from tests.helpers import make_store
 
 pytestmark = pytest.mark.browser
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 UPGRADE = {
     "Connection": "Upgrade",
     "Upgrade": "websocket",

@@ -15,7 +15,7 @@ from tests.browser.conftest import Shown
 from tests.browser.test_walk import at_rest
 
 pytestmark = pytest.mark.browser
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 TEXT = re.compile("javascript|css|svg|wasm")
 
 

@@ -12,7 +12,7 @@ from tests.browser.conftest import Shown
 from tests.helpers import make_store
 
 pytestmark = pytest.mark.browser
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 
 
 def _go(page: Page, name: str) -> None:

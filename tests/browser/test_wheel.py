@@ -81,10 +81,10 @@ def test_the_installed_dashboard_shows_every_page(installed: Path, first_visit: 
     with served([str(installed)], compiled_store) as address:
         page.goto(address)
         for heading in ("Kernels", "Architectures", "Coverage", "Compile", "Admin", "Overview"):
-            page.get_by_role("link", name=heading, exact=True).first.click(timeout=20_000)
-            expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible(timeout=20_000)
+            page.get_by_role("link", name=heading, exact=True).first.click(timeout=60_000)
+            expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible(timeout=60_000)
             expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)
-        expect(page.get_by_test_id("stMetric").filter(has_text="Kernels")).to_contain_text("4", timeout=20_000)
+        expect(page.get_by_test_id("stMetric").filter(has_text="Kernels")).to_contain_text("4", timeout=60_000)
         key = next((compiled_store / "metadata").rglob("*.json")).stem
         page.goto(f"{address}/kernel?key={key}&part=Code")
-        expect(page.get_by_role("textbox", name="SASS code")).to_be_visible(timeout=20_000)
+        expect(page.get_by_role("textbox", name="SASS code")).to_be_visible(timeout=60_000)

@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -142,6 +143,7 @@ def _become(order: dict[str, Any], streams: list[int]) -> list[str]:
         os.close(stream)
     os.environ.clear()
     os.environ.update(order["environment"])
+    tempfile.tempdir = None
     time.tzset()
     os.chdir(order["cwd"])
     sys.path[0] = order["cwd"]

@@ -24,7 +24,7 @@ class Machine:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        (home / ".triton").mkdir(parents=True)
+        (home / ".triton").mkdir()
         self.cache = unpack("triton", home / ".triton").rename(home / ".triton" / "cache")
 
     def run(self, *arguments: object, code: int = 0) -> Result:
@@ -39,18 +39,14 @@ class Machine:
 
 
 @pytest.fixture(params=["read", "indexed"])
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Machine:
+def machine(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Machine:
     """A machine whose only cache is Triton's: all of it is read, or the index of a store is used."""
     if request.param == "indexed":
         monkeypatch.setattr(indexed, "PAYS_FROM", 0)
         monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "indexing store"))
         open_cache(tmp_path / "indexing store").close()
-    for name in ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "300")  # a table drops columns next to long paths, as those of xdist's workers are
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return Machine(tmp_path / "home")
+    return Machine(home)
 
 
 def test_the_overview_needs_no_configuration_and_no_store(machine: Machine) -> None:

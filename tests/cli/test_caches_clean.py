@@ -19,15 +19,11 @@ from tests.cli.test_caches import Machine
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A machine whose only cache is Triton's, forty days old; nothing waits."""
-    for name in ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "store"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", lambda _: None)
-    machine = Machine(tmp_path / "home")
+    machine = Machine(home)
     for path in machine.cache.rglob("*"):
         os.utime(path, (time.time() - 40 * 86_400,) * 2)
     return machine

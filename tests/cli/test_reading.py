@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from cache_engine.cli.main import commands
 from tests.batch.test_jobs import jobs
 from tests.cli.test_cli import SHAPE, document, run
 from tests.helpers import make_store
+from tests.remote.waiting import until
 
 __all__ = ["jobs"]  # a fixture
 
@@ -77,17 +77,13 @@ def test_a_job_of_the_dashboard_is_listed_shown_and_canceled(jobs: Jobs) -> None
     listed = document("jobs", "ls", store=place)["jobs"]
     assert [job["id"] for job in listed] == [long, done]
     assert listed[0]["command"][:2] == ["warm", "DeepSeek-V3"]
-    deadline = time.monotonic() + 120
-    while not document("jobs", "show", long, store=place)["pid"] and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: document("jobs", "show", long, store=place)["pid"])
     assert document("jobs", "show", long, store=place)["state"] == "running"
     assert document("jobs", "cancel", long, store=place)["cancel_asked"] is True
     document("jobs", "cancel", long, store=place)
-    while document("jobs", "show", long, store=place)["state"] == "running" and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: document("jobs", "show", long, store=place)["state"] != "running")
     assert document("jobs", "show", long, store=place)["state"] == "canceled"
-    while document("jobs", "show", done, store=place)["state"] == "running" and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: document("jobs", "show", done, store=place)["state"] != "running")
     shown = run("jobs", "show", done, store=place).stdout
     assert re.search(r"state +done", shown)
     assert '"tier": "compiled"' in shown

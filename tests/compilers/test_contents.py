@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.compilers import contents
@@ -141,7 +141,6 @@ NUMBERS = st.lists(st.integers(-(2**70), 2**70), min_size=4, max_size=6).map(lam
 LINES = st.lists(st.binary() | st.tuples(NUMBERS, st.from_regex("[0-9a-f]{63,65}")).map(lambda t: " ".join(t).encode()))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINES)
 def test_only_whole_lines_of_any_file_are_used(lines: list[bytes]) -> None:
     """Also under a checksum that is right; and what is believed is written as it was."""

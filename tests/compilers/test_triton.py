@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +28,7 @@ from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Sp
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import missing_bytes, require_triton
+from tests.remote.waiting import until
 
 TRITON = triton.Triton()
 SMALL = KernelConfig(64, 64, 32, 4, 1, 3)
@@ -266,10 +266,7 @@ def test_no_worker_and_no_folder_outlives_who_asked(ending: str, tmp_path: Path)
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == (0 if ending == "pass" else -signal.SIGKILL), done.stderr
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{done.stdout.strip()}").exists() or list(tmp_path.iterdir()):
-        assert time.monotonic() < deadline, list(tmp_path.iterdir())
-        time.sleep(0.01)
+    until(lambda: not Path(f"/proc/{done.stdout.strip()}").exists() and not list(tmp_path.iterdir()))
 
 
 def test_triton_is_chosen_by_no_one_who_did_not_ask() -> None:

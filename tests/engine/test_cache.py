@@ -22,6 +22,7 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.plan import STALE, Limits
 from tests.helpers import files_of, needs_host_compiler, publish, record_file, require_triton
+from tests.remote.waiting import until
 
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
 
@@ -308,10 +309,7 @@ def test_a_store_is_cleaned_by_itself_when_it_is_due(tmp_path: Path) -> None:
         cache.layout.cleaned.touch()
         os.utime(cache.layout.cleaned, (month_ago, month_ago))
         key = cache.get_or_compile(PROBLEM).key
-        deadline = time.monotonic() + 20
-        while list(cache.store.keys()) != [key] and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert list(cache.store.keys()) == [key]
+        until(lambda: list(cache.store.keys()) == [key])
     assert cache.stats().totals.evictions == 3
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,13 @@ from cache_engine.engine import making as making_module
 from cache_engine.engine import serving
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompileError
+from cache_engine.queue.tickets import State, tickets
 from cache_engine.store.lock import file_lock
 from cache_engine.upkeep.integrity import Kind
 from cache_engine.upkeep.plan import Limits
 from tests.engine.test_cache import PROBLEM
 from tests.helpers import blob_file, code_of, files_of, record_file
+from tests.remote.waiting import until
 
 
 def test_a_damaged_entry_is_recompiled_and_quarantined(tmp_path: Path, compiles: list[str]) -> None:
@@ -109,10 +112,11 @@ def test_only_long_waits_for_a_lock_are_counted(
 ) -> None:
     monkeypatch.setattr(serving, "LONG_WAIT_S", long_s)
     lock = cache.layout.key_lock(cache.select(PROBLEM).key)
-    held, asked = threading.Event(), threading.Thread(target=cache.get_or_compile, args=(PROBLEM,))
+    asked = threading.Thread(target=cache.get_or_compile, args=(PROBLEM,))
     with file_lock(lock, 1):
         asked.start()
-        held.wait(0.2)
+        until(lambda: any(one.state == State.WAITS for one in tickets(cache.layout)))
+        time.sleep(0.02)
     asked.join()
     totals = cache.stats().totals
     assert (totals.lock_waits, totals.lock_timeouts) == (waits, 0)

@@ -19,6 +19,7 @@ from cache_engine.model.decision import NOT_COMPILED, REFUSAL
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Specialisation
 from cache_engine.queue.tickets import State, tickets
 from cache_engine.store.lock import file_lock
+from tests.remote.waiting import until
 
 PROBLEM = GemmProblem(40, 192, 128, dtype=DType.FP32, arch="sm_80")
 OTHER = replace(PROBLEM, layout=Layout.NN)
@@ -112,13 +113,8 @@ def test_a_waiter_lends_its_priority_to_the_compile_behind(cache: Cache, gate: G
         assert better is not None
         waiter = threading.Thread(target=better.wait)
         waiter.start()
-        until_ = threading.Event()
-        for _ in range(1000):
-            found = {(one.state, one.priority) for one in tickets(cache.layout)}
-            if found == {(State.QUEUED, 1), (State.WAITS, 0)}:
-                break
-            until_.wait(0.01)
-        assert found == {(State.QUEUED, 1), (State.WAITS, 0)}
+        wanted = {(State.QUEUED, 1), (State.WAITS, 0)}
+        until(lambda: {(one.state, one.priority) for one in tickets(cache.layout)} == wanted)
     gate.opened.set()
     waiter.join(60)
     assert better.ready

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from cache_engine.queue.tickets import Priority
 from cache_engine.upkeep.plan import Limits
 from tests.cli.test_cli import run
 from tests.helpers import INVENTED_GPU, invented_timing
+from tests.remote.waiting import until
 
 ASKED = GemmProblem(16, 96, 64, dtype=DType.FP32, arch="sm_90")
 
@@ -150,9 +150,7 @@ def test_a_setting_starts_it(tmp_path: Path) -> None:
         key = plain.get_or_compile(ASKED).key
         plain.clean(Limits(everything=True))
     with open_cache(tmp_path / "store", promote_every_min=0.05) as cache:
-        until = time.monotonic() + 60
-        while next(cache.store.keys(), None) is None and time.monotonic() < until:
-            time.sleep(0.1)
+        until(lambda: next(cache.store.keys(), None) is not None)
         assert list(cache.store.keys()) == [key]
 
 

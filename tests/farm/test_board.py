@@ -237,7 +237,8 @@ def test_a_board_that_cannot_be_written_keeps_no_worker_from_its_work(message: A
     board.begins("north:7", message)
     board.ends("north:7", message, compiled=True, error="")
     assert board.follows(JOB, Run("t", [], 1, 0, 1, 0.0, 0.0)) == 0
-    assert abs(board.now() - time.time()) < 60
+    before = time.time()
+    assert before <= board.now() <= time.time()
 
 
 def test_what_a_submitter_withdraws_leaves_the_queue_and_nothing_else_does(

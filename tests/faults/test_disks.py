@@ -39,7 +39,8 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
 
     yield run
     for _ in range(mounted):
-        subprocess.run(["umount", str(place)], check=True)
+        # Something of the test's that has not ended yet keeps a disk busy, but not from being taken away.
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def _write_for_ever(descriptor: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from cache_engine.catalogue import model_shapes
@@ -105,7 +105,7 @@ def _timings(draw: st.DrawFn, problem: GemmProblem) -> list[Measurement]:
     return made
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(data=st.data())
 def test_measured_history_turns_where_trying_each_m_turns(data: st.DataObject) -> None:
     problem = GemmProblem(

@@ -216,14 +216,10 @@ def test_a_list_is_searched_sorted_and_paged(machine: Machine, sort: str) -> Non
     assert [row["id"] for row in second] == [row["id"] for row in every[2:4]]
 
 
-def test_the_cache_scans_what_there_is_and_what_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_scans_what_there_is_and_what_is_named(home: Path, tmp_path: Path) -> None:
     """With a count that grows while it goes on."""
-    for name in ("TRITON_CACHE_DIR", "TRITON_HOME", "CUPY_CACHE_DIR", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / ".triton").mkdir()
-    unpack("triton", tmp_path / ".triton").rename(tmp_path / ".triton" / "cache")
+    (home / ".triton").mkdir()
+    unpack("triton", home / ".triton").rename(home / ".triton" / "cache")
     named, in_settings = unpack("cupy", tmp_path), unpack("cutile", tmp_path)
     with open_cache(tmp_path / "store", caches=f"cutile={in_settings}") as cache:
         scanned = cache.scan_caches([f"cupy={named}"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache_engine.errors import MirrorError
@@ -127,7 +127,7 @@ def _ask(journal: Journal, generator: random.Random) -> None:
     journal.flush()
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(operations=OPERATIONS, seed=st.integers(0, 2**32))
 def test_after_any_history_the_mirror_equals_a_rebuilt_one(
     operations: list[str], seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -25,17 +25,6 @@ from tests.foreign.fixtures import unpack
 from tests.pages.opening import Open, listed, sound
 
 Shown = Callable[..., AppTest]
-MOVED = ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME")
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home directory without any cache."""
-    for name in MOVED:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path / "home"
 
 
 @pytest.fixture

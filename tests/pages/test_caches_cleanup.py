@@ -20,7 +20,6 @@ from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.admission import Request
 from tests.foreign.fixtures import unpack
 from tests.pages.opening import Open, Reader, sound
-from tests.pages.test_caches import MOVED
 
 DAY_S = 86_400
 
@@ -72,12 +71,8 @@ def _table(app: AppTest, *columns: str) -> list[tuple[object, ...]]:
 
 
 @pytest.fixture
-def machine(open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(open_page: Open, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A machine with nothing but these. Nobody compiles, so a cleaning need not wait."""
-    for name in MOVED:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(triton, "READ_WITHIN_S", 0.0)
     found = Machine(tmp_path, open_page)
     monkeypatch.setenv("GEMM_CACHE_CACHES", ":".join(f"{kind}={path}" for kind, path in found.places.items()))

@@ -23,6 +23,7 @@ from tests.helpers import make_store
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import HOSTILE
 from tests.pages.test_compiled import BESIDE, KERNEL, OLD_JOB
+from tests.remote.waiting import until
 
 
 def _job_of(app: AppTest) -> str:
@@ -31,9 +32,7 @@ def _job_of(app: AppTest) -> str:
 
 
 def _wait_for_job(app: AppTest) -> AppTest:
-    deadline = time.monotonic() + 60
-    while context.jobs().load(_job_of(app)).state == RUNNING and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: context.jobs().load(_job_of(app)).state != RUNNING)
     return app.run()
 
 
@@ -216,9 +215,7 @@ def test_a_running_job_of_another_dashboard_is_followed_and_canceled(
     assert app.multiselect(key="t_arch").value == ["sm_80"]
     next(button for button in app.button if button.label == "Cancel").click()
     app.run()
-    deadline = time.monotonic() + 30
-    while context.jobs().load(running.id).state == RUNNING and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: context.jobs().load(running.id).state != RUNNING)
     assert sound(app.run()).warning[0].value == "This job was canceled."
 
 

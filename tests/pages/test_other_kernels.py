@@ -13,7 +13,6 @@ from app.presenters.kernels.others import Address
 from cache_engine.foreign.values import Place
 from tests.foreign.fixtures import unpack
 from tests.pages.opening import Open, code_of, listed, sound
-from tests.pages.test_caches import MOVED
 
 
 class Machine:
@@ -49,12 +48,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(open_page: Open, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A machine with nothing but these."""
-    for name in MOVED:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     found = Machine(tmp_path, open_page)
     monkeypatch.setenv("GEMM_CACHE_CACHES", f"triton={found.triton}:cutile={found.cutile}")
     return found

@@ -55,8 +55,7 @@ def test_processes_that_compile_do_not_notice(tmp_path: Path) -> None:
         for process in processes:
             assert process.stdout is not None
             assert process.stdout.readline() == "warm\n"
-        deadline = time.monotonic() + 60
-        while deleted < _DELETIONS and time.monotonic() < deadline:
+        while deleted < _DELETIONS:
             entries = [seen for seen in source.scan(place, {}) if isinstance(seen, Entry)]
             plan = source.plan_delete(place, [entry for entry in entries if entry.id.startswith("entries/")])
             assert isinstance(plan, DeletePlan)
@@ -72,5 +71,4 @@ def test_processes_that_compile_do_not_notice(tmp_path: Path) -> None:
         count, codes = map(int, output.split())
         assert count > 4
         assert codes == 2
-    assert deleted >= _DELETIONS
     assert list((folder / "entries").iterdir()), "a folder that a process may just have made stays"

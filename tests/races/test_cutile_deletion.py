@@ -35,19 +35,17 @@ def use(key, blob):
     finally:
         database.close()
 
-hits, misses, longest, number = 0, 0, 0.0, step
+hits, misses, number = 0, 0, step
 while not stop.exists():
     time.sleep(0.02)  # two that never rest keep each other waiting for seconds, without us
     number = (number + step) % 97
     blob = bytes([number]) * 40_000
-    began = time.monotonic()
     found = use(f"key-{number}", blob)
-    longest = max(longest, time.monotonic() - began)
     assert found is None or found == blob, "the wrong bytes"
     hits, misses = hits + (found is not None), misses + (found is None)
     if hits + misses == 97:
         print("warm", flush=True)
-print(json.dumps([hits, misses, longest]))
+print(json.dumps([hits, misses]))
 """
 """It fails on any error of SQLite, where cuTile would delete the database or compile again."""
 
@@ -65,21 +63,19 @@ def test_processes_that_use_the_database_while_rows_go_do_not_fail(tmp_path: Pat
         for process in processes:
             assert process.stdout is not None
             process.stdout.readline()
-        for _ in range(200):
+        while deleted <= 300:
             found = [seen for seen in CuTile().scan(place, {}) if isinstance(seen, Entry)]
             plan = CuTile().plan_delete(place, found)
             assert isinstance(plan, DeletePlan)
             deleted += len(delete(place, plan, Deleted()).ids)
-            if deleted > 300:
-                break
     finally:
         stop.touch()
         ends = [(*process.communicate(timeout=60), process.returncode) for process in processes]
-    assert deleted > 300
+    hits = misses = 0
     for output, error, code in ends:
         assert code == 0, error
-        hits, misses, longest = json.loads(output.splitlines()[-1])
-        assert hits
-        assert misses > 20  # what was deleted is stored again
-        print(hits, misses, longest)
+        counts = json.loads(output.splitlines()[-1])
+        hits, misses = hits + counts[0], misses + counts[1]
+    assert hits
+    assert misses > 200  # what was deleted is stored again
     assert (place.path / "cache.db").stat().st_ino == inode  # it is the same database

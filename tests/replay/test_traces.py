@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.assets import traces_folder
@@ -131,7 +131,6 @@ def test_too_many_requests_are_refused_and_rows_are_reported(tmp_path: Path, mon
         read_trace(path)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300) | st.text(max_size=300).map(lambda text: (HEAD + text).encode()))
 def test_any_bytes_are_a_trace_or_refused(tmp_path: Path, data: bytes) -> None:
     try:

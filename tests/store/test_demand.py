@@ -23,6 +23,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.journal import Journal, fold, read_journal, writing
 from cache_engine.store.journal.demand import load_demand, read_timeline
 from cache_engine.store.layout import StoreLayout
+from tests.remote.waiting import until
 
 KEY = CacheKey("a" * 64)
 PROBLEM = GemmProblem(16, 7168, 2048, arch="sm_90a")
@@ -177,9 +178,7 @@ def test_ever_new_problems_do_not_pile_up_in_memory(folder: Path, monkeypatch: p
     journal = Journal(folder, NEVER)
     for m in range(1, 12):
         journal.asked(replace(PROBLEM, m=m))
-    deadline = time.monotonic() + 10
-    while not _asked(folder) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: bool(_asked(folder)))
     assert len(_asked(folder)) >= 10
     journal.close()
 

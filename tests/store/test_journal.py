@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION
@@ -25,6 +24,7 @@ from cache_engine.store.journal import (
     read_journal,
     writing,
 )
+from tests.remote.waiting import until
 
 KEY, OTHER = CacheKey("a" * 64), CacheKey("b" * 64)
 NEVER = 3600.0  # seconds between flushes: tests flush themselves
@@ -118,9 +118,7 @@ def test_a_hit_writes_nothing_by_itself(folder: Path) -> None:
 def test_counts_are_written_by_and_by_without_being_asked(folder: Path) -> None:
     journal = Journal(folder, 0.02)
     journal.hit(KEY, "memory")
-    deadline = time.monotonic() + 10
-    while not _hits(folder) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: bool(_hits(folder)))
     assert _hits(folder) == {"memory": 1}
     journal.close()
 
@@ -251,9 +249,7 @@ def test_hits_on_ever_new_entries_do_not_pile_up_in_memory(folder: Path, monkeyp
     journal = Journal(folder, NEVER)
     for number in range(11):
         journal.hit(CacheKey(f"{number:064x}"), "disk")
-    deadline = time.monotonic() + 10
-    while not _hits(folder) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: bool(_hits(folder)))
     assert _hits(folder)["disk"] >= 10
     journal.close()
 
@@ -319,9 +315,7 @@ def test_closing_in_the_middle_of_counting_or_writing_waits_for_nothing_and_lose
         assert journal.is_interrupted
         journal.close()
         journal.event(PUBLISH, key=KEY)
-    deadline = time.monotonic() + 10
-    while journal._thread is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: journal._thread is None)
     journal.close()
     assert (_hits(folder), read_journal(folder).totals.compiles) == ({"disk": 1}, 1)
 
@@ -349,14 +343,9 @@ def test_a_closed_journal_can_be_dropped(folder: Path) -> None:
     journal.close()
     gone = weakref.ref(journal)
     del journal
-    deadline = time.monotonic() + 5
-    while gone() is not None and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.01)
-    assert gone() is None
+    until(lambda: gc.collect() >= 0 and gone() is None)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_no_bytes_crash_the_reader_or_hide_later_events(folder: Path, noise: bytes, snapshot: bytes) -> None:
     for path in folder.iterdir():

@@ -22,6 +22,7 @@ from cache_engine.errors import LockTimeout
 from cache_engine.model.key import CacheKey
 from cache_engine.store import lock
 from cache_engine.store.lock import file_lock
+from tests.remote.waiting import until
 
 HOLD = (
     "import sys, time; from pathlib import Path; from cache_engine.store.lock import file_lock\n"
@@ -159,7 +160,7 @@ def test_a_wait_that_is_interrupted_leaves_no_lock(path: Path) -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting:
             assert waiting.stdout is not None
             assert waiting.stdout.readline() == "waiting\n"
-            time.sleep(0.3)
+            until(lambda: f"-> FLOCK  ADVISORY  WRITE {waiting.pid} " in Path("/proc/locks").read_text())
             waiting.send_signal(signal.SIGINT)
             assert waiting.stdout.readline() == "interrupted\n"
             holder.kill()

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache_engine.errors import CorruptEntry, PackUnusable, UsageError
@@ -285,7 +285,7 @@ def test_entries_under_keys_not_their_own_are_refused(other: DiskStore, journal:
     )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), seed=st.integers(0, 2**32))
 def test_any_bit_that_flips_is_noticed_and_nothing_wrong_is_served(
     position: float, bit: int, seed: int, pack_path: Path, tmp_path: Path
