@@ -54,13 +54,17 @@ class Fault(StrEnum):
 class Place:
     """A directory, or a file, that a framework caches kernels in.
 
-    ``origin`` says how it was found: ``default``, the name of an environment variable, ``given``, or the framework
-    whose directory it is in.
+    Attributes:
+        origin: how it was found: ``default``, the name of an environment variable, ``given``, or the framework whose
+            directory it is in.
+        replaced_by: the environment variable that has the framework use another directory here; empty if it uses this
+            one, or if the user names this one.
     """
 
     kind: str
     path: Path
     origin: str
+    replaced_by: str = ""
 
     @property
     def path_text(self) -> str:

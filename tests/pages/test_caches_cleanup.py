@@ -15,6 +15,8 @@ from streamlit.testing.v1.element_tree import Button
 from app import context
 from app.caches import looking
 from cache_engine.foreign.frameworks import triton
+from cache_engine.foreign.values import Place
+from cache_engine.mirror import foreign
 from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.admission import Request
@@ -45,9 +47,9 @@ class Machine:
         """The folders of Triton's cache."""
         return {path.name for path in self.places["triton"].iterdir()}
 
-    def open(self, **parameters: str) -> AppTest:
-        """The page's part Cleaning."""
-        app = self._open(self.store, "caches", part="Cleaning", **parameters)
+    def open(self, part: str = "Cleaning", **parameters: str) -> AppTest:
+        """A part of the page."""
+        app = self._open(self.store, "caches", part=part, **parameters)
         looking.scanner().look(60)
         return sound(app.run())
 
@@ -146,6 +148,23 @@ def test_only_the_irs_go_and_the_kernels_stay(machine: Machine) -> None:
     assert len(machine.keys()) == 4
     assert not list(machine.places["triton"].rglob("*.llir"))
     assert len(list(machine.places["triton"].rglob("*.cubin"))) == 4
+
+
+def test_a_directory_that_is_not_in_use_is_listed_apart_and_never_cleaned(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where another process has read it into the index."""
+    unused = Path(shutil.copytree(machine.places["cutile"], tmp_path / "home" / ".cache" / "cutile-python"))
+    monkeypatch.setenv("CUDA_TILE_CACHE_DIR", str(machine.places["cutile"]))
+    monkeypatch.delenv("GEMM_CACHE_CACHES")
+    app = machine.open(part="Overview")
+    assert _table(app, "Directory", "Another is named by") == [(str(unused), "CUDA_TILE_CACHE_DIR")]
+    assert [row[0] for row in _table(app, "Directory", "Found by")] == [str(machine.places["cutile"])]
+    place = Place("cutile", unused, "given")
+    foreign.scan(context.cache().mirror, looking.sources(), [place], others_stay=True)
+    app = sound(_button(machine.preview(rule="All that match"), "Preview").click().run())
+    assert {row[0] for row in _table(app, "Directory", "Frees")} == {str(machine.places["cutile"])}
+    assert _button(app, "Delete 4 entries")
 
 
 def test_a_preview_by_other_rules_is_not_confirmed(machine: Machine) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,7 +42,7 @@ def cache_option(verb: _F) -> _F:
 
 
 def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
-    """The sources, and the places that there are and that the user names."""
+    """The sources, and the places that there are and that the user names, also those that are not in use here."""
     from cache_engine.foreign.registry import load_sources, surroundings
 
     sources = load_sources()
@@ -51,9 +51,13 @@ def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
 
 
 def places_in(places: list[Place], folder: Path | None) -> list[Place]:
-    """Those in one directory, or all where none is named; raises ``UsageError`` where it is none of them."""
+    """Those in one directory, or all that are in use where none is named.
+
+    Raises:
+        UsageError: when it is none of them.
+    """
     if folder is None:
-        return places
+        return [place for place in places if not place.replaced_by]
     found = [place for place in places if place.path.absolute() == folder.absolute()]
     if not found:
         raise UsageError(f"{folder} is not a directory that is looked at; add --cache KIND={folder}")
@@ -115,6 +119,13 @@ def print_findings(findings: list[documents.CacheFinding]) -> None:
         print(printable(f"{finding.fault}: {where}: {finding.detail}"), file=sys.stderr)
     if len(findings) > _MOST_FINDINGS:
         print(f"and {counted(len(findings) - _MOST_FINDINGS, 'finding')} more; --json has all", file=sys.stderr)
+
+
+def print_not_in_use(places: Iterable[documents.CachePlace]) -> None:
+    """Names the directories that were left out, and why."""
+    for each in places:
+        why = f"{each.replaced_by} is set, and {each.kind} uses another directory"
+        print(printable(f"{each.path} is not in use here: {why}. caches clean --in {each.path} cleans it."))
 
 
 def age(at: float | None, now: float) -> str:

@@ -33,12 +33,16 @@ class CacheFinding(msgspec.Struct, kw_only=True):
 
 
 class CacheDirectory(msgspec.Struct, kw_only=True):
-    """A directory of one framework; see ``foreign.survey.Sums``. Times are seconds since 1970, UTC."""
+    """A directory of one framework; see ``foreign.survey.Sums``. Times are seconds since 1970, UTC.
+
+    ``replaced_by`` is the variable that has the framework use another directory here; empty if this one is in use.
+    """
 
     kind: str
     title: str
     path: str
     origin: str
+    replaced_by: str
     entries: int
     size_bytes: int
     partial: int
@@ -205,13 +209,37 @@ class CacheLeft(msgspec.Struct, kw_only=True):
     no_safe_way: bool
 
 
+class CachePlace(msgspec.Struct, kw_only=True):
+    """A directory that is not in use here; ``replaced_by`` is the variable that names another."""
+
+    kind: str
+    path: str
+    replaced_by: str
+
+
+class CacheCleaned(msgspec.Struct, kw_only=True):
+    """The entries of one directory that are deleted, or would be, and the bytes that frees."""
+
+    kind: str
+    path: str
+    entries: int
+    size_bytes: int
+
+
 class CachesCleaning(msgspec.Struct, kw_only=True):
-    """What ``caches clean`` prints: what it deleted, or would delete, and what of the chosen entries stays."""
+    """What ``caches clean`` prints: what it deleted, or would delete, and what of the chosen entries stays.
+
+    Attributes:
+        directories: the sums of ``entries``.
+        not_in_use: directories that were left out.
+    """
 
     entries: list[CacheDeletion]
     size_bytes: int
+    directories: list[CacheCleaned]
     left: list[CacheLeft]
     findings: list[CacheFinding]
+    not_in_use: list[CachePlace]
 
 
 def cleaning(
@@ -219,8 +247,9 @@ def cleaning(
     plans: Mapping[Place, DeletePlan | Failure],
     done: Mapping[Place, Deleted],
     findings: list[CacheFinding],
+    places: Iterable[Place] = (),
 ) -> CachesCleaning:
-    """What came of the plans; where nothing was done yet, what would."""
+    """What came of the plans; where nothing was done yet, what would. ``places``: all that there are."""
     going: dict[Place, Mapping[str, int]] = {}
     staying: dict[Place, Mapping[str, str]] = {}
     for place, plan in plans.items():
@@ -247,8 +276,23 @@ def cleaning(
                     no_safe_way=isinstance(plan, Failure),
                 )
             )  # fmt: skip
+    directories: dict[tuple[str, str], CacheCleaned] = {}
+    for row in entries:
+        new = CacheCleaned(kind=row.kind, path=row.path, entries=0, size_bytes=0)
+        total = directories.setdefault((row.kind, row.path), new)
+        total.entries += 1
+        total.size_bytes += row.size_bytes
     return CachesCleaning(
-        entries=entries, size_bytes=sum(row.size_bytes for row in entries), left=left, findings=findings
+        entries=entries,
+        size_bytes=sum(row.size_bytes for row in entries),
+        directories=list(directories.values()),
+        left=left,
+        findings=findings,
+        not_in_use=[
+            CachePlace(kind=place.kind, path=str(place.path), replaced_by=place.replaced_by)
+            for place in places
+            if place.replaced_by
+        ],
     )
 
 
@@ -259,6 +303,7 @@ def directory(source: Source, place: Place, sums: Sums) -> CacheDirectory:
         title=source.title,
         path=str(place.path),
         origin=place.origin,
+        replaced_by=place.replaced_by,
         entries=sums.entries,
         size_bytes=sums.size_bytes,
         partial=sums.partial,

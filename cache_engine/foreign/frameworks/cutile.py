@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 _FILE = "cache.db"
+_VARIABLE, _OFF = "CUDA_TILE_CACHE_DIR", ("", "0", "off", "none")
 _JOURNALS = ("cache.db-journal", "cache.db-wal", "cache.db-shm")
 _RELEASE = re.compile(r"^(\w+):.*release [^\n]*?V(\d[\d.]*)", re.DOTALL)
 _TRIES, _PAUSE_S = 5, 0.02
@@ -60,13 +61,13 @@ class CuTile:
     }
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """Where ``CUDA_TILE_CACHE_DIR`` says, and the default."""
-        yield from where.named(self.kind)
-        named = where.environment.get("CUDA_TILE_CACHE_DIR", "").strip()
-        if named and named.lower() not in ("0", "off", "none"):
-            yield Place(self.kind, Path(named), "CUDA_TILE_CACHE_DIR")
-        home, origin = where.user_caches()
-        yield Place(self.kind, home / "cutile-python", origin)
+        """Where ``CUDA_TILE_CACHE_DIR`` says, else the default; with caching off no directory is in use."""
+        below = "cutile-python"
+        places = where.places(self.kind, f".cache/{below}", CUDA_TILE_CACHE_DIR="", XDG_CACHE_HOME=below)
+        if where.environment.get(_VARIABLE, below).strip().lower() not in _OFF:
+            return places
+        found = (place for place in places if place.origin != _VARIABLE)
+        return (place if place.origin == "given" else replace(place, replaced_by=_VARIABLE) for place in found)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""
