@@ -11,7 +11,7 @@ import streamlit as st
 from app import context, guard, tables, widgets
 from app.caches import entries, looking
 from app.presenters.store.caches import cleaned_table, cleaning_arguments, deletion_table, left_table
-from cache_engine.cli.documents import caches as documents
+from cache_engine.cli.documents import cleaning as documents
 from cache_engine.config import parse_bytes
 from cache_engine.errors import GemmCacheError
 from cache_engine.foreign.choosing import Chosen, CleaningRules, choose

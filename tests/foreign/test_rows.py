@@ -158,13 +158,6 @@ def test_where_there_is_no_database_none_is_made(place: Place) -> None:
     assert list(place.path.iterdir()) == []
 
 
-def test_a_database_of_another_user_is_not_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = (place.path / "cache.db").stat().st_uid
-    monkeypatch.setattr("cache_engine.foreign.rows.os.geteuid", lambda: owner + 1)
-    assert all("so another user could" in why for why in delete(place, _plan(place), Deleted()).left.values())
-    assert len(_entries(place)) == 4
-
-
 def plant_journal(folder: Path, victim: Path) -> None:
     """A journal that SQLite rolls back as it opens the database, and then deletes the super-journal it names.
 

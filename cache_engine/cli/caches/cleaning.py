@@ -25,7 +25,7 @@ from cache_engine.errors import UsageError
 from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
-    from cache_engine.cli.documents import caches as documents
+    from cache_engine.cli.documents import cleaning as documents
     from cache_engine.foreign.deleting import Deleted
     from cache_engine.foreign.planning import Plans
     from cache_engine.foreign.values import Place
@@ -90,7 +90,8 @@ def clean_verb(
     it, in a way in which no process that uses the cache fails. The store's audit log has every deletion. Where an
     environment variable names another directory, a framework's usual one is cleaned only with --in.
     """
-    from cache_engine.cli.documents import caches as documents
+    from cache_engine.cli.documents import cleaning as documents
+    from cache_engine.cli.documents.caches import finding
     from cache_engine.foreign.choosing import CleaningRules, choose
     from cache_engine.foreign.planning import plan_cleaning, with_irs
     from cache_engine.foreign.survey import EntryFilter
@@ -107,7 +108,7 @@ def clean_verb(
     found = [(place, each) for place, each in seen if isinstance(each, Entry)]
     chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
     plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline)
-    findings = [documents.finding(place, each) for place, each in seen if isinstance(each, Finding)]
+    findings = [finding(place, each) for place, each in seen if isinstance(each, Finding)]
     document = documents.cleaning(chosen, plans, {}, findings, places)
     if offline and not as_json:
         click.echo(f"Warning: {OFFLINE}.", err=True)

@@ -16,6 +16,7 @@ from cache_engine.units import counted, human_age, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
+    from cache_engine.cli.documents.cleaning import CachePlace
     from cache_engine.foreign.registry import Sources
     from cache_engine.foreign.values import Entry, Place, Seen
 
@@ -121,7 +122,7 @@ def print_findings(findings: list[documents.CacheFinding]) -> None:
         print(f"and {counted(len(findings) - _MOST_FINDINGS, 'finding')} more; --json has all", file=sys.stderr)
 
 
-def print_not_in_use(places: Iterable[documents.CachePlace]) -> None:
+def print_not_in_use(places: Iterable[CachePlace]) -> None:
     """Names the directories that were left out, and why."""
     for each in places:
         why = f"{each.replaced_by} is set, and {each.kind} uses another directory"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,11 +14,9 @@ from cache_engine.model.outcome import Failure
 if TYPE_CHECKING:
     from cache_engine.adapted.groups import Group
     from cache_engine.foreign.base import Source
-    from cache_engine.foreign.choosing import Chosen
-    from cache_engine.foreign.deleting import Deleted
     from cache_engine.foreign.doctor import Diagnosis
     from cache_engine.foreign.survey import Sums
-    from cache_engine.foreign.values import DeletePlan, Entry, Finding, Part, Place
+    from cache_engine.foreign.values import Entry, Finding, Part, Place
     from cache_engine.model.events.usage import EntryUsage
 
 
@@ -185,115 +183,6 @@ class CachePartText(msgspec.Struct, kw_only=True):
     id: str
     part: str
     text: str
-
-
-class CacheDeletion(msgspec.Struct, kw_only=True):
-    """An entry of which all, or the IRs, is deleted, or would be, and why; ``size_bytes`` is what that frees."""
-
-    kind: str
-    path: str
-    id: str
-    name: str | None
-    arch: str | None
-    size_bytes: int
-    reason: str
-
-
-class CacheLeft(msgspec.Struct, kw_only=True):
-    """An entry that stays, and why; with ``no_safe_way`` only ``--offline`` deletes it."""
-
-    kind: str
-    path: str
-    id: str
-    reason: str
-    no_safe_way: bool
-
-
-class CachePlace(msgspec.Struct, kw_only=True):
-    """A directory that is not in use here; ``replaced_by`` is the variable that names another."""
-
-    kind: str
-    path: str
-    replaced_by: str
-
-
-class CacheCleaned(msgspec.Struct, kw_only=True):
-    """The entries of one directory that are deleted, or would be, and the bytes that frees."""
-
-    kind: str
-    path: str
-    entries: int
-    size_bytes: int
-
-
-class CachesCleaning(msgspec.Struct, kw_only=True):
-    """What ``caches clean`` prints: what it deleted, or would delete, and what of the chosen entries stays.
-
-    Attributes:
-        directories: the sums of ``entries``.
-        not_in_use: directories that were left out.
-    """
-
-    entries: list[CacheDeletion]
-    size_bytes: int
-    directories: list[CacheCleaned]
-    left: list[CacheLeft]
-    findings: list[CacheFinding]
-    not_in_use: list[CachePlace]
-
-
-def cleaning(
-    chosen: Iterable[Chosen],
-    plans: Mapping[Place, DeletePlan | Failure],
-    done: Mapping[Place, Deleted],
-    findings: list[CacheFinding],
-    places: Iterable[Place] = (),
-) -> CachesCleaning:
-    """What came of the plans; where nothing was done yet, what would. ``places``: all that there are."""
-    going: dict[Place, Mapping[str, int]] = {}
-    staying: dict[Place, Mapping[str, str]] = {}
-    for place, plan in plans.items():
-        if isinstance(plan, Failure):
-            continue
-        sizes = {deletion.id: deletion.size_bytes for deletion in plan.deletions}
-        going[place], staying[place] = sizes, plan.left
-        if place in done:
-            going[place], staying[place] = {each: sizes[each] for each in done[place].ids}, done[place].left
-    entries, left = [], []
-    for each in chosen:
-        place, entry, plan = each.place, each.entry, plans[each.place]
-        if entry.id in going.get(place, {}):
-            row = CacheDeletion(
-                kind=place.kind, path=str(place.path), id=entry.id, name=entry.name, arch=entry.arch,
-                size_bytes=going[place][entry.id], reason=each.reason,
-            )  # fmt: skip
-            entries.append(row)
-        else:
-            reason = plan.reason if isinstance(plan, Failure) else staying[place].get(entry.id, "it was not reached")
-            left.append(
-                CacheLeft(
-                    kind=place.kind, path=str(place.path), id=entry.id, reason=reason,
-                    no_safe_way=isinstance(plan, Failure),
-                )
-            )  # fmt: skip
-    directories: dict[tuple[str, str], CacheCleaned] = {}
-    for row in entries:
-        new = CacheCleaned(kind=row.kind, path=row.path, entries=0, size_bytes=0)
-        total = directories.setdefault((row.kind, row.path), new)
-        total.entries += 1
-        total.size_bytes += row.size_bytes
-    return CachesCleaning(
-        entries=entries,
-        size_bytes=sum(row.size_bytes for row in entries),
-        directories=list(directories.values()),
-        left=left,
-        findings=findings,
-        not_in_use=[
-            CachePlace(kind=place.kind, path=str(place.path), replaced_by=place.replaced_by)
-            for place in places
-            if place.replaced_by
-        ],
-    )
 
 
 def directory(source: Source, place: Place, sums: Sums) -> CacheDirectory:
