@@ -11,7 +11,7 @@ import streamlit as st
 from app import context, guard, tables, widgets
 from app.caches import entries, looking
 from app.presenters.store.caches import cleaned_table, cleaning_arguments, deletion_table, left_table
-from cache_engine.cli.documents import cleaning as documents
+from cache_engine.cli.documents import caches as documents
 from cache_engine.config import parse_bytes
 from cache_engine.errors import GemmCacheError
 from cache_engine.foreign.choosing import Chosen, CleaningRules, choose
@@ -58,7 +58,7 @@ def draw() -> None:
         st.session_state["confirm-caches"] = ""
     if preview is None or (preview.rules, preview.irs_only) != (rules, irs_only):
         return
-    document = documents.cleaning(preview.chosen, preview.plans, {}, [])
+    document = documents.cleaning(preview.chosen, preview.plans, {}, [], preview.plans)
     _show(document, rules, irs_only=irs_only)
     count = len(document.entries)
     if not count:
@@ -103,8 +103,9 @@ def _show(document: documents.CachesCleaning, rules: CleaningRules, *, irs_only:
         f"Of those chosen, {counted(len(document.left), 'entry', 'entries')} will stay."
     )
     titles = looking.titles()
-    if len(document.directories) > 1:
-        tables.show(cleaned_table(document.directories, titles), sizes=["Frees"], height="content", key="by-directory")
+    by_directory = cleaned_table(document.directories, titles)
+    if len(by_directory) > 1:
+        tables.show(by_directory, sizes=["Frees"], height="content", key="by-directory")
     if document.entries:
         table = deletion_table(document.entries[:SHOWN], titles)
         tables.show(table, sizes=["Frees"], key="deletions")

@@ -114,7 +114,8 @@ def _check_owners(place: Path, folder: Folder, file: str) -> None:
         check_file(place / file, folder.stat(file))
     except Untrusted as error:
         why = f"{id_of(str(error))}, so another user could plant a journal by which SQLite deletes files of yours"
-        raise Unread(Fault.FORBIDDEN, f"{why}; clean it as its owner, who alone may write to it (chmod go-w)") from error
+        mend = "clean it as its owner, who alone may write to it (chmod go-w)"
+        raise Unread(Fault.FORBIDDEN, f"{why}; {mend}") from error
 
 
 def is_quiet(folder: Folder, file: str) -> bool:

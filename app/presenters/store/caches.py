@@ -12,7 +12,7 @@ import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Column, Line, Row, Tile, moment, total, when
-from cache_engine.cli.documents.cleaning import CacheCleaned, CacheDeletion
+from cache_engine.cli.documents.caches import CacheCleaned, CacheDeletion
 from cache_engine.foreign.choosing import CleaningRules
 from cache_engine.foreign.comparison import Difference, Miss
 from cache_engine.foreign.doctor import Ailment, Diagnosis
@@ -284,6 +284,7 @@ def cleaned_table(directories: Iterable[CacheCleaned], titles: Titles) -> list[R
             "Frees": each.size_bytes,
         }
         for each in directories
+        if each.entries
     ]
 
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.caches.places import (
-    cache_option,
-    known_places,
-    places_in,
-    print_findings,
-    print_not_in_use,
-    scanned,
-)
+from cache_engine.cli.caches.places import cache_option, known_places, places_in, print_findings, scanned
 from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
 from cache_engine.config import Settings, parse_bytes
@@ -25,7 +19,7 @@ from cache_engine.errors import UsageError
 from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
-    from cache_engine.cli.documents import cleaning as documents
+    from cache_engine.cli.documents import caches as documents
     from cache_engine.foreign.deleting import Deleted
     from cache_engine.foreign.planning import Plans
     from cache_engine.foreign.values import Place
@@ -53,7 +47,7 @@ OFFLINE = (
 @click.argument("text", nargs=-1)
 @cache_option
 @click.option("--kind", "kinds", multiple=True, help="Only of this framework (repeatable).")
-@click.option("--in", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Only in this directory, be it in use here or not.")
+@click.option("--in", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Only in this directory.")
 @click.option("--arch", "archs", multiple=True, help="Only for this target (repeatable).")
 @click.option("--state", "states", multiple=True, help="Only complete, partial or unread entries (repeatable).")
 @click.option("--days", type=click.FloatRange(0), help="Those unused for this many days.")
@@ -90,8 +84,7 @@ def clean_verb(
     it, in a way in which no process that uses the cache fails. The store's audit log has every deletion. Where an
     environment variable names another directory, a framework's usual one is cleaned only with --in.
     """
-    from cache_engine.cli.documents import cleaning as documents
-    from cache_engine.cli.documents.caches import finding
+    from cache_engine.cli.documents import caches as documents
     from cache_engine.foreign.choosing import CleaningRules, choose
     from cache_engine.foreign.planning import plan_cleaning, with_irs
     from cache_engine.foreign.survey import EntryFilter
@@ -103,25 +96,23 @@ def clean_verb(
     rules = CleaningRules(EntryFilter(" ".join(text), kinds, archs, states), days, versions, size)
     if rules.is_everything and folder is None and not everything:
         raise UsageError("this would delete all entries of all caches; give a rule, such as --days 30, or --all")
-    sources, places = known_places(settings)
-    seen = list(scanned(settings, sources, places_in(places, folder)))
+    sources, known = known_places(settings)
+    places = places_in(known, folder)
+    listed = known if folder is None else places
+    seen = list(scanned(settings, sources, places))
     found = [(place, each) for place, each in seen if isinstance(each, Entry)]
     chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
     plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline)
-    findings = [finding(place, each) for place, each in seen if isinstance(each, Finding)]
-    document = documents.cleaning(chosen, plans, {}, findings, places)
+    findings = [documents.finding(place, each) for place, each in seen if isinstance(each, Finding)]
+    document = documents.cleaning(chosen, plans, {}, findings, listed)
     if offline and not as_json:
         click.echo(f"Warning: {OFFLINE}.", err=True)
     if delete:
         if document.entries and not yes and sys.stdin.isatty():
             _ask(document, as_json, irs_only=irs_only)
-        document = documents.cleaning(chosen, plans, _deleted(settings, plans), findings, places)
-    emit(
-        document,
-        as_json,
-        lambda: _print_cleaning(document, deletes=delete, irs_only=irs_only),
-        failed=delete and document.left,
-    )
+        document = documents.cleaning(chosen, plans, _deleted(settings, plans), findings, listed)
+    show = partial(_print_cleaning, document, deletes=delete, irs_only=irs_only)
+    emit(document, as_json, show, failed=delete and document.left)
 
 
 def _ask(d: documents.CachesCleaning, as_json: bool, *, irs_only: bool) -> None:
@@ -129,7 +120,7 @@ def _ask(d: documents.CachesCleaning, as_json: bool, *, irs_only: bool) -> None:
     if not as_json:
         _print_cleaning(d, deletes=False, irs_only=irs_only)
     what = f"{counted(len(d.entries), 'entry', 'entries')}, {human_bytes(d.size_bytes)}"
-    where = counted(len(d.directories), "directory", "directories")
+    where = counted(sum(1 for row in d.directories if row.entries), "directory", "directories")
     if not click.confirm(f"Delete {what}, from {where}?", err=True):
         click.echo("Nothing was deleted.", err=True)
         click.get_current_context().exit(FAILED)
@@ -170,7 +161,7 @@ def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool, irs_only: boo
     count, freed = counted(len(d.entries), "entry", "entries"), human_bytes(d.size_bytes)
     count = f"IRs of {count}" if irs_only else count
     how = "deleted" if deletes else "to delete"
-    for row in d.directories:
+    for row in filter(lambda row: row.entries, d.directories):
         sums = f"{counted(row.entries, 'entry', 'entries')}, {human_bytes(row.size_bytes)}"
         print(printable(f"{row.kind} in {row.path}: {sums}"))
     print(f"{count} {how}, {freed}.{'' if deletes or not d.entries else ' --delete does it.'}")
@@ -179,5 +170,8 @@ def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool, irs_only: boo
         print(printable(f"{counted(number, 'entry', 'entries')} of {kind} in {path} not deleted: {reason}."))
     if any(left.no_safe_way for left in d.left) and not irs_only:
         print(f"With --offline they can be deleted. {OFFLINE}.")
-    print_not_in_use(d.not_in_use)
+    for row in d.directories:
+        if row.replaced_by and not row.entries:
+            why = f"{row.replaced_by} is set, and {row.kind} uses another directory"
+            print(printable(f"{row.path} is not in use here: {why}. --in {row.path} cleans it."))
     print_findings(d.findings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,6 @@ from cache_engine.units import counted, human_age, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.cli.documents.cleaning import CachePlace
     from cache_engine.foreign.registry import Sources
     from cache_engine.foreign.values import Entry, Place, Seen
 
@@ -120,13 +119,6 @@ def print_findings(findings: list[documents.CacheFinding]) -> None:
         print(printable(f"{finding.fault}: {where}: {finding.detail}"), file=sys.stderr)
     if len(findings) > _MOST_FINDINGS:
         print(f"and {counted(len(findings) - _MOST_FINDINGS, 'finding')} more; --json has all", file=sys.stderr)
-
-
-def print_not_in_use(places: Iterable[CachePlace]) -> None:
-    """Names the directories that were left out, and why."""
-    for each in places:
-        why = f"{each.replaced_by} is set, and {each.kind} uses another directory"
-        print(printable(f"{each.path} is not in use here: {why}. caches clean --in {each.path} cleans it."))
 
 
 def age(at: float | None, now: float) -> str:
