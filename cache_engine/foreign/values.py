@@ -201,6 +201,7 @@ class DeletePlan:
         left: the entries that stay, each with the reason.
         rows: where the entries are, if that is in a database; then there is nothing to wait for.
         keeps_folders: whether folders stay that have nothing left: a process may have made one to write into it now.
+        directory: device and inode of the directory that was looked at; nothing is done in another one.
     """
 
     deletions: tuple[Deletion, ...]
@@ -208,6 +209,7 @@ class DeletePlan:
     left: Mapping[str, str] = field(default_factory=dict)
     rows: Rows | None = None
     keeps_folders: bool = False
+    directory: tuple[int, int] | None = None
 
     @property
     def size_bytes(self) -> int:

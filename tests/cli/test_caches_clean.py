@@ -58,10 +58,28 @@ def test_what_is_deleted_is_what_was_listed_and_the_audit_has_it(machine: Machin
     (row,) = listed["entries"]
     assert not (machine.cache / row["id"]).exists()
     assert len(list(machine.cache.iterdir())) == 3
-    with open_cache(tmp_path / "store") as cache:
-        (event,) = [each for each in read_journal(cache.store.layout.journal).recent if each.kind == CLEAN_OTHER]
-    assert (event.stored_bytes, event.detail) == (row["size_bytes"], f"triton, {machine.cache}: 1 entry")
-    assert event.by
+    assert audited(tmp_path / "store") == [
+        (0, f"triton, {machine.cache}: 1 entry to delete"),
+        (row["size_bytes"], f"triton, {machine.cache}: 1 entry"),
+    ]
+
+
+def audited(store: Path) -> list[tuple[int, str]]:
+    """What the audit log has of deletions from these caches, each by a user."""
+    with open_cache(store) as cache:
+        events = [each for each in read_journal(cache.store.layout.journal).recent if each.kind == CLEAN_OTHER]
+    assert all(event.by for event in events)
+    return [(event.stored_bytes, event.detail) for event in sorted(events, key=lambda event: event.at)]
+
+
+def test_a_cleaning_that_is_killed_is_in_the_audit(machine: Machine, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cache_engine", "caches", "clean", "--all", "--delete"]
+    with subprocess.Popen(command) as process:
+        while list(machine.cache.glob("*/__grp__*")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()  # it waits three seconds for readers
+    assert audited(tmp_path / "store") == [(0, f"triton, {machine.cache}: 4 entries to delete")]
 
 
 def test_nothing_is_deleted_where_no_audit_can_be_written(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

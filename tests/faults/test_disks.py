@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from cache_engine.engine.cache import open_cache
+from cache_engine.foreign.frameworks.triton import Triton
+from cache_engine.foreign.values import DeletePlan, Entry, Place
+from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.outcome import Failure
+from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.plan import Limits
+from tests.foreign.fixtures import unpack
 from tests.helpers import files_of, fill, make_store
 
 PROBLEMS = [GemmProblem(64, 48 + 16 * number, 80, dtype=DType.FP32, arch="sm_90") for number in range(3)]
@@ -89,6 +94,29 @@ def test_on_a_read_only_disk_hits_are_served_and_the_rest_compiled(mount: Mount,
         assert cache.verify() == []
         assert cache.stats().entries == 1
     assert sorted((path, path.stat().st_mtime_ns) for path in place.rglob("*")) == before
+
+
+def test_irs_are_deleted_on_a_full_disk_whose_store_is_full_too(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There was no room for the new version of any group file."""
+    disk = mount("-t", "tmpfs", "-o", "size=4m", "tmpfs")
+    place = Place("triton", unpack("triton", disk), "given")
+    for path in place.path.rglob("*"):
+        os.utime(path, (path.stat().st_mtime - 3600,) * 2)
+    monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", lambda _: None)
+    found = [seen for seen in Triton().scan(place, {}) if isinstance(seen, Entry)]
+    with open_cache(disk / "store") as cache:
+        filler = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT)
+        with pytest.raises(OSError, match="No space left on device"):
+            _write_for_ever(filler)
+        os.close(filler)
+        plan = Triton().plan_thinning(place, found)
+        assert isinstance(plan, DeletePlan)
+        done = cache.clean_other(place, plan)
+        audit = [each.detail for each in read_journal(cache.layout.journal).recent if each.kind == CLEAN_OTHER]
+    assert (len(done.ids), done.left) == (len(found), {})
+    assert not [path for path in place.path.rglob("*") if path.suffix in (".ttir", ".ttgir", ".llir")]
+    assert len(list(place.path.glob("*/__grp__*"))) == len(found)
+    assert audit == [f"triton, {place.path}: {len(found)} entries"]  # before that there was no room for it
 
 
 def test_a_pack_on_a_full_disk_fails_in_one_piece(mount: Mount, tmp_path: Path) -> None:
