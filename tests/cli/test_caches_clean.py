@@ -72,6 +72,16 @@ def audited(store: Path) -> list[tuple[int, str]]:
     return [(event.stored_bytes, event.detail) for event in sorted(events, key=lambda event: event.at)]
 
 
+def test_what_is_to_be_deleted_is_in_the_audit_before_it_goes(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", lambda _: seen.append(audited(tmp_path / "store")))
+    machine.run("clean", "--all", "--delete")
+    assert seen == [[(0, f"triton, {machine.cache}: 4 entries to delete")]]
+
+
+@pytest.mark.soak
 def test_a_cleaning_that_is_killed_is_in_the_audit(machine: Machine, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cache_engine", "caches", "clean", "--all", "--delete"]
     with subprocess.Popen(command) as process:
@@ -186,7 +196,10 @@ def test_a_directory_that_is_not_in_use_is_listed_apart_and_its_entries_only_whe
     assert machine.json("diff", moved, machine.cache)["same"] == 4
 
 
-@pytest.mark.parametrize(("arguments", "answer", "code"), [((), "n", 1), ((), "y", 0), (("--yes",), "", 0)])
+@pytest.mark.parametrize(
+    ("arguments", "answer", "code"),
+    [((), "n", 1), pytest.param((), "y", 0, marks=pytest.mark.soak), (("--yes",), "", 0)],
+)
 def test_a_terminal_is_asked_before_anything_is_deleted(
     machine: Machine, tmp_path: Path, arguments: tuple[str, ...], answer: str, code: int
 ) -> None:
