@@ -58,6 +58,7 @@ _END_S = 5.0
 # pass before any of it is given; and at most.
 _FINISH_S = 1.0
 _LONGEST_FINISH_S = 4.0
+_EVER = math.nextafter(math.inf, 0)
 QUARANTINE_S = 30 * DAY_S
 
 
@@ -134,10 +135,8 @@ def apply(
                     break
                 key = CacheKey(victim.key)
                 with suppress(LockTimeout), file_lock_to_delete(layout.key_lock(key), _ENTRY_TIMEOUT_S):
-                    published_at = _published_at(layout, key)
-                    last_used_at = max(published_at, used.get(key, 0.0))
-                    unused = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
-                    unused &= published_at < math.inf  # else another has deleted it
+                    last_used_at = max(_published_at(layout, key), used.get(key, 0.0))  # infinity: it is gone
+                    unused = last_used_at <= (_EVER if victim.reason == EVERYTHING else victim.last_used_at)
                     unused &= victim.pinned or not is_pinned(layout, key)  # since the plan was made
                     is_foreign = store.is_foreign(key) or is_unknown_group(layout, key)
                     evicts_foreign = victim.reason == FOREIGN
