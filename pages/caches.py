@@ -17,6 +17,7 @@ from app.presenters.store.caches import (
     duplicate_table,
     finding_table,
     growth_figure,
+    not_in_use_table,
     other_gpu,
     part_figure,
     version_table,
@@ -71,6 +72,17 @@ def overview(places: list[Row]) -> None:
         right.header("Duplicates")
         with right:
             tables.show(duplicate_table(duplicates, titles), sizes=["More than once"], key="duplicates")
+    not_in_use()
+
+
+def not_in_use() -> None:
+    """The directories that are there, but that the frameworks do not use."""
+    unused = not_in_use_table(looking.places(), looking.titles())
+    if unused:
+        st.header("Not in use here")
+        tables.show(unused, height="content", key="not-in-use")
+        st.caption("These are not read, and a cleaning leaves them. To clean one, name it:")
+        widgets.command("caches", "clean", "--in", "DIR")
 
 
 def findings(wrong: list[Diagnosis]) -> None:
@@ -95,6 +107,7 @@ places = context.ask(queries.places)
 if not places:
     if not looking.scanner().runs:
         st.info("No cache of another framework is here. The setting caches names directories elsewhere.")
+        not_in_use()
     widgets.end_page()
 if "q" in st.query_params and "part" not in st.query_params:  # a link to a search
     st.session_state.setdefault("part", ENTRIES)

@@ -237,7 +237,7 @@ def _delete(plan: EvictionPlan) -> None:
     bar.empty()
     if cleaned is None:
         return
-    skipped = f" {cleaned.skipped:,} skipped: used or replaced since the preview." if cleaned.skipped else ""
+    skipped = f" {cleaned.skipped:,} skipped: used, replaced or deleted since the preview." if cleaned.skipped else ""
     freed = f"{counted(cleaned.evicted, 'kernel')}, {human_bytes(cleaned.freed_bytes)}"
     removed = f" Deleted {counted(cleaned.leftovers, 'leftover file')}." if cleaned.leftovers else ""
     st.session_state[_CLEANED] = f"Deleted {freed}.{skipped}{removed}"

@@ -23,7 +23,7 @@ def draw(permitted: bool) -> None:
         st.success(st.session_state.pop(_DONE), icon=":material/check_circle:")
     st.caption(f"Corrupt entries are stored for {QUARANTINE_S / DAY_S:.0f} days, then deleted by the next cleanup.")
     items = context.cache().quarantined()
-    seen = tuple((item.name, item.files) for item in items)
+    seen = (context.cache().layout.identities(), *((item.name, item.files) for item in items))
     if st.session_state.get(_SEEN) != seen:
         # The reader confirms what the reader saw.
         st.session_state[_SEEN] = seen

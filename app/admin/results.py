@@ -46,7 +46,9 @@ def _draw_pruning(permitted: bool) -> None:
     rows = pruned_table(plan[offset : offset + SHOWN], context.timezone())
     tables.show(rows, column_config={"Last used": tables.AGE}, key="prune-plan")
     label = f"Delete {counted(len(plan), 'result')}"
-    if st.button(label, type="primary", icon=":material/delete:", disabled=not permitted):
+    # Of what is shown: a click on what was shown before, maybe of another store at this path, is on no button.
+    key = f"prune {hash((context.cache().layout.identities(), *((one.fingerprint, one.key) for one in plan)))}"
+    if st.button(label, type="primary", icon=":material/delete:", disabled=not permitted, key=key):
         _prune(plan)
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 
 from app import context, guard, tables, widgets
 from app.caches import entries, looking
-from app.presenters.store.caches import cleaning_arguments, deletion_table, left_table
+from app.presenters.store.caches import cleaned_table, cleaning_arguments, deletion_table, left_table
 from cache_engine.cli.documents import caches as documents
 from cache_engine.config import parse_bytes
 from cache_engine.errors import GemmCacheError
@@ -58,7 +58,7 @@ def draw() -> None:
         st.session_state["confirm-caches"] = ""
     if preview is None or (preview.rules, preview.irs_only) != (rules, irs_only):
         return
-    document = documents.cleaning(preview.chosen, preview.plans, {}, [])
+    document = documents.cleaning(preview.chosen, preview.plans, {}, [], preview.plans)
     _show(document, rules, irs_only=irs_only)
     count = len(document.entries)
     if not count:
@@ -88,7 +88,10 @@ def _rules() -> CleaningRules:
 
 def _preview(rules: CleaningRules, *, irs_only: bool) -> Preview:
     with st.spinner("Looking at the entries…"):
-        found = context.cache().query(queries.stored, rules.takes)
+        # By this process's environment: another process may have read a directory into the index that it names.
+        used = {(place.kind, place.path_text) for place in looking.places() if not place.replaced_by}
+        stored = context.cache().query(queries.stored, rules.takes)
+        found = [(place, entry) for place, entry in stored if (place.kind, place.path_text) in used]
         chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
         return Preview(rules, irs_only, chosen, plan_cleaning(looking.sources().by_kind, chosen, irs_only=irs_only))
 
@@ -100,6 +103,9 @@ def _show(document: documents.CachesCleaning, rules: CleaningRules, *, irs_only:
         f"Of those chosen, {counted(len(document.left), 'entry', 'entries')} will stay."
     )
     titles = looking.titles()
+    by_directory = cleaned_table(document.directories, titles)
+    if len(by_directory) > 1:
+        tables.show(by_directory, sizes=["Frees"], height="content", key="by-directory")
     if document.entries:
         table = deletion_table(document.entries[:SHOWN], titles)
         tables.show(table, sizes=["Frees"], key="deletions")

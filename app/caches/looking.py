@@ -10,7 +10,8 @@ import streamlit as st
 
 from app import context, widgets
 from cache_engine.errors import GemmCacheError
-from cache_engine.foreign.registry import Sources, load_sources
+from cache_engine.foreign.registry import Sources, load_sources, surroundings
+from cache_engine.foreign.values import Place
 from cache_engine.mirror.foreign import Progress
 from cache_engine.process import Thread
 from cache_engine.units import counted, human_age
@@ -98,6 +99,11 @@ def _scanner(store: str) -> Scanner:  # noqa: ARG001 (what it is of)
 def sources() -> Sources:
     """What knows each framework's cache."""
     return load_sources()
+
+
+def places() -> list[Place]:
+    """The directories that there are now, also those that are not in use here."""
+    return list(sources().places(surroundings(context.cache().settings.caches)))
 
 
 def titles() -> Mapping[str, str]:

@@ -272,6 +272,8 @@ class Cache(Keeping):
     def scan_caches(self, given: Iterable[str] = (), progress: Progress | None = None) -> Scanned:
         """Brings the index of the caches of other frameworks up to date, for ``mirror.foreign_queries``.
 
+        Directories that are not in use here are left out (``Place.replaced_by``).
+
         Args:
             given: further directories as ``KIND=DIR``, besides those of the setting ``caches``.
             progress: called after each part with the number of entries seen.
@@ -284,7 +286,8 @@ class Cache(Keeping):
         from cache_engine.mirror.foreign import scan
 
         sources = load_sources()
-        return scan(self.mirror, sources, sources.places(surroundings([*given, *self.settings.caches])), progress)
+        places = sources.places(surroundings([*given, *self.settings.caches]))
+        return scan(self.mirror, sources, (place for place in places if not place.replaced_by), progress)
 
     def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
         """Rows of the entries that match all of ``text``, as ``catalogue.read_search`` reads it, last used first.

@@ -33,19 +33,23 @@ class Surroundings:
         """The directories that the user names for a kind."""
         return (Place(kind, path, "given") for named, path in self.given if named == kind)
 
-    def of_variable(self, kind: str, variable: str) -> Iterator[Place]:
-        """The directory that a variable of the environment names, if it is set."""
-        if self.environment.get(variable):
-            yield Place(kind, Path(self.environment[variable]), variable)
+    def places(self, kind: str, default: str | Path | None, **variables: str) -> Iterator[Place]:
+        """The directories of a kind that the user names, and the one that its framework uses, which the others follow.
 
-    def moved(self, variable: str, default: Path) -> tuple[Path, str]:
-        """The directory that a variable names, else the default; and where that is from, as ``Place.origin`` says."""
-        named = self.environment.get(variable)
-        return (Path(named), variable) if named else (default, "default")
-
-    def user_caches(self) -> tuple[Path, str]:
-        """The user's directory of caches, as ``moved``."""
-        return self.moved("XDG_CACHE_HOME", self.home / ".cache")
+        Args:
+            default: the directory that it uses if no variable is set, below the home directory; ``None`` if there is
+                none.
+            variables: those of the environment that name another, the first one that counts first, each with the
+                path below the directory that it names.
+        """
+        yield from self.named(kind)
+        replaced_by = ""
+        for variable, below in variables.items():
+            if named := self.environment.get(variable):
+                yield Place(kind, Path(named) / below, variable, replaced_by)
+                replaced_by = replaced_by or variable
+        if default is not None:
+            yield Place(kind, self.home / default, "default", replaced_by)
 
 
 class Source(Protocol):

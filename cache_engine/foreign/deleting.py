@@ -10,12 +10,14 @@ not, so that the entry is found all the time.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cache_engine.foreign.folder import Folder, Unread
@@ -25,7 +27,10 @@ from cache_engine.model.outcome import Failure
 
 DELETED = "deleted.gemm-cache-"
 """How the name of a folder begins that is about to be deleted."""
+REPLACED = "another directory took the place of the one that was looked at: look again"
 _CHANGED = "it was written meanwhile: a process uses it"
+_GONE = "it is gone"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _State = tuple[tuple[str, int, int, int], ...]
 
 
@@ -71,61 +76,94 @@ def delete(
         OSError: when the place cannot be opened.
     """
     into.left.update(plan.left)
-    if plan.rows is not None:
-        for deletion, failure in delete_rows(place.path, plan.rows, plan.deletions):
-            into.count(deletion, failure)
-            on_progress(len(into.ids) + len(into.left))
-        return into
     with Folder(place.path) as root:
-        waiting = []
-        for deletion in plan.deletions:
-            try:
-                state = _hide(root, deletion)
-            except (OSError, Unread) as error:
-                into.count(deletion, _why(error))
-                continue
-            if deletion.folder:
-                waiting.append((deletion, state))
-            else:
-                if not plan.keeps_folders:
-                    _remove_empty_folders(root, deletion)
-                into.count(deletion, None)
-        if waiting:
-            time.sleep(plan.wait_s)
-        for deletion, state in waiting:
-            try:
-                failure = _remove(root, deletion, state)
-            except (OSError, Unread) as error:
-                failure = _why(error)
-            into.count(deletion, failure)
-            on_progress(len(into.ids) + len(into.left))
+        if plan.directory not in (None, (root.status.st_dev, root.status.st_ino)):
+            into.left.update((deletion.id, REPLACED) for deletion in plan.deletions)
+        elif plan.rows is not None:
+            for deletion, failure in delete_rows(place.path, plan.rows, plan.deletions):
+                into.count(deletion, failure)
+                on_progress(len(into.ids) + len(into.left))
+        else:
+            _delete_files(root, plan, into, on_progress)
     return into
 
 
-def _hide(root: Folder, deletion: Deletion) -> _State:
-    """Unlinks what comes first; returns the state of the folder after that."""
-    for file in map(name_of, deletion.first):
-        above, _, last = file.rpartition("/")
+def _delete_files(root: Folder, plan: DeletePlan, into: Deleted, on_progress: Callable[[int], None]) -> None:
+    waiting, makes_room = [], True
+    for deletion in plan.deletions:
         try:
-            with _entered(root, above) as folder:
-                if stat.S_ISREG(folder.stat(last).st_mode):
-                    os.unlink(last, dir_fd=folder.fileno())
-        except FileNotFoundError:
+            state = _hide(root, deletion, makes_room=makes_room)
+        except (OSError, Unread) as error:
+            makes_room &= getattr(error, "errno", None) not in _NO_ROOM
+            into.count(deletion, _why(error))
             continue
+        if deletion.folder:
+            waiting.append((deletion, state))
+        else:
+            if not plan.keeps_folders:
+                _remove_empty_folders(root, deletion)
+            into.count(deletion, None)
+    if waiting:
+        time.sleep(plan.wait_s)
+    for deletion, state in waiting:
+        try:
+            failure = _remove(root, deletion, state)
+        except (OSError, Unread) as error:
+            failure = _why(error)
+        into.count(deletion, failure)
+        on_progress(len(into.ids) + len(into.left))
+
+
+def _hide(root: Folder, deletion: Deletion, *, makes_room: bool) -> _State:
+    """Unlinks what comes first; returns the state of the folder after that.
+
+    Args:
+        makes_room: on a full disk the index that is replaced may go before the new one is written.
+
+    Raises:
+        FileNotFoundError: when another has deleted the entry: whoever unlinks the first file has.
+    """
+    is_ours = [_unlink(root, file) for file in map(name_of, deletion.first)]
     if not deletion.folder:
+        if is_ours[:1] == [False]:
+            raise FileNotFoundError
         return ()
     with root.enter(name_of(deletion.folder)) as folder:
         if deletion.state is not None and state_of(folder) != deletion.state:
             raise Unread(Fault.LOCKED, _CHANGED)
         if deletion.rewritten is not None:
-            _rewrite(folder, *deletion.rewritten)
+            try:
+                _rewrite(folder, *deletion.rewritten)
+            except OSError as error:
+                if error.errno not in _NO_ROOM or not makes_room:
+                    raise
+                _rewrite(folder, *deletion.rewritten, is_full=True)
         return state_of(folder)
 
 
-def _rewrite(folder: Folder, file: str, content: bytes) -> None:
-    """Replaces a file at once, with the old one's mode and times: the entry is as old as before."""
+def _unlink(root: Folder, file: str) -> bool:
+    """Unlinks a regular file; returns whether it was there."""
+    above, _, last = file.rpartition("/")
+    try:
+        with _entered(root, above) as folder:
+            if stat.S_ISREG(folder.stat(last).st_mode):
+                os.unlink(last, dir_fd=folder.fileno())
+                return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+def _rewrite(folder: Folder, file: str, content: bytes, *, is_full: bool = False) -> None:
+    """Replaces a file at once, with the old one's mode and times: the entry is as old as before.
+
+    Args:
+        is_full: the old one goes first, which makes room for the new one. Its entry is a miss until that is there.
+    """
     name, where = name_of(file), {"src_dir_fd": folder.fileno(), "dst_dir_fd": folder.fileno()}
-    old, aside = folder.stat(name), f"{DELETED}{uuid.uuid4()}"
+    old, aside, before = folder.stat(name), f"{DELETED}{uuid.uuid4()}", os.fstat(folder.fileno())
+    if is_full:
+        os.unlink(name, dir_fd=folder.fileno())
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder.fileno())
     try:
         with os.fdopen(descriptor, "wb") as new:
@@ -137,6 +175,8 @@ def _rewrite(folder: Folder, file: str, content: bytes) -> None:
         os.rename(aside, name, **where)
     except BaseException:
         os.unlink(aside, dir_fd=folder.fileno())
+        with suppress(OSError):  # else the folder would stay for a while, as what was written lately does
+            os.utime(folder.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))
         raise
 
 
@@ -161,15 +201,17 @@ def _remove(root: Folder, deletion: Deletion, state: _State) -> Failure | None:
 
 
 def _remove_parts(folder: Folder, deletion: Deletion, state: _State) -> Failure | None:
-    """Unlinks each part that is still the file that the state has."""
+    """Unlinks each part that is still the file that the state has; of two that do so, who has the first one did."""
+    is_ours = []
     for name in map(name_of, deletion.parts):
         try:
             if _of(name, folder.stat(name)) not in state:
                 return Failure(_CHANGED)
             os.unlink(name, dir_fd=folder.fileno())
+            is_ours.append(True)
         except FileNotFoundError:
-            continue
-    return None
+            is_ours.append(False)
+    return Failure(_GONE) if is_ours[:1] == [False] else None
 
 
 def state_of(folder: Folder) -> _State:
@@ -202,5 +244,5 @@ def _entered(root: Folder, name: str) -> Folder:
 
 def _why(error: OSError | Unread) -> Failure:
     if isinstance(error, FileNotFoundError):
-        return Failure("it is gone")
+        return Failure(_GONE)
     return Failure(error.detail if isinstance(error, Unread) else id_of(error.strerror or str(error)))

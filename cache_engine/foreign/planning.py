@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from cache_engine.foreign.base import Source, Thinning
 from cache_engine.foreign.choosing import Chosen
@@ -31,6 +33,7 @@ def plan_cleaning(
     for place, entries in by_place.items():
         source = sources[place.kind]
         try:
+            status = os.stat(place.path)
             if offline:
                 plans[place] = plan_offline(entries)
             elif not irs_only:
@@ -41,6 +44,10 @@ def plan_cleaning(
                 plans[place] = Failure(f"whether {source.title} uses an entry without its IRs is not known")
         except OSError as error:  # the directory has vanished
             plans[place] = Failure(error.strerror or str(error))
+            continue
+        planned = plans[place]
+        if isinstance(planned, DeletePlan):
+            plans[place] = replace(planned, directory=(status.st_dev, status.st_ino))
     return plans
 
 

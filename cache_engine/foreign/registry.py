@@ -44,6 +44,8 @@ class Sources:
     def places(self, where: Surroundings) -> Iterator[Place]:
         """The places that there are, each once; also those that the user names and that are not there.
 
+        Those that are not in use here, because a variable names another, have ``replaced_by``.
+
         Raises:
             UsageError: when the user names a kind that there is no source for.
         """

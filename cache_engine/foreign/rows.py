@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
+from cache_engine.errors import Untrusted
 from cache_engine.foreign.folder import Folder, Unread
 from cache_engine.foreign.values import Deletion, Fault, Rows, id_of, name_of
 from cache_engine.model.outcome import Failure
+from cache_engine.store.ownership import check_file, open_way
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,6 +33,9 @@ IN_PROCESS = threading.RLock()
 """Held while this process reads or writes such a database, whichever it is."""
 ROWS_AT_ONCE = 20
 """The rows of one transaction."""
+JOURNALS = ("-journal", "-wal", "-shm")
+"""How the names of the files end that SQLite writes next to a database."""
+BUSY = "a process writes to it, or was killed as it did; cuTile repairs it when it next starts"
 MOST_HELD_S = 0.5
 """A transaction that takes longer is taken back: cuTile waits for five seconds, then deletes its database."""
 _TRIES = 20
@@ -73,8 +78,13 @@ def _opened(place: Path, rows: Rows) -> sqlite3.Connection:
 
     with Folder(place) as folder:
         folder.check_file(rows.file)
-        if os.geteuid() not in (0, folder.stat(rows.file).st_uid):
-            raise Unread(Fault.FORBIDDEN, "its database is another user's")
+        _check_owners(place, folder, rows.file)
+        for left in reversed(range(_TRIES)):
+            if is_quiet(folder, rows.file):
+                break
+            if not left:
+                raise Unread(Fault.LOCKED, BUSY)
+            time.sleep(_PAUSE_S)
     where = quote(str(place / rows.file))
     database = sqlite3.connect(f"file:{where}?mode=rw", uri=True, timeout=0, isolation_level=None)
     try:
@@ -90,6 +100,33 @@ def _opened(place: Path, rows: Rows) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _check_owners(place: Path, folder: Folder, file: str) -> None:
+    """Refuses a database next to which another user can put a journal, or which another user can replace.
+
+    SQLite rolls back a journal that it finds as it opens a database, and deletes the file that the journal names as its
+    super-journal, wherever that is. It opens both by their names, so all folders on the way count too.
+    """
+    try:
+        os.close(open_way(place))
+        check_file(place, os.fstat(folder.fileno()))
+        check_file(place / file, folder.stat(file))
+    except Untrusted as error:
+        why = f"{id_of(str(error))}, so another user could plant a journal by which SQLite deletes files of yours"
+        mend = "clean it as its owner, who alone may write to it (chmod go-w)"
+        raise Unread(Fault.FORBIDDEN, f"{why}; {mend}") from error
+
+
+def is_quiet(folder: Folder, file: str) -> bool:
+    """Whether a database has no journal: no process writes to it, and none was killed as it did."""
+    for ending in JOURNALS:
+        try:
+            if folder.stat(f"{file}{ending}").st_size:
+                return False
+        except FileNotFoundError:
+            continue
+    return True
 
 
 def _tried(act: Callable[[], _T]) -> _T:

@@ -54,13 +54,17 @@ class Fault(StrEnum):
 class Place:
     """A directory, or a file, that a framework caches kernels in.
 
-    ``origin`` says how it was found: ``default``, the name of an environment variable, ``given``, or the framework
-    whose directory it is in.
+    Attributes:
+        origin: how it was found: ``default``, the name of an environment variable, ``given``, or the framework whose
+            directory it is in.
+        replaced_by: the environment variable that has the framework use another directory here; empty if it uses this
+            one, or if the user names this one.
     """
 
     kind: str
     path: Path
     origin: str
+    replaced_by: str = ""
 
     @property
     def path_text(self) -> str:
@@ -197,6 +201,7 @@ class DeletePlan:
         left: the entries that stay, each with the reason.
         rows: where the entries are, if that is in a database; then there is nothing to wait for.
         keeps_folders: whether folders stay that have nothing left: a process may have made one to write into it now.
+        directory: device and inode of the directory that was looked at; nothing is done in another one.
     """
 
     deletions: tuple[Deletion, ...]
@@ -204,6 +209,7 @@ class DeletePlan:
     left: Mapping[str, str] = field(default_factory=dict)
     rows: Rows | None = None
     keeps_folders: bool = False
+    directory: tuple[int, int] | None = None
 
     @property
     def size_bytes(self) -> int:

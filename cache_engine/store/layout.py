@@ -25,15 +25,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from cache_engine.errors import StoreError
 from cache_engine.model.key import CacheKey, is_key
 
 JOURNAL_SNAPSHOT, JOURNAL_OPEN, JOURNAL_FOLDING = "snapshot.json", ".jsonl", ".folding"
 SHARDS = tuple(f"{number:02x}" for number in range(256))
+
+
+Identities = tuple[tuple[int, int] | None, ...]
 
 
 class TicketName(NamedTuple):
@@ -180,6 +185,27 @@ class StoreLayout:
     def single_files(self) -> tuple[Path, ...]:
         """Every file that may be at the top of a store."""
         return (self.marker, self.demand, self.population, self.cleaned, self.mirror, self.mirror_log)
+
+    def identities(self) -> Identities:
+        """Device and inode of the store's directory and of each folder of entries; ``None`` for what is missing."""
+        found: list[tuple[int, int] | None] = []
+        for path in (self.root, self.metadata, self.kernels, self.groups, self.quarantine):
+            try:
+                status = os.stat(path)
+                found.append((status.st_dev, status.st_ino))
+            except FileNotFoundError:
+                found.append(None)
+        return tuple(found)
+
+    def check_identities(self, known: Identities) -> None:
+        """Refuses a directory or folder that is another one now, as where a link took its place.
+
+        Raises:
+            StoreError: then the store is not the one that a plan is for.
+        """
+        for before, now in zip(known, self.identities(), strict=False):
+            if before is not None and before != now:
+                raise StoreError(f"another store took the place of {self.root}; nothing was deleted: look at it again")
 
     @property
     def folders(self) -> tuple[Path, ...]:

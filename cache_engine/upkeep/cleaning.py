@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import time
@@ -57,6 +58,7 @@ _END_S = 5.0
 # pass before any of it is given; and at most.
 _FINISH_S = 1.0
 _LONGEST_FINISH_S = 4.0
+_EVER = math.nextafter(math.inf, 0)
 QUARANTINE_S = 30 * DAY_S
 
 
@@ -110,7 +112,7 @@ def apply(
     """Evicts the entries of a plan, deletes leftovers, then folds the journal.
 
     Skips an entry used or replaced since the plan was made, unless the plan evicts everything. Always skips an entry
-    that is being compiled, and one of another format version that the plan does not evict for that.
+    that is being compiled, one that is gone, and one of another format version that the plan does not evict for that.
 
     Args:
         on_progress: called with the number of victims processed so far.
@@ -120,10 +122,12 @@ def apply(
 
     Raises:
         LockTimeout: when other maintenance is running.
+        StoreError: when another store took the place of the one that the plan is for.
     """
     layout = store.layout
     evicted = foreign = freed = removed = removed_bytes = 0
     with file_lock_to_delete(layout.maintenance_lock, wait_s):
+        layout.check_identities(chosen.store)
         used = last_uses(layout)
         try:
             for number, victim in enumerate(chosen.victims, start=1):
@@ -131,8 +135,8 @@ def apply(
                     break
                 key = CacheKey(victim.key)
                 with suppress(LockTimeout), file_lock_to_delete(layout.key_lock(key), _ENTRY_TIMEOUT_S):
-                    last_used_at = max(_published_at(layout, key), used.get(key, 0.0))
-                    unused = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
+                    last_used_at = max(_published_at(layout, key), used.get(key, 0.0))  # infinity: it is gone
+                    unused = last_used_at <= (_EVER if victim.reason == EVERYTHING else victim.last_used_at)
                     unused &= victim.pinned or not is_pinned(layout, key)  # since the plan was made
                     is_foreign = store.is_foreign(key) or is_unknown_group(layout, key)
                     evicts_foreign = victim.reason == FOREIGN
@@ -345,4 +349,4 @@ def _published_at(layout: StoreLayout, key: CacheKey) -> float:
     for path in (layout.record_path(key), layout.group_path(key)):
         with suppress(FileNotFoundError):
             return os.lstat(path).st_mtime
-    return float("inf")
+    return math.inf

@@ -104,20 +104,22 @@ class Keeping(ABC):
         self, place: Place, plan: DeletePlan, *, by: str | None = None,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Deleted:  # fmt: skip
-        """Deletes from another framework's cache what a plan names, with an event for the audit.
+        """Deletes from another framework's cache what a plan names; see ``foreign.deleting.delete``.
 
-        See ``foreign.deleting.delete``.
+        The audit has an event of what is to be deleted, which a kill leaves, and one of what was.
         """
         from cache_engine.foreign.deleting import Deleted, delete
 
         self.store  # noqa: B018 (raises where there is none: nothing is deleted without an audit)
-        done = Deleted()
+        done, by = Deleted(), by or local_user()
+        where = f"{place.kind}, {printable(str(place.path))}"
+        planned = f"{where}: {counted(len(plan.deletions), 'entry', 'entries')} to delete"
+        self.journal.event(CLEAN_OTHER, detail=planned, by=by)
         try:
             return delete(place, plan, done, on_progress)
         finally:
-            if done.ids:
-                detail = f"{place.kind}, {printable(str(place.path))}: {counted(len(done.ids), 'entry', 'entries')}"
-                self.journal.event(CLEAN_OTHER, stored_bytes=done.size_bytes, detail=detail, by=by or local_user())
+            detail = f"{where}: {counted(len(done.ids), 'entry', 'entries')}"
+            self.journal.event(CLEAN_OTHER, stored_bytes=done.size_bytes, detail=detail, by=by)
 
     def _acted(self, kind: str, detail: str, by: str) -> None:
         """Writes an event of an action on the whole store, for the audit log."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cache_engine.config import Settings
 from cache_engine.policy.value import LRU, Worth, order
+from cache_engine.store.layout import Identities
 
 EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, FOREIGN, EVERYTHING = (
     "expired",
@@ -133,6 +134,7 @@ class EvictionPlan:
     """The entries to evict, in the order of eviction, and the size of the rest.
 
     ``foreign`` of the rest have another format version, as far as that is known, and ``pinned`` of them are pinned.
+    ``store`` says which store it is for, as ``StoreLayout.identities`` does; it is applied to no other.
     """
 
     victims: tuple[Victim, ...]
@@ -140,6 +142,7 @@ class EvictionPlan:
     kept_bytes: int
     foreign: int = 0
     pinned: int = 0
+    store: Identities = ()
 
     def __repr__(self) -> str:
         evicted = f"{len(self.victims)} entries to evict, {self.freed_bytes} bytes"

@@ -182,9 +182,12 @@ def discard(store: DiskStore, journal: Journal, unwanted: Iterable[Item], *, by:
         OSError: when deleting fails; the journal records the items deleted before.
     """
     deleted = deleted_bytes = 0
+    items = list(unwanted)
     with file_lock(store.layout.maintenance_lock, _LOCK_TIMEOUT_S):
+        if items:  # a kill leaves this
+            journal.event(DISCARD, detail=f"{len(items)} items in quarantine to delete", by=by)
         try:
-            for item in unwanted:
+            for item in items:
                 size = _delete(store, item)
                 deleted += size is not None
                 deleted_bytes += size or 0

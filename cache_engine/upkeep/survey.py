@@ -53,6 +53,7 @@ class Survey:
         """
         self._store, self._is_stale = store, is_stale
         self.made_at = time.time() if now is None else now
+        self._identities = store.layout.identities()
         usage = read_journal(store.layout.journal).usage
         self._hits = {(used.key, used.made_at): used.recent_hits(self.made_at) for used in usage}
         self._entries = {entry.key: entry for entry in _survey(store.layout, usage)}
@@ -77,7 +78,7 @@ class Survey:
             chosen = plan(self._entries.values(), limits, self.made_at)
             unread = [victim.key for victim in chosen.victims if victim.key not in self._read]
             if not unread:
-                return chosen
+                return replace(chosen, store=self._identities)
             done = self._learn(unread, limits, done, on_record)
 
     def _learn(self, keys: Iterable[str], limits: Limits, done: int, on_record: Callable[[int], None]) -> int:

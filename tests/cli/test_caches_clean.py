@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
+import shutil
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +21,7 @@ from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.model.outcome import Failure
 from cache_engine.store.journal import read_journal
 from tests.cli.test_caches import Machine
+from tests.foreign.fixtures import unpack
 
 
 @pytest.fixture
@@ -48,10 +54,38 @@ def test_what_is_deleted_is_what_was_listed_and_the_audit_has_it(machine: Machin
     (row,) = listed["entries"]
     assert not (machine.cache / row["id"]).exists()
     assert len(list(machine.cache.iterdir())) == 3
-    with open_cache(tmp_path / "store") as cache:
-        (event,) = [each for each in read_journal(cache.store.layout.journal).recent if each.kind == CLEAN_OTHER]
-    assert (event.stored_bytes, event.detail) == (row["size_bytes"], f"triton, {machine.cache}: 1 entry")
-    assert event.by
+    assert audited(tmp_path / "store") == [
+        (0, f"triton, {machine.cache}: 1 entry to delete"),
+        (row["size_bytes"], f"triton, {machine.cache}: 1 entry"),
+    ]
+
+
+def audited(store: Path) -> list[tuple[int, str]]:
+    """What the audit log has of deletions from these caches, each by a user."""
+    with open_cache(store) as cache:
+        events = [each for each in read_journal(cache.store.layout.journal).recent if each.kind == CLEAN_OTHER]
+    assert all(event.by for event in events)
+    return [(event.stored_bytes, event.detail) for event in sorted(events, key=lambda event: event.at)]
+
+
+def test_what_is_to_be_deleted_is_in_the_audit_before_it_goes(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", lambda _: seen.append(audited(tmp_path / "store")))
+    machine.run("clean", "--all", "--delete")
+    assert seen == [[(0, f"triton, {machine.cache}: 4 entries to delete")]]
+
+
+@pytest.mark.soak
+def test_a_cleaning_that_is_killed_is_in_the_audit(machine: Machine, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cache_engine", "caches", "clean", "--all", "--delete"]
+    with subprocess.Popen(command) as process:
+        while list(machine.cache.glob("*/__grp__*")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()  # it waits three seconds for readers
+    assert audited(tmp_path / "store") == [(0, f"triton, {machine.cache}: 4 entries to delete")]
 
 
 def test_nothing_is_deleted_where_no_audit_can_be_written(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,3 +152,69 @@ def test_only_one_directory_is_cleaned_where_one_is_named(machine: Machine, tmp_
     found = machine.json("clean", "--in", other.path, "--cache", f"triton={other.path}")
     assert (found["entries"], found["findings"]) == ([], [])
     assert len(machine.json("clean", "--in", machine.cache)["entries"]) == 4
+
+
+@pytest.fixture
+def moved(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Another directory of Triton's, which the environment names."""
+    there = Path(shutil.copytree(machine.cache, tmp_path / "scratch"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(there))
+    return there
+
+
+def test_a_directory_that_is_not_in_use_is_cleaned_only_where_it_is_named(machine: Machine, moved: Path) -> None:
+    """With TRITON_CACHE_DIR=/scratch, ``--kind triton --all --delete`` emptied ~/.triton/cache too."""
+    listed = machine.json("clean", "--kind", "triton", "--all")
+    assert {row["path"] for row in listed["entries"]} == {str(moved)}
+    assert [tuple(row.values()) for row in listed["directories"]] == [
+        ("triton", str(moved), 4, listed["size_bytes"], ""),
+        ("triton", str(machine.cache), 0, 0, "TRITON_CACHE_DIR"),
+    ]
+    printed = machine.run("clean", "--kind", "triton", "--all", "--delete").stdout
+    assert f"{machine.cache} is not in use here: TRITON_CACHE_DIR is set" in printed
+    assert (len(list(machine.cache.iterdir())), list(moved.iterdir())) == (4, [])
+    machine.run("clean", "--in", machine.cache, "--delete")
+    assert list(machine.cache.iterdir()) == []
+
+
+def test_a_directory_that_is_not_in_use_is_listed_apart_and_its_entries_only_where_it_is_named(
+    machine: Machine, moved: Path
+) -> None:
+    rows = {row["path"]: row for row in machine.json()["directories"]}
+    assert (rows[str(moved)]["replaced_by"], rows[str(machine.cache)]["replaced_by"]) == ("", "TRITON_CACHE_DIR")
+    assert rows[str(machine.cache)]["entries"] == 4
+    assert "Not in use here" in machine.run().stdout
+    assert {row["path"] for row in machine.json("ls")["entries"]} == {str(moved)}
+    assert machine.json("ls", "--cache", f"triton={machine.cache}")["total"] == 8
+    (entry, *_) = machine.json("ls")["entries"]
+    assert machine.json("show", entry["id"])["path"] == str(moved)
+    assert machine.json("show", entry["id"], "--in", machine.cache)["path"] == str(machine.cache)
+    assert machine.json("diff", moved, machine.cache)["same"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer", "code"),
+    [((), "n", 1), pytest.param((), "y", 0, marks=pytest.mark.soak), (("--yes",), "", 0)],
+)
+def test_a_terminal_is_asked_before_anything_is_deleted(
+    machine: Machine, tmp_path: Path, arguments: tuple[str, ...], answer: str, code: int
+) -> None:
+    """After the plan, with its directory and its sum; ``--yes`` answers."""
+    cache = unpack("cuda_core", tmp_path)
+    count = sum(path.is_file() for path in cache.rglob("*"))
+    main, side = pty.openpty()
+    command = [sys.executable, "-m", "cache_engine", "caches", "clean", "--cache", f"cuda_core={cache}"]
+    command += ["--in", str(cache), "--delete", *arguments]
+    with subprocess.Popen(command, stdin=side, stdout=side, stderr=side) as process:
+        os.close(side)
+        os.write(main, f"{answer}\n".encode())
+        printed = b""
+        with suppress(OSError):  # the other side is closed
+            while more := os.read(main, 10_000):
+                printed += more
+    os.close(main)
+    assert process.returncode == code
+    assert sum(path.is_file() for path in cache.rglob("*")) == (count if code else 0)
+    asked = f"Delete {count} entries, ".encode()
+    assert (asked in printed) == (not arguments)
+    assert f"cuda_core in {cache}: {count} entries, ".encode() in printed.partition(asked)[0]

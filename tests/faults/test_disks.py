@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 
 from cache_engine.engine.cache import open_cache
+from cache_engine.foreign.frameworks.triton import Triton
+from cache_engine.foreign.values import DeletePlan, Entry, Place
 from cache_engine.mirror import queries
 from cache_engine.mirror.sync import Mirror
+from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.outcome import Failure
+from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.plan import Limits
+from tests.foreign.fixtures import unpack
 from tests.helpers import files_of, fill, make_store
 
 PROBLEMS = [GemmProblem(64, 48 + 16 * number, 80, dtype=DType.FP32, arch="sm_90") for number in range(3)]
@@ -108,6 +113,29 @@ def test_kernels_on_a_full_disk_are_listed(mount: Mount, monkeypatch: pytest.Mon
         mirror.sync()
         assert mirror.query(queries.count, queries.KernelFilter()) == 3
     assert not store.layout.mirror.exists()
+
+
+def test_irs_are_deleted_on_a_full_disk_whose_store_is_full_too(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There was no room for the new version of any group file."""
+    disk = mount("-t", "tmpfs", "-o", "size=4m", "tmpfs")
+    place = Place("triton", unpack("triton", disk), "given")
+    for path in place.path.rglob("*"):
+        os.utime(path, (path.stat().st_mtime - 3600,) * 2)
+    monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", lambda _: None)
+    found = [seen for seen in Triton().scan(place, {}) if isinstance(seen, Entry)]
+    with open_cache(disk / "store") as cache:
+        filler = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT)
+        with pytest.raises(OSError, match="No space left on device"):
+            _write_for_ever(filler)
+        os.close(filler)
+        plan = Triton().plan_thinning(place, found)
+        assert isinstance(plan, DeletePlan)
+        done = cache.clean_other(place, plan)
+        audit = [each.detail for each in read_journal(cache.layout.journal).recent if each.kind == CLEAN_OTHER]
+    assert (len(done.ids), done.left) == (len(found), {})
+    assert not [path for path in place.path.rglob("*") if path.suffix in (".ttir", ".ttgir", ".llir")]
+    assert len(list(place.path.glob("*/__grp__*"))) == len(found)
+    assert audit == [f"triton, {place.path}: {len(found)} entries"]  # before that there was no room for it
 
 
 def test_a_pack_on_a_full_disk_fails_in_one_piece(mount: Mount, tmp_path: Path) -> None:

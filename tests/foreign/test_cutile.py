@@ -12,7 +12,6 @@ import pytest
 from cache_engine.foreign import rows
 from cache_engine.foreign.frameworks import cutile
 from cache_engine.foreign.frameworks.cutile import CuTile
-from cache_engine.foreign.registry import surroundings
 from cache_engine.foreign.values import DeletePlan, Entry, Fault, Finding, KeyFactors, Place, Seen
 from tests.foreign.fixtures import unpack
 
@@ -138,12 +137,6 @@ def _some(place: Place) -> list[Seen]:
         if isinstance(each, Finding) or len(found) > 1_000:
             break
     return found
-
-
-def test_where_the_environment_says_off_only_the_default_is_looked_at(tmp_path: Path) -> None:
-    for value in ("off", "0", "None", ""):
-        where = surroundings((), {"HOME": str(tmp_path), "CUDA_TILE_CACHE_DIR": value})
-        assert [place.path for place in CuTile().discover(where)] == [tmp_path / ".cache" / "cutile-python"]
 
 
 def test_this_process_reads_no_database_while_it_deletes_from_one(

@@ -8,7 +8,6 @@ import pytest
 
 from cache_engine.foreign.comparison import differences
 from cache_engine.foreign.frameworks.deepgemm import DeepGemm
-from cache_engine.foreign.registry import load_sources, surroundings
 from cache_engine.foreign.values import Entry, KeyFactors, PartKind, Place, State
 from cache_engine.model.outcome import Failure
 from tests.foreign.fixtures import unpack
@@ -135,13 +134,3 @@ def test_a_hostile_text_takes_no_longer_than_its_length(place: Place, start: byt
     """If each start were read to the end of the text, this would take hours."""
     (_folder(place, NORMAL) / "kernel.cu").write_bytes(start * ((4 << 20) // len(start)))
     assert _entries(place)[NORMAL].config == {"function": "sm90_fp8_gemm_1d2d_impl"}
-
-
-def test_the_variable_moves_it(tmp_path: Path) -> None:
-    (tmp_path / ".deep_gemm").mkdir()
-    (tmp_path / "moved").mkdir()
-    sources = load_sources()
-    for environment, expected in (({}, ".deep_gemm"), ({"DG_JIT_CACHE_DIR": str(tmp_path / "moved")}, "moved")):
-        where = surroundings((), {"HOME": str(tmp_path), **environment})
-        (found,) = [place for place in sources.places(where) if place.kind == "deepgemm"]
-        assert found.path == tmp_path / expected

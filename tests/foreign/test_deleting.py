@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.choosing import CleaningRules, choose
-from cache_engine.foreign.deleting import DELETED, Deleted, delete, plan_offline
+from cache_engine.foreign.choosing import Chosen, CleaningRules, choose
+from cache_engine.foreign.deleting import DELETED, REPLACED, Deleted, delete, plan_offline
 from cache_engine.foreign.frameworks.triton import BUILT_WITHIN_S, READ_WITHIN_S, Triton
+from cache_engine.foreign.planning import plan_cleaning
+from cache_engine.foreign.registry import load_sources
 from cache_engine.foreign.survey import EntryFilter
 from cache_engine.foreign.values import DeletePlan, Entry, Part, PartKind, Place
 from tests.foreign.fixtures import unpack
@@ -177,6 +180,64 @@ def test_a_link_in_place_of_an_entry_is_never_followed(
     done = delete(place, plan, Deleted())
     assert list(done.left) == [first.name]
     assert sorted(secret.iterdir()) == before
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_of_two_that_delete_the_same_at_once_one_reports_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, offline: bool
+) -> None:
+    plans = [plan_offline(_entries(place)) if offline else _plan(place) for _ in range(2)]
+    second = Deleted()
+    turns = iter([lambda: delete(place, plans[1], second)])
+    _while_waiting(monkeypatch, lambda: next(turns, lambda: None)())
+    first = delete(place, plans[0], Deleted())
+    if offline:
+        delete(place, plans[1], second)
+    assert sorted([*first.ids, *second.ids]) == sorted(each.id for each in plans[0].deletions)
+    assert {*first.left.values(), *second.left.values()} == {"it is gone"}
+
+
+def test_of_two_that_delete_the_same_irs_at_once_one_reports_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    _while_waiting(monkeypatch, lambda: None)
+    for group in place.path.glob("*/__grp__*"):  # of no use to any process, so that no index is written
+        children = json.loads(group.read_text())["child_paths"]
+        kept = {name: path for name, path in children.items() if not name.endswith(("ttir", "ttgir", "llir"))}
+        group.write_text(json.dumps({"child_paths": kept}))
+    _age(place.path, 3600)
+    plan, second, unlink = Triton().plan_thinning(place, _entries(place)), Deleted(), os.unlink
+    assert isinstance(plan, DeletePlan)
+
+    def both(name: str, dir_fd: int) -> None:
+        monkeypatch.setattr(os, "unlink", unlink)
+        delete(place, plan, second)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", both)
+    first = delete(place, plan, Deleted())
+    assert (first.ids, len(second.ids)) == ([], 4)
+    assert "it is gone" in first.left.values()
+
+
+def test_an_entry_without_a_file_is_no_trouble(place: Place) -> None:
+    assert delete(place, plan_offline([Entry("empty", "", ())]), Deleted()).ids == ["empty"]
+
+
+@pytest.mark.parametrize("kind", ["triton", "cutile"])
+def test_a_directory_that_took_the_place_of_the_planned_one_is_left(kind: str, tmp_path: Path) -> None:
+    """Between the preview and the confirmation: a link to another directory with the same entries."""
+    sources = load_sources().by_kind
+    place, other = Place(kind, unpack(kind, tmp_path), "given"), unpack(kind, tmp_path / "other")
+    _age(place.path, 3600)
+    found = [Chosen(place, seen, "") for seen in sources[kind].scan(place, {}) if isinstance(seen, Entry)]
+    plan = plan_cleaning(sources, found)[place]
+    assert isinstance(plan, DeletePlan)
+    before = sorted(path.stat().st_mtime_ns for path in other.rglob("*"))
+    place.path.rename(tmp_path / "moved")
+    place.path.symlink_to(other)
+    done = delete(place, plan, Deleted())
+    assert (done.ids, set(done.left.values())) == ([], {REPLACED})
+    assert len(done.left) == len(found)
+    assert sorted(path.stat().st_mtime_ns for path in other.rglob("*")) == before
 
 
 def test_an_entry_that_is_gone_is_said_to_be_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 from cache_engine.foreign.comparison import Comparing
 from cache_engine.foreign.doctor import Ailment, examine_entry
 from cache_engine.foreign.frameworks.flashinfer import FlashInfer
-from cache_engine.foreign.registry import surroundings
 from cache_engine.foreign.values import Entry, KeyFactors, Place, State, Unchanged
 
 COMMAND = """\
@@ -161,8 +160,3 @@ def test_a_library_that_others_may_write_is_a_finding(tmp_path: Path) -> None:
     (entry,) = _scan(tmp_path).values()
     place = Place("flashinfer", tmp_path, "given")
     assert [each.ailment for each in examine_entry(place, entry, None, "")] == [Ailment.UNSAFE]
-
-
-def test_it_is_found_where_its_variable_says(tmp_path: Path) -> None:
-    where = surroundings((), {"HOME": str(tmp_path), "FLASHINFER_WORKSPACE_BASE": "/scratch"})
-    assert [place.path for place in FlashInfer().discover(where)] == [Path("/scratch/.cache/flashinfer")]

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.config import parse_place
 from cache_engine.errors import UsageError
 from cache_engine.foreign import registry
+from cache_engine.foreign.base import Surroundings
 from cache_engine.foreign.frameworks.triton import Triton
 from cache_engine.foreign.registry import load_sources, surroundings
 from cache_engine.foreign.values import Fault
@@ -98,3 +100,67 @@ def test_the_docs_say_of_each_framework_what_is_known_what_not_and_how_it_is_del
                 assert f"\n| {row} | " in sections[source.title], (kind, row)
         else:
             assert f"\n| `{kind}` | " in sections["Others, by size and age"], kind
+
+
+_TEMPORARY = "tmp/torchinductor_me"
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "variable", "below"),
+    [
+        ("triton", ".triton/cache", "TRITON_CACHE_DIR", ""),
+        ("triton", ".triton/cache", "TRITON_HOME", ".triton/cache"),
+        ("cupy", ".cupy/kernel_cache", "CUPY_CACHE_DIR", ""),
+        ("cutile", ".cache/cutile-python", "CUDA_TILE_CACHE_DIR", ""),
+        ("cutile", ".cache/cutile-python", "XDG_CACHE_HOME", "cutile-python"),
+        ("tilelang", ".tilelang/cache", "TILELANG_CACHE_DIR", ""),
+        ("cuda_core", ".cache/cuda-python/program-cache", "XDG_CACHE_HOME", "cuda-python/program-cache"),
+        ("vllm", ".cache/vllm/torch_compile_cache", "VLLM_CACHE_ROOT", "torch_compile_cache"),
+        ("vllm", ".cache/vllm/torch_compile_cache", "XDG_CACHE_HOME", "vllm/torch_compile_cache"),
+        ("flashinfer", ".cache/flashinfer", "FLASHINFER_WORKSPACE_BASE", ".cache/flashinfer"),
+        ("deepgemm", ".deep_gemm", "DG_JIT_CACHE_DIR", ""),
+        ("compute_cache", ".nv/ComputeCache", "CUDA_CACHE_PATH", ""),
+        ("inductor", _TEMPORARY, "TORCHINDUCTOR_CACHE_DIR", ""),
+        # Inductor and vLLM have Triton's cache in theirs, unless the user says where Triton's is; vLLM says it itself.
+        ("triton", f"{_TEMPORARY}/triton/0", "TORCHINDUCTOR_CACHE_DIR", "triton/0"),
+        ("triton", f"{_TEMPORARY}/triton/0", "TRITON_CACHE_DIR", ""),
+        (
+            "triton",
+            ".cache/vllm/torch_compile_cache/key/rank_0_0/triton_cache",
+            "VLLM_CACHE_ROOT",
+            "torch_compile_cache/key/rank_0_0/triton_cache",
+        ),
+    ],
+)
+def test_a_variable_that_is_set_replaces_the_default(
+    tmp_path: Path, kind: str, default: str, variable: str, below: str
+) -> None:
+    """For reading and for deleting: the other directory is in use only where the user names it."""
+    usual, moved = tmp_path / default, tmp_path / "moved" / below
+    for path in (usual, moved):
+        path.mkdir(parents=True, exist_ok=True)
+
+    def places(*given: str, **environment: str) -> dict[Path, str]:
+        where = Surroundings(environment, tmp_path, tmp_path / "tmp", "me", tuple(map(parse_place, given)))
+        return {place.path: place.replaced_by for place in load_sources().places(where) if place.kind == kind}
+
+    assert places()[usual] == ""
+    found = places(**{variable: str(tmp_path / "moved")})
+    assert (found[usual], found[moved]) == (variable, "")
+    found = places(f"{kind}={usual}", **{variable: str(tmp_path / "moved")})
+    assert (found[usual], found[moved]) == ("", "")
+
+
+def test_vllm_itself_says_where_triton_has_its_cache(tmp_path: Path) -> None:
+    inner = tmp_path / ".cache/vllm/torch_compile_cache/key/rank_0_0/triton_cache"
+    inner.mkdir(parents=True)
+    where = Surroundings({"TRITON_CACHE_DIR": str(tmp_path / "mine")}, tmp_path, tmp_path / "tmp", "me")
+    assert [place.replaced_by for place in load_sources().places(where) if place.path == inner] == [""]
+
+
+@pytest.mark.parametrize("value", ["0", "off", " None ", ""])
+def test_cutile_without_a_cache_uses_no_directory(tmp_path: Path, value: str) -> None:
+    (tmp_path / ".cache" / "cutile-python").mkdir(parents=True)
+    where = Surroundings({"CUDA_TILE_CACHE_DIR": value}, tmp_path, tmp_path / "tmp", "me")
+    found = [(place.path, place.replaced_by) for place in load_sources().places(where) if place.kind == "cutile"]
+    assert found == [(tmp_path / ".cache" / "cutile-python", "CUDA_TILE_CACHE_DIR")]

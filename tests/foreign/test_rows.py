@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -156,11 +158,68 @@ def test_where_there_is_no_database_none_is_made(place: Place) -> None:
     assert list(place.path.iterdir()) == []
 
 
-def test_a_database_of_another_user_is_not_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = (place.path / "cache.db").stat().st_uid
-    monkeypatch.setattr("cache_engine.foreign.rows.os.geteuid", lambda: owner + 1)
-    assert set(delete(place, _plan(place), Deleted()).left.values()) == {"its database is another user's"}
-    assert len(_entries(place)) == 4
+def plant_journal(folder: Path, victim: Path) -> None:
+    """A journal that SQLite rolls back as it opens the database, and then deletes the super-journal it names.
+
+    https://sqlite.org/fileformat2.html#the_rollback_journal: a header of one sector, no pages, and the name.
+    """
+    size = int.from_bytes((folder / "cache.db").read_bytes()[16:18], "big")
+    pages = (folder / "cache.db").stat().st_size // size
+    magic, name = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7", os.fsencode(victim)
+    header = magic + struct.pack(">5I", 0, 0, pages, 512, size)
+    ending = struct.pack(">I", 2**30 // size + 1) + name + struct.pack(">2I", len(name), sum(name)) + magic
+    (folder / "cache.db-journal").write_bytes(header.ljust(512, b"\0") + ending)
+
+
+def test_the_planted_journal_has_sqlite_delete_a_file(place: Place, tmp_path: Path) -> None:
+    """Else the two tests that follow could not fail."""
+    (tmp_path / "victim").write_text("mine")
+    plant_journal(place.path, tmp_path / "victim")
+    _change(place, "SELECT count(*) FROM cache")
+    assert not (tmp_path / "victim").exists()
+
+
+def _everyone(place: Place) -> None:
+    place.path.chmod(0o777)
+
+
+def _written_by_everyone(place: Place) -> None:
+    (place.path / "cache.db").chmod(0o666)
+
+
+def _above(place: Place) -> None:
+    place.path.parent.chmod(0o777)
+
+
+def _of_another(place: Place) -> None:
+    os.chown(place.path, 65534, 65534)
+
+
+def _database_of_another(place: Place) -> None:
+    os.chown(place.path / "cache.db", 65534, 65534)
+
+
+def _ours(place: Place) -> None:
+    """The journal alone is why it stays: it may have come with an archive, for example."""
+
+
+@pytest.mark.parametrize("open_to", [_everyone, _written_by_everyone, _above, _of_another, _database_of_another, _ours])
+def test_where_others_may_put_a_journal_nothing_is_deleted(
+    place: Place, tmp_path: Path, open_to: Callable[[Place], None]
+) -> None:
+    """SQLite would delete any file of the user: the super-journal that a journal names. Root is refused too."""
+    if os.geteuid() and open_to in (_of_another, _database_of_another):
+        pytest.skip("only root may give files away")
+    (tmp_path / "victim").write_text("mine")
+    plan = _plan(place)
+    open_to(place)
+    if open_to is _ours:
+        plant_journal(place.path, tmp_path / "victim")
+    done = delete(place, plan, Deleted())
+    assert (done.ids, len(done.left)) == ([], 4)
+    reason = "a process writes to it" if open_to is _ours else "another user could plant a journal"
+    assert all(reason in why for why in done.left.values()), done.left
+    assert (tmp_path / "victim").read_text() == "mine"
 
 
 def test_a_file_that_cutile_did_not_write_is_not_deleted(place: Place) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -238,3 +240,33 @@ def test_an_entry_that_triton_may_not_use_without_irs_is_left_as_it_is(
     assert list(done.left) == [tile.name]
     assert why in done.left[tile.name]
     assert {path: path.read_bytes() for path in tile.iterdir()} == before
+
+
+def test_a_disk_that_refuses_the_group_file_leaves_the_entry_as_old_as_it_was(place: Place) -> None:
+    """Else nothing could be deleted for ten minutes, as what was written lately may be in the making."""
+    plan, limit = _plan(place), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        done = delete(place, plan, Deleted())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert (done.ids, set(done.left.values())) == ([], {"File too large"})
+    whole = Triton().plan_delete(place, _entries(place))
+    assert isinstance(whole, DeletePlan)
+    assert (len(whole.deletions), whole.left) == (4, {})
+
+
+def test_where_even_the_old_group_file_makes_no_room_the_others_are_left(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a snapshot of the file system holds it: the first entry is a miss then, and no other."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("cache_engine.foreign.deleting.os.fchmod", full)
+    done = delete(place, _plan(place), Deleted())
+    assert (done.ids, set(done.left.values())) == ([], {"full"})
+    assert len(list(place.path.glob("*/__grp__*"))) == 3
+    assert len(_irs(place.path)) == 12
+    assert not list(place.path.glob(f"*/{DELETED}*"))

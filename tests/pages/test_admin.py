@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -307,7 +308,7 @@ def test_quarantined_items_are_examined_restored_and_deleted(open_page: Open, co
     _press(app, "Delete 2 items permanently")
     assert sound(app).success[0].value.startswith("Deleted 2 items")
     assert "Quarantine is empty" in _said(app)
-    assert [len(_acts(compiled_store, kind)) for kind in (RESTORE, DISCARD)] == [1, 1]
+    assert [len(_acts(compiled_store, kind)) for kind in (RESTORE, DISCARD)] == [1, 2]
 
 
 def test_a_changed_quarantine_needs_a_new_confirmation(open_page: Open, compiled_store: Path) -> None:
@@ -323,6 +324,22 @@ def test_a_changed_quarantine_needs_a_new_confirmation(open_page: Open, compiled
     _press(app, "Delete 1 item permanently")
     assert _button(sound(app), "Delete 1 item permanently").disabled
     assert len(list(store.layout.quarantine.iterdir())) == 2
+
+
+def test_another_store_in_place_of_the_one_that_was_shown_needs_a_new_confirmation(
+    open_page: Open, compiled_store: Path, tmp_path: Path
+) -> None:
+    """A copy has the same items under the same names."""
+    store = make_store(compiled_store)
+    store.quarantine(min(store.keys()))
+    app = sound(open_page(compiled_store, "admin", tab="Quarantine"))
+    app.text_input(key="confirm-delete").set_value("1").run()
+    other = shutil.copytree(compiled_store, tmp_path / "other")
+    compiled_store.rename(tmp_path / "moved")
+    compiled_store.symlink_to(other)
+    _press(app, "Delete 1 item permanently")
+    assert _button(sound(app), "Delete 1 item permanently").disabled
+    assert len(list((other / "quarantine").iterdir())) == 2
 
 
 # ---- Mirror, settings, audit ----

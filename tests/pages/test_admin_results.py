@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,18 @@ def test_what_pruning_deletes_is_shown_first(open_page: Open, tmp_path: Path) ->
     (event,) = acts(tmp_path)
     assert (event.kind, event.detail) == (PRUNE, "2 results of SG2262")
     assert event.by.endswith("(dashboard)")
+
+
+def test_results_of_another_store_in_place_of_the_one_that_was_shown_stay(open_page: Open, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    fill(root, 100, 1, 2)
+    app = sound(open_page(root, "admin", tab="Results"))
+    button = _button(app, "Delete 2 results")
+    shutil.copytree(root, tmp_path / "other")
+    root.rename(tmp_path / "moved")
+    root.symlink_to(tmp_path / "other")
+    button.click().run()
+    assert stored(tmp_path / "other") == [1, 2]
 
 
 def test_results_are_imported_and_refusals_said(open_page: Open, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from streamlit.testing.v1.element_tree import Button
 from app import context
 from app.caches import looking
 from cache_engine.foreign.frameworks import triton
+from cache_engine.foreign.values import Place
+from cache_engine.mirror import foreign
 from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.admission import Request
@@ -44,9 +46,9 @@ class Machine:
         """The folders of Triton's cache."""
         return {path.name for path in self.places["triton"].iterdir()}
 
-    def open(self, **parameters: str) -> AppTest:
-        """The page's part Cleaning."""
-        app = self._open(self.store, "caches", part="Cleaning", **parameters)
+    def open(self, part: str = "Cleaning", **parameters: str) -> AppTest:
+        """A part of the page."""
+        app = self._open(self.store, "caches", part=part, **parameters)
         looking.scanner().look(60)
         return sound(app.run())
 
@@ -95,9 +97,11 @@ def test_what_is_previewed_is_deleted_and_the_audit_says_by_whom(machine: Machin
     assert len(machine.keys()) == 1
     context.cache().journal.flush()
     journal = read_journal(context.cache().layout.journal)
-    (event,) = [each for each in journal.recent if each.kind == CLEAN_OTHER]
-    assert event.detail == f"triton, {machine.places['triton']}: 3 entries"
-    assert event.by
+    events = [each for each in journal.recent if each.kind == CLEAN_OTHER]
+    assert {event.detail for event in events} == {
+        f"triton, {machine.places['triton']}: 3 entries{rest}" for rest in (" to delete", "")
+    }
+    assert all(event.by for event in events)
 
 
 def test_what_has_changed_since_the_preview_stays_and_is_said(machine: Machine) -> None:
@@ -141,6 +145,23 @@ def test_only_the_irs_go_and_the_kernels_stay(machine: Machine) -> None:
     assert len(machine.keys()) == 4
     assert not list(machine.places["triton"].rglob("*.llir"))
     assert len(list(machine.places["triton"].rglob("*.cubin"))) == 4
+
+
+def test_a_directory_that_is_not_in_use_is_listed_apart_and_never_cleaned(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where another process has read it into the index."""
+    unused = Path(shutil.copytree(machine.places["cutile"], tmp_path / "home" / ".cache" / "cutile-python"))
+    monkeypatch.setenv("CUDA_TILE_CACHE_DIR", str(machine.places["cutile"]))
+    monkeypatch.delenv("GEMM_CACHE_CACHES")
+    app = machine.open(part="Overview")
+    assert _table(app, "Directory", "Another is named by") == [(str(unused), "CUDA_TILE_CACHE_DIR")]
+    assert [row[0] for row in _table(app, "Directory", "Found by")] == [str(machine.places["cutile"])]
+    place = Place("cutile", unused, "given")
+    foreign.scan(context.cache().mirror, looking.sources(), [place], others_stay=True)
+    app = sound(_button(machine.preview(rule="All that match"), "Preview").click().run())
+    assert {row[0] for row in _table(app, "Directory", "Frees")} == {str(machine.places["cutile"])}
+    assert _button(app, "Delete 4 entries")
 
 
 def test_a_preview_by_other_rules_is_not_confirmed(machine: Machine) -> None:

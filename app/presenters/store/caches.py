@@ -12,7 +12,7 @@ import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Column, Line, Row, Tile, moment, total, when
-from cache_engine.cli.documents.caches import CacheDeletion
+from cache_engine.cli.documents.caches import CacheCleaned, CacheDeletion
 from cache_engine.foreign.choosing import CleaningRules
 from cache_engine.foreign.comparison import Difference, Miss
 from cache_engine.foreign.doctor import Ailment, Diagnosis
@@ -271,6 +271,33 @@ def deletion_table(deletions: Iterable[CacheDeletion], titles: Titles) -> list[R
             "Directory": id_of(each.path),
         }
         for each in deletions
+    ]
+
+
+def cleaned_table(directories: Iterable[CacheCleaned], titles: Titles) -> list[Row]:
+    """What is to be deleted from each directory."""
+    return [
+        {
+            "Framework": titles.get(each.kind, each.kind),
+            "Directory": id_of(each.path),
+            "Entries": each.entries,
+            "Frees": each.size_bytes,
+        }
+        for each in directories
+        if each.entries
+    ]
+
+
+def not_in_use_table(places: Iterable[Place], titles: Titles) -> list[Row]:
+    """The directories that are not in use here, each with the variable that names another."""
+    return [
+        {
+            "Framework": titles.get(place.kind, place.kind),
+            "Directory": place.path_text,
+            "Another is named by": place.replaced_by,
+        }
+        for place in places
+        if place.replaced_by
     ]
 
 

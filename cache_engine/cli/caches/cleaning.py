@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from cache_engine.cli.caches.places import cache_option, known_places, places_in, print_findings, scanned
-from cache_engine.cli.support import Verb, emit, json_option, open_cache
+from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
 from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import UsageError
@@ -51,10 +53,11 @@ OFFLINE = (
 @click.option("--days", type=click.FloatRange(0), help="Those unused for this many days.")
 @click.option("--version", "versions", multiple=True, help="Those that this version made (repeatable).")
 @click.option("--max-bytes", metavar="SIZE", help="Down to this size in all, the longest unused first.")
-@click.option("--all", "everything", is_flag=True, help="All entries of all these caches.")
+@click.option("--all", "everything", is_flag=True, help="All entries of the caches that are in use here.")
 @click.option("--irs-only", is_flag=True, help="Only their intermediate representations: the kernels stay cached.")
 @click.option("--offline", is_flag=True, help="No process uses these caches: delete also where no safe way is known.")
 @click.option("--delete", is_flag=True, help="Delete them. Without it, they are only listed.")
+@click.option("--yes", is_flag=True, help="Do not ask before deleting. Only a terminal is asked.")
 @json_option
 @click.pass_obj
 def clean_verb(
@@ -72,12 +75,14 @@ def clean_verb(
     irs_only: bool,
     offline: bool,
     delete: bool,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Delete entries of other frameworks' caches.
 
     TEXT: words that name, id, target, version or config must contain. Lists what would be deleted; --delete deletes
-    it, in a way in which no process that uses the cache fails. The store's audit log has every deletion.
+    it, in a way in which no process that uses the cache fails. The store's audit log has every deletion. Where an
+    environment variable names another directory, a framework's usual one is cleaned only with --in.
     """
     from cache_engine.cli.documents import caches as documents
     from cache_engine.foreign.choosing import CleaningRules, choose
@@ -91,23 +96,34 @@ def clean_verb(
     rules = CleaningRules(EntryFilter(" ".join(text), kinds, archs, states), days, versions, size)
     if rules.is_everything and folder is None and not everything:
         raise UsageError("this would delete all entries of all caches; give a rule, such as --days 30, or --all")
-    sources, places = known_places(settings)
-    seen = list(scanned(settings, sources, places_in(places, folder)))
+    sources, known = known_places(settings)
+    places = places_in(known, folder)
+    listed = known if folder is None else places
+    seen = list(scanned(settings, sources, places))
     found = [(place, each) for place, each in seen if isinstance(each, Entry)]
     chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
     plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline)
-    done = _deleted(settings, plans) if delete else {}
-    document = documents.cleaning(
-        chosen, plans, done, [documents.finding(place, each) for place, each in seen if isinstance(each, Finding)]
-    )
+    findings = [documents.finding(place, each) for place, each in seen if isinstance(each, Finding)]
+    document = documents.cleaning(chosen, plans, {}, findings, listed)
     if offline and not as_json:
         click.echo(f"Warning: {OFFLINE}.", err=True)
-    emit(
-        document,
-        as_json,
-        lambda: _print_cleaning(document, deletes=delete, irs_only=irs_only),
-        failed=delete and document.left,
-    )
+    if delete:
+        if document.entries and not yes and sys.stdin.isatty():
+            _ask(document, as_json, irs_only=irs_only)
+        document = documents.cleaning(chosen, plans, _deleted(settings, plans), findings, listed)
+    show = partial(_print_cleaning, document, deletes=delete, irs_only=irs_only)
+    emit(document, as_json, show, failed=delete and document.left)
+
+
+def _ask(d: documents.CachesCleaning, as_json: bool, *, irs_only: bool) -> None:
+    """Shows the plan and asks whether to do it; ends the command where the answer is no."""
+    if not as_json:
+        _print_cleaning(d, deletes=False, irs_only=irs_only)
+    what = f"{counted(len(d.entries), 'entry', 'entries')}, {human_bytes(d.size_bytes)}"
+    where = counted(sum(1 for row in d.directories if row.entries), "directory", "directories")
+    if not click.confirm(f"Delete {what}, from {where}?", err=True):
+        click.echo("Nothing was deleted.", err=True)
+        click.get_current_context().exit(FAILED)
 
 
 def _deleted(settings: Settings, plans: Plans) -> dict[Place, Deleted]:
@@ -127,22 +143,35 @@ def _deleted(settings: Settings, plans: Plans) -> dict[Place, Deleted]:
 def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool, irs_only: bool) -> None:
     if d.entries and not deletes:
         print_table(
-            {"framework": LEFT, "id": LEFT, "name": LEFT, "target": LEFT, "size": RIGHT, "why": LEFT},
+            {
+                "framework": LEFT, "id": LEFT, "name": LEFT, "target": LEFT, "size": RIGHT, "why": LEFT,
+                "directory": LEFT,
+            },
             [
-                (row.kind, row.id[:12], row.name or "–", row.arch or "–", human_bytes(row.size_bytes), row.reason)
+                (
+                    row.kind, row.id[:12], row.name or "–", row.arch or "–", human_bytes(row.size_bytes), row.reason,
+                    row.path,
+                )
                 for row in d.entries[:_MOST_SHOWN]
             ],
-            dispensable=("target",),
-        )
+            dispensable=("target", "why", "name"),
+        )  # fmt: skip
         if len(d.entries) > _MOST_SHOWN:
             print(f"… and {len(d.entries) - _MOST_SHOWN:,} more; --json has all")
     count, freed = counted(len(d.entries), "entry", "entries"), human_bytes(d.size_bytes)
     count = f"IRs of {count}" if irs_only else count
     how = "deleted" if deletes else "to delete"
+    for row in filter(lambda row: row.entries, d.directories):
+        sums = f"{counted(row.entries, 'entry', 'entries')}, {human_bytes(row.size_bytes)}"
+        print(printable(f"{row.kind} in {row.path}: {sums}"))
     print(f"{count} {how}, {freed}.{'' if deletes or not d.entries else ' --delete does it.'}")
     reasons = Counter((left.kind, left.path, left.reason) for left in d.left)
     for (kind, path, reason), number in reasons.most_common(_MOST_SHOWN):
         print(printable(f"{counted(number, 'entry', 'entries')} of {kind} in {path} not deleted: {reason}."))
     if any(left.no_safe_way for left in d.left) and not irs_only:
         print(f"With --offline they can be deleted. {OFFLINE}.")
+    for row in d.directories:
+        if row.replaced_by and not row.entries:
+            why = f"{row.replaced_by} is set, and {row.kind} uses another directory"
+            print(printable(f"{row.path} is not in use here: {why}. --in {row.path} cleans it."))
     print_findings(d.findings)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.caches.places import cache_option, known_places, scanned
+from cache_engine.cli.caches.places import cache_option, known_places, places_in, scanned
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.config import Settings
 from cache_engine.units import counted, printable
@@ -37,7 +37,8 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
     from cache_engine.device.probe import local_arch
     from cache_engine.foreign.doctor import code_runs_on, examine, read_mounts
 
-    sources, places = known_places(settings)
+    sources, known = known_places(settings)
+    places = places_in(known, None)
     arch = local_arch()
     found = [
         each

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cache_engine.cli.caches.places import age, cache_option, known_places, print_findings, scanned
+from cache_engine.cli.caches.places import age, cache_option, known_places, places_in, print_findings, scanned
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.config import Settings
@@ -78,7 +78,7 @@ def ls_verb(
 
     def matching() -> Iterator[tuple[Place, Entry]]:
         nonlocal total
-        for place, seen in scanned(settings, sources, places):
+        for place, seen in scanned(settings, sources, places_in(places, None)):
             if isinstance(seen, Finding):
                 findings.append(documents.finding(place, seen))
             elif isinstance(seen, Entry) and wanted.takes(place, seen):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
 
 from cache_engine import logs
-from cache_engine.cli.caches.places import age, cache_option, known_places, print_findings, scanned
+from cache_engine.cli.caches.places import age, cache_option, known_places, places_in, print_findings, scanned
 from cache_engine.cli.support import emit, json_option
 from cache_engine.cli.support.given import settings_of
 from cache_engine.cli.support.verb import LazyVerbs, VerbGroup
@@ -49,7 +50,10 @@ def caches_verb(ctx: click.Context, /, as_json: bool) -> None:
     from cache_engine.foreign.survey import sums
 
     sources, places = known_places(settings)
-    found = sums(places, scanned(settings, sources, places))
+    unused = [place for place in places if place.replaced_by]
+    # What is not in use is read apart: the index has no entries of it.
+    seen = chain(scanned(settings, sources, places_in(places, None)), scanned(settings, sources, unused, afresh=True))
+    found = sums(places, seen)
     document = documents.CachesOverview(
         directories=[documents.directory(sources.by_kind[place.kind], place, each) for place, each in found.items()],
         findings=[
@@ -64,23 +68,31 @@ def _print_overview(d: documents.CachesOverview) -> None:
     if not d.directories:
         print("No cache of another framework is here. Name one with --cache KIND=DIR, such as triton=/scratch/triton.")
     now = time.time()
-    if d.directories:
+    used = [row for row in d.directories if not row.replaced_by]
+    for rows in (used, [row for row in d.directories if row.replaced_by]):
+        if rows and rows[0].replaced_by:
+            print("\nNot in use here, because a variable names another directory; caches clean --in DIR cleans one:")
+        if not rows:
+            continue
         print_table(
             {
                 "framework": LEFT, "entries": RIGHT, "size": RIGHT, "partial": RIGHT, "targets": LEFT,
                 "versions": LEFT, "newest": LEFT, "directory": LEFT,
+                **({"variable": LEFT} if rows[0].replaced_by else {}),
             },
             [
                 (
                     row.title, f"{row.entries:,}", human_bytes(row.size_bytes), row.partial or "–",
                     _counted(row.targets), _counted(row.versions), age(row.newest, now), row.path,
+                    *filter(None, [row.replaced_by]),
                 )
-                for row in d.directories
+                for row in rows
             ],
             dispensable=("partial", "versions", "targets"),
         )  # fmt: skip
+    if used:
         parts: dict[str, int] = {}
-        for row in d.directories:
+        for row in used:
             for name, size in row.part_bytes.items():
                 parts[name] = parts.get(name, 0) + size
         by_size = sorted(parts.items(), key=lambda item: -item[1])[:8]

@@ -42,7 +42,7 @@ def cache_option(verb: _F) -> _F:
 
 
 def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
-    """The sources, and the places that there are and that the user names."""
+    """The sources, and the places that there are and that the user names, also those that are not in use here."""
     from cache_engine.foreign.registry import load_sources, surroundings
 
     sources = load_sources()
@@ -51,9 +51,13 @@ def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
 
 
 def places_in(places: list[Place], folder: Path | None) -> list[Place]:
-    """Those in one directory, or all where none is named; raises ``UsageError`` where it is none of them."""
+    """Those in one directory, or all that are in use where none is named.
+
+    Raises:
+        UsageError: when it is none of them.
+    """
     if folder is None:
-        return places
+        return [place for place in places if not place.replaced_by]
     found = [place for place in places if place.path.absolute() == folder.absolute()]
     if not found:
         raise UsageError(f"{folder} is not a directory that is looked at; add --cache KIND={folder}")

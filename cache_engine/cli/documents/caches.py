@@ -33,12 +33,16 @@ class CacheFinding(msgspec.Struct, kw_only=True):
 
 
 class CacheDirectory(msgspec.Struct, kw_only=True):
-    """A directory of one framework; see ``foreign.survey.Sums``. Times are seconds since 1970, UTC."""
+    """A directory of one framework; see ``foreign.survey.Sums``. Times are seconds since 1970, UTC.
+
+    ``replaced_by`` is the variable that has the framework use another directory here; empty if this one is in use.
+    """
 
     kind: str
     title: str
     path: str
     origin: str
+    replaced_by: str
     entries: int
     size_bytes: int
     partial: int
@@ -205,11 +209,25 @@ class CacheLeft(msgspec.Struct, kw_only=True):
     no_safe_way: bool
 
 
+class CacheCleaned(msgspec.Struct, kw_only=True):
+    """What is deleted from one directory, or would be; ``replaced_by`` is as of ``CacheDirectory``."""
+
+    kind: str
+    path: str
+    entries: int
+    size_bytes: int
+    replaced_by: str
+
+
 class CachesCleaning(msgspec.Struct, kw_only=True):
-    """What ``caches clean`` prints: what it deleted, or would delete, and what of the chosen entries stays."""
+    """What ``caches clean`` prints: what it deleted, or would delete, and what of the chosen entries stays.
+
+    ``directories`` are those that were looked at, and those that are not in use here.
+    """
 
     entries: list[CacheDeletion]
     size_bytes: int
+    directories: list[CacheCleaned]
     left: list[CacheLeft]
     findings: list[CacheFinding]
 
@@ -219,8 +237,9 @@ def cleaning(
     plans: Mapping[Place, DeletePlan | Failure],
     done: Mapping[Place, Deleted],
     findings: list[CacheFinding],
+    places: Iterable[Place] = (),
 ) -> CachesCleaning:
-    """What came of the plans; where nothing was done yet, what would."""
+    """What came of the plans; where nothing was done yet, what would. ``places``: those of ``directories``."""
     going: dict[Place, Mapping[str, int]] = {}
     staying: dict[Place, Mapping[str, str]] = {}
     for place, plan in plans.items():
@@ -235,30 +254,30 @@ def cleaning(
         place, entry, plan = each.place, each.entry, plans[each.place]
         if entry.id in going.get(place, {}):
             row = CacheDeletion(
-                kind=place.kind, path=str(place.path), id=entry.id, name=entry.name, arch=entry.arch,
+                **_at(place), id=entry.id, name=entry.name, arch=entry.arch,
                 size_bytes=going[place][entry.id], reason=each.reason,
             )  # fmt: skip
             entries.append(row)
         else:
             reason = plan.reason if isinstance(plan, Failure) else staying[place].get(entry.id, "it was not reached")
-            left.append(
-                CacheLeft(
-                    kind=place.kind, path=str(place.path), id=entry.id, reason=reason,
-                    no_safe_way=isinstance(plan, Failure),
-                )
-            )  # fmt: skip
-    return CachesCleaning(
-        entries=entries, size_bytes=sum(row.size_bytes for row in entries), left=left, findings=findings
-    )
+            left.append(CacheLeft(**_at(place), id=entry.id, reason=reason, no_safe_way=isinstance(plan, Failure)))
+    size = sum(row.size_bytes for row in entries)
+    directories = [_cleaned(place, entries) for place in places]
+    return CachesCleaning(entries=entries, size_bytes=size, directories=directories, left=left, findings=findings)
+
+
+def _cleaned(place: Place, entries: Iterable[CacheDeletion]) -> CacheCleaned:
+    sizes = [row.size_bytes for row in entries if (row.kind, row.path) == (place.kind, str(place.path))]
+    return CacheCleaned(**_at(place), entries=len(sizes), size_bytes=sum(sizes), replaced_by=place.replaced_by)
 
 
 def directory(source: Source, place: Place, sums: Sums) -> CacheDirectory:
     """The row of a directory."""
     return CacheDirectory(
-        kind=place.kind,
+        **_at(place),
         title=source.title,
-        path=str(place.path),
         origin=place.origin,
+        replaced_by=place.replaced_by,
         entries=sums.entries,
         size_bytes=sums.size_bytes,
         partial=sums.partial,
@@ -275,13 +294,12 @@ def directory(source: Source, place: Place, sums: Sums) -> CacheDirectory:
 
 def finding(place: Place | None, found: Finding) -> CacheFinding:
     """The row of a finding; of no place for that of a plug-in."""
-    return CacheFinding(
-        kind=place.kind if place else "",
-        path=str(place.path) if place else "",
-        id=found.id,
-        fault=found.fault,
-        detail=found.detail,
-    )
+    where = _at(place) if place else {"kind": "", "path": ""}
+    return CacheFinding(**where, id=found.id, fault=found.fault, detail=found.detail)
+
+
+def _at(place: Place) -> dict[str, str]:
+    return {"kind": place.kind, "path": str(place.path)}
 
 
 def entry(place: Place, found: Entry) -> CacheEntry:
@@ -310,8 +328,7 @@ def _fields(place: Place, found: Entry) -> dict[str, Any]:
     names = set(CacheEntry.__struct_fields__) - {"kind", "path", "config", "size_bytes"}
     return {
         **{name: getattr(found, name) for name in names},
-        "kind": place.kind,
-        "path": str(place.path),
+        **_at(place),
         "config": dict(found.config),
         "size_bytes": found.size_bytes,
     }
@@ -345,14 +362,7 @@ def examined(plug_ins: Iterable[Finding], found: Iterable[Diagnosis], gpu: str |
                 for each in plug_ins
             ),
             *(
-                CacheDiagnosis(
-                    kind=each.place.kind,
-                    path=str(each.place.path),
-                    id=each.id,
-                    ailment=each.ailment,
-                    detail=each.detail,
-                    cure=each.cure,
-                )
+                CacheDiagnosis(**_at(each.place), id=each.id, ailment=each.ailment, detail=each.detail, cure=each.cure)
                 for each in found
             ),
         ],
@@ -360,25 +370,22 @@ def examined(plug_ins: Iterable[Finding], found: Iterable[Diagnosis], gpu: str |
     )
 
 
+_KNOWN = (
+    "version", "compiler", "arch", "registers", "shared_bytes", "stack_bytes", "spill_bytes", "code_bytes",
+    "size_bytes", "compile_ms",
+)  # fmt: skip
+
+
 def adapted_shown(
     group: Group, known: Entry, usage: EntryUsage | None, stored_bytes: int, *, is_pinned: bool
 ) -> AdaptedShown:
     """The document of an adapted kernel, from its files, what is known of them, and how it was used."""
     return AdaptedShown(
+        **{name: getattr(known, name) for name in _KNOWN},
         key=group.key,
         framework=group.framework,
         name=known.name or "",
-        version=known.version,
-        compiler=known.compiler,
-        arch=known.arch,
-        registers=known.registers,
-        shared_bytes=known.shared_bytes,
-        stack_bytes=known.stack_bytes,
-        spill_bytes=known.spill_bytes,
-        code_bytes=known.code_bytes,
-        size_bytes=known.size_bytes,
         stored_bytes=stored_bytes,
-        compile_ms=known.compile_ms,
         stages_ms=group.stages_ms,
         created_at=group.made_at,
         config=config_text(known),

@@ -299,10 +299,10 @@ def _print_cleaning(d: store.Cleaning) -> None:
         price = f", {human_ms(d.victim_compile_s * 1e3)} of compiling" if d.victim_compile_s else ""
         print(f"Would evict {_entries(len(d.victims))}, {human_bytes(d.victim_bytes)}{price}; would keep {kept}{left}.")
     else:
-        in_use = d.cleaned.skipped - d.cleaned.foreign  # or used, or replaced, since they were chosen
+        in_use = d.cleaned.skipped - d.cleaned.foreign  # or used, replaced or deleted since they were chosen
         print(
             f"Evicted {_entries(d.cleaned.evicted)}, {human_bytes(d.cleaned.freed_bytes)}"
-            + (f"; {in_use} skipped (in use)" if in_use else "")
+            + (f"; {in_use} skipped (in use or gone)" if in_use else "")
             + f"; kept {kept}"
             + (f"; deleted {counted(d.cleaned.leftovers, 'leftover file')}" if d.cleaned.leftovers else "")
             + "."

@@ -50,9 +50,8 @@ class CudaCore:
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """The default; other directories are the program's own choice."""
-        yield from where.named(self.kind)
-        home, origin = where.user_caches()
-        yield Place(self.kind, home / "cuda-python" / "program-cache", origin)
+        below = "cuda-python/program-cache"
+        return where.places(self.kind, f".cache/{below}", XDG_CACHE_HOME=below)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""

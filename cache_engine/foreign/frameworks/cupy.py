@@ -51,10 +51,8 @@ class CuPy:
     }
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """Where ``CUPY_CACHE_DIR`` says, and the default."""
-        yield from where.named(self.kind)
-        yield from where.of_variable(self.kind, "CUPY_CACHE_DIR")
-        yield Place(self.kind, where.home / ".cupy" / "kernel_cache", "default")
+        """Where ``CUPY_CACHE_DIR`` says, else the default."""
+        return where.places(self.kind, ".cupy/kernel_cache", CUPY_CACHE_DIR="")
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""

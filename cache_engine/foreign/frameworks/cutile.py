@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ from cache_engine.foreign.base import Surroundings
 from cache_engine.foreign.facts import entry_of, image_facts, json_object, text_in
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file
-from cache_engine.foreign.rows import IN_PROCESS
+from cache_engine.foreign.rows import BUSY, IN_PROCESS, JOURNALS, is_quiet
 from cache_engine.foreign.values import (
     MOST_NAME,
     DeletePlan,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 _FILE = "cache.db"
-_JOURNALS = ("cache.db-journal", "cache.db-wal", "cache.db-shm")
+_VARIABLE, _OFF = "CUDA_TILE_CACHE_DIR", ("", "0", "off", "none")
 _RELEASE = re.compile(r"(\w{1,100}):.*?release [^\n]{0,100}?V(\d[\d.]{0,30})", re.DOTALL)
 _TRIES, _PAUSE_S = 5, 0.02
 _MOST_STEPS = 20_000  # of a thousand instructions of SQLite: a hostile schema cannot keep us
@@ -61,13 +61,13 @@ class CuTile:
     }
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """Where ``CUDA_TILE_CACHE_DIR`` says, and the default."""
-        yield from where.named(self.kind)
-        named = where.environment.get("CUDA_TILE_CACHE_DIR", "").strip()
-        if named and named.lower() not in ("0", "off", "none"):
-            yield Place(self.kind, Path(named), "CUDA_TILE_CACHE_DIR")
-        home, origin = where.user_caches()
-        yield Place(self.kind, home / "cutile-python", origin)
+        """Where ``CUDA_TILE_CACHE_DIR`` says, else the default; with caching off no directory is in use."""
+        below = "cutile-python"
+        places = where.places(self.kind, f".cache/{below}", CUDA_TILE_CACHE_DIR="", XDG_CACHE_HOME=below)
+        if where.environment.get(_VARIABLE, below).strip().lower() not in _OFF:
+            return places
+        found = (place for place in places if place.origin != _VARIABLE)
+        return (place if place.origin == "given" else replace(place, replaced_by=_VARIABLE) for place in found)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""
@@ -84,7 +84,7 @@ class CuTile:
             except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
                 yield Finding(Fault.DAMAGED, _FILE, f"{error}; cuTile makes it again, and loses what is in it")
             for item in folder:
-                if item.name != _FILE and item.name not in _JOURNALS:
+                if item.name != _FILE and item.name not in {f"{_FILE}{ending}" for ending in JOURNALS}:
                     try:
                         yield stray_file(folder, item.name)
                     except FileNotFoundError:
@@ -128,7 +128,7 @@ def _opened(folder: Folder, place: Place) -> sqlite3.Connection:
 
     for _ in range(_TRIES):
         before = folder.stat(_FILE)
-        if _is_quiet(folder):
+        if is_quiet(folder, _FILE):
             if before.st_size <= MOST_BINARY_BYTES:
                 data = folder.read(_FILE, MOST_BINARY_BYTES)
                 if not data:
@@ -139,21 +139,11 @@ def _opened(folder: Folder, place: Place) -> sqlite3.Connection:
                 folder.check_file(_FILE)
                 where = quote(str(place.path / _FILE))
                 database = sqlite3.connect(f"file:{where}?mode=ro&immutable=1", uri=True)
-            if stamp_of(folder.stat(_FILE)) == stamp_of(before) and _is_quiet(folder):
+            if stamp_of(folder.stat(_FILE)) == stamp_of(before) and is_quiet(folder, _FILE):
                 return _guarded(database)
             database.close()
         time.sleep(_PAUSE_S)
-    raise Unread(Fault.LOCKED, "a process writes to it, or was killed as it did; cuTile repairs it when it next starts")
-
-
-def _is_quiet(folder: Folder) -> bool:
-    for name in _JOURNALS:
-        try:
-            if folder.stat(name).st_size:
-                return False
-        except FileNotFoundError:
-            continue
-    return True
+    raise Unread(Fault.LOCKED, BUSY)
 
 
 def _guarded(database: sqlite3.Connection) -> sqlite3.Connection:

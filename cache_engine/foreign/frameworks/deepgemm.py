@@ -72,10 +72,8 @@ class DeepGemm:
     }
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """Where ``DG_JIT_CACHE_DIR`` says, or the default."""
-        yield from where.named(self.kind)
-        top, origin = where.moved("DG_JIT_CACHE_DIR", where.home / ".deep_gemm")
-        yield Place(self.kind, top, origin)
+        """Where ``DG_JIT_CACHE_DIR`` says, else the default."""
+        return where.places(self.kind, ".deep_gemm", DG_JIT_CACHE_DIR="")
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""

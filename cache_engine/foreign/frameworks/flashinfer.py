@@ -58,10 +58,9 @@ class FlashInfer:
     }
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """Below ``FLASHINFER_WORKSPACE_BASE``, or the home directory."""
-        yield from where.named(self.kind)
-        base, origin = where.moved("FLASHINFER_WORKSPACE_BASE", where.home)
-        yield Place(self.kind, base / ".cache" / "flashinfer", origin)
+        """Below ``FLASHINFER_WORKSPACE_BASE``, else the home directory."""
+        below = ".cache/flashinfer"
+        return where.places(self.kind, below, FLASHINFER_WORKSPACE_BASE=below)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""

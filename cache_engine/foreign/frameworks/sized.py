@@ -28,7 +28,7 @@ class Sized:
     """A source of this kind.
 
     Attributes:
-        found: where the framework has its cache, besides the directories that the user names.
+        found: where the framework has its cache, and the directories that the user names.
         areas: whether a folder of this path below the place has entries in it.
         others: folders in it that are places of other sources.
     """
@@ -46,8 +46,7 @@ class Sized:
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """See ``Source.discover``."""
-        yield from where.named(self.kind)
-        yield from self.found(where)
+        return self.found(where)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""
@@ -72,17 +71,6 @@ class Sized:
         return Failure(f"for {self.title}'s cache no way of deleting is known that no reader of it notices")
 
 
-def _by_variable(kind: str, variable: str, default: str, below: str = "") -> Callable[[Surroundings], Iterable[Place]]:
-    """The folder ``below`` what a variable names, else a default below the home directory, if there is one."""
-
-    def found(where: Surroundings) -> Iterator[Place]:
-        top, origin = where.moved(variable, where.home / default)
-        if default or origin == variable:
-            yield Place(kind, top / below, origin)
-
-    return found
-
-
 def _inductor(path: str) -> bool:
     """Triton's kernels are a place of their own; the others are two folders deep."""
     return path.count("/") < 2 and not path.startswith("triton")
@@ -90,24 +78,23 @@ def _inductor(path: str) -> bool:
 
 def jax() -> Sized:
     """A file for each program."""
-    return Sized("jax", "JAX", _by_variable("jax", "JAX_COMPILATION_CACHE_DIR", ""), lambda _: False)
+    return Sized("jax", "JAX", lambda where: where.places("jax", None, JAX_COMPILATION_CACHE_DIR=""), lambda _: False)
 
 
 def inductor() -> Sized:
     """Pickles of graphs, and generated code."""
-
-    def found(where: Surroundings) -> Iterator[Place]:
-        return (place for place in inductor_places(where) if place.origin != "given")
-
-    return Sized("inductor", "Inductor", found, _inductor, ("triton",))
+    return Sized("inductor", "Inductor", inductor_places, _inductor, ("triton",))
 
 
 def compute_cache() -> Sized:
     """What the driver compiled from PTX."""
-    found = _by_variable("compute_cache", "CUDA_CACHE_PATH", ".nv/ComputeCache")
+
+    def found(where: Surroundings) -> Iterable[Place]:
+        return where.places("compute_cache", ".nv/ComputeCache", CUDA_CACHE_PATH="")
+
     return Sized("compute_cache", "CUDA driver", found, lambda path: path.count("/") < 2)
 
 
 def tensorrt() -> Sized:
     """Engines and timing caches, where the user names a directory of them."""
-    return Sized("tensorrt", "TensorRT", lambda _: (), lambda _: False)
+    return Sized("tensorrt", "TensorRT", lambda where: where.named("tensorrt"), lambda _: False)

@@ -70,10 +70,8 @@ class TileLang:
     }
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """Where ``TILELANG_CACHE_DIR`` says, and the default."""
-        yield from where.named(self.kind)
-        yield from where.of_variable(self.kind, "TILELANG_CACHE_DIR")
-        yield Place(self.kind, where.home / ".tilelang" / "cache", "default")
+        """Where ``TILELANG_CACHE_DIR`` says, else the default."""
+        return where.places(self.kind, ".tilelang/cache", TILELANG_CACHE_DIR="")
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""

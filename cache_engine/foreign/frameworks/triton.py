@@ -97,19 +97,20 @@ class Triton:
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """The user's cache, and those within Inductor's and vLLM's."""
-        yield from where.named(self.kind)
-        yield from where.of_variable(self.kind, "TRITON_CACHE_DIR")
-        home, origin = where.moved("TRITON_HOME", where.home)
-        yield Place(self.kind, home / ".triton" / "cache", origin)
+        below = ".triton/cache"
+        yield from where.places(self.kind, below, TRITON_CACHE_DIR="", TRITON_HOME=below)
+        # Inductor sets the variable where it is not set, vLLM always.
+        elsewhere = "TRITON_CACHE_DIR" if where.environment.get("TRITON_CACHE_DIR") else ""
         for place in inductor_places(where):
-            yield from self._below(place.path, "triton", "*", origin="Inductor")
+            replaced_by = "" if place.origin == "given" else place.replaced_by or elsewhere
+            yield from self._below(place, "triton", "*", origin="Inductor", replaced_by=replaced_by)
         for place in vllm_places(where):
             # Keys of compiled graphs, each with its ranks; newer versions keep Inductor's caches in it.
             for pattern in (("*", "rank*", "triton_cache"), ("*", "rank*", "inductor_cache", "triton", "*")):
-                yield from self._below(place.path, *pattern, origin="vLLM")
+                yield from self._below(place, *pattern, origin="vLLM", replaced_by=place.replaced_by)
 
-    def _below(self, folder: Path, *pattern: str, origin: str) -> Iterator[Place]:
-        return (Place(self.kind, path, origin) for path in subfolders(folder, *pattern))
+    def _below(self, place: Place, *pattern: str, origin: str, replaced_by: str) -> Iterator[Place]:
+        return (Place(self.kind, path, origin, replaced_by) for path in subfolders(place.path, *pattern))
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""
@@ -184,18 +185,14 @@ def _entry(place: Path, root: Folder, _: str, name: str, known: str | None) -> E
 
 def inductor_places(where: Surroundings) -> Iterator[Place]:
     """Where Inductor has its caches."""
-    yield from where.named("inductor")
-    yield from where.of_variable("inductor", "TORCHINDUCTOR_CACHE_DIR")
-    yield Place("inductor", where.temporary / f"torchinductor_{where.user}", "default")
+    default = where.temporary / f"torchinductor_{where.user}"
+    return where.places("inductor", default, TORCHINDUCTOR_CACHE_DIR="")
 
 
 def vllm_places(where: Surroundings) -> Iterator[Place]:
     """Where vLLM has its compiled graphs."""
-    yield from where.named("vllm")
-    caches, by_default = where.user_caches()
-    root, origin = where.moved("VLLM_CACHE_ROOT", caches / "vllm")
-    origin = by_default if origin == "default" else origin
-    yield Place("vllm", root / "torch_compile_cache", origin)
+    below = "torch_compile_cache"
+    return where.places("vllm", f".cache/vllm/{below}", VLLM_CACHE_ROOT=below, XDG_CACHE_HOME=f"vllm/{below}")
 
 
 def _deletion(root: Folder, entry: Entry, now: float) -> Deletion:
