@@ -23,10 +23,10 @@ from cache_engine.compilers.flags import LINE_TABLES, flags_at_level
 from cache_engine.compilers.tools import package_files
 from cache_engine.compilers.workplace import Workplace, sweep, workplace
 from cache_engine.errors import CompileError, CompilerMissing
+from cache_engine.extras import how_to_install
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.process import renew_after_fork
 
-_HOW_TO_GET = "run: pip install 'gemm-cache[nvcc]', or set CUDA_HOME to a CUDA toolkit"
 # A large kernel takes seconds. A compile that takes longer than this hangs.
 _TIMEOUT_S = 600.0
 
@@ -170,7 +170,7 @@ def _find_installation() -> _Installation:
             code, log = _execute((*base, "-E", "--compiler-options=-dD", "kernel.cu", "-o", "kernel.ii"), place)
             text = _text(place, "kernel.ii") if code == 0 else ""
     except OSError as error:
-        raise CompilerMissing(f"cannot run {nvcc}: {error.strerror}; {_HOW_TO_GET}") from error
+        raise CompilerMissing(f"cannot run {nvcc}: {error.strerror}; {_how_to_get()}") from error
     version = re.search(r"#define __CUDACC_VER_MAJOR__ (\d+)\n(?s:.*?)#define __CUDACC_VER_MINOR__ (\d+)\n", text)
     if version is None:
         cause = first_error(log) or log.strip()[:200] or f"exit code {code}"
@@ -193,7 +193,7 @@ def _find_nvcc() -> Path:
             return place.absolute()
     found = shutil.which("nvcc")
     if found is None:
-        raise CompilerMissing(f"NVCC is not installed; {_HOW_TO_GET}")
+        raise CompilerMissing(f"NVCC is not installed; {_how_to_get()}")
     return Path(found).absolute()
 
 
@@ -222,7 +222,7 @@ def _tools(nvcc: Path, plan: str) -> tuple[Path, ...]:
     )
     for tool in tools:
         if not tool.is_file():
-            raise CompilerMissing(f"{nvcc} lacks {tool.name}; {_HOW_TO_GET}")
+            raise CompilerMissing(f"{nvcc} lacks {tool.name}; {_how_to_get()}")
     return tools
 
 
@@ -231,6 +231,10 @@ def _headers(preprocessed: str) -> tuple[Path, ...]:
     named = dict.fromkeys(re.findall(r'^# \d+ "(/[^"]+)"', preprocessed, re.MULTILINE))
     # One marker names the working folder, with a slash at the end.
     return tuple(Path(name) for name in named if not name.endswith("/"))
+
+
+def _how_to_get() -> str:
+    return f"run: {how_to_install('nvcc')}, or set CUDA_HOME to a CUDA toolkit"
 
 
 def _digest_of_files(files: Sequence[Path]) -> str:
