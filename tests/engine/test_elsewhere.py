@@ -130,6 +130,18 @@ def test_a_pack_of_another_build_serves_although_its_kernel_could_be_compiled(
         assert cache.get_or_compile(PROBLEM).toolchain_from == "pack older.gemmpack"
 
 
+def test_a_kernel_that_another_process_compiled_serves_in_place_of_a_packs(older: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"dir": tmp_path / "new", "packs": (older,)}
+    with open_cache(**asked) as cache, open_cache(**asked) as another:
+        assert cache.get_or_compile(PROBLEM).toolchain_from == "pack older.gemmpack"
+        another.get_or_compile(PROBLEM, force=True)
+        better = cache.get_or_compile(PROBLEM, wait=0).better
+        assert better is not None
+        assert better.wait(60)
+        assert better.kernel is not None
+        assert (better.kernel.tier, cache.get_or_compile(PROBLEM).toolchain_from) == ("disk", INSTALLED)
+
+
 def test_a_damaged_kernel_of_the_store_is_quarantined_although_a_pack_has_another(older: Path, tmp_path: Path) -> None:
     with open_cache(tmp_path / "new", packs=(older,)) as cache:
         key = cache.get_or_compile(PROBLEM, force=True).key

@@ -164,8 +164,7 @@ class Serving:
         Without any entry the selection is the one that can be compiled here.
         """
         missed: set[CacheKey] = set()
-        found = None
-        while found is None and selection.key not in missed:
+        while True:
             missed.add(selection.key)
             try:
                 selection = selector.select(*asked, missed=missed)
@@ -174,9 +173,12 @@ class Serving:
                 if self._settings.enable_jit:
                     raise
                 raise self._not_cached(selector, selection) from error
+            if selection.key in missed:
+                return None, selection
             with stages(LOAD):
                 found = self.look_up(selection.key)
-        return found, selection
+            if found is not None:
+                return found, selection
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key, counted as a hit; ``None`` when there is none."""
