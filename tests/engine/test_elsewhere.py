@@ -336,7 +336,7 @@ def useless(request: pytest.FixtureRequest, older: Path, tmp_path: Path) -> tupl
     given: dict[str, Any] = {"packs": (older,)}
     match request.param:
         case "local":
-            return {**given, "toolchain": "local"}, "made by nvrtc 13.5 (build another buil)"
+            return {**given, "toolchain": "local"}, "made by nvrtc 13.5 (build another"
         case "flags":
             return {**given, "fast_math": True}, "4 have other templates or flags"
         case "signers":
