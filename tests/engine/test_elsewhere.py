@@ -26,6 +26,8 @@ from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.engine.elsewhere import MOST_TOOLCHAINS, STORE, Elsewhere
 from cache_engine.engine.selection import INSTALLED
 from cache_engine.errors import CompilerMissing, NotCached, PackUnusable, StoreUnusable, UsageError
+from cache_engine.farm.making import Maker
+from cache_engine.farm.messages import Asked
 from cache_engine.kernels.select import ranking
 from cache_engine.model.artifact import SECTIONS, Artifact, Record
 from cache_engine.model.gemm import GemmProblem
@@ -33,7 +35,9 @@ from cache_engine.model.key import CacheKey, key_of
 from cache_engine.model.provenance import Provenance
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.pack import Pack
+from cache_engine.trust.keys import SigningKey
 from cache_engine.upkeep.plan import Limits
+from tests.cli.test_cli import document
 from tests.conftest import SAMPLE
 from tests.helpers import INVENTED_GPU, blob_file, invented_timing, make_store, patch_in_place
 from tests.trust.keys import Builder, signers_file
@@ -167,12 +171,17 @@ def test_a_pack_of_a_newer_cuda_serves_only_where_the_driver_loads_it(
         assert cache.select(PROBLEM).toolchain_from == source
 
 
-def test_commands_that_make_kernels_for_others_leave_those_of_packs_alone(older: Path, tmp_path: Path) -> None:
-    settings = Settings(dir=tmp_path / "new", packs=(older,))
-    with open_cache(settings=settings.made_here()) as cache:
-        assert cache.select(PROBLEM).toolchain_from == INSTALLED
-    for as_asked in (replace(settings, toolchain="pack"), replace(settings, enable_jit=False)):
-        assert as_asked.made_here() == as_asked
+def test_migrate_and_workers_of_a_farm_make_kernels_that_a_pack_has_of_another_build(
+    older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_cache(tmp_path / "new") as cache:
+        asked = Asked.of("0" * 32, cache.select(PROBLEM))
+    monkeypatch.setenv("GEMM_CACHE_PACKS", str(older))
+    assert document("migrate", "--dry-run", store=tmp_path / "older")["to_compile"] == len(SAMPLE)
+    key = SigningKey.read(Builder(tmp_path / "key").file)
+    assert Maker(Settings.load(dir=tmp_path / "new"), tmp_path.as_uri(), key).checked(asked) == asked.key
+    as_asked = Settings(toolchain="pack")
+    assert as_asked.made_here() is as_asked
 
 
 @pytest.mark.usefixtures("another_build")
