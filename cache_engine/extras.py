@@ -1,10 +1,13 @@
-"""Packages that only some verbs need, and the extra that installs each: ``pip install 'gemm-cache[EXTRA]'``.
+"""Packages that only some verbs need, and the command that installs each, from where this program was installed.
 
-The core compiles, keeps and serves kernels. ``pyproject.toml`` says what it and each extra install.
+The core compiles, keeps and serves kernels. ``pyproject.toml`` says what it and each extra install. No command names
+this program as a package of an index: anyone could have registered that name.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -13,6 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from cache_engine.errors import ExtraMissing
+
+_NAME = "gemm-cache"
 
 EXTRAS = {
     "dashboard": ("duckdb", "plotly", "pyarrow", "streamlit"),
@@ -74,8 +79,39 @@ def require(extra: str, purpose: str) -> None:
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs an extra."""
-    return f"pip install 'gemm-cache[{extra}]'"
+    """The shell command that installs an extra: from this checkout or wheel, else its packages by their names."""
+    import json
+    from importlib import metadata
+    from pathlib import Path
+    from shlex import quote
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        installed = metadata.distribution(_NAME)
+    except metadata.PackageNotFoundError:  # it runs from a folder that is not installed
+        names, place, option = list(EXTRAS.get(extra, (extra,))), Path(__file__).absolute().parents[1], "-e "
+    else:
+        named = [line.partition(";") for line in installed.requires or ()]
+        names = [name.strip() for name, _, marker in named if f'extra == "{extra}"' in marker.replace("'", '"')]
+        origin = json.loads(installed.read_text("direct_url.json") or '{"url": ""}')  # PEP 610
+        url = urlsplit(origin["url"])
+        place = Path(url2pathname(url.path) if url.scheme == "file" else os.devnull)
+        option = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    if place.is_file():
+        return f"{pip()} install {quote(f'{_NAME}[{extra}] @ {place.as_uri()}')}"
+    if (place / "pyproject.toml").is_file():
+        return f"{pip()} install {option}{quote(f'{place}[{extra}]')}"
+    return f"{pip()} install {' '.join(map(quote, names))}"
+
+
+def pip() -> str:
+    """The pip of this Python, as a shell finds it."""
+    from shlex import quote
+    from shutil import which
+
+    here = os.path.dirname(sys.executable)
+    return "pip" if os.path.dirname(which("pip") or "") == here else f"{quote(sys.executable)} -m pip"
 
 
 def _missing(extra: str, purpose: str, module: str) -> ExtraMissing:

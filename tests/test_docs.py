@@ -130,7 +130,8 @@ def test_each_verb_that_needs_an_extra_is_in_its_row_and_no_other_verb_is_named(
 
 
 def test_sizes_of_the_installation_are_those_of_the_readme() -> None:
-    of_readme = re.findall(r"^\| `pip install .*?(?:\[(\w+)\]'|whl)` \|.*\| (.*) \| (.*) \|$", README, re.MULTILINE)
+    row = r'^\| `pip install "\$\{wheel\}(?:\[(\w+)\])?"` \|.*\| (.*) \| (.*) \|$'
+    of_readme = re.findall(row, README, re.MULTILINE)
     sizes = {row[0].strip("`"): row[1:3] for row in _rows("installation.md", "| | to download |")}
     assert len(of_readme) == 5
     for extra, download, disk in of_readme:

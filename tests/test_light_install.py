@@ -20,7 +20,7 @@ from cache_engine.cli.main import commands
 from cache_engine.engine.cache import open_cache
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.extras import EXTRAS
+from cache_engine.extras import EXTRAS, how_to_install, pip
 from tests.foreign.fixtures import unpack
 
 ROOT = Path(__file__).parent.parent
@@ -151,7 +151,7 @@ def test_programs_import_the_evaluator_and_read_its_results_without_the_extra(fi
         "except ExtraMissing as error: print(error)"
     )
     done = filled.python("-c", program, filled.store)
-    message = "the GPU model needs numpy, which is not installed; run: pip install 'gemm-cache[evaluate]'"
+    message = f"the GPU model needs numpy, which is not installed; run: {how_to_install('evaluate')}"
     assert done.stdout == f"True 132\n{message}\n", done.stderr
 
 
@@ -325,7 +325,7 @@ def test_a_verb_works_without_extras_or_says_the_one_command_to_run(
         return
     assert code == 3, said
     (line,) = said[1].splitlines()
-    command = re.escape(f"pip install 'gemm-cache[{extra}]'")
+    command = re.escape(how_to_install(extra))
     assert re.fullmatch(rf"error: .+ needs \w+, which is not installed; run: {command}", line)
 
 
@@ -346,9 +346,50 @@ with open_cache(sys.argv[1]) as cache:
     )
     done = filled.python("-c", program, filled.store)
     assert done.stdout.splitlines() == [
-        "ExtraMissing matmul needs cupy, which is not installed; run: pip install 'gemm-cache[gpu]'",
-        "ExtraMissing the index needs duckdb, which is not installed; run: pip install 'gemm-cache[dashboard]'",
+        f"ExtraMissing matmul needs cupy, which is not installed; run: {how_to_install('gpu')}",
+        f"ExtraMissing the index needs duckdb, which is not installed; run: {how_to_install('dashboard')}",
     ], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ({"url": "file://{0}/a checkout", "dir_info": {"editable": True}}, "-e '{0}/a checkout[gpu]'"),
+        ({"url": "file://{0}/a%20checkout", "dir_info": {}}, "'{0}/a checkout[gpu]'"),
+        ({"url": "file://{0}/a.whl", "archive_info": {}}, "'gemm-cache[gpu] @ file://{0}/a.whl'"),
+        ({"url": "file://{0}/gone.whl", "archive_info": {}}, "'cupy-cuda13x<15,>=14.2' numpy"),
+        ({"url": "file://{0}/gone", "dir_info": {"editable": True}}, "'cupy-cuda13x<15,>=14.2' numpy"),
+        ({"url": "https://host.example/a.whl", "archive_info": {}}, "'cupy-cuda13x<15,>=14.2' numpy"),
+        (None, "'cupy-cuda13x<15,>=14.2' numpy"),  # from an index
+    ],
+)
+def test_the_command_installs_an_extra_from_where_the_program_was_installed(
+    origin: dict[str, object] | None, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never the bare name of this program, under which anyone may register another."""
+    (tmp_path / "a checkout").mkdir()
+    (tmp_path / "a checkout/pyproject.toml").touch()
+    (tmp_path / "a.whl").touch()
+    installed = tmp_path / "gemm_cache-0.0.0.dist-info"
+    installed.mkdir()
+    requires = ("click", "cupy-cuda13x<15,>=14.2; extra == 'gpu'", "numpy; extra == 'gpu'", "triton; extra == 'triton'")
+    named = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    (installed / "METADATA").write_text(f"Metadata-Version: 2.4\nName: gemm-cache\nVersion: 0.0.0\n{named}")
+    if origin is not None:
+        (installed / "direct_url.json").write_text(json.dumps(origin).replace("{0}", str(tmp_path)))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert how_to_install("gpu") == f"{pip()} install {command.format(tmp_path)}"
+
+
+def test_no_text_installs_this_program_by_its_bare_name() -> None:
+    """Anyone may register that name in an index."""
+    folders = [ROOT / name for name in ("app", "pages", "cache_engine", "docs", "examples")]
+    files = [file for folder in folders for file in folder.rglob("*") if file.suffix in (".md", ".py")]
+    command = re.compile(r"pip install[^#`\n]* '?gemm-cache\b(?!.* @ )")
+    lines = {
+        file.name: file.read_text().splitlines() for file in (*files, ROOT / "README.md", ROOT / "docs/Dockerfile")
+    }
+    assert [(name, line) for name, text in lines.items() for line in text if command.search(line)] == []
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

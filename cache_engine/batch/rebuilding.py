@@ -32,8 +32,8 @@ def rebuild(cache: Cache, record: Record, cubin: bytes) -> Rebuilt:
     """
     try:
         problem = record.problem.on(record.arch)
-        made = cache.select(problem, family=record.family, compiler=record.compiler, config=record.config)
-        if made.key != record.key or not made.is_compilable:
+        made = cache.selector.select_installed(problem, record.family, record.compiler, record.config)
+        if made.key != record.key:
             return Rebuilt(None, "its toolchain, flags or template are not those of this machine")
         code = make_artifact(made, StageClock()).cubin
     except (UsageError, NotHereError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
@@ -23,9 +22,10 @@ from cache_engine.compilers.tools import cuda_for, find_tool
 from cache_engine.config import LOCAL, PACKS, Origin, Settings, unknown_in_words, unknown_variables
 from cache_engine.device.memory_pool import free_and_total_bytes
 from cache_engine.device.probe import driver_cuda, gpu, gpu_extra, local_arch
+from cache_engine.engine.serving.pack_state import pack_state
 from cache_engine.errors import CompileError, ExtraMissing, GemmCacheError, NotHereError, PackUnusable, UsageError
-from cache_engine.extras import how_to_install, require
-from cache_engine.insight.packs import pack_state, signed_by
+from cache_engine.extras import how_to_install, pip, require
+from cache_engine.insight.packs import signed_by
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.store.disk import open_store
 from cache_engine.store.pack import Pack, find_packs
@@ -125,7 +125,7 @@ def _packages() -> Iterator[CheckRow]:
             yield _check(name, OK, metadata.version(name))
         except metadata.PackageNotFoundError:
             status = NOTE if extra else PROBLEM
-            how = how_to_install(extra) if extra else f"{sys.executable} -m pip install {name}"
+            how = how_to_install(extra) if extra else f"{pip()} install {name}"
             yield _check(name, status, f"not installed; run: {how}")
 
 

@@ -24,10 +24,10 @@ from cache_engine.compilers.flags import LINE_TABLES, flags_at_level
 from cache_engine.compilers.tools import HOW_TO_CHOOSE, package_files, toolkit_files
 from cache_engine.compilers.workplace import Workplace, sweep, workplace
 from cache_engine.errors import CompileError, CompilerMissing
+from cache_engine.extras import how_to_install
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.process import renew_after_fork
 
-_HOW_TO_GET = "run: pip install 'gemm-cache[nvcc]', or set CUDA_HOME to a CUDA toolkit"
 # A large kernel takes seconds. A compile that takes longer than this hangs.
 _TIMEOUT_S = 600.0
 
@@ -174,16 +174,18 @@ def _find_installation(cuda: Cuda) -> _Installation:
             code, log = _execute((*base, "-E", "--compiler-options=-dD", "kernel.cu", "-o", "kernel.ii"), place)
             text = _text(place, "kernel.ii") if code == 0 else ""
     except OSError as error:
-        raise CompilerMissing(f"cannot run {nvcc}: {error.strerror}; {_HOW_TO_GET}") from error
+        raise CompilerMissing(f"cannot run {nvcc}: {error.strerror}; {_how_to_get()}") from error
     version = dict(re.findall(r"#define __CUDACC_VER_(MAJOR|MINOR)__ (\d+)\n", text))
     if len(version) < 2:
         cause = first_error(log) or log.strip()[:200] or f"exit code {code}"
         raise CompilerMissing(f"{nvcc} does not work with {host}: {cause}; name another host compiler in NVCC_CCBIN")
-    if cuda.why and int(version[1]) not in cuda.versions:
-        raise CompilerMissing(f"{nvcc} is of CUDA {version[1]}.{version[2]}, but {cuda.why}; {_how_to_get(cuda)}")
+    if cuda.why and int(version["MAJOR"]) not in cuda.versions:
+        raise CompilerMissing(
+            f"{nvcc} is of CUDA {version['MAJOR']}.{version['MINOR']}, but {cuda.why}; {_how_to_get(cuda)}"
+        )
     tools, headers = _tools(nvcc, plan), _headers(text)
     files = WatchedFiles((*tools, *headers), lambda: f"{_digest_of_files(tools)}+{_digest_of_headers(text, headers)}")
-    fingerprint = ToolchainFingerprint("nvcc", f"{version['MAJOR']}.{version['MINOR']}", files.digest)
+    fingerprint = ToolchainFingerprint("nvcc", release, files.digest)
     return _Installation(nvcc, host, fingerprint, files, frozenset(headers))
 
 
@@ -206,13 +208,9 @@ def _find_nvcc(cuda: Cuda) -> Path:
     found = shutil.which("nvcc")
     if found is None:
         if not cuda.why:
-            raise CompilerMissing(f"NVCC is not installed; {_HOW_TO_GET}")
+            raise CompilerMissing(f"NVCC is not installed; {_how_to_get()}")
         raise CompilerMissing(f"NVCC of CUDA {cuda.versions[0]} is not installed, and {cuda.why}; {_how_to_get(cuda)}")
     return Path(found).absolute()
-
-
-def _how_to_get(cuda: Cuda) -> str:
-    return _HOW_TO_GET if 13 in cuda.versions else "set CUDA_HOME to a toolkit of CUDA 12"
 
 
 def _find_host_compiler() -> Path:
@@ -240,7 +238,7 @@ def _tools(nvcc: Path, plan: str) -> tuple[Path, ...]:
     )
     for tool in tools:
         if not tool.is_file():
-            raise CompilerMissing(f"{nvcc} lacks {tool.name}; {_HOW_TO_GET}")
+            raise CompilerMissing(f"{nvcc} lacks {tool.name}; {_how_to_get()}")
     return tools
 
 
@@ -249,6 +247,12 @@ def _headers(preprocessed: str) -> tuple[Path, ...]:
     named = dict.fromkeys(re.findall(r'^# \d+ "(/[^"]+)"', preprocessed, re.MULTILINE))
     # One marker names the working folder, with a slash at the end.
     return tuple(Path(name) for name in named if not name.endswith("/"))
+
+
+def _how_to_get(cuda: Cuda | None = None) -> str:
+    if cuda is not None and 13 not in cuda.versions:
+        return "set CUDA_HOME to a toolkit of CUDA 12"
+    return f"run: {how_to_install('nvcc')}, or set CUDA_HOME to a CUDA toolkit"
 
 
 def _digest_of_files(files: Sequence[Path]) -> str:

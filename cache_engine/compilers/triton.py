@@ -19,6 +19,7 @@ from cache_engine.compilers.base import Compiled, Cuda
 from cache_engine.compilers.contents import WatchedFiles, digests
 from cache_engine.compilers.flags import flags_at_level
 from cache_engine.errors import CompileError, CompilerMissing, InfeasibleConfig, InvalidProblem, UsageError
+from cache_engine.extras import how_to_install
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.process import renew_after_fork, run_at_end
@@ -26,7 +27,6 @@ from cache_engine.process import renew_after_fork, run_at_end
 if TYPE_CHECKING:
     from subprocess import Popen
 
-_HOW_TO_GET = "run: pip install 'gemm-cache[triton]'"
 # The worker gets only these variables of our environment; they locate programs and libraries.
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH")
 
@@ -78,13 +78,15 @@ def _find_installation() -> _Installation:
     try:
         found = metadata.distribution("triton")
     except metadata.PackageNotFoundError as error:
-        raise CompilerMissing(f"Triton is not installed; {_HOW_TO_GET}") from error
+        raise CompilerMissing(f"Triton is not installed; run: {how_to_install('triton')}") from error
     packages = Path(str(found.locate_file(""))).absolute()
     package = packages / "triton"
     names = parts(package)
     if not any(name.startswith("_C/libtriton.") for name in names):
         # An editable install: its files, and maybe its library, are elsewhere.
-        raise CompilerMissing(f"Triton is not installed from a wheel, so its content is unknown; {_HOW_TO_GET}")
+        raise CompilerMissing(
+            f"Triton is not installed from a wheel, so its content is unknown; run: {how_to_install('triton')}"
+        )
     paths = tuple(package / name for name in names)
 
     def digest() -> str:
@@ -273,7 +275,7 @@ class _Worker:
         package = installation.packages / "triton"
         if "error" in hello:
             self.end()
-            raise CompilerMissing(f"cannot load Triton ({hello['error']}); {_HOW_TO_GET}")
+            raise CompilerMissing(f"cannot load Triton ({hello['error']}); run: {how_to_install('triton')}")
         if hello["package"] != str(package):
             self.end()
             raise CompilerMissing(f"the key names {package}, but {hello['package']} was loaded; remove one of the two")

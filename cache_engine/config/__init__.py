@@ -94,8 +94,9 @@ class Settings:
     toolchain: str = _setting(
         kinds.choice(AUTO, LOCAL, PACK),
         "auto",
-        "Kernels of which compilers to serve: local, the installed one; pack, also those that made the packs and the "
-        "store; auto: local, or pack where enable_jit is off or no compiler is installed.",
+        "Kernels of which compilers to serve: local, the installed one; pack, first those that made the packs, last "
+        "those that made the store; auto: the installed one, then those that made the packs; as pack where enable_jit "
+        "is off or no compiler is installed.",
     )
     cuda: str = _setting(
         kinds.cuda_version(), "auto", "The CUDA that compiles. auto: the newest installed that driver and target allow."
@@ -250,6 +251,15 @@ class Settings:
     def serves_any_toolchain(self) -> bool:
         """Whether a kernel of packs and the store serves whichever build of its compiler made it."""
         return self.toolchain == PACK or (self.toolchain == AUTO and not self.enable_jit)
+
+    @property
+    def serves_packs_of_any_toolchain(self) -> bool:
+        """Whether a kernel of packs serves whichever build of its compiler made it."""
+        return self.toolchain != LOCAL
+
+    def made_here(self) -> Settings:
+        """For a command that makes kernels of the installed compiler, also where a pack has those of another build."""
+        return self if self.serves_any_toolchain else self.with_overrides({"toolchain": LOCAL})
 
     @property
     def reads_remote(self) -> bool:

@@ -23,7 +23,7 @@ from cache_engine.engine.serving.faster import Faster
 from cache_engine.engine.serving.meanwhile import Meanwhile, check_asked, check_wait
 from cache_engine.engine.stages import VALIDATE, OnStage, StageClock
 from cache_engine.engine.tiers import Found, Preloaded
-from cache_engine.errors import StoreError, StoreUnusable
+from cache_engine.errors import PackUnusable, StoreError, StoreUnusable
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import Statistics, Tally
 from cache_engine.model.gemm import GemmProblem
@@ -70,11 +70,12 @@ class Cache(Keeping):
         self._store, self.has_store = store, store is not None
         history = History(lambda: self.timings, settings.timings_of) if store and settings.use_timings else None
         self.journal = journal_of(store, settings)
-        self.packs = tuple(packs_of(settings, self.journal))
-        self.elsewhere = Elsewhere(self.packs, store)
+        packs, refused = packs_of(settings, self.journal)
+        self.elsewhere = Elsewhere(packs, store, refused)
+        self.packs = self.elsewhere.packs
         self.selector = Selector(settings, history=history, elsewhere=self.elsewhere)
         self.faster = Faster(self.selector, self.elsewhere)
-        self._serving = Serving(store, self.packs, settings, self.journal, self.faster, without_store)
+        self._serving = Serving(store, self.elsewhere, settings, self.journal, self.faster, without_store)
         self.meanwhile = Meanwhile(self._serving, self.selector, self.elsewhere, settings)
         self._spare = spare_descriptors()
         self._promoter: Promoter | None = None
@@ -366,7 +367,17 @@ def open_cache(
     Raises:
         UsageError: when there is no setting of a name, or it cannot have a value.
         StoreUnusable: when the directory cannot serve as a store; see ``opening.store_of``.
+        PackUnusable: when only packs are used, and none of them can serve here.
     """
     overrides |= {name: value for name, value in (("dir", dir), ("policy", policy)) if value is not None}
     settings = Settings.load(**overrides) if settings is None else settings.with_overrides(overrides)
-    return Cache(*store_of(settings, create=create))
+    cache = Cache(*store_of(settings, create=create))
+    if settings.packs and settings.enable_caching:
+        from cache_engine.engine.serving.pack_state import check_packs
+
+        try:
+            check_packs(cache.elsewhere, settings)
+        except PackUnusable:
+            cache.close()
+            raise
+    return cache

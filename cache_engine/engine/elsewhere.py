@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import Record
@@ -44,11 +45,17 @@ class Elsewhere:
 
     Packs are asked when a lookup first needs to know. The store's first 10,000 records are read when no pack has a
     kernel, once in a process. Safe to use from several threads.
+
+    Attributes:
+        packs: those that are open, in the order of the settings.
+        refused: why each of the others could not be opened.
+        useless: why packs that are open can serve nothing here, by path; see ``pack_state.check_packs``.
     """
 
-    def __init__(self, packs: Sequence[Pack], store: DiskStore | None) -> None:
+    def __init__(self, packs: Sequence[Pack], store: DiskStore | None, refused: Sequence[str] = ()) -> None:
         """Reads nothing yet."""
-        self._packs, self._store = tuple(packs), store
+        self.packs, self.refused, self._store = tuple(packs), tuple(refused), store
+        self.useless: dict[Path, str] = {}
         self._by_packs: dict[str, tuple[Stated, ...]] | None = None
         self._by_store: dict[str, tuple[Stated, ...]] | None = None
 
@@ -66,7 +73,7 @@ class Elsewhere:
 
     def has(self, key: CacheKey) -> bool:
         """Whether a pack or the store has an entry of the key, sound or not. Reads none."""
-        for pack in self._packs:
+        for pack in self.packs:
             with suppress(CorruptEntry, OSError):
                 if pack.has(key):
                     return True
@@ -74,14 +81,14 @@ class Elsewhere:
 
     def packed(self) -> Iterator[Record]:
         """Records of the packs, the first 10,000 of each; those that cannot be read are left out."""
-        for pack in self._packs:
+        for pack in self.packs:
             try:
                 yield from pack.records()
             except OSError as error:
                 _log.warning("pack %s cannot be read: %s", pack.path, error.strerror or error)
 
     def _in_packs(self) -> Iterator[Stated]:
-        for pack in self._packs:
+        for pack in self.packs:
             try:
                 for made in pack.made_with:
                     yield Stated(made.toolchain, f"pack {pack.path.name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from functools import partial
 
 from cache_engine import logs
@@ -69,11 +68,14 @@ def limit_device_memory(settings: Settings) -> None:
         shared_limit.size_bytes = int(settings.device_memory_bytes)
 
 
-def packs_of(settings: Settings, journal: Journal) -> Iterator[Pack]:
-    """Opens the packs, if caching is on. One that cannot be used is skipped with a warning and counted."""
+def packs_of(settings: Settings, journal: Journal) -> tuple[list[Pack], list[str]]:
+    """Opens the packs, if caching is on: those that can be used, and why the others cannot, warned of and counted."""
+    packs, refused = [], []
     for path in find_packs(settings.packs if settings.enable_caching else ()):
         try:
-            yield Pack(path, trust=settings.trust_store, check=check_code, prove=proof_for(settings))
+            packs.append(Pack(path, trust=settings.trust_store, check=check_code, prove=proof_for(settings)))
         except (PackUnusable, UsageError, ExtraMissing) as error:
             journal.failure(Pack.name)
+            refused.append(str(error))
             _log.warning("%s", error)
+    return packs, refused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -141,10 +141,13 @@ class Selector:
             return selection
         selection, is_final = self._resolved(self._choice(asked), missed)
         if is_final:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            self._kept[asked] = selection
+            self._keep(asked, selection)
         return selection
+
+    def _keep(self, asked: Asked, selection: Selection) -> None:
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[asked] = selection
 
     def select_installed(
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
@@ -154,10 +157,26 @@ class Selector:
 
     def select_elsewhere(self, selection: Selection, elsewhere: Elsewhere) -> Selection | None:
         """The same kernel as another toolchain made it, if a pack or the store has that."""
+        name = selection.compiler.name
+        every = self.of_other_toolchains(selection, (*elsewhere.of_packs(name), *elsewhere.of_store(name)))
+        return next((found for found in every if elsewhere.has(found.key)), None)
+
+    def of_other_toolchains(self, selection: Selection, every: Iterable[Stated]) -> Iterator[Selection]:
+        """The same kernel as each of some toolchains makes it."""
         s = selection
         choice = _Choice(s.problem, s.family, s.config, s.compiler, s.constants, s.config_from)
-        every = (*elsewhere.of_packs(s.compiler.name), *elsewhere.of_store(s.compiler.name))
-        return next((found for found in map(partial(self._keyed, choice), every) if elsewhere.has(found.key)), None)
+        return map(partial(self._keyed, choice), every)
+
+    def better_here(self, asked: Asked, selection: Selection) -> Selection | None:
+        """What the compiler installed here makes of a request, where a pack's kernel of another build serves."""
+        if selection.is_compilable or not self._installed_first or selection.compiler in self._missing:
+            return None
+        return self.select_installed(*asked)
+
+    def prefer(self, asked: Asked, selection: Selection) -> None:
+        """Selects the kernel that was compiled here from now on, in place of a pack's of another build."""
+        if self._installed_first:
+            self._keep(asked, selection)
 
     def _resolved(self, choice: _Choice, missed: Collection[CacheKey]) -> tuple[Selection, bool]:
         """The selection of a choice, and whether it stays so: the entry is there, or only one key can be meant."""
@@ -166,7 +185,7 @@ class Selector:
             return self._keyed(choice, None), True
         if self._installed_first and choice.compiler not in self._missing:
             with suppress(CompilerMissing):  # packs may have it
-                return self._keyed(choice, None), True
+                return self._here_or_packed(choice, elsewhere, missed), True
         first = None
         for selection in self._candidates(choice, elsewhere):
             if selection.key not in missed:
@@ -180,6 +199,27 @@ class Selector:
                 self._missing.pop(choice.compiler, None)  # it may be installed before the next lookup
                 raise
             return first, False
+
+    def _here_or_packed(self, choice: _Choice, elsewhere: Elsewhere, missed: Collection[CacheKey]) -> Selection:
+        """The selection for the compiler installed here; for a build of the packs where only that has an entry."""
+        here, packed = self._keyed(choice, None), elsewhere.of_packs(choice.compiler.name)
+        if packed and not elsewhere.has(here.key):
+            for stated in packed:
+                selection = self._keyed(choice, stated)
+                if selection.key not in missed and elsewhere.has(selection.key) and self._loads(choice, stated):
+                    return selection
+        return here
+
+    @staticmethod
+    def _loads(choice: _Choice, stated: Stated) -> bool:
+        """Whether the driver here, if any, loads what a toolchain makes: not that of a newer CUDA major version."""
+        made, here = (_cuda_major(one.version) for one in (stated.toolchain, choice.compiler.fingerprint()))
+        if choice.compiler.name == "triton" or made <= here:
+            return True
+        from cache_engine.device.probe import gpu
+
+        device = gpu()
+        return isinstance(device, str) or made <= _cuda_major(device.driver)
 
     def _candidates(self, choice: _Choice, elsewhere: Elsewhere) -> Iterator[Selection]:
         """The selections of a choice for each toolchain that its key may name, in the order of trial."""
@@ -376,6 +416,12 @@ class Selector:
                 )
             )
         return prefix
+
+
+def _cuda_major(version: str) -> int:
+    """The major version of CUDA in a compiler's or driver's version; 0 where it is none."""
+    major = version.partition(".")[0]
+    return int(major) if major.isdecimal() and len(major) < 4 else 0
 
 
 def _compiler_for(family: str | None, compiler: str | None) -> Compiler:

@@ -101,7 +101,7 @@ class _Maker:
     """Makes kernels for a remote. It opens store and remote at once, so it is of the process that made it."""
 
     def __init__(self, settings: Settings, remote: str, sign: Callable[[bytes], bytes]) -> None:
-        self._cache, self._remote, self._sign = open_cache(settings=settings), open_remote(remote), sign
+        self._cache, self._remote, self._sign = open_cache(settings=settings.made_here()), open_remote(remote), sign
 
     def checked(self, message: Asked) -> CacheKey:
         """The key that a message asks for; raises ``NotHereError`` where this machine makes another of it."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.extras import how_to_install
 from tests.cli.test_cli import run
 from tests.helpers import needs_host_compiler
 
@@ -82,7 +83,7 @@ def test_bench_measures_the_installed_peers_and_reports_the_missing_ones(
     done = run("bench", "--entries", "10", "--rows", "20", store=place)
     assert done.returncode == 0, done.stderr
     for peer in ("Triton", "cuda.core", "diskcache"):
-        assert f"no reference {peer}: not here; pip install 'gemm-cache[bench]' brings it" in done.stdout
+        assert f"no reference {peer}: not here; run: {how_to_install('bench')}" in done.stdout
     for line in ("import cache_engine", "nvcc", "disk hit", "first page", "≤ 3×", "≤ 3 µs"):
         assert line in done.stdout
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.extras import how_to_install
 from tests.cli.test_cli import document, run
 from tests.helpers import require_triton
 
@@ -55,5 +56,5 @@ def test_no_triton_is_exit_3_and_says_how_to_get_it(tmp_path: Path) -> None:
     asked = ["--store", str(tmp_path / "store"), "compile", *SHAPE, "--compiler", "triton", "--json"]
     done = subprocess.run([sys.executable, "-c", code, *asked], capture_output=True, text=True)
     assert done.returncode == 3, done.stderr
-    assert "pip install 'gemm-cache[triton]'" in done.stderr
+    assert how_to_install("triton") in done.stderr
     assert json.loads(done.stdout)["error"]["kind"] == "CompilerMissing"

@@ -16,6 +16,7 @@ import pytest
 
 from cache_engine.compilers import triton
 from cache_engine.errors import CompilerMissing
+from cache_engine.extras import how_to_install
 from cache_engine.model.gemm import GemmProblem
 from tests.compilers.test_triton import TRITON, _source
 from tests.helpers import patch_in_place, require_triton
@@ -162,7 +163,7 @@ def test_no_triton_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", nothing)
-    with pytest.raises(CompilerMissing, match=re.escape("pip install 'gemm-cache[triton]'")):
+    with pytest.raises(CompilerMissing, match=re.escape(how_to_install("triton"))):
         triton.Triton().fingerprint()
 
 

@@ -26,6 +26,7 @@ from cache_engine.compilers.flags import ALLOWED, extra_flags
 from cache_engine.compilers.inspect import resources, sass
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompileError, CompilerMissing, InvalidProblem, Level, UsageError
+from cache_engine.extras import how_to_install
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem
@@ -96,7 +97,7 @@ SUBJECTS = {
         COMPILERS["nvrtc"], _cuda, "gemm_tensor_core", _WRONG, _hide_nvrtc, "pip install nvidia-cuda-nvrtc"
     ),
     "nvcc": Subject(
-        COMPILERS["nvcc"], _cuda, "gemm_tensor_core", _WRONG, _hide_nvcc, r"pip install 'gemm-cache\[nvcc\]'"
+        COMPILERS["nvcc"], _cuda, "gemm_tensor_core", _WRONG, _hide_nvcc, re.escape(how_to_install("nvcc"))
     ),
     "triton": Subject(
         COMPILERS["triton"],
@@ -104,7 +105,7 @@ SUBJECTS = {
         "gemm_triton",
         ("import undeclared_name\n", 1),
         _hide_triton,
-        r"pip install 'gemm-cache\[triton\]'",
+        re.escape(how_to_install("triton")),
         flag="cuda:90",
         takes_flags=False,
     ),

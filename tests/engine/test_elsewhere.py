@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -15,14 +16,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from cache_engine.farm.making import Maker
 
 from cache_engine.compilers import COMPILERS, nvrtc
 from cache_engine.compilers.tools import package_files
+from cache_engine.config import Settings
+from cache_engine.device import probe
 from cache_engine.engine import selection as selection_module
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.engine.elsewhere import MOST_TOOLCHAINS, STORE, Elsewhere
 from cache_engine.engine.selection import INSTALLED
-from cache_engine.errors import CompilerMissing, NotCached, StoreUnusable, UsageError
+from cache_engine.errors import CompilerMissing, NotCached, PackUnusable, StoreUnusable, UsageError
+from cache_engine.farm.messages import Asked
 from cache_engine.kernels.select import ranking
 from cache_engine.model.artifact import SECTIONS, Artifact, Record
 from cache_engine.model.gemm import GemmProblem
@@ -30,9 +35,12 @@ from cache_engine.model.key import CacheKey, key_of
 from cache_engine.model.provenance import Provenance
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.pack import Pack
+from cache_engine.trust.keys import SigningKey
 from cache_engine.upkeep.plan import Limits
+from tests.cli.test_cli import document
 from tests.conftest import SAMPLE
 from tests.helpers import INVENTED_GPU, blob_file, invented_timing, make_store, patch_in_place
+from tests.trust.keys import Builder, signers_file
 
 PROBLEM = SAMPLE[3]
 FORMATS = Path(__file__).parent.parent / "formats"
@@ -85,19 +93,104 @@ def _remade(source: DiskStore, target: DiskStore, record: Record, build: str) ->
     return key
 
 
+@pytest.fixture
+def older(compiled_store: Path, tmp_path: Path) -> Path:
+    """A pack of the sample as another build of the installed NVRTC would have made it."""
+    store = make_store(tmp_path / "older")
+    with open_cache(compiled_store) as source:
+        for record in source.records():
+            _remade(source.store, store, record, "another build")
+    with open_cache(tmp_path / "older") as cache:
+        cache.export(tmp_path / "older.gemmpack")
+    return tmp_path / "older.gemmpack"
+
+
+@pytest.mark.parametrize("asked", [{}, {"wait": 0}])
+def test_a_pack_of_another_build_serves_although_its_kernel_could_be_compiled(
+    older: Path, tmp_path: Path, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``wait``, which is for callers who want a better kernel later, the installed compiler's comes behind."""
+    with open_cache(tmp_path / "new", packs=(older,)) as cache:
+        with monkeypatch.context() as patched:
+            patched.setattr(nvrtc.Nvrtc, "compile", lambda *_: pytest.fail("a kernel was compiled"))
+            kernel = cache.get_or_compile(PROBLEM)
+            assert (kernel.tier, kernel.toolchain_from, kernel.better) == ("pack", "pack older.gemmpack", None)
+        kernel = cache.get_or_compile(PROBLEM, **asked)
+        assert kernel.toolchain_from == "pack older.gemmpack"
+        if asked:
+            assert kernel.better is not None
+            assert kernel.better.wait(60)
+        else:
+            cache.get_or_compile(PROBLEM, force=True)
+        after = cache.get_or_compile(PROBLEM, **asked)
+        assert (after.tier, after.toolchain_from, after.better) == ("memory", INSTALLED, None)
+    with open_cache(tmp_path / "new", packs=(older,), memory_bytes=0) as cache:
+        assert cache.get_or_compile(PROBLEM).toolchain_from == INSTALLED
+        cache.store.delete(after.key)
+        assert cache.get_or_compile(PROBLEM).toolchain_from == "pack older.gemmpack"
+
+
+def test_a_kernel_that_another_process_compiled_serves_in_place_of_a_packs(older: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"dir": tmp_path / "new", "packs": (older,)}
+    with open_cache(**asked) as cache, open_cache(**asked) as another:
+        assert cache.get_or_compile(PROBLEM).toolchain_from == "pack older.gemmpack"
+        another.get_or_compile(PROBLEM, force=True)
+        better = cache.get_or_compile(PROBLEM, wait=0).better
+        assert better is not None
+        assert better.wait(60)
+        assert better.kernel is not None
+        assert (better.kernel.tier, cache.get_or_compile(PROBLEM).toolchain_from) == ("disk", INSTALLED)
+
+
+def test_a_damaged_kernel_of_the_store_is_quarantined_although_a_pack_has_another(older: Path, tmp_path: Path) -> None:
+    with open_cache(tmp_path / "new", packs=(older,)) as cache:
+        key = cache.get_or_compile(PROBLEM, force=True).key
+        blob_file(cache.store, key).write_bytes(b"damaged")
+    with open_cache(tmp_path / "new", packs=(older,)) as cache:
+        assert cache.get_or_compile(PROBLEM).tier == "compiled"
+        assert len(cache.quarantined()) == 1
+
+
+@pytest.mark.parametrize(("driver", "source"), [("12.8", INSTALLED), ("14.0", "pack newer.gemmpack")])
+def test_a_pack_of_a_newer_cuda_serves_only_where_the_driver_loads_it(
+    compiled_store: Path, tmp_path: Path, driver: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path / "newer")
+    with open_cache(compiled_store) as cache:
+        record = cache.find(cache.select(PROBLEM).key)
+        newer = tuple((label, "14.0" if label == "compiler_version" else value) for label, value in record.components)
+        _remade(cache.store, store, msgspec.structs.replace(record, components=newer, compiler_version="14.0"), "newer")
+    with open_cache(tmp_path / "newer") as cache:
+        cache.export(tmp_path / "newer.gemmpack")
+    monkeypatch.setattr(probe, "gpu", lambda: replace(INVENTED_GPU, driver=driver))
+    with open_cache(tmp_path / "new", packs=(tmp_path / "newer.gemmpack",)) as cache:
+        assert cache.select(PROBLEM).toolchain_from == source
+
+
+def test_migrate_and_workers_of_a_farm_make_kernels_that_a_pack_has_of_another_build(
+    older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_cache(tmp_path / "new") as cache:
+        asked = Asked.of("0" * 32, cache.select(PROBLEM))
+    monkeypatch.setenv("GEMM_CACHE_PACKS", str(older))
+    assert document("migrate", "--dry-run", store=tmp_path / "older")["to_compile"] == len(SAMPLE)
+    key = SigningKey.read(Builder(tmp_path / "key").file)
+    assert Maker(Settings.load(dir=tmp_path / "new"), tmp_path.as_uri(), key).checked(asked) == asked.key
+    as_asked = Settings(toolchain="pack")
+    assert as_asked.made_here() is as_asked
+
+
 @pytest.mark.usefixtures("another_build")
-def test_a_pack_of_another_build_serves_only_where_that_is_asked_for(pack: Path, tmp_path: Path) -> None:
-    with open_cache(tmp_path / "new", packs=(pack,)) as cache:
+def test_with_local_a_pack_of_another_build_serves_nothing(pack: Path, tmp_path: Path) -> None:
+    with open_cache(tmp_path / "new", packs=(pack,), toolchain="local", enable_jit=False) as cache:
         selection = cache.select(PROBLEM)
         assert selection.is_compilable
-        assert cache.look_up(selection.key) is None
         there = cache.made_elsewhere(selection)
         assert there is not None
-    with open_cache(tmp_path / "new", packs=(pack,), toolchain="local", enable_jit=False) as cache:
         with pytest.raises(NotCached, match=selection.key[:12]):
             cache.get_or_compile(PROBLEM)
         assert cache.stats().totals.misses == 1
-    ways: tuple[dict[str, Any], ...] = ({"toolchain": "pack"}, {"enable_jit": False})
+    ways: tuple[dict[str, Any], ...] = ({}, {"toolchain": "pack"}, {"enable_jit": False})
     for asked in ways:
         with open_cache(tmp_path / "new", packs=(pack,), **asked) as cache:
             kernel = cache.get_or_compile(PROBLEM)
@@ -237,6 +330,53 @@ def test_without_a_compiler_measurements_choose_among_the_kernels_of_a_store(com
         cache.timings.add([invented_timing(SAMPLE[0], config, 20.0 + at) for at, config in enumerate(configs)])
         kernel = cache.get_or_compile(SAMPLE[0])
         assert (kernel.tier, kernel.toolchain_from, kernel.config_from[:8]) == ("disk", STORE, "measured")
+
+
+# ---- Packs that serve nothing ----
+
+
+@pytest.fixture(params=["local", "flags", "signers", "text"])
+def useless(request: pytest.FixtureRequest, older: Path, tmp_path: Path) -> tuple[dict[str, Any], str]:
+    """Settings under which a pack can serve nothing, and why."""
+    given: dict[str, Any] = {"packs": (older,)}
+    match request.param:
+        case "local":
+            return {**given, "toolchain": "local"}, "made by nvrtc 13.5 (build another"
+        case "flags":
+            return {**given, "fast_math": True}, "4 have other templates or flags"
+        case "signers":
+            signers = signers_file(tmp_path, f"builder {Builder(tmp_path / 'key').line}")
+            return {**given, "trusted_signers": signers}, "the kernel has no signature"
+    (tmp_path / "text.gemmpack").write_text("text")
+    return {"packs": (tmp_path / "text.gemmpack",)}, "is not a pack"
+
+
+def test_a_pack_that_can_serve_nothing_is_one_warning_and_is_named_by_a_miss(
+    useless: tuple[dict[str, Any], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, why = useless
+    with open_cache(tmp_path / "new", **settings, enable_jit=False) as cache:
+        (warned,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
+        assert why in warned
+        with pytest.raises(NotCached, match=re.escape(why)):
+            cache.get_or_compile(PROBLEM)
+
+
+def test_with_packs_alone_of_which_none_can_serve_opening_fails(
+    useless: tuple[dict[str, Any], str], tmp_path: Path
+) -> None:
+    settings, why = useless
+    with pytest.raises(PackUnusable, match=re.escape(why)):
+        open_cache(**settings, enable_caching="packs")
+    with pytest.raises(PackUnusable, match="there is no pack in"):
+        open_cache(packs=(tmp_path / "older",), enable_caching="packs")
+    with open_cache(enable_caching="packs") as cache:  # none is named
+        assert cache.packs == ()
+
+
+def test_a_pack_that_can_serve_is_no_warning(pack: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with open_cache(tmp_path / "new", packs=(pack,)), open_cache(packs=(pack,), enable_caching="packs"):
+        assert caplog.text == ""
 
 
 # ---- How a pack says what made it ----

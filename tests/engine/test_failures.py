@@ -15,7 +15,7 @@ import pytest
 from cache_engine.engine import making as making_module
 from cache_engine.engine import serving
 from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.errors import CompileError
+from cache_engine.errors import CompileError, NotCached
 from cache_engine.queue.tickets import State, tickets
 from cache_engine.store.lock import file_lock
 from cache_engine.upkeep.integrity import Kind
@@ -208,3 +208,6 @@ def test_an_entry_damaged_in_a_pack_is_compiled_and_stored(tmp_path: Path, caplo
         assert cache.get_or_compile(PROBLEM).tier == "disk"
         assert cache.stats().totals.failures == {"pack": 2}
     assert caplog.text.count("pack tier skipped") == 1, "once is enough"
+    refused = pytest.raises(NotCached, match=r"pack some.gemmpack has this kernel, which cannot be used: .*checksum")
+    with open_cache(tmp_path / "new", packs=(path,), enable_jit=False) as cache, refused:
+        cache.get_or_compile(PROBLEM)

@@ -9,9 +9,9 @@ import pytest
 from cache_engine.compilers import COMPILERS, nvrtc
 from cache_engine.config import Settings
 from cache_engine.engine.cache import open_cache
+from cache_engine.engine.serving.pack_state import pack_state
 from cache_engine.errors import CompilerMissing
 from cache_engine.insight.explanation import explain
-from cache_engine.insight.packs import pack_state
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.store.pack import Pack
 from tests.conftest import SAMPLE
@@ -43,13 +43,13 @@ def test_a_pack_whose_kernels_can_all_serve_says_only_what_made_them(pack: Path)
 
 @pytest.mark.usefixtures("older_nvrtc")
 def test_a_pack_of_another_build_says_how_many_can_serve_and_how(pack: Path) -> None:
-    state = pack_state(Pack(pack), Settings())
+    state = pack_state(Pack(pack), Settings(toolchain="local"))
     assert (state.usable, state.usable_with_any_toolchain, state.known) == (0, 4, 4)
     assert state.text.endswith(
         "; here is nvrtc 13.4 (build cdcdcdcdcdcd); 0 of 4 can serve, 4 with GEMM_CACHE_TOOLCHAIN=pack"
     )
-    assert pack_state(Pack(pack), Settings(toolchain="pack")).is_whole
-    assert pack_state(Pack(pack), Settings(enable_jit=False)).is_whole
+    for serving in (Settings(), Settings(toolchain="pack"), Settings(enable_jit=False)):
+        assert pack_state(Pack(pack), serving).is_whole
     other = pack_state(Pack(pack), Settings(toolchain="pack", fast_math=True))
     assert (other.usable, other.text.endswith("0 of 4 can serve; 4 have other templates or flags")) == (0, True)
 
@@ -61,12 +61,14 @@ def test_without_the_compiler_a_pack_says_so(pack: Path, monkeypatch: pytest.Mon
     gone = nvrtc.Nvrtc()
     monkeypatch.setattr(gone, "fingerprint", missing)
     monkeypatch.setitem(COMPILERS, "nvrtc", gone)
-    assert "nvrtc is not installed here; 0 of 4 can serve" in pack_state(Pack(pack), Settings()).text
+    assert pack_state(Pack(pack), Settings()).is_whole
+    local = pack_state(Pack(pack), Settings(toolchain="local"))
+    assert "nvrtc is not installed here; 0 of 4 can serve" in local.text
 
 
 @pytest.mark.usefixtures("older_nvrtc")
 def test_explain_says_that_a_pack_has_the_kernel_of_another_build(pack: Path, tmp_path: Path) -> None:
-    with open_cache(tmp_path / "new", packs=(pack,)) as cache:
+    with open_cache(tmp_path / "new", packs=(pack,), toolchain="local") as cache:
         found = explain(cache, PROBLEM)
     assert found.tier is None
     assert found.nearest is not None

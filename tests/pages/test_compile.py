@@ -18,6 +18,7 @@ from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, 
 from cache_engine.compilers import COMPILERS
 from cache_engine.device.probe import local_arch
 from cache_engine.errors import CompilerMissing
+from cache_engine.extras import how_to_install
 from tests.engine.test_debug_dump import ASKED, broken
 from tests.helpers import make_store
 from tests.pages.opening import Open, sound
@@ -127,7 +128,7 @@ def test_a_missing_compiler_is_reported_with_how_to_install_it(
     open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> None:
-        raise CompilerMissing("nvcc is not installed; run: pip install 'gemm-cache[nvcc]'")
+        raise CompilerMissing(f"nvcc is not installed; run: {how_to_install('nvcc')}")
 
     monkeypatch.setattr(COMPILERS["nvcc"], "fingerprint", missing)
     app = sound(open_page(compiled_store, "compile"))
@@ -135,7 +136,7 @@ def test_a_missing_compiler_is_reported_with_how_to_install_it(
     app.selectbox(key="s_compiler").set_value("nvcc")
     app.run()
     assert [error.value for error in app.error] == ["Compiler not installed."]
-    assert "pip install 'gemm-cache[nvcc]'" in app.text[0].value
+    assert how_to_install("nvcc") in app.text[0].value
 
 
 def test_a_failed_compile_shows_log_source_flags_and_command(open_page: Open, compiled_store: Path) -> None:

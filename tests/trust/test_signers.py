@@ -13,6 +13,7 @@ import pytest
 from cache_engine.config import Settings
 from cache_engine.engine.cache import open_cache
 from cache_engine.errors import ExtraMissing, Unproved, UsageError
+from cache_engine.extras import how_to_install
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import decode_record, encode_record, signed_part, with_signature
 from cache_engine.store.disk import DiskStore
@@ -293,6 +294,6 @@ def test_without_the_package_no_pack_is_used_and_the_extra_is_named(
     pack = _pack(store, tmp_path, None)
     with open_cache(tmp_path / "here", packs=pack, trusted_signers=signers_file(tmp_path)) as cache:
         assert cache.packs == ()
-    assert "pip install 'gemm-cache[trust]'" in caplog.text
+    assert how_to_install("trust") in caplog.text
     with pytest.raises(ExtraMissing):
         proof_for(Settings(trusted_signers=signers_file(tmp_path)))

@@ -99,7 +99,7 @@ def dashboard(report: Report, place: Path, rows: int, titles: Sequence[str] = PA
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        report(LeftOut("the dashboard in a browser", "pip install 'gemm-cache[dev]' brings Playwright"))
+        report(LeftOut("the dashboard in a browser", "run: pip install playwright"))
         return
     executable = next(filter(None, map(shutil.which, _CHROMIUM)), None)
     with ExitStack() as stack:

@@ -18,6 +18,7 @@ from cache_engine.bench.entries.subjects import PROBLEM
 from cache_engine.bench.results import LeftOut, Report
 from cache_engine.bench.timing import Thunk, compare
 from cache_engine.engine.cache import CompiledKernel, open_cache
+from cache_engine.extras import how_to_install
 from cache_engine.model.artifact import SOURCE
 
 DISKCACHE, TRITON, CUDA_CORE = "diskcache", "Triton", "cuda.core"
@@ -33,7 +34,7 @@ def why_missing(peer: str) -> str | None:
     try:
         importlib.import_module(_MODULES[peer])
     except ImportError as error:
-        return f"{error}; pip install 'gemm-cache[bench]' brings it"
+        return f"{error}; run: {how_to_install('bench')}"
     return None
 
 

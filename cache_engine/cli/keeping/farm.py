@@ -237,7 +237,7 @@ def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Ask
     has_store = settings.directory_exists
     if not has_store:
         settings = settings.with_overrides({"enable_caching": False})
-    with open_cache(settings, create=not has_store) as cache:
+    with open_cache(settings.made_here(), create=not has_store) as cache:
         cells = coverage(cache, asked)
         require_served(cells)
         kernels = distinct(cells)

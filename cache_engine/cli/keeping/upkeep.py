@@ -167,7 +167,7 @@ def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json
     """
     from cache_engine.batch.migration import migrate, plan_migration
 
-    with open_cache(settings.for_batch(jobs), create=False) as cache:
+    with open_cache(settings.for_batch(jobs).made_here(), create=False) as cache:
         with terminal.progress("Reading", cache.count()[0]) as (bar, task):
             plan = plan_migration(cache, lambda: bar.advance(task))
         failed = None

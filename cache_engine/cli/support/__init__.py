@@ -122,10 +122,12 @@ def open_cache(
     """Opens the store; with ``packs_suffice``, packs alone where there are some and no directory.
 
     A verb that only reads must not create one, or a mistyped name would show an empty store. It reads the store also
-    where caching is switched off. With ``optional``, for a verb that has an answer without one, a store that is not
-    there is no error; of one that cannot be used, a line on standard error says why.
+    where caching is switched off. One that takes packs alone says itself what these can serve. With ``optional``, for a
+    verb that has an answer without one, a store that is not there is no error; of one that cannot be used, a line on
+    standard error says why.
     """
     from cache_engine.engine import cache as engine
+    from cache_engine.engine.opening import store_of
 
     if optional:
         try:
@@ -136,8 +138,8 @@ def open_cache(
         return engine.open_cache(settings=settings.with_overrides({"enable_caching": False}))
     alone = settings.enable_caching == PACKS or not settings.directory_exists
     if packs_suffice and settings.packs and alone:
-        settings, create = settings.with_overrides({"enable_caching": PACKS}), True
-    elif not create:
+        return engine.Cache(*store_of(settings.with_overrides({"enable_caching": PACKS}), create=False))
+    if not create:
         settings = settings.with_overrides({"enable_caching": True})
     return engine.open_cache(settings=settings, create=create)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cache_engine.config import Settings
 from cache_engine.engine.deciding import log_miss
+from cache_engine.engine.elsewhere import Elsewhere
 from cache_engine.engine.making import describe, make_artifact
 from cache_engine.engine.opening import SWITCHED_OFF, limit_device_memory
 from cache_engine.engine.selection import Asked, Selection, Selector
@@ -38,7 +39,6 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import ThreadLocks, file_lock
 from cache_engine.store.memory import MemoryTier
-from cache_engine.store.pack import Pack
 from cache_engine.upkeep.cleaning import Housekeeper, prune_results
 from cache_engine.upkeep.plan import Limits
 
@@ -62,20 +62,21 @@ class Serving:
     def __init__(
         self,
         store: DiskStore | None,
-        packs: Sequence[Pack],
+        elsewhere: Elsewhere,
         settings: Settings,
         journal: Journal,
         faster: Faster,
         without_store: str = SWITCHED_OFF,
     ) -> None:
-        """Serves packs and an opened store, or none; then ``without_store`` says why."""
+        """Serves the packs of ``elsewhere`` and an opened store, or none; then ``without_store`` says why."""
         self._store, self._faster, self._without_store = store, faster, without_store
         self.unpublished = 0  # kernels that were compiled and could not be stored
         self._settings = settings
         self._journal = journal
         limit_device_memory(settings)
         self._housekeeper: Housekeeper | None = None
-        slower: list[Tier] = [*packs]
+        self._elsewhere = elsewhere
+        slower: list[Tier] = [*elsewhere.packs]
         if store is not None:
             self._housekeeper = Housekeeper(
                 store,
@@ -102,6 +103,7 @@ class Serving:
         priority: Priority = Priority.CALLER,
         is_wanted: Callable[[], bool] = lambda: True,
         for_launch: bool = False,
+        installed: bool = False,
     ) -> CompiledKernel:
         """The kernel that a selector selects, from the fastest tier that has it, else compiled and stored.
 
@@ -111,19 +113,20 @@ class Serving:
         Args:
             is_wanted: asked while waiting for a slot.
             for_launch: this very problem alone is launched, so an exact kernel may serve.
+            installed: only the kernel that the compiler installed here makes.
 
         Raises:
             GivenUp: when it is no longer wanted.
         """
         force = force or debug_dump is not None
         with stages(SELECT):
-            selection = selector.select_installed(*asked) if force else selector.select(*asked)
+            selection = selector.select_installed(*asked) if force or installed else selector.select(*asked)
         if not force:
             if for_launch and (faster := self.hit_faster(asked, stages)) is not None:
                 return faster
             with stages(LOAD):
                 found = self.look_up(selection.key)
-            if found is None and not selection.is_compilable:
+            if found is None and not installed and (self._elsewhere.packs or not selection.is_compilable):
                 found, selection = self._find_instead(selector, asked, selection, stages, priority)
             if found is not None:
                 return self.hit(selection, found, stages, priority)
@@ -139,7 +142,7 @@ class Serving:
                     return self.hit(selection, again, stages, priority)
             self._miss(selector, selection, priority, fault, force=force)
             if not self._settings.enable_jit:
-                raise self._not_cached(selection)
+                raise self._not_cached(selector, selection)
             turn = nullcontext() if self._slots is None else self._slots.turn(key, priority, is_wanted)
             try:
                 with stages(QUEUE):
@@ -150,6 +153,7 @@ class Serving:
                 raise
             finally:
                 turn.__exit__(None, None, None)
+            selector.prefer(asked, selection)
             return self._publish(selection, artifact, stages, no_lock)
 
     def _find_instead(
@@ -160,8 +164,7 @@ class Serving:
         Without any entry the selection is the one that can be compiled here.
         """
         missed: set[CacheKey] = set()
-        found = None
-        while found is None and not selection.is_compilable:
+        while True:
             missed.add(selection.key)
             try:
                 selection = selector.select(*asked, missed=missed)
@@ -169,10 +172,13 @@ class Serving:
                 self._miss(selector, selection, priority)
                 if self._settings.enable_jit:
                     raise
-                raise self._not_cached(selection) from error
+                raise self._not_cached(selector, selection) from error
+            if selection.key in missed:
+                return None, selection
             with stages(LOAD):
                 found = self.look_up(selection.key)
-        return found, selection
+            if found is not None:
+                return found, selection
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key, counted as a hit; ``None`` when there is none."""
@@ -353,10 +359,13 @@ class Serving:
         self._tiers.memory.put(key, loaded)
         return kernel_of(selection, loaded, COMPILED, stages, failure)
 
-    def _not_cached(self, selection: Selection) -> NotCached:
-        why = "compiling is switched off (enable_jit)"
+    def _not_cached(self, selector: Selector, selection: Selection) -> NotCached:
+        from cache_engine.engine.serving.pack_state import refusals
+
+        why, packs = "compiling is switched off (enable_jit)", self._elsewhere
         self._not_compiled(selection, why)
-        return NotCached(f"no tier has {selection.name} ({selection.key[:12]}), and {why}")
+        refused = (*refusals(packs, selector, selection), *packs.refused, *packs.useless.values())
+        return NotCached("; ".join((f"no tier has {selection.name} ({selection.key[:12]}), and {why}", *refused)))
 
     def _not_compiled(self, selection: Selection, why: str) -> None:
         """Notes for the log of decisions why there is no kernel, be it for a caller or behind another kernel."""

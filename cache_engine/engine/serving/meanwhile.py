@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from cache_engine.engine.stages import LOAD, SELECT, StageClock
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.model.gemm import MAX_DIMENSION, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.model.key import CacheKey
 from cache_engine.queue.tickets import Priority
 
 if TYPE_CHECKING:
@@ -109,11 +108,13 @@ class Meanwhile:
             return faster
         with stages(LOAD):
             found = self._serving.look_up(selection.key)
+        own = selection if selection.is_compilable else self._selector.better_here(asked, selection)
         if found is not None:
-            return self._serving.hit(selection, found, stages)
-        if not (self._settings.enable_jit and selection.is_compilable):
+            kernel = self._serving.hit(selection, found, stages)
+            return kernel if own is None or own is selection else replace(kernel, better=self._behind(asked, own))
+        if own is None or not self._settings.enable_jit:
             return self._stand_in(asked, stages) or self._serving.get_or_compile(self._selector, asked, stages)
-        better = self._compiled_behind(asked, selection.key)
+        better = self._behind(asked, own, installed=own is not selection)
         if better.wait(wait_ms / 1e3) and better.kernel is not None:
             self._serving.ask(asked[0])
             return better.kernel
@@ -143,13 +144,17 @@ class Meanwhile:
             offers = self._kept[asked] = tuple(stand_ins(self._selector, asked))
         return (offer for offer in offers if self._serving.is_in_memory(offer.key) or self._elsewhere.has(offer.key))
 
-    def _compiled_behind(self, asked: Asked, key: CacheKey) -> Better[CompiledKernel]:
+    def _behind(self, asked: Asked, own: Selection, *, installed: bool = True) -> Better[CompiledKernel]:
+        """What the compiler installed here makes of a request, compiled in the background."""
         get = partial(self._serving.get_or_compile, self._selector, asked, priority=Priority.PROMOTION)
-        return self.behind.start(
-            key,
-            lambda is_wanted: get(stages=StageClock(), is_wanted=is_wanted),
-            partial(self._serving.waiting, key),
-        )
+
+        def compile_it(is_wanted: Callable[[], bool]) -> CompiledKernel:
+            kernel = get(stages=StageClock(), is_wanted=is_wanted, installed=installed)
+            if installed:
+                self._selector.prefer(asked, own)
+            return kernel
+
+        return self.behind.start(own.key, compile_it, partial(self._serving.waiting, own.key))
 
     def close(self, *, wait: bool) -> None:
         """Drops compiles that have not begun, and waits some seconds for the others."""
