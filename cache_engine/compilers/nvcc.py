@@ -179,10 +179,9 @@ def _find_installation(cuda: Cuda) -> _Installation:
     if len(version) < 2:
         cause = first_error(log) or log.strip()[:200] or f"exit code {code}"
         raise CompilerMissing(f"{nvcc} does not work with {host}: {cause}; name another host compiler in NVCC_CCBIN")
+    release = f"{version['MAJOR']}.{version['MINOR']}"
     if cuda.why and int(version["MAJOR"]) not in cuda.versions:
-        raise CompilerMissing(
-            f"{nvcc} is of CUDA {version['MAJOR']}.{version['MINOR']}, but {cuda.why}; {_how_to_get(cuda)}"
-        )
+        raise CompilerMissing(f"{nvcc} is of CUDA {release}, but {cuda.why}; {_how_to_get(cuda)}")
     tools, headers = _tools(nvcc, plan), _headers(text)
     files = WatchedFiles((*tools, *headers), lambda: f"{_digest_of_files(tools)}+{_digest_of_headers(text, headers)}")
     fingerprint = ToolchainFingerprint("nvcc", release, files.digest)
