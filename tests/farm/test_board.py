@@ -16,6 +16,7 @@ import pytest
 from cache_engine.batch.tuning import all_candidates
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import RemoteError, UsageError
+from cache_engine.farm import submitting
 from cache_engine.farm.board import (
     FAILURES,
     GONE_S,
@@ -242,8 +243,9 @@ def test_a_board_that_cannot_be_written_keeps_no_worker_from_its_work(message: A
 
 
 def test_what_a_submitter_withdraws_leaves_the_queue_and_nothing_else_does(
-    broker: Redis, cache: Cache, tmp_path: Path
+    broker: Redis, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(submitting, "_QUIET_S", 0.1)
     remote = Objects(f"file://{tmp_path}/remote")
     other, selection = Broker(broker.url, Keys.of(remote.url)), cache.select(_problem())
     other.send([encode(Asked.of(job, selection)) for job in ("b" * 32, JOB, "b" * 32, JOB)])

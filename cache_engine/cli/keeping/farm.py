@@ -85,10 +85,10 @@ def worker_verb(
     settings: Settings, /, broker: str | None, url: str | None, sign: Path, jobs: int | None,
     health_file: Path | None, until_empty: bool, redeliver: int | None,
 ) -> None:  # fmt: skip
-    """Compile what the queue asks for, until stopped by Ctrl-C or SIGTERM. Prints a line for each kernel.
+    """Compile what the queue asks for, until stopped by Ctrl-C.
 
-    A message can only ask for a kernel that this program makes from its own templates. The first signal lets compiles
-    finish, a second ends them.
+    Prints a line for each kernel. A message can only ask for a kernel that this program makes from its own templates.
+    The first Ctrl-C or SIGTERM lets compiles finish, a second ends them.
     """
     from cache_engine.batch.warm import processors
     from cache_engine.farm.working import Worker, serve
