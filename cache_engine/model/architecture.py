@@ -13,7 +13,7 @@ from typing import ClassVar
 from cache_engine.errors import InvalidProblem
 
 KIB = 1024
-CUDA_VERSIONS = (13, 12)
+CUDA_VERSIONS: tuple[int, ...] = (13, 12)
 """The major versions of CUDA whose compilers are used, the newest first."""
 
 

@@ -265,8 +265,8 @@ def test_nvrtc_of_a_toolkit_or_the_system_is_found_where_there_is_no_package(
         f"compiler.compile({EMPTY!r}, 'sm_90')\n"
         "print(compiler.fingerprint(), compiler._installation().library)\n"
     )
-    variables = {"CUDA_HOME": str(folder.parent)} if place == "CUDA_HOME" else {}
-    done = _run("-c", code, driver=folder if place == "the system" else None, **variables)
+    home, loaded = (str(folder.parent) if place == name else "" for name in ("CUDA_HOME", "the system"))
+    done = _run("-c", code, CUDA_HOME=home, LD_LIBRARY_PATH=loaded and str(folder))
     assert done.stdout == f"{here} {folder / library.name}\n", done.stderr
 
 

@@ -51,17 +51,18 @@ def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The Python of each environment, with the core installed from the wheel."""
     folder = tmp_path_factory.mktemp("environments")
     pip = [sys.executable, "-m", "pip"]
-    build = [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]
-    subprocess.run(build, check=True)
+    subprocess.run(
+        [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", f"-w{folder}", str(ROOT)], check=True
+    )
     (wheel,) = folder.glob("*.whl")
     pythons = {}
     for name, pins in PINS.items():
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / name], check=True)
         pythons[name] = folder / name / "bin" / "python"
-        install = [*pip, "--python", pythons[name], "install", "--quiet", "--no-compile", wheel, *pins]
-        subprocess.run(install, check=True)
-    remove = [*pip, "--python", pythons["12.9"], "uninstall", "--quiet", "--yes", "nvidia-cuda-nvrtc"]
-    subprocess.run(remove, check=True)
+        there = [*pip, f"--python={pythons[name]}"]
+        subprocess.run([*there, "install", "--quiet", "--no-compile", str(wheel), *pins], check=True)
+        if name == "12.9":
+            subprocess.run([*there, "uninstall", "--quiet", "--yes", "nvidia-cuda-nvrtc"], check=True)
     return pythons
 
 
