@@ -22,12 +22,14 @@ import streamlit as st
 from streamlit import config, env_util, file_util, net_util
 from streamlit.cli_util import open_browser
 from streamlit.commands import page_config
+from streamlit.runtime import memory_uploaded_file_manager
 from streamlit.web.server import server_util
 
 from app.server.compression import Compressed
 from app.server.gate import Application, Gate, Message, Receive, Send
 from app.server.imports import import_pages
 from app.server.style import Styled, style_sheet
+from app.server.uploads import Bounded, UploadedFiles
 
 
 def no_address() -> None:
@@ -50,6 +52,7 @@ def as_given(page_icon: object) -> str:
 
 env_util.is_repl = is_no_repl
 page_config._get_favicon_string = as_given  # noqa: SLF001
+memory_uploaded_file_manager.MemoryUploadedFileManager = UploadedFiles  # type: ignore[misc]
 
 
 class Dashboard(st.App):
@@ -62,7 +65,7 @@ class Dashboard(st.App):
         if self._gate is None:
             self.shell = Path(file_util.get_static_dir(), "index.html").read_text(encoding="utf-8")
             self.files = Compressed(Styled(super().__call__, style_sheet()))
-            self._gate = Gate(self.files, config.get_option("server.allowedHosts"), self.shell)
+            self._gate = Gate(Bounded(self.files), config.get_option("server.allowedHosts"), self.shell)
         await self._gate(scope, receive, send)
 
 

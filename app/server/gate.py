@@ -59,9 +59,9 @@ class Gate:
         headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
         hosts, origins = ([value for name, value in headers if name == wanted] for wanted in ("host", "origin"))
         if len(hosts) != 1 or not known_host(hosts[0], self._hosts):
-            await _refuse(scope, send_guarded, 421, _UNKNOWN_HOST)
+            await refuse(scope, send_guarded, 421, _UNKNOWN_HOST)
         elif scope["type"] == "websocket" and (len(origins) != 1 or not is_own_origin(origins[0], hosts[0])):
-            await _refuse(scope, send_guarded, 403, _FOREIGN_ORIGIN)
+            await refuse(scope, send_guarded, 403, _FOREIGN_ORIGIN)
         else:
             await self._inner(scope, receive, send_guarded)
 
@@ -128,7 +128,8 @@ HEADERS = (
 """The headers of every response, except the content security policy."""
 
 
-async def _refuse(scope: Message, send: Send, status: int, why: str) -> None:
+async def refuse(scope: Message, send: Send, status: int, why: str) -> None:
+    """Answers a request or connection with a sentence."""
     kind = "http"
     if scope["type"] == "websocket":
         if "websocket.http.response" not in scope.get("extensions", {}):

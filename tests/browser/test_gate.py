@@ -7,16 +7,19 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from email.message import Message
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Request, Route, expect
 
 from tests.browser.conftest import served
 from tests.helpers import make_store
+from tests.remote.waiting import until
 
 pytestmark = pytest.mark.browser
 WAIT_MS = 60_000
@@ -48,17 +51,17 @@ class Answer(NamedTuple):
     body: str
 
 
-def _ask(address: str, path: str, method: str = "GET", **headers: str) -> Answer:
+def _ask(address: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
     """The answer to one request, with these headers alone."""
     connection = http.client.HTTPConnection("127.0.0.1", _port(address), timeout=20)
     with closing(connection):
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers.items():
             connection.putheader(name, value)
-        connection.endheaders()
+        connection.endheaders(body)
         with connection.getresponse() as answer:
-            body = "" if answer.status == 101 else answer.read().decode("utf-8", "replace")
-            return Answer(answer.status, answer.headers, body)
+            text = "" if answer.status == 101 else answer.read().decode("utf-8", "replace")
+            return Answer(answer.status, answer.headers, text)
 
 
 def test_every_answer_forbids_frames_and_foreign_content(address: str) -> None:
@@ -131,6 +134,36 @@ def test_no_page_elsewhere_may_send_it_messages(address: str) -> None:
     """Streamlit's own hosting may by default, and anyone can run an application there."""
     answer = _ask(address, "/_stcore/host-config", Host=f"127.0.0.1:{_port(address)}")
     assert json.loads(answer.body)["allowedOrigins"] == []
+
+
+def test_a_file_with_a_nul_in_its_name_breaks_no_tab_and_what_a_tab_may_upload_is_bounded(
+    page: Page, address: str
+) -> None:
+    text, sent = b"arch,M\nH100,1\n", list[Request]()
+
+    def with_nul(route: Route) -> None:
+        sent.append(route.request)
+        body = route.request.post_data_buffer or b""
+        route.continue_(post_data=body.replace(b"mine.csv", b"mi\0e.csv"))
+
+    page.route("**/_stcore/upload_file/**", with_nul)
+    page.goto(f"{address}/evaluations?e_kind=Measured+latencies")
+    field = page.locator("input[type=file]").last
+    field.set_input_files({"name": "mine.csv", "mimeType": "text/csv", "buffer": text})
+    expect(page.get_by_text("mi?e.csv lacks the column N")).to_be_visible(timeout=WAIT_MS)
+    path = urlsplit(sent[0].url).path
+    headers = {name: value for name, value in sent[0].all_headers().items() if "xsrf" in name or name == "cookie"}
+    headers |= {"Host": f"127.0.0.1:{_port(address)}", "Content-Type": "multipart/form-data; boundary=x"}
+    with ExitStack() as coming:
+        for size_bytes in (64 * 2**20, 64 * 2**20 - len(text)):  # which stay under way
+            connection = coming.enter_context(closing(http.client.HTTPConnection("127.0.0.1", _port(address))))
+            connection.putrequest("PUT", path, skip_host=True)
+            for name, value in {**headers, "Content-Length": str(size_bytes)}.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+        one_more = partial(_ask, address, path, "PUT", b"x", **headers, **{"Content-Length": "1"})
+        until(lambda: one_more().status == 413)
+        assert "Remove a file" in one_more().body
 
 
 def test_a_page_of_another_port_can_neither_frame_it_nor_read_from_it(browser: Browser, address: str) -> None:
