@@ -26,7 +26,8 @@ def cuda_for(asked: str, driver: tuple[int, int] | None, arch: str) -> Cuda:
         driver: the version of CUDA that the driver supports, if there is a driver; it loads no code of a later one.
         arch: a target that is not known excludes none.
     """
-    versions, why = CUDA_VERSIONS, []
+    versions: tuple[int, ...] = CUDA_VERSIONS
+    why = []
     if asked != "auto":
         versions = (int(asked),)
         why.append(f"the setting cuda is {asked}")

@@ -132,7 +132,8 @@ class ClientProcess:
         self.url, self._name = url, printable(without_query(url))
         self._limit_s = patience.limit_s
         self._setup = {"url": url, "patience": asdict(patience), "options": options}
-        self._lock, self._running = threading.RLock(), None
+        self._lock = threading.RLock()
+        self._running: _Running | None = None
         renew_after_fork(self)
         with suppress(RemoteError):  # the first request says so
             self._started()
@@ -140,7 +141,6 @@ class ClientProcess:
     def renew_after_fork(self) -> None:
         """In a forked child: the process is the parent's."""
         self._lock = threading.RLock()
-        self._running: _Running | None
         if self._running is not None:
             self._running.leave()
             self._running = None
@@ -261,7 +261,9 @@ class _Running:
             self._control.close()
             raise
         self._status = 0
-        self._ending = weakref.finalize(self, _end, self.number, self._control, self._idle)
+        self._ending: weakref.finalize[..., _Running] = weakref.finalize(
+            self, _end, self.number, self._control, self._idle
+        )
         self._ending.atexit = False  # what is still sent then needs it, and the system closes its socket
         try:
             self._control.limit(START_S)
@@ -293,7 +295,7 @@ class _Running:
     def end(self) -> int:
         """Ends it; returns its status, as ``subprocess`` does."""
         if self._ending.alive:
-            self._status = self._ending()
+            self._status = int(self._ending() or 0)
         return self._status
 
     def leave(self) -> None:

@@ -57,7 +57,7 @@ def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (wheel,) = folder.glob("*.whl")
     pythons = {}
     for name, pins in PINS.items():
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / name], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / name)], check=True)
         pythons[name] = folder / name / "bin" / "python"
         there = [*pip, f"--python={pythons[name]}"]
         subprocess.run([*there, "install", "--quiet", "--no-compile", str(wheel), *pins], check=True)

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from cache_engine.farm.making import Maker
 
 from cache_engine.compilers import COMPILERS, nvrtc
 from cache_engine.compilers.tools import package_files
@@ -27,6 +26,7 @@ from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.engine.elsewhere import MOST_TOOLCHAINS, STORE, Elsewhere
 from cache_engine.engine.selection import INSTALLED
 from cache_engine.errors import CompilerMissing, NotCached, PackUnusable, StoreUnusable, UsageError
+from cache_engine.farm import working
 from cache_engine.farm.messages import Asked
 from cache_engine.kernels.select import ranking
 from cache_engine.model.artifact import SECTIONS, Artifact, Record
@@ -175,7 +175,7 @@ def test_migrate_and_workers_of_a_farm_make_kernels_that_a_pack_has_of_another_b
     monkeypatch.setenv("GEMM_CACHE_PACKS", str(older))
     assert document("migrate", "--dry-run", store=tmp_path / "older")["to_compile"] == len(SAMPLE)
     key = SigningKey.read(Builder(tmp_path / "key").file)
-    assert Maker(Settings.load(dir=tmp_path / "new"), tmp_path.as_uri(), key).checked(asked) == asked.key
+    assert working._Maker(Settings.load(dir=tmp_path / "new"), tmp_path.as_uri(), key.sign).checked(asked) == asked.key
     as_asked = Settings(toolchain="pack")
     assert as_asked.made_here() is as_asked
 

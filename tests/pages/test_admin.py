@@ -86,7 +86,8 @@ def test_the_command_of_a_rule_deletes_what_the_page_previews(
     of_link = {"keys": keys[2]} if rule == "keys" else {}
     app = sound(open_page(compiled_store, "admin", rule=rule, **of_link))
     for name, value in values.items():
-        next(widget for kind in (app.number_input, app.text_input, app.slider, app.multiselect)
+        widgets: Any = (app.number_input, app.text_input, app.slider, app.multiselect)
+        next(widget for kind in widgets
              for widget in kind if widget.key == name).set_value(value).run()  # fmt: skip
     shown = {key for table in app.dataframe if "Why" in table.value for key in table.value["Key"]}
     command = equal("Admin", {"rule": rule, **values, **of_link}, "sm_90")
