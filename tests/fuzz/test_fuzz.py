@@ -74,7 +74,7 @@ def _repeated(seed: bytes, many: int, size: int) -> Iterator[bytes]:
 @pytest.mark.parametrize("many", [2, pytest.param(40, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_time_of_a_parser_grows_as_its_input_does(name: str, many: int, tmp_path: Path) -> None:
-    """In CPU time: four times for four times the input, not sixteen times. One of three tries may be without a pause."""
+    """In CPU time: four times for four times the input, not sixteen times. One of three tries may have no pause."""
     target = TARGETS[name]
 
     def seconds(data: bytes) -> float:
