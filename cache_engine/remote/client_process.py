@@ -142,7 +142,7 @@ class ClientProcess:
         """In a forked child: the process is the parent's."""
         self._lock = threading.RLock()
         if self._running is not None:
-            self._running.leave()
+            self._running.end()  # closes what would hold it when the parent ends; only a parent can end it
             self._running = None
 
     def get(self, name: str, most_bytes: int) -> bytes | None:
@@ -207,7 +207,8 @@ class ClientProcess:
                 if isinstance(batch, dict):
                     _raise(batch)
                 yield batch
-                connection.limit(min(QUIET_S, until - time.monotonic()))
+                if time.monotonic() > until:
+                    raise BlockingIOError
 
     @contextmanager
     def _failures(self, running: _Running, late: str = "") -> Iterator[None]:
@@ -261,9 +262,7 @@ class _Running:
             self._control.close()
             raise
         self._status = 0
-        self._ending: weakref.finalize[..., _Running] = weakref.finalize(
-            self, _end, self.number, self._control, self._idle
-        )
+        self._ending = weakref.finalize(self, _end, self.number, self._control, self._idle)
         self._ending.atexit = False  # what is still sent then needs it, and the system closes its socket
         try:
             self._control.limit(START_S)
@@ -295,13 +294,8 @@ class _Running:
     def end(self) -> int:
         """Ends it; returns its status, as ``subprocess`` does."""
         if self._ending.alive:
-            self._status = int(self._ending() or 0)
+            self._status = self._ending() or 0
         return self._status
-
-    def leave(self) -> None:
-        """In a forked child: releases what would hold the process when the parent ends."""
-        self._ending.detach()
-        _close(self._control, self._idle)
 
 
 def _spawned(number: int) -> int:
@@ -322,9 +316,11 @@ def _spawned(number: int) -> int:
 
 def _end(process: int, control: Frames, idle: list[Frames]) -> int:
     """Ends a process; returns its status: that of its own end, if it was ending."""
-    _close(control, idle)
+    control.close()
+    while idle:
+        idle.pop().close()
     until = time.monotonic() + _END_S
-    with suppress(ChildProcessError):  # the program waits for all children itself
+    with suppress(ChildProcessError):  # it is the parent's, or the program waits for all children itself
         ended, status = os.waitpid(process, os.WNOHANG)
         if not ended:
             os.kill(process, signal.SIGKILL)
@@ -333,12 +329,6 @@ def _end(process: int, control: Frames, idle: list[Frames]) -> int:
             ended, status = os.waitpid(process, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if ended else -signal.SIGKILL
     return 0
-
-
-def _close(control: Frames, idle: list[Frames]) -> None:
-    control.close()
-    while idle:
-        idle.pop().close()
 
 
 def _raise(answer: dict[str, str]) -> NoReturn:

@@ -50,6 +50,17 @@ def test_a_list_of_redis_without_an_end_is_an_error(name: str, monkeypatch: pyte
         list(remote.sizes("gemm-cache/1"))
 
 
+def test_a_list_that_goes_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_process, "LIST_S", 0.2)
+    with hostile_server(HTTP["pages of new names"]) as port:
+        options = {"endpoint": f"http://127.0.0.1:{port}", **S3}
+        with (
+            closing(ClientProcess("s3://bucket/x", **options)) as remote,
+            pytest.raises(RemoteError, match=r"of its list$"),
+        ):
+            list(remote.sizes("a"))
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(("kind", "name"), _CASES)
 def test_no_answer_ends_or_bloats_a_program_that_uses_the_remote(kind: str, name: str, tmp_path: Path) -> None:

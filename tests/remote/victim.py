@@ -10,13 +10,14 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import GemmCacheError
 from cache_engine.remote import checking, client_process
-from cache_engine.remote.base import Patience, Remote
+from cache_engine.remote.base import Patience
 from cache_engine.remote.moving import compare, pull, push
 from cache_engine.remote.opening import open_remote
 from cache_engine.trust.signers import TrustedSigners
@@ -26,69 +27,73 @@ from tests.trust.keys import Builder, signers_file
 _QUICK = Patience(connect_s=1, request_s=1, tries=2)
 
 
+class _Program:
+    """A store with eight kernels, and what looks for them in the remote."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._folder, self._url, self._builder = folder, url, Builder(folder / "key")
+        self._signers = signers_file(folder, f"builder {self._builder.line}")
+        self._here = make_store(folder / "here")
+        self._keys, self.served = fill(self._here, 8), list[str]()
+
+    def look_up(self) -> object:
+        with self._opened() as cache:
+            self.served.extend([] if cache.get(self._keys[0]) is None else self._keys[:1])
+            return cache.stats().totals.failures
+
+    def preload(self) -> object:
+        with self._opened() as cache:
+            self.served.extend(set(self._keys) - set(cache.preload(self._keys).missing))
+            return cache.stats().totals.failures
+
+    def put(self) -> object:
+        settings = {"remote": self._url, "remote_mode": "write", "signing_key": self._builder.file}
+        with open_cache(self._here.layout.root, **settings) as cache:  # type: ignore[arg-type]
+            cache._serving._team.published(self._keys[0])
+        return cache.stats().totals.remote_dropped
+
+    def commands(self) -> dict[str, Callable[[Any], object]]:
+        prove, keys, here = TrustedSigners(self._signers).require, self._keys, self._here
+
+        def pulled(remote: Any) -> object:
+            with open_cache(self._folder / "pulls", durability="fast") as cache:
+                return pull(cache.store, cache.journal, remote, keys, prove=prove).taken
+
+        return {
+            "push": lambda remote: push(here, remote, keys, sign=self._builder.key.sign).sent,
+            "pull": pulled,
+            "verify": lambda remote: [str(one) for one in checking.verify(remote, keys, prove=prove)],
+            "status": lambda remote: compare(here, remote).both,
+            "gc": lambda remote: checking.plan(remote, max_bytes=0).entries,
+            "delete": lambda remote: remote.delete("a"),
+        }
+
+    def run(self, command: Callable[[Any], object]) -> str:
+        with closing(open_remote(self._url, _QUICK)) as remote:
+            try:
+                return str(command(remote))[:200]
+            except GemmCacheError as error:
+                return f"{type(error).__name__}: {error}"
+
+    def _opened(self) -> Cache:
+        place = self._folder / str(time.monotonic_ns())
+        return open_cache(place, durability="fast", remote=self._url, trusted_signers=self._signers)
+
+
 def _memory_kb(name: str) -> int:
-    return next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith(f"{name}:"))
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def main(folder: Path, url: str) -> None:
     """Does all of it."""
     client_process.QUIET_S = 2
-    builder = Builder(folder / "key")
-    signers = signers_file(folder, f"builder {builder.line}")
-    prove = TrustedSigners(signers).require
-    here = make_store(folder / "here")
-    keys, served = fill(here, 8), list[str]()
-
-    def opened(name: str, **settings: Any) -> Cache:
-        return open_cache(folder / name, durability="fast", remote=url, trusted_signers=signers, **settings)
-
-    def look_up() -> object:
-        with opened(f"looks up {time.monotonic_ns()}") as cache:
-            served.extend([] if cache.get(keys[0]) is None else keys[:1])
-            return cache.stats().totals.failures
-
-    def preload() -> object:
-        with opened("preloads") as cache:
-            served.extend(set(keys) - set(cache.preload(keys).missing))
-            return cache.stats().totals.failures
-
-    def send() -> object:
-        with open_cache(folder / "here", remote=url, remote_mode="write", signing_key=builder.file) as cache:
-            cache._serving._team.published(keys[0])
-        return [cache.stats().totals.remote_sent, cache.stats().totals.remote_dropped]
-
-    def command(work: Callable[[Remote], object]) -> Callable[[], object]:
-        def run() -> object:
-            remote = open_remote(url, _QUICK)
-            try:
-                return str(work(remote))[:200]
-            except GemmCacheError as error:
-                return f"{type(error).__name__}: {error}"
-            finally:
-                remote.close()
-
-        return run
-
-    def pulled(remote: Remote) -> object:
-        with open_cache(folder / "pulls", durability="fast") as cache:
-            return pull(cache.store, cache.journal, remote, keys, prove=prove).taken
-
-    verbs = {
-        "lookup": look_up,
-        "preload": preload,
-        "put": send,
-        "push": command(lambda remote: push(here, remote, keys, sign=builder.key.sign).sent),
-        "pull": command(pulled),
-        "verify": command(lambda remote: [str(one) for one in checking.verify(remote, keys, prove=prove)]),
-        "status": command(lambda remote: compare(here, remote).both),
-        "gc": command(lambda remote: checking.plan(remote, max_bytes=0).entries),
-        "ages": command(lambda remote: len(list(remote.ages("gemm-cache/1")))),
-        "delete": command(lambda remote: remote.delete("a")),
-    }
-    look_up()  # all is imported
+    program = _Program(folder, url)
+    program.look_up()  # all is imported
     before = _memory_kb("VmRSS")
-    done = {name: verb() for name, verb in verbs.items()}
-    print(json.dumps({"done": done, "served": served, "grown_mb": (_memory_kb("VmHWM") - before) >> 10}))
+    done = {each.__name__: each() for each in (program.look_up, program.preload, program.put)}
+    done |= {name: program.run(command) for name, command in program.commands().items()}
+    print(json.dumps({"done": done, "served": program.served, "grown_mb": (_memory_kb("VmHWM") - before) >> 10}))
 
 
 if __name__ == "__main__":
