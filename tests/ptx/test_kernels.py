@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from cache_engine.compilers.base import Cuda
+from cache_engine.compilers.nvrtc import Nvrtc
 from cache_engine.device.fp8 import dequantise, quantise, scaled
 from cache_engine.device.launch import Operands, from_stored
 from cache_engine.engine.cache import open_cache
@@ -20,6 +22,7 @@ from cache_engine.model.gemm import DType, GemmProblem, Layout, Scales
 from cache_engine.model.kernel import KernelConfig
 from tests.device import numpy_gpu
 from tests.faults.counting import report
+from tests.ptx.machine import Kernel
 from tests.ptx.problems import (
     CASES,
     EPILOGUES,
@@ -57,6 +60,21 @@ def test_every_kind_of_kernel_multiplies(part: int) -> None:
         print(case)
         check(case)
     report({"trials": len(CASES[part::_SOAK_PARTS])})
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(60, marks=pytest.mark.soak)])
+def test_what_cuda_12_makes_multiplies(count: int) -> None:
+    """A sample for sm_70, which CUDA 13 does not have, and as many of all others."""
+    compiler = Nvrtc(cuda=Cuda((12,)))
+    # The machine does not read CUDA 12's erf of fp64.
+    cases = [case for case in CASES if case.problem.dtype is not DType.FP64 or "gelu" not in str(case.problem.epilogue)]
+    turing = of_today([case for case in cases if case.problem.arch == "sm_75"], count)
+    volta = [replace(case, problem=replace(case.problem, arch="sm_70")) for case in turing]
+    for case in (*volta, *of_today(cases, count)):
+        print(case)
+        ptx = compiler.compile(source_of(case), case.arch.replace("sm_", "compute_")).ptx
+        assert b"release 12.9" in ptx
+        check(case, Kernel(ptx.decode()))
 
 
 def test_the_cases_are_what_the_families_offer() -> None:
