@@ -136,6 +136,12 @@ def test_no_page_elsewhere_may_send_it_messages(address: str) -> None:
     assert json.loads(answer.body)["allowedOrigins"] == []
 
 
+def test_a_link_that_asks_for_an_infinite_number_shows_the_default(page: Page, address: str) -> None:
+    page.goto(f"{address}/evaluations?e_m=1e999&e_n=-inf")
+    expect(page.get_by_text("e_m = 1e999")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
 def test_a_file_with_a_nul_in_its_name_breaks_no_tab_and_what_a_tab_may_upload_is_bounded(
     page: Page, address: str
 ) -> None:
