@@ -10,6 +10,7 @@ Started as ``serve.py OPTIONS``, a JSON object of Streamlit's options.
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ import streamlit as st
 from streamlit import config, env_util, file_util, net_util
 from streamlit.cli_util import open_browser
 from streamlit.commands import page_config
+from streamlit.elements.widgets.number_input import NumberInputSerde
 from streamlit.runtime import memory_uploaded_file_manager
 from streamlit.web.server import server_util
 
@@ -50,8 +52,17 @@ def as_given(page_icon: object) -> str:
     return str(page_icon)
 
 
+_number_of = NumberInputSerde.deserialize
+
+
+def finite(field: NumberInputSerde, value: float | None) -> float | None:
+    """What a number's field has. An address may ask for 1e999, which is infinite: Streamlit fails on that."""
+    return _number_of(field, None if value is not None and math.isinf(value) else value)
+
+
 env_util.is_repl = is_no_repl
 page_config._get_favicon_string = as_given  # noqa: SLF001
+NumberInputSerde.deserialize = finite  # type: ignore[method-assign]
 memory_uploaded_file_manager.MemoryUploadedFileManager = UploadedFiles  # type: ignore[misc]
 
 

@@ -83,7 +83,7 @@ def test_a_child_forked_during_a_compile_does_not_keep_the_lock_of_its_dead_pare
         assert parent.stdin is not None
         assert parent.stdout is not None
         assert parent.stdout.read(6) == b"forked"
-        assert parent.wait(20) == -signal.SIGKILL
+        assert parent.wait(600) == -signal.SIGKILL
         layout = make_store(store).layout
         locks = list(layout.locks.glob("key-*"))
         assert locks
@@ -148,9 +148,9 @@ def test_a_background_thread_outlives_a_step_without_memory() -> None:
 
     worker = Worker()
     worker.thread.order_work()
-    assert worker.steps.get(timeout=20) is Order.WORK
+    assert worker.steps.get(timeout=600) is Order.WORK
     worker.thread.end()
-    assert worker.steps.get(timeout=20) is Order.END
+    assert worker.steps.get(timeout=600) is Order.END
     worker.thread.join()
     assert not worker.thread.is_alive
 

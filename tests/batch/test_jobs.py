@@ -293,7 +293,7 @@ def test_asked_to_end_again_a_job_is_killed_with_all_that_it_has_started_and_not
         asked = jobs.load(job.id)
         assert (asked.state, asked.cancel_asked) == (RUNNING, True)
         jobs.cancel(job.id)
-        assert process.wait(timeout=20) == -signal.SIGKILL
+        assert process.wait(timeout=600) == -signal.SIGKILL
     until(lambda: not _process_start(child))
     assert jobs.load(job.id).state == CANCELED
     assert jobs.load(other.id).state == RUNNING

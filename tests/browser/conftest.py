@@ -214,7 +214,7 @@ def served(program: list[str], store: Path, *options: str, **environment: str) -
         yield address
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=600)
     assert not connections.exists(), connections.read_text()
 
 

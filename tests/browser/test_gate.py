@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from email.message import Message
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -126,7 +126,7 @@ def test_the_web_socket_opens_for_the_dashboards_own_pages_alone(address: str) -
         (own, None, 403),
         (f"evil.example:{port}", f"http://evil.example:{port}", 421),
     ):
-        headers = {"Host": host, **UPGRADE} | ({} if origin is None else {"Origin": origin})
+        headers: dict[str, Any] = {"Host": host, **UPGRADE} | ({} if origin is None else {"Origin": origin})
         assert _ask(address, "/_stcore/stream", **headers).status == status, (host, origin)
 
 
@@ -134,6 +134,12 @@ def test_no_page_elsewhere_may_send_it_messages(address: str) -> None:
     """Streamlit's own hosting may by default, and anyone can run an application there."""
     answer = _ask(address, "/_stcore/host-config", Host=f"127.0.0.1:{_port(address)}")
     assert json.loads(answer.body)["allowedOrigins"] == []
+
+
+def test_a_link_that_asks_for_an_infinite_number_shows_the_default(page: Page, address: str) -> None:
+    page.goto(f"{address}/evaluations?e_m=1e999&e_n=-inf")
+    expect(page.get_by_text("e_m = 1e999")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_test_id("stException")).to_have_count(0)
 
 
 def test_a_file_with_a_nul_in_its_name_breaks_no_tab_and_what_a_tab_may_upload_is_bounded(

@@ -97,7 +97,7 @@ class _Server:
     def _end(self) -> None:
         self._answers.close()
         self._socket.close()
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=600)
 
 
 _server = cache(_Server)

@@ -77,7 +77,7 @@ def test_follow_prints_what_comes_and_ends_with_ctrl_c(compiled_store: Path) -> 
         cache.journal.flush()
         assert json.loads(following.stdout.readline())["detail"] == "second"
     following.send_signal(signal.SIGINT)
-    _, errors = following.communicate(timeout=30)
+    _, errors = following.communicate(timeout=600)
     assert (following.returncode, errors) == (0, "")
 
 
@@ -90,7 +90,7 @@ def test_follow_ends_when_its_reader_goes(compiled_store: Path) -> None:
     os.close(writing)
     assert os.read(reading, 100)
     os.close(reading)
-    assert following.communicate(timeout=30)[1] == b""
+    assert following.communicate(timeout=600)[1] == b""
     assert following.returncode == 0
 
 

@@ -35,7 +35,7 @@ def test_of_two_threads_that_make_the_same_both_get_one() -> None:
     both, resident = Barrier(2), Resident[object](4)
 
     def make() -> object:
-        both.wait(10)  # the second is here before the first has made it
+        both.wait(600)  # the second is here before the first has made it
         return object()
 
     with ThreadPoolExecutor(2) as threads:

@@ -42,7 +42,7 @@ def slow() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
     disk = threading.Event()
 
     def store() -> None:
-        assert disk.wait(30)
+        assert disk.wait(600)
 
     yield disk, store
     disk.set()
@@ -121,7 +121,7 @@ def test_an_end_that_cannot_wait_stores_nothing_and_holds_no_lock(
         store()
 
     Key().put(backfill, begin)
-    assert busy.wait(30)
+    assert busy.wait(600)
     key = Key()
     key.put(backfill, lambda: stored.append(1))
     backfill.close(wait=False)

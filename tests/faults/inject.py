@@ -119,7 +119,7 @@ class Zygote:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=600)
 
     def run(self, operation: str, store: Path, fault: Fault | None = None) -> Outcome:
         """Does an operation on a store, with a fault or without."""

@@ -42,7 +42,7 @@ while not folder.with_name("stop").exists():
         plan = housekeeping.plan_cleaning(store, Limits(everything=True))
         counts["evicted"] += housekeeping.apply(store, journal, plan).evicted
     else:
-        with file_lock(store.layout.key_lock(key), 30):
+        with file_lock(store.layout.key_lock(key), 600):
             store.publish(key, artifact, describe)
         counts["published"] += 1
 journal.close()

@@ -38,7 +38,7 @@ class Compiler:
                 self.began.append(key)
                 self.now += 1
                 self.most = max(self.most, self.now)
-            assert self.allowed.wait(30)
+            assert self.allowed.wait(600)
             with self._lock:
                 self.now -= 1
             if error is not None:
@@ -90,7 +90,7 @@ def test_no_more_at_a_time_than_allowed_and_all_in_the_end(compiler: Compiler) -
     handles = [start(behind, compiler, key) for key in KEYS]
     until(lambda: len(compiler.began) == 2)
     compiler.allowed.set()
-    assert all(handle.wait(30) for handle in handles)
+    assert all(handle.wait(600) for handle in handles)
     assert (compiler.most, sorted(compiler.began)) == (2, sorted(KEYS))
 
 
@@ -98,7 +98,7 @@ def test_a_thread_that_has_ended_is_replaced(compiler: Compiler) -> None:
     compiler.allowed.set()
     behind: Behind[str] = Behind(1)
     for key in KEYS:
-        assert start(behind, compiler, key).wait(30)
+        assert start(behind, compiler, key).wait(600)
 
 
 def test_a_waiter_lends_its_priority_as_long_as_it_waits(compiler: Compiler) -> None:
@@ -130,15 +130,15 @@ def test_a_failure_is_told_logged_and_not_tried_again_for_a_while(
     error = CompileError("it is refused", log="", source="", flags=())
     with caplog.at_level(logging.WARNING):
         better = start(behind, compiler, KEYS[1], error)
-        assert not better.wait(30)
+        assert not better.wait(600)
         until(lambda: behind.failed(KEYS[1]) is not None)
     assert (better.done, better.error, str(better.failure)) == (True, error, "it is refused")
     assert "not tried again for 600 s: it is refused" in caplog.text
     assert start(behind, compiler, KEYS[1]) is better
-    assert start(behind, compiler, KEYS[2]).wait(30)
+    assert start(behind, compiler, KEYS[2]).wait(600)
     behind._retry_after_s = 0.0  # as if that long had passed
     assert behind.failed(KEYS[1]) is None
-    assert start(behind, compiler, KEYS[1]).wait(30)
+    assert start(behind, compiler, KEYS[1]).wait(600)
     assert compiler.began == [KEYS[1], KEYS[2], KEYS[1]]
 
 
@@ -151,7 +151,7 @@ def test_closing_drops_what_has_not_begun_and_counts_it(compiler: Compiler) -> N
     assert {str(other.failure) for other in others} == {"the cache was closed before it was compiled"}
     assert not first.done
     compiler.allowed.set()
-    assert first.wait(30)
+    assert first.wait(600)
     behind.close()
     assert compiler.began == [KEYS[0]]
 
@@ -172,9 +172,9 @@ def test_closing_ends_one_that_waits_for_a_slot() -> None:
 def test_after_closing_it_can_be_used_again(compiler: Compiler) -> None:
     compiler.allowed.set()
     behind: Behind[str] = Behind(1)
-    assert start(behind, compiler, KEYS[1]).wait(30)
+    assert start(behind, compiler, KEYS[1]).wait(600)
     behind.close()
-    assert start(behind, compiler, KEYS[2]).wait(30)
+    assert start(behind, compiler, KEYS[2]).wait(600)
 
 
 def test_in_a_forked_child_the_compiles_are_the_parents(compiler: Compiler) -> None:
@@ -185,14 +185,14 @@ def test_in_a_forked_child_the_compiles_are_the_parents(compiler: Compiler) -> N
     if child == 0:
         try:
             compiler.allowed.set()
-            told = not better.wait(10) and "parent" in str(better.failure)
-            os._exit(0 if told and start(behind, compiler, KEYS[2]).wait(10) else 1)
+            told = not better.wait(600) and "parent" in str(better.failure)
+            os._exit(0 if told and start(behind, compiler, KEYS[2]).wait(600) else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not better.done
     compiler.allowed.set()
-    assert better.wait(30)
+    assert better.wait(600)
 
 
 def test_a_process_that_ends_does_not_wait_for_what_is_queued() -> None:

@@ -96,12 +96,12 @@ class Workers:
     def join(self) -> None:
         """Waits for the end of all."""
         for thread in self._threads:
-            thread.join(30)
+            thread.join(600)
             assert not thread.is_alive()
 
 
 def test_no_more_compile_at_a_time_than_there_are_slots(store: DiskStore) -> None:
-    lock, both, now, most = threading.Lock(), threading.Barrier(2, timeout=60), 0, 0
+    lock, both, now, most = threading.Lock(), threading.Barrier(2, timeout=600), 0, 0
     slots = Slots(store.layout, 2, 60.0)
 
     def work(key: CacheKey) -> None:
@@ -119,7 +119,7 @@ def test_no_more_compile_at_a_time_than_there_are_slots(store: DiskStore) -> Non
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
         assert not thread.is_alive()
     assert most == 2
     assert tickets(store.layout) == []

@@ -26,7 +26,7 @@ from tests.remote.waiting import until
 
 HOLD = (
     "import sys, time; from pathlib import Path; from cache_engine.store.lock import file_lock\n"
-    "with file_lock(Path(sys.argv[1]), 5):\n    print('held', flush=True)\n    time.sleep(60)\n"
+    "with file_lock(Path(sys.argv[1]), 5):\n    print('held', flush=True)\n    time.sleep(600)\n"
 )
 
 
@@ -49,7 +49,7 @@ def _holder(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def _is_free(path: Path) -> bool:
     try:
-        with file_lock(path, 5):
+        with file_lock(path, 600):
             return True
     except LockTimeout:
         return False
@@ -151,9 +151,9 @@ def test_a_wait_that_is_interrupted_leaves_no_lock(path: Path) -> None:
         "import sys, time; from pathlib import Path; from cache_engine.store.lock import file_lock\n"
         "print('waiting', flush=True)\n"
         "try:\n"
-        "    with file_lock(Path(sys.argv[1]), 60): pass\n"
+        "    with file_lock(Path(sys.argv[1]), 600): pass\n"
         "except KeyboardInterrupt:\n"
-        "    print('interrupted', flush=True); time.sleep(60)\n"
+        "    print('interrupted', flush=True); time.sleep(600)\n"
     )
     with _holder(path) as holder:
         command = [sys.executable, "-c", code, str(path)]
@@ -169,7 +169,7 @@ def test_a_wait_that_is_interrupted_leaves_no_lock(path: Path) -> None:
 
 
 def test_waiters_for_a_shared_lock_get_it_together(path: Path) -> None:
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=600)
     met: list[int] = []
 
     def share() -> None:
@@ -203,7 +203,7 @@ def test_a_process_that_gave_up_a_wait_can_end(path: Path) -> None:
         "try:\n    with file_lock(Path(sys.argv[1]), 0.01): pass\nexcept LockTimeout: print('timeout')\n"
     )
     with file_lock(path, 5):
-        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=30)
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=600)
     assert done.stdout == "timeout\n", done.stderr
 
 
