@@ -56,9 +56,11 @@ class Hopper:
         return (9, 0)
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
-        """Tensor maps need rows of whole 16 bytes; wgmma exists on one target."""
+        """Tensor maps need rows of whole 16 bytes; wgmma exists on one target, and overlaps where ptxas optimises."""
         if problem.arch != TARGET:
             return f"it needs the target {TARGET}, and this is for {problem.arch}"
+        if problem.opt_level == 0:
+            return "at optimisation level 0 ptxas runs its wgmma instructions one by one; use level 1, 2 or 3"
         if problem.layout.a_transposed:
             return f"A must be stored along k, and the layout is {problem.layout}; use nt{_or_nn(problem.dtype)}"
         if not problem.layout.b_transposed and not _or_nn(problem.dtype):

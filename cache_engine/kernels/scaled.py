@@ -22,10 +22,17 @@ _TILES = (
     (16, 64, 1, 2, 4),
     (16, 32, 1, 1, 4),
 )
-_CONFIGS = tuple(
-    KernelConfig(block_m, block_n, SCALE_BLOCK, warps_m, warps_n, stages)
-    for block_m, block_n, warps_m, warps_n, stages in _TILES
-)
+# Where each column of B has a scale, lanes hold one for each of theirs: warp tiles of at most 32 x 32, as registers are
+# spilled with larger ones; and with four stages of 16 x 128.
+_TILES_OF_COLUMNS = ((128, 64, 4, 2, 3), (64, 128, 2, 4, 3), *_TILES[3:7], (16, 128, 1, 4, 3), *_TILES[8:])
+# By the columns of B that share a scale.
+_CONFIGS = {
+    columns: tuple(
+        KernelConfig(block_m, block_n, SCALE_BLOCK, warps_m, warps_n, stages)
+        for block_m, block_n, warps_m, warps_n, stages in tiles
+    )
+    for columns, tiles in ((1, _TILES_OF_COLUMNS), (SCALE_BLOCK, _TILES))
+}
 _TILES_OF_WARPS = TensorCore()  # whose tiles of A and B these kernels read in the same way
 
 
@@ -57,7 +64,7 @@ class Scaled:
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""
-        return _CONFIGS
+        return _CONFIGS[problem.scales.b_columns]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """The ring of A and B tiles; scales are read where they lie."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cache_engine.compilers.nvrtc import Nvrtc
 from cache_engine.engine.cache import open_cache
 from cache_engine.errors import UsageError
 from cache_engine.kernels.family import check_config, launch_of
@@ -81,6 +82,13 @@ def test_the_store_keeps_what_is_executed_here(tmp_path: Path) -> None:
     assert (kernel.record.family, resources.spill_bytes, resources.stack_bytes) == ("hopper", 0, 0)
     assert (kernel.launch.threads, kernel.launch.grid) == (384, (1, 1, 1))
     assert stored == ptx_of(source_of(hopper(problem, kernel.record.config)), "sm_90a")
+
+
+@pytest.mark.parametrize("level", OPT_LEVELS)
+def test_products_overlap_at_each_level_that_is_taken(level: int) -> None:
+    problem = GemmProblem(40, 72, 96, arch="sm_90a", opt_level=level)
+    log = Nvrtc().at_level(level).compile(source_of(hopper(problem, HOPPER.configs(problem)[-1])), "sm_90a").log
+    assert (b"wgmma.mma_async instructions are serialized" in log) == bool(HOPPER.problem_fault(problem))
 
 
 @pytest.mark.soak
@@ -265,6 +273,10 @@ def test_the_kernels_are_right_before(case: Case) -> None:
         (GemmProblem(64, 64, 64, arch="sm_90"), "needs the target sm_90a, and this is for sm_90;"),
         (GemmProblem(64, 64, 64, arch="sm_100a"), "needs the target sm_90a"),
         (GemmProblem(64, 64, 64, arch="sm_80"), "needs the target sm_90a"),
+        (
+            GemmProblem(64, 64, 64, arch="sm_90a", opt_level=0),
+            "at optimisation level 0 ptxas .* use level 1, 2 or 3;",
+        ),
         (GemmProblem(64, 64, 64, layout="tn", arch="sm_90a"), "use nt or nn"),
         (
             GemmProblem(64, 64, 60, arch="sm_90a"),

@@ -205,6 +205,11 @@ DEVICE void sum_scaled_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, un
     clear(sums);
 #pragma unroll 1
     for (int k = slice.first; k < slice.end; k += BLOCK_K) {
+#ifndef N
+        // Addresses of the scales of single columns, computed once for all of k, would take more registers than are left.
+        forget(sizes.n);
+        forget(sizes.k);
+#endif
         // Read ahead of tiles and products, which hide the wait for them.
         StepScales<MMA_ROWS, 64, MMA_N / 8> step;
         step.read_a(scales.a, scales.row, k, sizes);

@@ -9,6 +9,9 @@
 
 struct alignas(64) TensorMap { unsigned char opaque[128]; };  // the driver's CUtensorMap
 
+// Has the compiler forget what it knows of a number: what it computes from it, it computes again.
+DEVICE void forget(int& number) { asm volatile("" : "+r"(number)); }
+
 // ---- Barriers: by their addresses in shared memory, 8 bytes each --------------------------------------------------
 
 DEVICE void barrier_init(unsigned barrier, unsigned arrivals) {

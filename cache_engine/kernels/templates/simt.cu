@@ -42,20 +42,37 @@ struct TileReader {
     static constexpr bool WHOLE_ROWS = K_CONTIGUOUS ? WHOLE : WHOLE_K;
     static constexpr bool WHOLE_COLUMNS = K_CONTIGUOUS ? WHOLE_K : WHOLE;
 
+    // A thread's pieces are constant distances apart: rows are whole numbers of threads, or threads of rows.
+    static constexpr bool IN_STEP = THREADS % PIECES_PER_ROW == 0 || PIECES_PER_ROW % THREADS == 0;
+
     Vector<IN_TYPE, WIDTH> held[PIECES_PER_THREAD];
+
+    // Where a piece lies in the tile. The sums show the compiler that distances are constant: of the quotient of a sum it
+    // computes an address for each piece, for which registers are too few.
+    DEVICE static int row_of(int piece) {
+        const int first = piece * THREADS, thread = thread_index();
+        return IN_STEP ? first / PIECES_PER_ROW + thread / PIECES_PER_ROW : (first + thread) / PIECES_PER_ROW;
+    }
+    DEVICE static int column_of(int piece) {
+        const int first = piece * THREADS, thread = thread_index();
+        return (IN_STEP ? first % PIECES_PER_ROW + thread % PIECES_PER_ROW : (first + thread) % PIECES_PER_ROW) * WIDTH;
+    }
+    DEVICE static bool has(int piece) { return PIECES % THREADS == 0 || piece * THREADS + thread_index() < PIECES; }
 
     // first and extent run along m or n, depth along k.
     DEVICE void read(const IN_TYPE* matrix, int first, int extent, int k, int depth) {
         const int rows = K_CONTIGUOUS ? extent : depth;
         const int columns = K_CONTIGUOUS ? depth : extent;
+        const int own_row = (K_CONTIGUOUS ? first : k) + row_of(0);
+        const int own_column = (K_CONTIGUOUS ? k : first) + column_of(0);
+        matrix += static_cast<long long>(own_row) * columns + own_column;
 #pragma unroll
         for (int piece = 0; piece < PIECES_PER_THREAD; ++piece) {
-            const int index = piece * THREADS + thread_index();
-            const int row = (K_CONTIGUOUS ? first : k) + index / PIECES_PER_ROW;
-            const int column = (K_CONTIGUOUS ? k : first) + index % PIECES_PER_ROW * WIDTH;
+            const int down = row_of(piece) - row_of(0), aside = column_of(piece) - column_of(0);
+            const int row = own_row + down, column = own_column + aside;
             held[piece] = {};
-            if (index < PIECES && (WHOLE_ROWS || row < rows) && (WHOLE_COLUMNS || column < columns)) {
-                held[piece] = load_global<IN_TYPE, WIDTH>(matrix + static_cast<long long>(row) * columns + column);
+            if (has(piece) && (WHOLE_ROWS || row < rows) && (WHOLE_COLUMNS || column < columns)) {
+                held[piece] = load_global<IN_TYPE, WIDTH>(matrix + static_cast<long long>(down) * columns + aside);
             }
         }
     }
@@ -63,10 +80,8 @@ struct TileReader {
     DEVICE void lay_down(SUM_TYPE* tile) const {
 #pragma unroll
         for (int piece = 0; piece < PIECES_PER_THREAD; ++piece) {
-            const int index = piece * THREADS + thread_index();
-            if (PIECES % THREADS != 0 && index >= PIECES) break;
-            const int row = index / PIECES_PER_ROW;
-            const int column = index % PIECES_PER_ROW * WIDTH;
+            if (!has(piece)) break;
+            const int row = row_of(piece), column = column_of(piece);
             Vector<SUM_TYPE, WIDTH> wide;
 #pragma unroll
             for (int i = 0; i < WIDTH; ++i) wide.at[i] = widen(held[piece].at[i]);
