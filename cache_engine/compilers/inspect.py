@@ -73,7 +73,7 @@ def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
     try:
         with open(image, "wb", closefd=False) as file:
             file.write(cubin)
-        command = [executable, *arguments, f"/proc/self/fd/{image}"]
+        command = [str(executable), *arguments, f"/proc/self/fd/{image}"]
         with subprocess.Popen(command, pass_fds=(image,), stdout=subprocess.PIPE, stderr=errors) as process:
             limit = Timer(_TIMEOUT_S, process.kill)
             limit.start()
