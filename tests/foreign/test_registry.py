@@ -103,6 +103,7 @@ def test_the_docs_say_of_each_framework_what_is_known_what_not_and_how_it_is_del
 
 
 _TEMPORARY = "tmp/torchinductor_me"
+_AHEAD = ".cache/vllm/torch_compile_cache/torch_aot_compile/k"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +131,14 @@ _TEMPORARY = "tmp/torchinductor_me"
             "VLLM_CACHE_ROOT",
             "torch_compile_cache/key/rank_0_0/triton_cache",
         ),
+        (
+            "inductor",
+            f"{_AHEAD}/inductor_cache",
+            "VLLM_CACHE_ROOT",
+            "torch_compile_cache/torch_aot_compile/k/inductor_cache",
+        ),
+        # Of graphs compiled ahead of time it says nothing, so the user's word counts.
+        ("triton", f"{_AHEAD}/inductor_cache/triton/0", "TRITON_CACHE_DIR", ""),
     ],
 )
 def test_a_variable_that_is_set_replaces_the_default(

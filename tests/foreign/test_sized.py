@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from cache_engine.foreign.registry import load_sources, surroundings
 from cache_engine.foreign.survey import survey
-from cache_engine.foreign.values import Entry, State, Unchanged
+from cache_engine.foreign.values import Entry, Fault, Finding, Place, State, Unchanged
 
 SOURCES = load_sources()
 LAYOUTS = {
@@ -56,3 +57,35 @@ def test_a_directory_that_is_named_is_looked_at_once(tmp_path: Path) -> None:
     (tmp_path / "fxgraph" / "ab" / "key").mkdir(parents=True)
     where = surroundings([f"inductor={tmp_path}"], {"HOME": str(tmp_path / "none")})
     assert [place.path for place in SOURCES.places(where) if place.kind == "inductor"][:1] == [tmp_path]
+
+
+def test_the_marks_and_the_lock_of_jax_are_no_entries(tmp_path: Path) -> None:
+    """With ``JAX_COMPILATION_CACHE_MAX_SIZE`` it writes a file at each use, by ``jax/_src/lru_cache.py``."""
+    for name in (".lockfile", "jit_f-01-cache", "jit_f-01-atime", "jit_g-02-cache", "jit_gone-03-atime"):
+        (tmp_path / name).write_bytes(b"" if name == ".lockfile" else b"12345678")
+    os.utime(tmp_path / "jit_f-01-atime", (5_000, 5_000))
+    source, place = SOURCES.by_kind["jax"], Place("jax", tmp_path, "given")
+    found = {seen.id: seen for seen in source.scan(place, {}) if isinstance(seen, Entry)}
+    assert {name: entry.size_bytes for name, entry in found.items()} == {
+        "jit_f-01-cache": 16, "jit_g-02-cache": 8, "jit_gone-03-atime": 8,
+    }  # fmt: skip
+    assert found["jit_f-01-cache"].last_used_at == 5_000
+    known = {name: entry.stamp for name, entry in found.items()}
+    assert {type(seen) for seen in source.scan(place, known)} == {Unchanged}
+    os.utime(tmp_path / "jit_f-01-atime", (6_000, 6_000))
+    assert [seen.id for seen in source.scan(place, known) if isinstance(seen, Entry)] == ["jit_f-01-cache"]
+
+
+def test_the_bytes_of_a_folder_are_those_of_all_below_it(tmp_path: Path) -> None:
+    """As deep as any framework's; one that is deeper is a finding."""
+    place, deep = Place("jax", tmp_path, "given"), tmp_path / "xla" / "/".join("abcdef")
+    deep.mkdir(parents=True)
+    for folder in (tmp_path / "xla", deep):
+        (folder / "file").write_bytes(b"12345")
+    (entry,) = SOURCES.by_kind["jax"].scan(place, {})
+    assert isinstance(entry, Entry)
+    assert {part.file: part.size_bytes for part in entry.parts} == {"xla/file": 5, "xla/a/b/c/d/e/f/file": 5}
+    (deep / "/".join(["x"] * 30)).mkdir(parents=True)
+    (seen,) = SOURCES.by_kind["jax"].scan(place, {})
+    assert isinstance(seen, Finding)
+    assert seen.fault == Fault.TOO_MANY

@@ -9,7 +9,7 @@ import pytest
 
 from cache_engine.foreign.frameworks.vllm import VLLM
 from cache_engine.foreign.registry import load_sources, surroundings
-from cache_engine.foreign.survey import survey
+from cache_engine.foreign.survey import sums, survey
 from cache_engine.foreign.values import Entry, Finding, KeyFactors, Place, State
 from cache_engine.model.outcome import Failure
 
@@ -115,6 +115,39 @@ def test_its_kernels_of_triton_are_found_as_triton_s(place: Place, tmp_path: Pat
     seen = {(at.kind, each.id) for at, each in survey(sources, sources.places(where)) if not isinstance(each, Finding)}
     assert ("triton", "A" * 52) in seen
     assert ("vllm", "4bce7ae4f8/rank_0_0/backbone") in seen
+
+
+def test_every_byte_is_shown_once_by_its_own_framework(tmp_path: Path) -> None:
+    """The layout since PyTorch 2.10, by ``vllm/compilation/decorators.py``: Inductor's cache is beside the ranks."""
+    top = tmp_path / "torch_compile_cache"
+    ahead = top / "torch_aot_compile" / ("cd" * 32)
+    files = {
+        "vllm": (
+            ahead / "rank_0_0" / "model",
+            top / "4bce7ae4f8" / "rank_0_0" / "backbone" / "artifact_0" / "fxgraph" / "ab" / ("f" * 52) / "graph",
+        ),
+        "inductor": (
+            ahead / "inductor_cache" / "fxgraph" / "ab" / ("f" * 52) / "graph",
+            ahead / "inductor_cache" / "ab" / "cabc.py",
+            top / "4bce7ae4f8" / "rank_0_0" / "inductor_cache" / "ab" / "cabc.py",
+        ),
+        "triton": (
+            ahead / "inductor_cache" / "triton" / "0" / ("A" * 52) / "kernel.ptx",
+            top / "4bce7ae4f8" / "rank_0_0" / "inductor_cache" / "triton" / "0" / ("A" * 52) / "kernel.ptx",
+        ),
+    }
+    for number, path in enumerate((path for paths in files.values() for path in paths), start=1):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 3**number)
+    sources = load_sources()
+    where = surroundings((), {"HOME": str(tmp_path), "VLLM_CACHE_ROOT": str(tmp_path)})
+    found = sums(
+        (places := [each for each in sources.places(where) if tmp_path in each.path.parents]), survey(sources, places)
+    )
+    assert all(not place.replaced_by and not each.findings for place, each in found.items())
+    for kind, paths in files.items():
+        read = sum(each.size_bytes for place, each in found.items() if place.kind == kind)
+        assert read == sum(path.stat().st_size for path in paths), kind
 
 
 def test_an_unchanged_entry_is_not_read_again(place: Place) -> None:

@@ -9,12 +9,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cache_engine.foreign.facts import entry_of, without_binary
-from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
+from cache_engine.foreign.folder import MOST_BINARY_BYTES, MOST_FILES, Folder, Unread
 from cache_engine.foreign.values import Entry, Fault, Part, PartKind, Place, Seen, State, Unchanged, id_of, name_of
 from cache_engine.model.outcome import Failure
 
 MOST_SUBFOLDERS = 10_000
 """The most places that are found below one directory."""
+
+MOST_DEPTH = 32
+"""The deepest folder of an entry: four times the usual."""
 
 ReadEntry = Callable[[Folder, str, str, str | None], Entry | Unchanged | None]
 """Reads an entry, if it is one: the folder it is in, its path below the place, its name there, its known stamp."""
@@ -95,6 +98,31 @@ def subfolders(top: Path, *pattern: str) -> Iterator[Path]:
             yield path
 
 
+def files_below(folder: Folder) -> list[tuple[str, os.stat_result]]:
+    """Every regular file of a folder and of those in it, by its path below it; what vanishes meanwhile is left out.
+
+    Raises:
+        Unread: when there are more than ``MOST_FILES``, or deeper than ``MOST_DEPTH``, or a folder cannot be read.
+    """
+    found: list[tuple[str, os.stat_result]] = []
+    folders = [""]
+    while folders:
+        above = folders.pop()
+        try:
+            with folder.enter(above) if above else folder.again() as opened:
+                listing = opened.list()
+        except FileNotFoundError:
+            continue
+        prefix = f"{above}/" if above else ""
+        found += [(f"{prefix}{name}", status) for name, status in listing.files.items()]
+        folders += [f"{prefix}{name}" for name in reversed(listing.folders)]
+        if len(found) + len(folders) > MOST_FILES:
+            raise Unread(Fault.TOO_MANY, f"it has more than {MOST_FILES:,} files")
+        if listing.folders and prefix.count("/") >= MOST_DEPTH:
+            raise Unread(Fault.TOO_MANY, f"its folders are more than {MOST_DEPTH} deep")
+    return found
+
+
 def stray_file(
     folder: Folder, name: str, path: str = "", why: str = "the framework has no file of this name there"
 ) -> Entry:
@@ -111,10 +139,10 @@ def stray_file(
     status = folder.stat(name)
     if stat.S_ISDIR(status.st_mode):
         with folder.enter(name) as below:
-            files = below.list().files
-        parts = [
-            Part(id_of(file), PartKind.OTHER, each.st_size, id_of(f"{path}/{file}")) for file, each in files.items()
-        ]
+            parts = [
+                Part(id_of(file), PartKind.OTHER, each.st_size, id_of(f"{path}/{file}"))
+                for file, each in files_below(below)
+            ]
     elif stat.S_ISREG(status.st_mode):
         parts = [Part("file", PartKind.OTHER, status.st_size, id_of(path))]
     else:

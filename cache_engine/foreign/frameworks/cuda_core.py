@@ -109,9 +109,8 @@ def _facts(folder: Folder, path: str, name: str) -> tuple[dict[str, Any], dict[s
         )
     if is_ptx(data):
         return *ptx_facts(data), ("ptx", PartKind.PTX)
-    why = "it is empty" if not data else "it is neither a CUBIN nor PTX"
-    return (
-        {"state": State.PARTIAL if not data else State.COMPLETE},
-        {"name": why, **without_binary(why)},
-        ("file", PartKind.OTHER),
-    )
+    if not data:  # cuda.core 1.2 returns it all the same
+        why = "it is empty: cuda.core takes it for a hit of 0 bytes"
+        return {}, {"name": why, **without_binary(why)}, ("file", PartKind.BINARY)
+    why = "it is neither a CUBIN nor PTX"
+    return {}, {"name": why, **without_binary(why)}, ("file", PartKind.OTHER)

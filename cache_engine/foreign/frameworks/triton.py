@@ -105,9 +105,12 @@ class Triton:
             replaced_by = "" if place.origin == "given" else place.replaced_by or elsewhere
             yield from self._below(place, "triton", "*", origin="Inductor", replaced_by=replaced_by)
         for place in vllm_places(where):
-            # Keys of compiled graphs, each with its ranks; newer versions keep Inductor's caches in it.
-            for pattern in (("*", "rank*", "triton_cache"), ("*", "rank*", "inductor_cache", "triton", "*")):
-                yield from self._below(place, *pattern, origin="vLLM", replaced_by=place.replaced_by)
+            # Keys of compiled graphs, each with its ranks. In that of graphs compiled ahead it leaves this to Inductor.
+            ahead = "" if place.origin == "given" else place.replaced_by or elsewhere
+            yield from self._below(place, "*", "rank*", "triton_cache", origin="vLLM", replaced_by=place.replaced_by)
+            for pattern in INDUCTOR_IN_VLLM:
+                replaced_by = ahead if pattern[0] == AHEAD else place.replaced_by
+                yield from self._below(place, *pattern, "triton", "*", origin="vLLM", replaced_by=replaced_by)
 
     def _below(self, place: Place, *pattern: str, origin: str, replaced_by: str) -> Iterator[Place]:
         return (Place(self.kind, path, origin, replaced_by) for path in subfolders(place.path, *pattern))
@@ -183,8 +186,16 @@ def _entry(place: Path, root: Folder, _: str, name: str, known: str | None) -> E
         return entry_of(facts, unread)
 
 
+AHEAD = "torch_aot_compile"
+"""The folder of vLLM's graphs that are compiled ahead of time, which it does by default since PyTorch 2.10."""
+INDUCTOR_IN_VLLM = (
+    ("*", "rank*", "inductor_cache"), (AHEAD, "*", "inductor_cache"), (AHEAD, "*", "rank*", "inductor_cache"),
+)  # fmt: skip
+"""Where vLLM has Inductor's caches, below ``torch_compile_cache``."""
+
+
 def inductor_places(where: Surroundings) -> Iterator[Place]:
-    """Where Inductor has its caches."""
+    """Where Inductor has its caches, but those in vLLM's."""
     default = where.temporary / f"torchinductor_{where.user}"
     return where.places("inductor", default, TORCHINDUCTOR_CACHE_DIR="")
 

@@ -15,8 +15,8 @@ from typing import Any
 from cache_engine.foreign.base import Surroundings
 from cache_engine.foreign.facts import entry_of, factors_of, read_object, text_in, without_binary
 from cache_engine.foreign.folder import Folder, Unread
-from cache_engine.foreign.frameworks.common import folder_stamp, read_part, stray_file, times_of, walk
-from cache_engine.foreign.frameworks.triton import vllm_places
+from cache_engine.foreign.frameworks.common import files_below, folder_stamp, read_part, stray_file, times_of, walk
+from cache_engine.foreign.frameworks.triton import AHEAD, vllm_places
 from cache_engine.foreign.values import (
     DeletePlan,
     Entry,
@@ -35,13 +35,12 @@ from cache_engine.model.outcome import Failure
 
 _FACTORS = "cache_key_factors.json"
 _KEY, _RANK = r"[0-9a-f]{8,64}", r"rank_?\d+(_\d+)?"
-_AREA = re.compile(rf"{_KEY}|{_KEY}/{_RANK}|torch_aot_compile|torch_aot_compile/{_KEY}")
-_ENTRY = re.compile(rf"{_KEY}/{_RANK}/\w{{1,100}}|torch_aot_compile/{_KEY}/{_RANK}")
+_AREA = re.compile(rf"{_KEY}|{_KEY}/{_RANK}|{AHEAD}|{AHEAD}/{_KEY}")
+_ENTRY = re.compile(rf"{_KEY}/{_RANK}/\w{{1,100}}|{AHEAD}/{_KEY}/{_RANK}")
 # Places of their own: of Triton, and of Inductor.
-_OTHERS = re.compile(rf"{_KEY}/{_RANK}/(triton_cache|inductor_cache)")
+_OTHERS = re.compile(rf"({AHEAD}/)?{_KEY}/({_RANK}/)?(triton_cache|inductor_cache)")
 _RANKED = re.compile(rf"{_KEY}/{_RANK}/[^/]+")
 _INDEX = "vllm_compile_cache.py"
-_AHEAD = "torch_aot_compile/"
 _KINDS = {
     _FACTORS: PartKind.METADATA,
     "computation_graph.py": PartKind.SOURCE,
@@ -155,7 +154,7 @@ def _facts(folder: Folder, path: str, files: Mapping[str, object]) -> tuple[dict
     rank = next(part for part in path.split("/") if re.fullmatch(_RANK, part))
     facts: dict[str, Any] = {"name": path.rpartition("/")[2], "config": {"rank": rank}}
     if _FACTORS not in files:
-        is_ahead = path.startswith(_AHEAD)
+        is_ahead = path.startswith(f"{AHEAD}/")
         state = State.COMPLETE if is_ahead and "model" in files else State.PARTIAL
         return {**facts, "state": state}, {}
     try:
@@ -168,12 +167,12 @@ def _facts(folder: Folder, path: str, files: Mapping[str, object]) -> tuple[dict
 
 
 def _unpacked(folder: Folder, path: str, inner: str) -> list[Part]:
+    """The files of an artifact, which is a folder of any depth."""
     try:
         with folder.enter(inner) as below:
-            files = below.list().files
-    except (FileNotFoundError, Unread):
+            return [_part(f"{path}/{inner}", file, status.st_size) for file, status in files_below(below)]
+    except FileNotFoundError:
         return []
-    return [_part(f"{path}/{inner}", file, status.st_size) for file, status in files.items()]
 
 
 def _part(path: str, file: str, size_bytes: int) -> Part:
