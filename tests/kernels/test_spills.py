@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,13 @@ def _problems(family: str, dtype: str, scales: str, mode: str) -> list[GemmProbl
 
 
 # They spilled: 640 and 1,232 bytes for addresses of elements, 284 for those of scales, 12 for the scales.
-_BY_COLUMN = {"dtype": "fp8_e4m3", "scales": "1x128,1x128", "specialisation": "dynamic", "epilogue": "beta"}
-_BY_E8M0 = {"dtype": "fp8_e4m3", "scales": "1x128,1x128,e8m0", "specialisation": "dynamic"}
+_BY_COLUMN: dict[str, Any] = {
+    "dtype": "fp8_e4m3",
+    "scales": "1x128,1x128",
+    "specialisation": "dynamic",
+    "epilogue": "beta",
+}
+_BY_E8M0: dict[str, Any] = {"dtype": "fp8_e4m3", "scales": "1x128,1x128,e8m0", "specialisation": "dynamic"}
 _SPILLED = (
     ("simt", GemmProblem(67, 129, 135, dtype="fp32", layout="nn", arch="sm_90")),
     ("simt", GemmProblem(67, 131, 137, dtype="fp16", layout="tt", arch="sm_90")),
