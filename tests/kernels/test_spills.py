@@ -30,10 +30,15 @@ _KINDS = (
 )
 # m, n, k: odd, for few tiles and for many; and whole tiles.
 _SIZES = ((67, 129, 135), (5, 1001, 2047), (150, 256, 1024), (4095, 4097, 4095))
-_REST = (("nk", ""), ("dynamic", "alpha+beta+bias"), ("exact", "bias+gelu"), ("dynamic", "beta"))
+_REST: tuple[tuple[Any, Any], ...] = (
+    ("nk", ""),
+    ("dynamic", "alpha+beta+bias"),
+    ("exact", "bias+gelu"),
+    ("dynamic", "beta"),
+)
 
 
-def _problems(family: str, dtype: str, scales: str, mode: str) -> list[GemmProblem]:
+def _problems(family: str, dtype: Any, scales: Any, mode: Any) -> list[GemmProblem]:
     """Those that the family takes; each size and layout with its turn of specialisation and epilogue."""
     found = []
     step = 128 if scales else 8 if family == "hopper" else 1
