@@ -56,7 +56,7 @@ def test_a_list_that_goes_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
         options = {"endpoint": f"http://127.0.0.1:{port}", **S3}
         with (
             closing(ClientProcess("s3://bucket/x", **options)) as remote,
-            pytest.raises(RemoteError, match="of its list$"),
+            pytest.raises(RemoteError, match=r"of its list$"),
         ):
             list(remote.sizes("a"))
 
