@@ -277,14 +277,16 @@ class _Running:
     @contextmanager
     def connection(self) -> Iterator[Frames]:
         """A connection for one thread; closed unless all is well, as an answer may still come."""
+        theirs = None
         try:
             connection = self._idle.pop()
         except IndexError:
             ours, theirs = socket.socketpair()
             connection = Frames(ours)
-            with theirs:
-                self._control.send_end(theirs)
         try:
+            if theirs is not None:
+                with theirs:
+                    self._control.send_end(theirs)
             yield connection
         except BaseException:
             connection.close()
@@ -302,10 +304,10 @@ def _spawned(number: int) -> int:
     """Starts a process that serves a descriptor of this one; returns its number. ``_end`` waits for it."""
     bytecode = ["-B"] if sys.dont_write_bytecode else []
     command = [sys.executable, "-I", *bytecode, "-c", _PROGRAM, str(number), *filter(os.path.isabs, sys.path)]
-    # With the memory that it may have, it has no use for an arena and a thread for each processor.
-    environment = {**os.environ, "TOKIO_WORKER_THREADS": "2", "MALLOC_ARENA_MAX": "2"}
+    environment = {**os.environ, "TOKIO_WORKER_THREADS": "2"}  # not one for each processor: their stacks are memory too
     nothing = subprocess.DEVNULL
-    # In a separate session, so that Ctrl-C reaches only the caller.
+    # In a group of its own, so that Ctrl-C reaches only the caller. Not in a session of its own: Linux schedules each
+    # session apart, and a hit on a busy machine then waits several times as long.
     process = subprocess.Popen(
         command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=(number,), env=environment,
         process_group=0,

@@ -120,6 +120,7 @@ def test_it_ends_when_its_parent_is_killed_whatever_that_had_forked(tmp_path: Pa
     code = (
         "import os, sys, time\nfrom cache_engine.remote.opening import open_remote\n"
         "remote = open_remote(sys.argv[1])\nremote.create('a', b'x')\n"
+        "kept = remote._running  # as a thread does that asks\n"
         "if os.fork():\n    print(remote._running.number, flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -142,6 +143,18 @@ def test_it_ends_when_its_remote_is_closed_or_freed(tmp_path: Path, end: Callabl
     end(remote)
     del remote
     assert not Path(f"/proc/{number}").exists()
+
+
+def test_an_interruption_from_the_keyboard_reaches_only_the_program(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom cache_engine.remote.opening import open_remote\n"
+        "signal.signal(signal.SIGINT, lambda *_: None)  # it ends what it has begun\n"
+        "remote = open_remote(sys.argv[1])\nremote.create('a', b'x')\n"
+        "os.killpg(0, signal.SIGINT)\nprint(remote.get('a', 1))\n"
+    )
+    command = [sys.executable, "-c", code, f"file://{tmp_path}/remote"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
+    assert done.stdout == "b'x'\n", done.stderr
 
 
 def test_where_none_can_be_started_the_remote_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
