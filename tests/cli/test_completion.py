@@ -16,6 +16,7 @@ from cache_engine.cli.main import commands
 from cache_engine.cli.support import completion
 from cache_engine.cli.support.completion import _MOST_KEYS
 from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.store.layout import key_of_record_name
 from tests.helpers import make_store
 
 PROGRAM = str(Path(sys.executable).with_name("gemm-cache"))
@@ -81,7 +82,7 @@ def _large_store(folder: Path, *, entries: int) -> Path:
 
 def test_of_ten_thousand_keys_a_few_hundred_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = str(_large_store(tmp_path, entries=10_000))
-    look = Mock(side_effect=completion.key_of_record_name)
+    look = Mock(side_effect=key_of_record_name)
     monkeypatch.setattr(completion, "key_of_record_name", look)
     for typed in ("", "0", "0a", "0a00"):
         look.reset_mock()

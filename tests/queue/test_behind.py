@@ -17,7 +17,8 @@ from cache_engine.errors import CompileError
 from cache_engine.model.key import CacheKey
 from cache_engine.queue.behind import Behind, Better
 from cache_engine.queue.slots import GivenUp
-from tests.queue.test_slots import KEYS, until
+from tests.queue.test_slots import KEYS
+from tests.remote.waiting import until
 
 
 class Compiler:
