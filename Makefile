@@ -19,7 +19,7 @@ GPU_PYTHON ?=
 GPU_PYTHON_VERSION ?= 3.12
 CARRIED := portalocker msgspec xxhash zstandard platformdirs click pytest nvidia-cuda-cuobjdump
 
-.PHONY: run test lint docs bench soak gpu gpu-packages format clean
+.PHONY: run test lint pytest docs bench soak gpu gpu-packages format clean
 
 # The dashboard on a demonstration store, which is compiled the first time.
 run: $(INSTALLED)
@@ -28,10 +28,13 @@ run: $(INSTALLED)
 
 # Bytecode is kept, also where the environment says otherwise: the tests start many hundreds of processes, and each would
 # compile the engine again.
-test soak: export PYTHONDONTWRITEBYTECODE =
+pytest soak: export PYTHONDONTWRITEBYTECODE =
 
-# Everything CI checks.
-test: lint $(DOCS) $(BROWSER) $(STRACE)
+# Everything CI checks. Checking the types keeps one processor busy for minutes, so the tests run at the same time.
+test: $(DEV) $(DOCS) $(BROWSER) $(STRACE)
+	@$(MAKE) --no-print-directory --jobs 2 lint pytest
+
+pytest:
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not soak and not gpu" --ignore tests/gpu
 
 lint: $(DEV)

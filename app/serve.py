@@ -55,9 +55,9 @@ def as_given(page_icon: object) -> str:
 _number_of = NumberInputSerde.deserialize
 
 
-def finite(field: NumberInputSerde, value: float | None) -> float | None:
+def finite(self: NumberInputSerde, ui_value: float | None) -> float | None:
     """What a number's field has. An address may ask for 1e999, which is infinite: Streamlit fails on that."""
-    return _number_of(field, None if value is not None and math.isinf(value) else value)
+    return _number_of(self, None if ui_value is not None and math.isinf(ui_value) else ui_value)
 
 
 env_util.is_repl = is_no_repl

@@ -51,7 +51,7 @@ class Answer(NamedTuple):
     body: str
 
 
-def _ask(address: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
+def _ask(address: str, path: str, method: str = "GET", body: bytes | None = None, /, **headers: str) -> Answer:
     """The answer to one request, with these headers alone."""
     connection = http.client.HTTPConnection("127.0.0.1", _port(address), timeout=20)
     with closing(connection):

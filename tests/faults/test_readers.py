@@ -50,9 +50,10 @@ print(json.dumps(counts))
 """
 
 
-def _read_while_others_evict(folder: Path, seconds: float) -> None:
+def _read_while_others_evict(folder: Path, seconds: float, readers: int, others: int) -> None:
     make_store(folder)
-    roles = [f"reader {n}" for n in range(8)] + ["evictor 1", "evictor 2", "publisher 1", "publisher 2"]
+    counts = {"reader": readers, "evictor": others, "publisher": others}
+    roles = [f"{role} {number}" for role, count in counts.items() for number in range(count)]
     running = [
         subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, role, str(folder), str(seconds)],
@@ -68,14 +69,14 @@ def _read_while_others_evict(folder: Path, seconds: float) -> None:
     assert [process.returncode for process in running] == [0] * len(running)
     sums = {name: sum(json.loads(line)[name] for line in printed) for name in json.loads(printed[0])}
     assert all(sums.values()), sums
-    report({"readers": 8, "evictors": 2, "publishers": 2, "seconds": seconds, **sums, "wrong": 0})
+    report({"readers": readers, "evictors": others, "publishers": others, "seconds": seconds, **sums, "wrong": 0})
     assert list(integrity.check(make_store(folder))) == []
 
 
 def test_readers_during_eviction_get_a_correct_entry_or_a_miss(tmp_path: Path) -> None:
-    _read_while_others_evict(tmp_path / "store", seconds=0)
+    _read_while_others_evict(tmp_path / "store", seconds=0, readers=3, others=1)
 
 
 @pytest.mark.soak
 def test_two_minutes_of_reading_while_others_evict(tmp_path: Path) -> None:
-    _read_while_others_evict(tmp_path / "store", seconds=120)
+    _read_while_others_evict(tmp_path / "store", seconds=120, readers=8, others=2)

@@ -44,7 +44,7 @@ class Watch:
 
     def seen(self) -> set[str]:
         """The paths, since the last look."""
-        found: set[str] = set()
+        found = set[str]()
         while True:
             try:
                 data = os.read(self._events, 2**16)

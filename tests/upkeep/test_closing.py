@@ -50,15 +50,15 @@ def test_an_end_waits_for_cleaning_that_has_had_no_processor_time(
 ) -> None:
     """However long that takes by the clock."""
     waits = threading.Event()
-    store.may_delete = waits.is_set
-    monkeypatch.setattr(cleaning, "_LONGEST_FINISH_S", 600.0)
-    monkeypatch.setattr(cleaning, "_FINISH_S", 1e-9)
 
-    def process_time() -> float:
+    def none() -> float:
         waits.set()
         return 0.0
 
-    monkeypatch.setattr("cache_engine.upkeep.cleaning.time.process_time", process_time)
+    store.may_delete = waits.is_set
+    monkeypatch.setattr(cleaning, "_LONGEST_FINISH_S", 600.0)
+    monkeypatch.setattr(cleaning, "_FINISH_S", 1e-9)
+    monkeypatch.setattr("cache_engine.upkeep.cleaning.time.process_time", none)
     housekeeper.published(1000)
     housekeeper.close()
     assert cleaning.count(store.layout)[0] == 1
