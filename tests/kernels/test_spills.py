@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cache_engine.engine.cache import open_cache
 from cache_engine.errors import GemmCacheError
 from cache_engine.kernels.select import choose
-from cache_engine.model.gemm import GemmProblem, Layout
+from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales, Specialisation
 from tests.ptx.problems import of_today
 
 # Family, type, scales, mode.
@@ -41,8 +42,8 @@ def _problems(family: str, dtype: str, scales: str, mode: str) -> list[GemmProbl
         arch = "sm_90a" if family == "hopper" else "sm_90"
         try:
             problem = GemmProblem(
-                m, n, -(-k // step) * step, 3 if mode else 1, dtype, layout=layout, arch=arch, epilogue=epilogue,
-                specialisation=specialisation, scales=scales, mode=mode,
+                m, n, -(-k // step) * step, 3 if mode else 1, DType(dtype), layout=layout, arch=arch, epilogue=epilogue,
+                specialisation=Specialisation(specialisation), scales=Scales(scales), mode=Mode(mode),
             )  # fmt: skip
             choose(problem, family)
         except GemmCacheError:
@@ -52,8 +53,13 @@ def _problems(family: str, dtype: str, scales: str, mode: str) -> list[GemmProbl
 
 
 # They spilled: 640 and 1,232 bytes for addresses of elements, 284 for those of scales, 12 for the scales.
-_BY_COLUMN = {"dtype": "fp8_e4m3", "scales": "1x128,1x128", "specialisation": "dynamic", "epilogue": "beta"}
-_BY_E8M0 = {"dtype": "fp8_e4m3", "scales": "1x128,1x128,e8m0", "specialisation": "dynamic"}
+_BY_COLUMN: dict[str, Any] = {
+    "dtype": "fp8_e4m3",
+    "scales": "1x128,1x128",
+    "specialisation": "dynamic",
+    "epilogue": "beta",
+}
+_BY_E8M0: dict[str, Any] = {"dtype": "fp8_e4m3", "scales": "1x128,1x128,e8m0", "specialisation": "dynamic"}
 _SPILLED = (
     ("simt", GemmProblem(67, 129, 135, dtype="fp32", layout="nn", arch="sm_90")),
     ("simt", GemmProblem(67, 131, 137, dtype="fp16", layout="tt", arch="sm_90")),
