@@ -14,7 +14,7 @@ import pytest
 from cache_engine.engine.cache import open_cache
 from cache_engine.errors import GemmCacheError
 from cache_engine.kernels.select import choose
-from cache_engine.model.gemm import GemmProblem, Layout
+from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales, Specialisation
 from tests.ptx.problems import of_today
 
 # Family, type, scales, mode.
@@ -47,8 +47,8 @@ def _problems(family: str, dtype: Any, scales: Any, mode: Any) -> list[GemmProbl
         arch = "sm_90a" if family == "hopper" else "sm_90"
         try:
             problem = GemmProblem(
-                m, n, -(-k // step) * step, 3 if mode else 1, dtype, layout=layout, arch=arch, epilogue=epilogue,
-                specialisation=specialisation, scales=scales, mode=mode,
+                m, n, -(-k // step) * step, 3 if mode else 1, DType(dtype), layout=layout, arch=arch, epilogue=epilogue,
+                specialisation=Specialisation(specialisation), scales=Scales(scales), mode=Mode(mode),
             )  # fmt: skip
             choose(problem, family)
         except GemmCacheError:
