@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -341,7 +343,9 @@ def test_programs_without_inputs_are_compared_by_what_was_made(machine: Machine,
     assert all(each in printed for each in ids)
 
 
-def test_in_a_pipe_both_values_are_whole_and_on_a_terminal_where_they_differ(machine: Machine, tmp_path: Path) -> None:
+def test_in_a_pipe_both_values_are_whole_and_on_a_terminal_where_they_differ(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = [f"{'x' * 100}{end}{'y' * 100}" for end in ("one", "two")]
     for name, value in zip("ab", values, strict=True):
         folder = tmp_path / name / f"{name}123456789" / "rank_0_0" / "backbone"
@@ -349,7 +353,10 @@ def test_in_a_pipe_both_values_are_whole_and_on_a_terminal_where_they_differ(mac
         (folder / "cache_key_factors.json").write_text(json.dumps({"env": {"X": value}}))
     printed = machine.run("diff", *(f"vllm={tmp_path / name}" for name in "ab")).stdout
     assert all(value in printed for value in values)
-    assert comparing._around(values[0], 100) == f"…{'x' * 20}one{'y' * 37}…"
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert comparing._both(*values) == tuple(f"…{'x' * 20}{end}{'y' * 37}…" for end in ("one", "two"))
     assert comparing._around(values[1], 0) == f"{'x' * 60}…"
     assert comparing._around(values[0], 203) == f"…{'y' * 60}"
     assert comparing._around(None, 0) == "–"
