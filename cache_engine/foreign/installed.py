@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 PACKAGES = {
@@ -10,6 +11,22 @@ PACKAGES = {
     "flashinfer": ("flashinfer-python",),
 }
 """The packages of the frameworks whose version is part of what is known of an entry, the usual one first."""
+
+
+IN_MEMORY = {"CuTe DSL": "nvidia-cutlass-dsl"}
+"""Frameworks that keep what they compile in the memory of their process alone, and the package of each.
+
+After ``cute.compile`` of CuTe DSL 4.8.1 the directory of ``CUTE_DSL_CACHE_DIR`` was empty.
+"""
+
+
+def in_memory_here() -> list[str]:
+    """The frameworks of ``IN_MEMORY`` in this Python environment, each with its version."""
+    found = []
+    for title, package in IN_MEMORY.items():
+        with suppress(PackageNotFoundError):
+            found.append(f"{title} {version(package)}")
+    return found
 
 
 def installed_version(kind: str) -> str | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from cache_engine.cli.caches import indexed
+from cache_engine.cli.caches import comparing, indexed
 from cache_engine.cli.main import commands
 from cache_engine.engine.cache import open_cache
 from cache_engine.errors import GemmCacheError, MirrorError, StoreUnusable
@@ -284,3 +287,76 @@ def test_a_list_shows_the_key_of_an_id_without_its_name_and_that_is_enough(machi
     assert machine.json("show", keys[0], "--part", "kernel.cu", *there)["text"] == source.read_text()
     assert "argument 12" in machine.run("diff", *keys, *there).stdout
     assert keys[1] in str(machine.run("show", "cache/", *there, code=1).exception)
+
+
+def test_each_short_id_of_a_list_names_its_entry(machine: Machine, tmp_path: Path) -> None:
+    """Inductor's generated files have one digest and differ in how their names end."""
+    place = tmp_path / "inductor"
+    digest = f"c{'ab' * 26}"
+    for file in (f"{digest}.py", f"{digest}.cpp", f"{digest}.main.so", f"{digest}.kernel.so", f"d{digest}.py"):
+        (place / "ab" / file).parent.mkdir(parents=True, exist_ok=True)
+        (place / "ab" / file).write_text("generated")
+    there = ("--cache", f"inductor={place}")
+    shown = [line.split()[0] for line in machine.run("ls", "--kind", "inductor", *there).stdout.splitlines()[1:-1]]
+    assert len(shown) == 5
+    assert len({machine.json("show", short, *there)["id"] for short in shown}) == 5
+    assert f"ab/d{digest[:11]}" in shown  # no longer than it must be
+    said = str(machine.run("show", digest[:12], *there, code=1).exception)
+    assert all(f"ab/{digest}{end} in {place}" in said for end in (".py", ".cpp", ".main.so", ".kernel.so"))
+
+
+def test_an_overview_says_how_many_targets_and_parts_it_does_not_show(machine: Machine, tmp_path: Path) -> None:
+    place = tmp_path / "core"
+    (place / "entries" / "00").mkdir(parents=True)
+    for number, target in enumerate((80, 86, 87, 89, "90a", "100a", 120)):
+        text = f".version 9.0\n.target sm_{target}\n.visible .entry f()\n"
+        (place / "entries" / "00" / (f"{number}" * 62)).write_text(text)
+    (place / "entries" / "00" / ("a" * 62)).write_text("")  # the ninth kind of part
+    there = ("--cache", f"cuda_core={place}")
+    assert "sm_89 (1) and 3 more" in machine.run(*there).stdout
+    assert re.search(r"By part: .* and 1 more\n", machine.run(*there).stdout)
+    (row,) = [row for row in machine.json(*there)["directories"] if row["kind"] == "cuda_core"]
+    assert len(row["targets"]) == 7
+
+
+def test_a_framework_that_keeps_nothing_on_disk_is_named(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert machine.json()["in_memory"] == []
+    package = tmp_path / "site" / "nvidia_cutlass_dsl-4.8.1.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cutlass-dsl\nVersion: 4.8.1\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert machine.json()["in_memory"] == ["CuTe DSL 4.8.1"]
+    for verb, code in (((), 0), (("doctor",), 1)):
+        assert "CuTe DSL 4.8.1 is installed and keeps nothing on disk" in machine.run(*verb, code=code).stdout
+
+
+def test_programs_without_inputs_are_compared_by_what_was_made(machine: Machine, tmp_path: Path) -> None:
+    place = unpack("cuda_core", tmp_path / "core")
+    there = ("--cache", f"cuda_core={place}")
+    rows = machine.json("ls", "--kind", "cuda_core", *there)["entries"]
+    ids = [next(row["id"] for row in rows if row["arch"] == arch) for arch in ("sm_80", "sm_90a")]
+    printed = machine.run("diff", *ids, *there).stdout
+    assert re.search(r"^target +sm_80 +sm_90a$", printed, re.MULTILINE)
+    assert not re.search(r"^version", printed, re.MULTILINE)  # neither is known
+    assert all(each in printed for each in ids)
+
+
+def test_in_a_pipe_both_values_are_whole_and_on_a_terminal_where_they_differ(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [f"{'x' * 100}{end}{'y' * 100}" for end in ("one", "two")]
+    for name, value in zip("ab", values, strict=True):
+        folder = tmp_path / name / f"{name}123456789" / "rank_0_0" / "backbone"
+        folder.mkdir(parents=True)
+        (folder / "cache_key_factors.json").write_text(json.dumps({"env": {"X": value}}))
+    printed = machine.run("diff", *(f"vllm={tmp_path / name}" for name in "ab")).stdout
+    assert all(value in printed for value in values)
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert comparing._both(*values) == tuple(f"…{'x' * 20}{end}{'y' * 37}…" for end in ("one", "two"))
+    assert comparing._around(values[1], 0) == f"{'x' * 60}…"
+    assert comparing._around(values[0], 203) == f"…{'y' * 60}"
+    assert comparing._around(None, 0) == "–"

@@ -1,4 +1,4 @@
-"""Caches of which only names, sizes and ages are looked at; written by hand, as their frameworks' sources have them."""
+"""Caches of which only names, sizes and ages are looked at: one that JAX made, and others as written by hand."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from cache_engine.foreign.registry import load_sources, surroundings
 from cache_engine.foreign.survey import survey
 from cache_engine.foreign.values import Entry, Fault, Finding, Place, State, Unchanged
+from tests.foreign.fixtures import unpack
 
 SOURCES = load_sources()
 LAYOUTS = {
@@ -74,6 +75,19 @@ def test_the_marks_and_the_lock_of_jax_are_no_entries(tmp_path: Path) -> None:
     assert {type(seen) for seen in source.scan(place, known)} == {Unchanged}
     os.utime(tmp_path / "jit_f-01-atime", (6_000, 6_000))
     assert [seen.id for seen in source.scan(place, known) if isinstance(seen, Entry)] == ["jit_f-01-cache"]
+
+
+def test_a_cache_that_jax_made_is_read_to_the_byte(tmp_path: Path) -> None:
+    """Of JAX 0.10.2 with a limit of size: an entry for each program, and each byte in one of them."""
+    place = Place("jax", unpack("jax", tmp_path), "given")
+    found = [seen for seen in SOURCES.by_kind["jax"].scan(place, {}) if isinstance(seen, Entry)]
+    files = {path.name: path.stat().st_size for path in place.path.iterdir()}
+    assert {entry.id for entry in found} == {name for name in files if name.endswith("-cache")}
+    assert {part.file: part.size_bytes for entry in found for part in entry.parts} == {
+        name: size for name, size in files.items() if name != ".lockfile"
+    }
+    assert files[".lockfile"] == 0
+    assert all(entry.last_used_at is not None for entry in found)
 
 
 def test_the_bytes_of_a_folder_are_those_of_all_below_it(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from cache_engine.foreign.values import Entry, Place, id_of
 from cache_engine.mirror.foreign_queries import place_of
 from cache_engine.units import bytes_unit, counted, human_age, human_bytes, human_ms
 
-_MOST_PARTS = 6
+_MOST_PARTS, _MOST_COUNTED = 6, 4
 _SHOWN_DIGITS = 16
 _SHOWN_OF_CONFIG = 24
 Titles = Mapping[str, str]
@@ -251,7 +251,12 @@ def _by_place(rows: Iterable[Row]) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in rows:
         found[row["kind"], row["path"]].append(f"{row['value']} ({row['entries']:,})")
-    return defaultdict(str, {place: ", ".join(values[:4]) for place, values in found.items()})
+    return defaultdict(str, {place: _some(values) for place, values in found.items()})
+
+
+def _some(values: Sequence[str]) -> str:
+    more = f" and {len(values) - _MOST_COUNTED:,} more" if len(values) > _MOST_COUNTED else ""
+    return ", ".join(values[:_MOST_COUNTED]) + more
 
 
 def _day(seconds: int) -> str:

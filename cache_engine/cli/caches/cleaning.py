@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.caches.places import cache_option, known_places, places_in, print_findings, scanned
+from cache_engine.cli.caches.places import cache_option, known_places, places_in, print_findings, scanned, shortener
 from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
 from cache_engine.config import Settings, parse_bytes
@@ -142,6 +142,7 @@ def _deleted(settings: Settings, plans: Plans) -> dict[Place, Deleted]:
 
 def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool, irs_only: bool) -> None:
     if d.entries and not deletes:
+        short = shortener(row.id for row in d.entries)
         print_table(
             {
                 "framework": LEFT, "id": LEFT, "name": LEFT, "target": LEFT, "size": RIGHT, "why": LEFT,
@@ -149,7 +150,7 @@ def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool, irs_only: boo
             },
             [
                 (
-                    row.kind, row.id[:12], row.name or "–", row.arch or "–", human_bytes(row.size_bytes), row.reason,
+                    row.kind, short(row.id), row.name or "–", row.arch or "–", human_bytes(row.size_bytes), row.reason,
                     row.path,
                 )
                 for row in d.entries[:_MOST_SHOWN]

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.caches.places import cache_option, find_entry, known_places, scanned
+from cache_engine.cli.caches.places import cache_option, common_letters, find_entry, known_places, scanned
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, print_table, progress
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
-from cache_engine.units import counted, printable
+from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import comparing as documents
+    from cache_engine.cli.documents.caches import CacheEntry
     from cache_engine.foreign.registry import Sources
     from cache_engine.foreign.values import Entry, Place
 
-_MOST_SHOWN, _MOST_LETTERS, _SHOWN_DIGITS = 20, 60, 12
+_MOST_SHOWN, _MOST_LETTERS = 20, 60
+_FACTS = {
+    "target": "arch", "version": "version", "compiler": "compiler", "registers": "registers",
+    "shared": "shared_bytes", "stack": "stack_bytes", "spill": "spill_bytes", "code": "code_bytes",
+    "size": "size_bytes",
+}  # fmt: skip
 
 
 @click.command(
@@ -108,8 +115,10 @@ def _check_kinds(one: Place, other: Place) -> None:
 
 
 def _print_entries(d: documents.CacheEntriesCompared) -> None:
-    names = [f"{each.name or each.id[:_SHOWN_DIGITS]} in {each.path}" for each in (d.first, d.second)]
-    print(printable(f"A: {names[0]}\nB: {names[1]}\n", keep="\n"))
+    names = _both(d.first.name, d.second.name)
+    for side, name, each in zip("AB", names, (d.first, d.second), strict=True):
+        print(printable(f"{side}: {f'{name}, ' if each.name else ''}{each.id} in {each.path}"))
+    print()
     if d.unknown:
         print(printable(f"The inputs of the keys are not known: {d.unknown}."))
     elif not d.differences:
@@ -119,6 +128,9 @@ def _print_entries(d: documents.CacheEntriesCompared) -> None:
     if d.first.id != d.second.id:
         for hidden in d.hidden:
             print(printable(f"May differ too, and is not stored: {hidden}."))
+    facts = [(label, *(_fact(each, name) for each in (d.first, d.second))) for label, name in _FACTS.items()]
+    if differing := [row for row in facts if row[1] != row[2]]:
+        print_table({"what was made": LEFT, "A": LEFT, "B": LEFT}, differing)
     if d.parts:
         print(printable(f"Parts with other bytes: {', '.join(d.parts)}."))
 
@@ -128,7 +140,7 @@ def _print_differences(differences: list[documents.CacheDifference]) -> None:
         return
     print_table(
         {"input of the key": LEFT, "from": LEFT, "A": LEFT, "B": LEFT},
-        [(each.name, each.group, _shown(each.a), _shown(each.b)) for each in differences[:_MOST_SHOWN]],
+        [(each.name, each.group, *_both(each.a, each.b)) for each in differences[:_MOST_SHOWN]],
     )
     if len(differences) > _MOST_SHOWN:
         print(f"… and {len(differences) - _MOST_SHOWN:,} more; --json has all")
@@ -147,19 +159,37 @@ def _print_folders(d: documents.CachesCompared) -> None:
     if d.changed:
         print(f"{counted(len(d.changed), 'entry', 'entries')} in both with other bytes:")
         for each in d.changed[:_MOST_SHOWN]:
-            print(printable(f"  {each.id[:_SHOWN_DIGITS]} {each.name or ''}: {', '.join(each.parts)}"))
+            print(printable(f"  {each.id} {each.name or ''}: {', '.join(each.parts)}"))
     alone = [counted(len(each), "entry", "entries") for each in (d.only_a, d.only_b)]
     print(f"{alone[0]} only in A, {alone[1]} only in B.")
     if d.causes:
         print("\nWhat the entries that only A has differ in from the nearest of B:")
         print_table(
             {"entries": LEFT, "input of the key": LEFT, "from": LEFT, "in A, for example": LEFT, "in B": LEFT},
-            [(each.entries, each.name, each.group, _shown(each.a), _shown(each.b)) for each in d.causes[:_MOST_SHOWN]],
+            [(each.entries, each.name, each.group, *_both(each.a, each.b)) for each in d.causes[:_MOST_SHOWN]],
         )
         _print_meanings(d.causes)
 
 
-def _shown(value: str | None) -> str:
+def _fact(entry: CacheEntry, name: str) -> str:
+    value = getattr(entry, name)
     if value is None:
         return "–"
-    return value if len(value) <= _MOST_LETTERS else f"{value[:_MOST_LETTERS]}…"
+    return human_bytes(value) if name.endswith("_bytes") else str(value)
+
+
+def _both(a: str | None, b: str | None) -> tuple[str, str]:
+    """Two values. On a terminal, of long ones the part with the first letter that differs; else they are whole."""
+    if not sys.stdout.isatty():
+        return ("–" if a is None else a), ("–" if b is None else b)
+    differs_at = common_letters(a or "", b or "")
+    return _around(a, differs_at), _around(b, differs_at)
+
+
+def _around(value: str | None, at: int) -> str:
+    """At most 60 letters of a value, with the one at this position."""
+    if value is None or len(value) <= _MOST_LETTERS:
+        return "–" if value is None else value
+    start = 0 if at < _MOST_LETTERS // 2 else min(at - _MOST_LETTERS // 3, len(value) - _MOST_LETTERS)
+    end = start + _MOST_LETTERS
+    return f"{'…' if start else ''}{value[start:end]}{'…' if end < len(value) else ''}"

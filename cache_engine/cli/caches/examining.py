@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.caches.places import cache_option, known_places, places_in, scanned
+from cache_engine.cli.caches.places import cache_option, known_places, places_in, print_in_memory, scanned
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.config import Settings
 from cache_engine.units import counted, printable
@@ -36,6 +36,7 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
     from cache_engine.cli.documents import caches as documents
     from cache_engine.device.probe import local_arch
     from cache_engine.foreign.doctor import code_runs_on, examine, read_mounts
+    from cache_engine.foreign.installed import in_memory_here
 
     sources, known = known_places(settings)
     places = places_in(known, None)
@@ -50,7 +51,7 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
             mounts=read_mounts(),
         )
     ]
-    document = documents.examined(sources.findings, found, gpu=arch)
+    document = documents.examined(sources.findings, found, gpu=arch, in_memory=in_memory_here())
     emit(document, as_json, lambda: _print(document, len(places)), failed=document.findings)
 
 
@@ -70,3 +71,4 @@ def _print(d: documents.CachesExamined, directories: int) -> None:
         print(f"Nothing is wrong in {counted(directories, 'directory', 'directories')}.")
     if not d.gpu:
         print("No GPU is here, so code for other GPUs is not looked for.")
+    print_in_memory(d.in_memory)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cache_engine.cli.caches.places import age, cache_option, known_places, places_in, print_findings, scanned
+from cache_engine.cli.caches.places import (
+    age,
+    cache_option,
+    known_places,
+    places_in,
+    print_findings,
+    scanned,
+    shortener,
+)
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.config import Settings
@@ -19,7 +27,6 @@ if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
     from cache_engine.foreign.values import Entry, Place
 
-_SHOWN_DIGITS = 12
 _SORTS: dict[str, Callable[[Entry], Any]] = {
     "created": lambda entry: entry.created_at or 0.0,
     "last-used": lambda entry: entry.last_used_at or entry.created_at or 0.0,
@@ -75,25 +82,28 @@ def ls_verb(
 
     sources, places = known_places(settings)
     wanted, total, findings = EntryFilter(" ".join(text), kinds, archs, states), 0, []
+    ids: list[str] = []  # also of those that are not listed: a short id is one that none of them has
 
     def matching() -> Iterator[tuple[Place, Entry]]:
         nonlocal total
         for place, seen in scanned(settings, sources, places_in(places, None)):
             if isinstance(seen, Finding):
                 findings.append(documents.finding(place, seen))
-            elif isinstance(seen, Entry) and wanted.takes(place, seen):
-                total += 1
-                yield place, seen
+            elif isinstance(seen, Entry):
+                ids.append(seen.id)
+                if wanted.takes(place, seen):
+                    total += 1
+                    yield place, seen
 
     pick = heapq.nsmallest if ascending else heapq.nlargest
     rows = pick(limit, matching(), key=lambda row: _SORTS[sort](row[1]))
     document = documents.CacheEntries(
         entries=[documents.entry(place, entry) for place, entry in rows], total=total, findings=findings
     )
-    emit(document, as_json, lambda: _print_entries(document))
+    emit(document, as_json, lambda: _print_entries(document, shortener(ids)))
 
 
-def _print_entries(d: documents.CacheEntries) -> None:
+def _print_entries(d: documents.CacheEntries, short: Callable[[str], str]) -> None:
     now = time.time()
     if d.entries:
         print_table(
@@ -103,7 +113,7 @@ def _print_entries(d: documents.CacheEntries) -> None:
             },
             [
                 (
-                    _short(row.id), row.kind, row.name or "–", row.arch or "–",
+                    short(row.id), row.kind, row.name or "–", row.arch or "–",
                     "–" if row.registers is None else row.registers,
                     "–" if row.shared_bytes is None else human_bytes(row.shared_bytes), human_bytes(row.size_bytes),
                     " ".join(f"{name}={value}" for name, value in row.config.items()) or "–", row.version or "–",
@@ -116,13 +126,3 @@ def _print_entries(d: documents.CacheEntries) -> None:
     more = f", {d.total - len(d.entries):,} of them not printed" if d.total > len(d.entries) else ""
     print(f"{counted(d.total, 'entry', 'entries')}{more}.")
     print_findings(d.findings)
-
-
-def _short(id: str) -> str:
-    """An id as a list shows it: long digests are cut; of ``NAME.KEY`` only the key, because the name is shown too."""
-    from cache_engine.foreign.values import key_of
-
-    above, _, last = id.rpartition("/")
-    if (key := key_of(id)) != last:
-        return key[:_SHOWN_DIGITS]
-    return id if len(last) <= 2 * _SHOWN_DIGITS else f"{above}{'/' if above else ''}{last[:_SHOWN_DIGITS]}"

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from cache_engine import logs
-from cache_engine.cli.caches.places import age, cache_option, known_places, places_in, print_findings, scanned
+from cache_engine.cli.caches.places import (
+    age,
+    cache_option,
+    known_places,
+    places_in,
+    print_findings,
+    print_in_memory,
+    scanned,
+)
 from cache_engine.cli.support import emit, json_option
 from cache_engine.cli.support.given import settings_of
 from cache_engine.cli.support.verb import LazyVerbs, VerbGroup
@@ -20,6 +28,7 @@ from cache_engine.units import human_bytes, printable
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
 
+_MOST_COUNTED, _MOST_PARTS = 4, 8
 _WHERE = {"ls": "listing", "show": "showing", "clean": "cleaning", "diff": "comparing", "doctor": "examining"}
 """The module of this package that has each verb of the group, as ``NAME_verb``."""
 
@@ -47,6 +56,7 @@ def caches_verb(ctx: click.Context, /, as_json: bool) -> None:
     settings = settings_of(ctx)
     logs.configure(settings.log or "warning")
     from cache_engine.cli.documents import caches as documents
+    from cache_engine.foreign.installed import in_memory_here
     from cache_engine.foreign.survey import sums
 
     sources, places = known_places(settings)
@@ -60,6 +70,7 @@ def caches_verb(ctx: click.Context, /, as_json: bool) -> None:
             *(documents.finding(None, finding) for finding in sources.findings),
             *(documents.finding(place, finding) for place, each in found.items() for finding in each.findings),
         ],
+        in_memory=in_memory_here(),
     )
     emit(document, as_json, lambda: _print_overview(document))
 
@@ -95,11 +106,18 @@ def _print_overview(d: documents.CachesOverview) -> None:
         for row in used:
             for name, size in row.part_bytes.items():
                 parts[name] = parts.get(name, 0) + size
-        by_size = sorted(parts.items(), key=lambda item: -item[1])[:8]
+        by_size = sorted(parts.items(), key=lambda item: -item[1])[:_MOST_PARTS]
         if by_size:
-            print("\nBy part: " + ", ".join(printable(f"{name} {human_bytes(size)}") for name, size in by_size))
+            text = ", ".join(printable(f"{name} {human_bytes(size)}") for name, size in by_size)
+            print(f"\nBy part: {_and_more(text, len(parts) - len(by_size))}")
+    print_in_memory(d.in_memory)
     print_findings(d.findings)
 
 
 def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} ({count:,})" for name, count in list(counts.items())[:4]) or "–"
+    shown = [f"{name} ({count:,})" for name, count in list(counts.items())[:_MOST_COUNTED]]
+    return _and_more(", ".join(shown), len(counts) - len(shown)) or "–"
+
+
+def _and_more(text: str, left: int) -> str:
+    return f"{text} and {left:,} more" if left else text

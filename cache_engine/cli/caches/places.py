@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 _GIVEN = "gemm-cache caches"
 _MOST_FINDINGS = 20
+_MOST_NAMED = 10
 _SHOWN_DIGITS = 12
 
 
@@ -94,22 +97,60 @@ def find_entry(
     settings: Settings, sources: Sources, places: list[Place], id: str, folder: Path | None
 ) -> tuple[Place, Entry]:
     """The one entry whose id begins so; an id that is there in full is that one."""
-    from cache_engine.foreign.values import Entry, key_of
+    from cache_engine.foreign.values import Entry
 
     found = [
         (place, seen)
         for place, seen in scanned(settings, sources, places_in(places, folder))
-        if isinstance(seen, Entry)
-        and any(name.startswith(id) for name in (seen.id, seen.id.rpartition("/")[2], key_of(seen.id)))
+        if isinstance(seen, Entry) and any(name.startswith(id) for name in _names_of(seen.id))
     ]
     whole = [(place, entry) for place, entry in found if entry.id == id]
     found = whole or found
     if not found:
         raise KeyNotFound(f"no entry has an id that begins with {id[:80]!r}; gemm-cache caches ls lists them")
     if len(found) > 1:
-        first = ", ".join(f"{key_of(entry.id)[:_SHOWN_DIGITS]} in {place.path}" for place, entry in found[:3])
-        raise KeyNotFound(f"{len(found):,} entries begin with {id[:80]!r}: {first}…; give more of it, or --in DIR")
+        first = ", ".join(f"{entry.id} in {place.path}" for place, entry in found[:_MOST_NAMED])
+        more = f", and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
+        raise KeyNotFound(f"{len(found):,} entries begin with {id[:80]!r}: {first}{more}; give more of it, or --in DIR")
     return found[0]
+
+
+def _names_of(id: str) -> tuple[str, ...]:
+    """The texts of which a prefix names an entry."""
+    from cache_engine.foreign.values import key_of
+
+    return id, id.rpartition("/")[2], key_of(id)
+
+
+def common_letters(one: str, other: str) -> int:
+    """How many letters two texts begin with alike."""
+    return len(os.path.commonprefix([one, other]))  # noqa: RUF071 (texts, not paths)
+
+
+def shortener(ids: Iterable[str]) -> Callable[[str], str]:
+    """What makes an id of these as short as ``find_entry`` takes it for one entry, but not below 12 digits.
+
+    Long digests are cut; of ``NAME.KEY`` only the key stays, because a list shows the name too.
+    """
+    names = sorted({(name, each) for each in ids for name in _names_of(each)})
+
+    def common(whole: str, id: str, step: int) -> int:
+        at = bisect_left(names, (whole, id)) + step
+        while 0 <= at < len(names) and names[at][1] == id:
+            at += step
+        return common_letters(whole, names[at][0]) if 0 <= at < len(names) else -1
+
+    def short(id: str) -> str:
+        _, last, key = _names_of(id)
+        whole, end = id, len(id)
+        if key != last:
+            whole, end = key, _SHOWN_DIGITS
+        elif len(last) > 2 * _SHOWN_DIGITS:
+            end = len(id) - len(last) + _SHOWN_DIGITS
+        end = max(end, common(whole, id, -1) + 1, common(whole, id, 1) + 1)
+        return whole[:end] if end <= len(whole) else id
+
+    return short
 
 
 def print_findings(findings: list[documents.CacheFinding]) -> None:
@@ -119,6 +160,12 @@ def print_findings(findings: list[documents.CacheFinding]) -> None:
         print(printable(f"{finding.fault}: {where}: {finding.detail}"), file=sys.stderr)
     if len(findings) > _MOST_FINDINGS:
         print(f"and {counted(len(findings) - _MOST_FINDINGS, 'finding')} more; --json has all", file=sys.stderr)
+
+
+def print_in_memory(titles: list[str]) -> None:
+    """Says which frameworks have no cache to look at."""
+    for title in titles:
+        print(printable(f"{title} is installed and keeps nothing on disk: each process compiles its kernels again."))
 
 
 def age(at: float | None, now: float) -> str:

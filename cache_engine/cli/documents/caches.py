@@ -57,10 +57,11 @@ class CacheDirectory(msgspec.Struct, kw_only=True):
 
 
 class CachesOverview(msgspec.Struct, kw_only=True):
-    """What ``caches`` prints."""
+    """What ``caches`` prints. ``in_memory``: frameworks that are installed here and keep nothing on disk."""
 
     directories: list[CacheDirectory]
     findings: list[CacheFinding]
+    in_memory: list[str]
 
 
 class AdaptedRow(msgspec.Struct, kw_only=True):
@@ -346,13 +347,21 @@ class CacheDiagnosis(msgspec.Struct, kw_only=True):
 
 
 class CachesExamined(msgspec.Struct, kw_only=True):
-    """What ``caches doctor`` prints; ``gpu`` is this machine's target, ``None`` without a GPU."""
+    """What ``caches doctor`` prints.
+
+    Attributes:
+        gpu: this machine's target, ``None`` without a GPU.
+        in_memory: frameworks that are installed here and keep nothing on disk.
+    """
 
     findings: list[CacheDiagnosis]
     gpu: str | None
+    in_memory: list[str]
 
 
-def examined(plug_ins: Iterable[Finding], found: Iterable[Diagnosis], gpu: str | None) -> CachesExamined:
+def examined(
+    plug_ins: Iterable[Finding], found: Iterable[Diagnosis], gpu: str | None, in_memory: list[str]
+) -> CachesExamined:
     """The document of all findings; those of plug-ins first."""
     update = "update its package, or remove it"
     return CachesExamined(
@@ -367,6 +376,7 @@ def examined(plug_ins: Iterable[Finding], found: Iterable[Diagnosis], gpu: str |
             ),
         ],
         gpu=gpu,
+        in_memory=in_memory,
     )
 
 

@@ -115,7 +115,7 @@ def files_below(folder: Folder) -> list[tuple[str, os.stat_result]]:
             continue
         prefix = f"{above}/" if above else ""
         found += [(f"{prefix}{name}", status) for name, status in listing.files.items()]
-        folders += [f"{prefix}{name}" for name in reversed(list(listing.folders))]
+        folders += [f"{prefix}{name}" for name in sorted(listing.folders, reverse=True)]
         if len(found) + len(folders) > MOST_FILES:
             raise Unread(Fault.TOO_MANY, f"it has more than {MOST_FILES:,} files")
         if listing.folders and prefix.count("/") >= MOST_DEPTH:

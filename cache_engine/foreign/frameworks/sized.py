@@ -2,7 +2,7 @@
 
 Their directories are taken from the documentation of JAX (persistent compilation cache), Inductor
 (``TORCHINDUCTOR_CACHE_DIR``) and CUDA (``CUDA_CACHE_PATH``). TensorRT has no default directory.
-None of these frameworks made a cache here.
+Of these frameworks only JAX made a cache here.
 """
 
 from __future__ import annotations
