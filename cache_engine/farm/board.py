@@ -194,7 +194,7 @@ class Board:
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
-        with suppress(RemoteError, AttributeError), reaching(self._url):
+        with suppress(RemoteError), reaching(self._url):
             yield self._redis
 
 

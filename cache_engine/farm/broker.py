@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from cache_engine.errors import RemoteError, UsageError
@@ -28,6 +28,8 @@ _DAY_S = 86_400
 _WAIT_S = 5.0
 _CHUNK = 500  # messages
 _MOST_READ = 100_000  # messages of a queue
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class BrokerAway(RemoteError):
@@ -61,6 +63,17 @@ class Keys:
         return self.name("queue")
 
 
+def _reached(method: Callable[Concatenate[Broker, _P], _T]) -> Callable[Concatenate[Broker, _P], _T]:
+    """Its errors on answers that are not Redis's become ``BrokerAway`` too."""
+
+    @wraps(method)
+    def asked_for(self: Broker, *given: _P.args, **named: _P.kwargs) -> _T:
+        with reaching(self.url):
+            return method(self, *given, **named)
+
+    return asked_for
+
+
 class Broker:
     """What a farm keeps in Redis for work. Nothing of it is needed for results: the remote has those."""
 
@@ -69,11 +82,13 @@ class Broker:
         self.url, self._keys = url, keys
         self._redis = connected(url, wait_s)
 
+    @_reached
     def send(self, texts: Sequence[str]) -> None:
         """Puts messages into the queue; raises ``RemoteError``."""
         for start in range(0, len(texts), _CHUNK):
             self._ask(lambda r: r.lpush(self._keys.queue, *texts[start : start + _CHUNK]))  # noqa: B023 (called at once)
 
+    @_reached
     def message(self, wait_s: float) -> Asked | None:
         """Takes the oldest message out of the queue; ``None`` where none comes in ``wait_s``.
 
@@ -82,15 +97,17 @@ class Broker:
             RemoteError: when the broker does not answer.
         """
         try:
-            found = self._ask(lambda r: r.brpop([self._keys.queue], timeout=wait_s))
+            found = self._redis.brpop([self._keys.queue], timeout=wait_s)
         except AnswerTooLong as error:
             raise UsageError(f"a message is text of at most {MOST_BYTES} characters") from error
         return None if found is None else asked(found[1].decode(errors="replace"))
 
+    @_reached
     def waiting(self) -> int:
         """How many messages no worker has taken; raises ``RemoteError``."""
         return int(self._ask(lambda r: r.llen(self._keys.queue)))
 
+    @_reached
     def queued(self, job: str) -> list[tuple[bytes, str]]:
         """What a submitter asked for and no worker has taken: messages, each with its key. Raises ``RemoteError``.
 
@@ -105,6 +122,7 @@ class Broker:
                         own += [(text, message.key)] if message.job == job else []
         return own
 
+    @_reached
     def withdraw(self, job: str) -> int:
         """Takes what a submitter asked for out of the queue; returns how many messages. Raises ``RemoteError``.
 
@@ -113,12 +131,14 @@ class Broker:
         own = self.queued(job)  # each near the head: it is the newest
         return sum(int(self._ask(lambda r: r.lrem(self._keys.queue, 1, text))) for text, _ in own)  # noqa: B023
 
+    @_reached
     def answer(self, job: str, text: str) -> None:
         """Leaves an answer for a submitter; raises ``RemoteError``."""
         name = self._keys.name("answers", job)
         self._ask(lambda r: r.rpush(name, text))
         self._ask(lambda r: r.expire(name, _DAY_S))
 
+    @_reached
     def answers(self, job: str, wait_s: float) -> list[str]:
         """Answers since the last call, of many the first 501; waits for one. Raises ``RemoteError``.
 
@@ -135,14 +155,17 @@ class Broker:
                 )[0]
         return [one.decode(errors="replace") for one in found]
 
+    @_reached
     def cancel(self, job: str) -> None:
         """Has workers drop what a submitter asked for; raises ``RemoteError``."""
         self._ask(lambda r: r.set(self._keys.name("canceled", job), b"1", ex=_DAY_S))
 
+    @_reached
     def is_canceled(self, job: str) -> bool:
         """Whether it was; raises ``RemoteError``."""
         return bool(self._ask(lambda r: r.exists(self._keys.name("canceled", job))))
 
+    @_reached
     def take(self, key: str, owner: str) -> bool:
         """Whether ``owner`` compiles a key now, and no other for ``LEASE_S``; raises ``RemoteError``."""
         name = self._keys.name("lease", key)
@@ -153,20 +176,23 @@ class Broker:
         self._ask(lambda r: r.set(name, owner, ex=LEASE_S))  # what is there is no lease of ours, or has just ended
         return True
 
+    @_reached
     def leased(self, keys: Sequence[str]) -> set[str]:
         """Those that a process compiles now; raises ``RemoteError``. What has no end is no lease."""
-        with reaching(self.url), self._redis.pipeline(transaction=False) as asking:
+        with self._redis.pipeline(transaction=False) as asking:
             for key in keys:
                 asking.pttl(self._keys.name("lease", key))
             left_ms = asking.execute()
         return {key for key, left in zip(keys, left_ms, strict=True) if 0 < left <= LEASE_S * 1000}
 
+    @_reached
     def renew(self, key: str, owner: str) -> None:
         """Keeps it for as long again, also where the broker has lost who took it; raises ``RemoteError``."""
         name = self._keys.name("lease", key)
         if not self._ask(lambda r: r.set(name, owner, nx=True, ex=LEASE_S)) and self._is_of(name, owner):
             self._ask(lambda r: r.expire(name, LEASE_S))
 
+    @_reached
     def release(self, key: str, owner: str) -> None:
         """Lets others compile it, if ``owner`` still has it; raises ``RemoteError``."""
         name = self._keys.name("lease", key)
@@ -177,8 +203,7 @@ class Broker:
         return bool(self._ask(lambda r: r.get(name)) == owner.encode())
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
-        with reaching(self.url):
-            return call(self._redis)
+        return call(self._redis)
 
 
 def connected(url: str, wait_s: float) -> Any:
@@ -266,6 +291,6 @@ def reaching(url: str) -> Iterator[None]:
 
     try:
         yield
-    except (RedisError, OSError, ValueError, TypeError, RecursionError) as error:
+    except (RedisError, OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         where = urlsplit(url).hostname or "?"
         raise BrokerAway(f"the broker at {printable(where)} does not answer: {printable(str(error))[:200]}") from error

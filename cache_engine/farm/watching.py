@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cache_engine.errors import GemmCacheError, RemoteError, UsageError
+from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.farm.board import (
     COMPILED,
     DAY_S,
@@ -155,8 +155,6 @@ def look(url: str, remote: str | None, wait_s: float = _WAIT_S) -> Farm:
     try:
         with reaching(url):
             return _looked(client, _only(client) if remote is None else Keys.of(remote))
-    except (AttributeError, IndexError) as error:
-        raise RemoteError("the broker does not answer as Redis does") from error
     finally:
         client.close()
 

@@ -10,6 +10,7 @@ the database meanwhile, which ``IN_PROCESS`` sees to.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -122,7 +123,8 @@ def is_quiet(folder: Folder, file: str) -> bool:
     """Whether a database has no journal: no process writes to it, and none was killed as it did."""
     for ending in JOURNALS:
         try:
-            if folder.stat(f"{file}{ending}").st_size:
+            status = folder.stat(f"{file}{ending}")
+            if status.st_size or not stat.S_ISREG(status.st_mode):  # SQLite would wait for a pipe without end
                 return False
         except FileNotFoundError:
             continue

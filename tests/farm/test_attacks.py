@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -305,3 +306,21 @@ def test_a_run_that_waits_is_ended_by_ctrl_c(redis_server: Redis, remote: Object
         _, said = process.communicate(timeout=60)
     assert "1 kernel withdrawn" in said
     assert Broker(redis_server.url, Keys.of(remote.url)).waiting() == 0
+
+
+@pytest.mark.parametrize("answer", [b"*-5\r\n", b"+OK\r\n", b"*2\r\n$1\r\na\r\n:1\r\n", b"%1\r\n+a\r\n:1\r\n"])
+@pytest.mark.parametrize("ask", [Broker.waiting, lambda broker: broker.message(1), lambda broker: broker.leased(["a"])])
+def test_answers_that_are_not_those_of_redis_are_no_answers(ask: Callable[[Broker], object], answer: bytes) -> None:
+    def serve() -> None:
+        with server.accept()[0] as client:
+            while client.recv(65536):
+                client.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = Thread(target=serve)
+        thread.start()
+        broker = Broker(f"redis://127.0.0.1:{server.getsockname()[1]}/0", KEYS, 5.0)
+        with pytest.raises(RemoteError):
+            ask(broker)
+        broker._redis.close()
+        thread.join()

@@ -222,6 +222,12 @@ def test_where_others_may_put_a_journal_nothing_is_deleted(
     assert (tmp_path / "victim").read_text() == "mine"
 
 
+def test_sqlite_does_not_wait_for_a_pipe_in_place_of_a_journal(place: Place) -> None:
+    plan = _plan(place)
+    os.mkfifo(place.path / "cache.db-journal")
+    assert all("a process writes to it" in why for why in delete(place, plan, Deleted()).left.values())
+
+
 def test_a_file_that_cutile_did_not_write_is_not_deleted(place: Place) -> None:
     (place.path / "notes").write_text("mine")
     assert set(delete(place, _plan(place), Deleted()).left) == {"notes"}

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from cache_engine.store.journal import (
     mend_decisions,
 )
 from cache_engine.store.journal import decisions as log
+from cache_engine.store.lock import file_lock
+from cache_engine.store.ownership import open_file
 
 KEY = CacheKey("ab" * 32)
 
@@ -96,6 +99,42 @@ def test_a_reader_skips_nothing_when_the_files_change_places_twice_between_its_l
         seen += [one.detail for one in reader.new()]
         assert set(_read(store)) <= set(seen)
     assert len(seen) == len(set(seen))
+
+
+def test_decisions_keep_their_order_when_the_files_change_places_during_a_look(
+    store: DiskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a kernel that was demoted, then promoted, would count as demoted."""
+    append_decisions(store.layout, [_decision(0)])
+    monkeypatch.setattr(log, "LONG_BYTES", 1)
+    append_decisions(store.layout, [_decision(1)])
+    monkeypatch.undo()
+    append_decisions(store.layout, [_decision(2)])
+
+    def open_late(path: Path, **options: bool | None) -> int:
+        if path == store.layout.decisions_log and not late:
+            late.append(path.replace(store.layout.older_decisions_log))
+            append_decisions(store.layout, [_decision(3)])
+        return open_file(path, **options)
+
+    late: list[Path] = []
+    monkeypatch.setattr(log, "open_file", open_late)
+    found = [int(one.detail.split()[1]) for one in DecisionReader(store.layout).new()]
+    assert late and found == sorted(found) and {2, 3} <= set(found)
+
+
+def test_when_another_has_just_moved_the_long_file_nothing_is_called_lost(
+    store: DiskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(path: Path, timeout_s: float, *, shared: bool = False) -> AbstractContextManager[None]:
+        if not shared:
+            store.layout.decisions_log.replace(store.layout.older_decisions_log)
+        return file_lock(path, timeout_s, shared=shared)
+
+    monkeypatch.setattr(log, "LONG_BYTES", 1)
+    monkeypatch.setattr(log, "file_lock", locked)
+    append_decisions(store.layout, [_decision(1)])
+    assert _read(store) == ["number 1"]
 
 
 def test_a_file_that_has_the_number_of_a_deleted_one_is_read_from_its_start(store: DiskStore) -> None:

@@ -10,8 +10,9 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from xxhash import xxh3_64_hexdigest
@@ -92,8 +93,8 @@ def append_decisions(layout: StoreLayout, decisions: Iterable[Decision]) -> None
         finally:
             file.close()
     if is_long:
-        # Another process may be appending; then a later one does this.
-        with suppress(LockTimeout), file_lock(layout.decisions_lock, 0):
+        # Another process may be appending; then a later one does this. Or one has just done it.
+        with suppress(LockTimeout, FileNotFoundError), file_lock(layout.decisions_lock, 0):
             if layout.decisions_log.stat().st_size >= LONG_BYTES:
                 layout.decisions_log.replace(layout.older_decisions_log)
 
@@ -113,27 +114,33 @@ class DecisionReader:
 
     def new(self) -> list[Decision]:
         """The decisions since the last call, the oldest first; at first all. Files that cannot be read are empty."""
-        found: list[Decision] = []
         is_whole = False
-        while not is_whole:  # else the files changed places meanwhile
-            older = _identity(self._layout.older_decisions_log)
-            for path in (self._layout.older_decisions_log, self._layout.decisions_log):
-                with suppress(OSError, CorruptEntry):
-                    found += self._more(path)
-            is_whole = older == _identity(self._layout.older_decisions_log)
-        return found
+        with ExitStack() as files:
+            while not is_whole:  # else the files changed places meanwhile
+                files.close()
+                older = _identity(self._layout.older_decisions_log)
+                opened = []
+                for path in (self._layout.older_decisions_log, self._layout.decisions_log):
+                    with suppress(OSError, CorruptEntry):
+                        file = os.fdopen(open_file(path, trust=self._layout.trust or None), "rb")
+                        opened.append(files.enter_context(file))
+                is_whole = older == _identity(self._layout.older_decisions_log)
+            found: list[Decision] = []
+            for file in opened:
+                with suppress(OSError):
+                    found += self._more(file)
+            return found
 
-    def _more(self, path: Path) -> list[Decision]:
-        with os.fdopen(open_file(path, trust=self._layout.trust or None), "rb") as file:
-            status = os.fstat(file.fileno())
-            # A file system may give the inode of a deleted file to the next one.
-            identity = status.st_ino, file.read(_CHECKSUM_BYTES)
-            position = self._read.get(identity, 0)
-            file.seek(position if position <= status.st_size else 0)
-            data = file.read(_MOST_BYTES)
-            # A process may still be writing the last line.
-            whole = data.rfind(b"\n") + 1
-            self._read[identity] = file.tell() - len(data) + whole
+    def _more(self, file: BinaryIO) -> list[Decision]:
+        status = os.fstat(file.fileno())
+        # A file system may give the inode of a deleted file to the next one.
+        identity = status.st_ino, file.read(_CHECKSUM_BYTES)
+        position = self._read.get(identity, 0)
+        file.seek(position if position <= status.st_size else 0)
+        data = file.read(_MOST_BYTES)
+        # A process may still be writing the last line.
+        whole = data.rfind(b"\n") + 1
+        self._read[identity] = file.tell() - len(data) + whole
         lines = list(_lines(data[:whole], status.st_mtime))
         self.damaged += lines.count(None)
         return [line for line in lines if line is not None]
