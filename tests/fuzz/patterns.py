@@ -88,8 +88,12 @@ class Recipe:
         return self.start + "".join(part * (each // len(part) + 1) for part in self.parts) + self.end
 
 
-def recipes(pattern: re.Pattern[Any]) -> Iterator[Recipe]:
-    """Texts that begin as a match does, then repeat a part of one, or of its beginning, and do not end as a match."""
+def recipes(pattern: re.Pattern[Any], signs: Sequence[str] = ()) -> Iterator[Recipe]:
+    """Texts that begin as a match does, then repeat a part of one, or of its beginning, and do not end as a match.
+
+    Args:
+        signs: what is repeated too, and may stand between the beginnings.
+    """
     source = pattern.pattern
     tree = _parser.parse(source, pattern.flags & ~re.UNICODE if isinstance(source, bytes) else pattern.flags)
     cuts = [*dict.fromkeys(_cuts(tree))]
@@ -97,8 +101,8 @@ def recipes(pattern: re.Pattern[Any]) -> Iterator[Recipe]:
         (start, (part,))
         for before, after in cuts
         for start, part in (
-            *((before, each) for each in (after, before + after, after[:1], " ", "1", "a", "\n")),
-            *(("", before + after + sign) for sign in ("", ":", " ", "\n")),
+            *((before, each) for each in (after, *signs)),
+            *(("", before + after + sign) for sign in ("", ":", *signs)),
         )
         if part
     )

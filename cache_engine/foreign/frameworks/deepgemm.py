@@ -39,7 +39,7 @@ _KINDS = {_SOURCE: PartKind.SOURCE, _BINARY: PartKind.BINARY, "kernel.ptx": Part
 # No match runs past the start of the next one, so the time for a hostile text is linear in its length.
 _INSTANCE = re.compile(rb"reinterpret_cast<void\*>\(&(\w{1,200})<([^&(){};]{1,4000})>\)")
 _INCLUDES = re.compile(rb"// Includes' hash value: ([0-9a-f]{1,64})\n")
-_ARGUMENT = re.compile(r"(?:[^,<>]|<[^<>]*>)+")
+_ARGUMENT = re.compile(r"(?:[^,<>]++|<[^<>]*+>)++")
 _MAJOR = re.compile(r"cute::\w+::Major::\w+")
 _SIZE = re.compile(r"\d{1,10}")
 _LENGTH = re.compile(r"\d{1,4}")
