@@ -120,7 +120,9 @@ def test_decisions_keep_their_order_when_the_files_change_places_during_a_look(
     late: list[Path] = []
     monkeypatch.setattr(log, "open_file", open_late)
     found = [int(one.detail.split()[1]) for one in DecisionReader(store.layout).new()]
-    assert late and found == sorted(found) and {2, 3} <= set(found)
+    assert late
+    assert found == sorted(found)
+    assert {2, 3} <= set(found)
 
 
 def test_when_another_has_just_moved_the_long_file_nothing_is_called_lost(
