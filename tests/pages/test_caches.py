@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from datetime import UTC
 from pathlib import Path
 from threading import Event
 from urllib.parse import parse_qs
@@ -14,7 +15,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.caches import looking
-from app.presenters.store.caches import growth_figure
+from app.presenters.store.caches import directory_table, growth_figure
 from cache_engine.errors import MirrorError
 from cache_engine.foreign import installed
 from cache_engine.foreign.registry import Sources
@@ -198,3 +199,19 @@ def test_without_any_cache_it_says_how_to_name_one(shown: Shown, home: Path) -> 
     app = shown()
     assert "The setting caches names directories elsewhere" in app.info[0].value
     assert not app.dataframe
+
+
+def test_targets_that_have_no_room_are_counted() -> None:
+    place = {
+        "kind": "cuda_core",
+        "path": "/a",
+        "origin": "given",
+        "entries": 7,
+        "size_bytes": 7,
+        "partial": 0,
+        "unread": 0,
+    }
+    archs = [{"kind": "cuda_core", "path": "/a", "value": f"sm_{number}", "entries": 1} for number in range(7)]
+    times = dict.fromkeys(("oldest", "newest", "last_used_at"), 0.0)
+    (row,) = directory_table([place | times], archs, [], {}, UTC)
+    assert row["Targets"] == "sm_0 (1), sm_1 (1), sm_2 (1), sm_3 (1) and 3 more"
