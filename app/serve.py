@@ -62,7 +62,7 @@ def finite(self: NumberInputSerde, ui_value: float | None) -> float | None:
 
 env_util.is_repl = is_no_repl
 page_config._get_favicon_string = as_given  # noqa: SLF001
-NumberInputSerde.deserialize = finite  # type: ignore[assignment, method-assign]
+NumberInputSerde.deserialize = finite  # type: ignore[method-assign]
 memory_uploaded_file_manager.MemoryUploadedFileManager = UploadedFiles  # type: ignore[misc]
 
 

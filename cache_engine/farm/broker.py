@@ -67,7 +67,7 @@ def _reached(method: Callable[Concatenate[Broker, _P], _T]) -> Callable[Concaten
     """Its errors on answers that are not Redis's become ``BrokerAway`` too."""
 
     @wraps(method)
-    def asked_for(self: Broker, *given: _P.args, **named: _P.kwargs) -> _T:
+    def asked_for(self: Broker, /, *given: _P.args, **named: _P.kwargs) -> _T:
         with reaching(self.url):
             return method(self, *given, **named)
 

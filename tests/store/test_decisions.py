@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_decisions_keep_their_order_when_the_files_change_places_during_a_look(
     monkeypatch.undo()
     append_decisions(store.layout, [_decision(2)])
 
-    def open_late(path: Path, **options: bool | None) -> int:
+    def open_late(path: Path, **options: Any) -> int:
         if path == store.layout.decisions_log and not late:
             late.append(path.replace(store.layout.older_decisions_log))
             append_decisions(store.layout, [_decision(3)])
