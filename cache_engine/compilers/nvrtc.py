@@ -30,6 +30,7 @@ from cache_engine.process import renew_after_fork
 # The version of CUDA: the folder of its package, and how pip names the package.
 _PACKAGES = {13: ("cu13", "nvidia-cuda-nvrtc"), 12: ("cuda_nvrtc", "'nvidia-cuda-nvrtc-cu12>=12.9'")}
 _OLDEST = (12, 9)
+_BUILTINS = re.compile(r"libnvrtc-builtins\.so\.(\d{1,4})\.(\d{1,4})(\.\d{1,4}){0,4}")
 """NVRTC 12.8 has neither ``--no-cache`` nor all targets. A driver for any CUDA 12 loads what 12.9 makes."""
 _NO_BUILTINS = 7  # NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, from nvrtc.h
 
@@ -165,9 +166,9 @@ def _path_of(function: object) -> Path:
 def _companion(library: Path, version: int, package: str) -> tuple[Path, tuple[int, int]]:
     """The library that NVRTC loads at its first compile, and the version of both."""
     found = [
-        ((version, int(match[1])), path)
+        ((version, int(match[2])), path)
         for path in library.parent.glob("libnvrtc-builtins.so.*")
-        if (match := re.fullmatch(rf"libnvrtc-builtins\.so\.{version}\.(\d+)(\.\d+)*", path.name))
+        if (match := _BUILTINS.fullmatch(path.name)) and int(match[1]) == version
     ]
     if not found:
         raise CompilerMissing(f"libnvrtc-builtins is missing next to {library}; run: {_reinstall(package)}")

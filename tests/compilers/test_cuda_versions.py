@@ -22,11 +22,12 @@ from cache_engine.compilers.inspect import sass
 from cache_engine.compilers.nvrtc import Nvrtc
 from cache_engine.compilers.tools import cuda_for, package_files
 from cache_engine.errors import CompilerMissing, ToolMissing
+from cache_engine.extras import how_to_install
 from tests.helpers import needs_host_compiler
 
 EMPTY = 'extern "C" __global__ void k() {}'
 GET_12 = "run: pip install 'nvidia-cuda-nvrtc-cu12>=12.9'"
-INSTALL = "pip install 'gemm-cache[cuda12]'"
+INSTALL = how_to_install("cuda12")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_doctor_says_how_to_get_rid_of_one_of_two_cupys(tmp_path: Path) -> None:
     (tmp_path / "cupy_cuda12x-14.2.0.dist-info" / "METADATA").write_text("Name: cupy-cuda12x\nVersion: 14.2.0\n")
     _, cupy = _doctor(packages=tmp_path)
     assert cupy["status"] == "problem"
-    assert "run: pip uninstall --yes cupy-cuda13x cupy-cuda12x && pip install 'gemm-cache[gpu]'" in cupy["detail"]
+    assert f"run: pip uninstall --yes cupy-cuda13x cupy-cuda12x && {how_to_install('gpu')}" in cupy["detail"]
 
 
 @pytest.fixture(scope="module")

@@ -149,6 +149,6 @@ def test_code_that_overlaps_is_refused() -> None:
 def test_a_disassembler_that_prints_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tool").write_text("#!/bin/sh\nexec yes\n")
     (tmp_path / "tool").chmod(0o700)
-    monkeypatch.setattr(inspect, "find_tool", lambda *_: tmp_path / "tool")
+    monkeypatch.setattr(inspect, "find_tools", lambda _: [tmp_path / "tool"])
     with pytest.raises(GemmCacheError, match="more than"):
         sass(CUBIN)

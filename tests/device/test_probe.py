@@ -69,9 +69,11 @@ def _driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     probe.gpu.cache_clear()
+    probe.driver_cuda.cache_clear()
     yield
     monkeypatch.undo()
     probe.gpu.cache_clear()
+    probe.driver_cuda.cache_clear()
 
 
 @pytest.fixture

@@ -90,6 +90,7 @@ def test_only_an_error_for_want_of_descriptors_is_tried_again() -> None:
 
 _EVALUATING = """
 import json, os, resource, sys
+import numpy  # a search imports it at its first use
 from cache_engine import open_cache
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem

@@ -269,7 +269,8 @@ def test_without_timings_a_process_looks_once_whether_there_are_any(tmp_path: Pa
         "        cache.select(GemmProblem(m, 64, 64, arch='sm_90'))\n"
         "    print([Path(look).name for look in looks if look.startswith(sys.argv[1])])\n"
         "    print([name for name, text in seen if f'{sys.argv[1]}/timings' in text])\n"
-        "    print('cache_engine.device.probe' in sys.modules, 'cache_engine.store.results.file' in sys.modules)\n"
+        "    asked = sys.modules['cache_engine.device.probe'].gpu.cache_info().currsize\n"
+        "    print(asked > 0, 'cache_engine.store.results.file' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], capture_output=True, text=True)
     assert done.stdout == "['timings']\n[]\nFalse False\n", done.stderr

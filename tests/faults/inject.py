@@ -99,7 +99,9 @@ class Zygote:
 
     def __init__(self, folder: Path) -> None:
         """Starts it; its traces are written in ``folder``."""
+        # Without the watch over the user's caches, which takes memory where an operation is refused any.
         environment = {**os.environ, **_ENVIRONMENT}
+        environment.pop("TESTS_WATCHED_CACHES", None)
         self._trace = folder / "trace"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.zygote"],
