@@ -30,7 +30,7 @@ ARCHITECTURE_NAMES = {
 
 _SHORTEST_START = 3  # of a model's name
 _MOST_WORDS = 8  # that are tried one by one
-_LONGEST_PATTERN = 200
+_LONGEST_PATTERN, _LONGEST = 200, 2_000  # letters of a pattern, and of a search
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,10 @@ def read_search(text: str, now: float | None = None) -> Search:
 
     Raises:
         UsageError: when a word names an unknown field, or gives a field a value that it does not take, or when a
-            pattern is too long.
+            pattern, or the search, is too long.
     """
+    if len(text) > _LONGEST:
+        raise UsageError(f"{text[:20]}… is too long for a search; it may have {_LONGEST:,} characters")
     now = time.time() if now is None else now
     words: list[str] = []
     patterns: dict[str, None] = {}

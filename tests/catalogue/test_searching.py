@@ -136,6 +136,7 @@ def test_a_word_with_a_star_is_a_pattern() -> None:
         ("used>2026-13-01", "used takes <, <=, > or >= and an age"),
         ("used!=2026-11-01", "used takes <, <=, > or >= and an age"),
         ("a*" * 101, "is too long for a pattern"),
+        ("n<1 " * 501, "is too long for a search"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(word: str, says: str) -> None:
