@@ -81,7 +81,7 @@ def map_of(problem: GemmProblem, box: Box, address: int) -> TensorMap:
 
 
 def encode(tensor: TensorMap) -> Any:
-    """The map in the driver's form, as an array of 128 bytes that CuPy passes to a kernel by value.
+    """The map in the driver's form: an array of one element of 128 bytes, as CuPy passes no array of more by value.
 
     Raises:
         UsageError: when a rule is broken, or the driver refuses it.
@@ -112,7 +112,7 @@ def encode(tensor: TensorMap) -> Any:
     )
     if code:
         raise UsageError(f"the driver made no tensor map: error {code} of cuTensorMapEncodeTiled; {tensor}")
-    return made
+    return made.view(f"V{MAP_BYTES}")
 
 
 def address_of(operand: Any) -> int:

@@ -47,7 +47,7 @@ _RULES: tuple[tuple[Callable[[str, str], bool], str], ...] = (
         "a variable of the environment: set it alike, or not at all, wherever the cache is used",
     ),
 )
-_ABSOLUTE = re.compile(r"(^|[\s:=,'\"]|-[IL])/[\w.-]+(/[\w.-]+)+")
+_ABSOLUTE = re.compile(r"(?:^|[\s:=,'\"]|-[IL])/[\w.-]++/[\w.-]")
 
 
 def meaning_of(group: str, name: str, one: str | None, other: str | None) -> str:

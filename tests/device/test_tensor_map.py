@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_the_driver_is_asked_for_the_map(monkeypatch: pytest.MonkeyPatch) -> Non
     """The order and the numbers are those of cuda.h."""
     driver = _Driver(0)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
-    assert encode(RIGHT).tolist() == [7] * 128
+    assert encode(RIGHT).tobytes() == bytes([7] * 128)
     assert driver.asked == [9, 3, 0x1000, [72, 60, 3], [144, 8640], [64, 128, 1], [1, 1, 1], 0, 3, 2, 0]
     kinds = {DType.FP16: 6, DType.FP32: 7, DType.TF32: 11, DType.FP8_E4M3: 0, DType.FP8_E5M2: 0}
     for dtype, kind in kinds.items():
@@ -97,6 +98,19 @@ def test_the_driver_is_asked_for_the_map(monkeypatch: pytest.MonkeyPatch) -> Non
     driver.answer = 1
     with pytest.raises(UsageError, match="error 1 of cuTensorMapEncodeTiled"):
         encode(RIGHT)
+
+
+def test_cupy_passes_a_map_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy looks at the arguments before it asks the driver to launch: here there is none, or no such function."""
+    from cupy.cuda.function import Function
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: _Driver(0))
+    nowhere, stream = Function.__new__(Function), SimpleNamespace(ptr=0)
+    one = encode(RIGHT)
+    with pytest.raises(Exception, match=r"(?i)driver|invalid"):
+        nowhere((1,), (1,), (one,), stream=stream)
+    with pytest.raises(TypeError, match="size one"):
+        nowhere((1,), (1,), (one.view("uint8"),), stream=stream)
 
 
 def test_a_launch_makes_a_map_once_for_each_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ _MOST_S, _NOTHING_S = (
     0.1,
     0.01,
 )  # of CPU time for so many letters: usually a millisecond, and seconds where it is a square
+_TRIES = 5  # each of which must be slow
 _MOST_GROWTH = 10  # of the time for four times the letters: linear is 4, a square 16
 _MOST_BYTES = 40  # of memory for each letter
 
@@ -55,7 +56,7 @@ def _is_slow(each: Used, signs: str, candidates: int) -> bool:
         # Of few letters first: where each doubles the time, more would take for ever.
         for size in (22, 2_000):
             seconds = _seconds(each, recipe.text(size))
-            if seconds > _MOST_S and _seconds(each, recipe.text(size)) > _MOST_S:
+            if seconds > _MOST_S and all(_seconds(each, recipe.text(size)) > _MOST_S for _ in range(_TRIES)):
                 return True
         ranked.append((seconds, number, recipe))
     slowest = [recipe for _, _, recipe in sorted(ranked, key=lambda row: row[:2])[-candidates:]]
@@ -64,7 +65,7 @@ def _is_slow(each: Used, signs: str, candidates: int) -> bool:
 
 def _grows(each: Used, recipe: Recipe) -> bool:
     texts = [recipe.text(_LETTERS >> times) for times in range(6, -1, -1)]  # where it is a cube, more takes for ever
-    for _ in range(2):  # what interrupts the process may be counted as its time
+    for _ in range(_TRIES):  # what interrupts the process may be counted as its time
         times: list[float] = []
         while len(times) < len(texts) and max(times, default=0.0) < _MOST_S:
             times.append(_seconds(each, texts[len(times)]))

@@ -5,9 +5,12 @@ python -m pytest tests/gpu -m gpu
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cache_engine.device.probe import gpu
 from cache_engine.engine.cache import Cache
@@ -50,11 +53,16 @@ def test_tuning_measures_every_config_and_the_fastest_serves(cache: Cache) -> No
 
 
 def test_time_and_tune_on_the_command_line_store_their_timings(tmp_path: Path) -> None:
-    pytest.importorskip("click")
-    pytest.importorskip("rich")
-    from tests.cli.test_cli import document
+    from cache_engine.cli.main import commands
 
     store = tmp_path / "store"
+
+    def document(*arguments: str, store: Path) -> dict[str, Any]:
+        done = CliRunner().invoke(commands, ["--store", str(store), *arguments, "--json"])
+        assert done.exit_code == 0, done.output
+        read: dict[str, Any] = json.loads(done.stdout)
+        return read
+
     timed = document("time", "64", "1024", "2048", store=store)
     assert (timed["verified"], timed["unkept"]) == (True, "")
     tuned = document("tune", "64", "1024", "2048", "--top", "3", store=store)

@@ -129,8 +129,8 @@ class _Launch:
         values = {}
         for (name, kind), value in zip(self._program.parameters, arguments, strict=True):
             if kind == "map":
-                if not isinstance(value, np.ndarray) or value.nbytes != SIZE:
-                    raise Fault(f"{name} has {SIZE} bytes, and {value!r} is given")
+                if not isinstance(value, np.ndarray) or (value.size, value.nbytes) != (1, SIZE):  # as CuPy
+                    raise Fault(f"{name} is one element of {SIZE} bytes, and {value!r} is given")
                 values[name] = value
                 continue
             if isinstance(value, np.ndarray):

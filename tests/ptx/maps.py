@@ -79,7 +79,7 @@ def encode(
             raise Fault(f"a tensor map breaks a rule: {rule}")
     filled = ((*one, *[0] * (count - len(one))) for one, count in ((sizes, 5), (strides, 4), (box, 5)))
     packed = _FORM.pack(address, *(value for part in filled for value in part), rank, kind, swizzle)
-    return np.frombuffer(packed.ljust(SIZE, b"\xee"), dtype=np.uint8)
+    return np.frombuffer(packed.ljust(SIZE, b"\xee"), dtype=f"V{SIZE}")
 
 
 def decode(raw: Array) -> TensorMap:

@@ -42,11 +42,11 @@ def kernel(
 ) -> None:
     """One tile of C. The grid is (tiles, 1, batch). Sizes that are whole are multiples of the tile's."""
     if constant_m:
-        m = tl.to_tensor(constant_m)
+        m = tl.full((), constant_m, tl.int32)
     # Which tile: consecutive programs walk down raster_rows rows of tiles before they move one column on, so that those
     # running together share rows of A and columns of B in L2. As raster.cuh does it.
     if m_most <= block_m:
-        first_row = tl.to_tensor(0)
+        first_row = tl.full((), 0, tl.int32)
         first_column = tl.program_id(0) * block_n
     else:
         rows = tl.cdiv(m, block_m)
