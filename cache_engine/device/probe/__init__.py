@@ -17,6 +17,7 @@ _CLOCK_KHZ, _SMS, _L2_BYTES, _MAJOR, _MINOR = 13, 16, 38, 75, 76
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _SEES_NONE = "the NVIDIA driver sees no GPU"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_OF_ONE_CHIP = {"sm_90": "sm_90a"}
 
 
 @cache
@@ -98,9 +99,14 @@ def choose(number: int) -> DeviceFingerprint:
 
 
 def local_arch() -> str | None:
-    """The target of the first GPU; ``None`` when there is no GPU or its target is not one we know."""
+    """The target for the first GPU; ``None`` when there is no GPU or its target is not one we know.
+
+    With the instructions of that one chip where a family needs them: ``"sm_90a"`` on a Hopper GPU.
+    """
     device = gpu()
-    return device.arch if isinstance(device, DeviceFingerprint) and device.arch in ARCHITECTURES else None
+    if not isinstance(device, DeviceFingerprint) or device.arch not in ARCHITECTURES:
+        return None
+    return _OF_ONE_CHIP.get(device.arch, device.arch)
 
 
 def require_gpu(what: str) -> DeviceFingerprint:
