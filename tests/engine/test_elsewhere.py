@@ -70,7 +70,7 @@ def another_build(patched_library: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """NVRTC here is another build than the one that made the sample."""
     monkeypatch.setattr(nvrtc, "package_files", lambda *_: iter([patched_library]))
     made_it = COMPILERS["nvrtc"].fingerprint()
-    monkeypatch.setitem(COMPILERS, "nvrtc", nvrtc.Nvrtc())
+    monkeypatch.setitem(COMPILERS._made, "nvrtc", nvrtc.Nvrtc())
     assert COMPILERS["nvrtc"].fingerprint().build != made_it.build
 
 
@@ -78,7 +78,7 @@ def another_build(patched_library: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """NVRTC is not installed here."""
     monkeypatch.setattr(nvrtc, "_libraries", lambda version: iter(()))
-    monkeypatch.setitem(COMPILERS, "nvrtc", nvrtc.Nvrtc())
+    monkeypatch.setitem(COMPILERS._made, "nvrtc", nvrtc.Nvrtc())
 
 
 def _remade(source: DiskStore, target: DiskStore, record: Record, build: str) -> CacheKey:
