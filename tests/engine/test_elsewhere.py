@@ -148,7 +148,7 @@ def test_a_damaged_kernel_of_the_store_is_quarantined_although_a_pack_has_anothe
         blob_file(cache.store, key).write_bytes(b"damaged")
     with open_cache(tmp_path / "new", packs=(older,)) as cache:
         assert cache.get_or_compile(PROBLEM).tier == "compiled"
-        assert len(cache.quarantined()) == 1
+        assert len(cache.admin.quarantined()) == 1
 
 
 @pytest.mark.parametrize(("driver", "source"), [("12.8", INSTALLED), ("14.0", "pack newer.gemmpack")])

@@ -15,6 +15,7 @@ from cache_engine.cli.documents import kernels, store
 from cache_engine.cli.documents.caches import AdaptedList
 from cache_engine.cli.documents.lengths import LastDay, Length, Queue
 from cache_engine.cli.support import Verb, emit, json_option, last_first, named, open_cache, printing
+from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
@@ -44,7 +45,7 @@ def _filter_options(verb: _F) -> _F:
 
     sorts = [name.replace(" ", "-") for name in SORTS]
     for decorate in last_first(
-        click.option("--arch", multiple=True, help="Only this target (repeatable)."),
+        only_targets_option,
         click.option("--dtype", multiple=True, help="Only this element type (repeatable)."),
         click.option("--family", multiple=True, help="Only this family (repeatable)."),
         click.option("--compiler", multiple=True, help="Only this compiler (repeatable)."),
@@ -184,7 +185,7 @@ def _list(
     settings: Settings,
     text: str,
     *,
-    arch: tuple[str, ...],
+    archs: tuple[str, ...],
     dtype: tuple[str, ...],
     family: tuple[str, ...],
     compiler: tuple[str, ...],
@@ -200,9 +201,9 @@ def _list(
     from cache_engine.mirror import adapted_queries, queries
 
     search = read_search(text)
-    chosen = queries.KernelFilter.of(search, arch, dtype, family, compiler)
+    chosen = queries.KernelFilter.of(search, archs, dtype, family, compiler)
     # Kernels of other frameworks have no dtype or family that would be known, and ours have no framework.
-    others = None if dtype or family or compiler else adapted_queries.AdaptedFilter.of(search, arch, framework)
+    others = None if dtype or family or compiler else adapted_queries.AdaptedFilter.of(search, archs, framework)
     has_ours = not framework
     page: dict[str, Any] = {
         "sort": sort.replace("-", " "), "descending": not ascending, "limit": limit, "offset": offset,

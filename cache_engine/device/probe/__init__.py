@@ -9,7 +9,7 @@ from functools import cache
 
 from cache_engine.errors import GpuRequired
 from cache_engine.extras import needing
-from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.model.architecture import ARCHITECTURES, compiled_for
 from cache_engine.model.fingerprint import DeviceFingerprint
 
 # CUdevice_attribute, from cuda.h.
@@ -17,7 +17,6 @@ _CLOCK_KHZ, _SMS, _L2_BYTES, _MAJOR, _MINOR = 13, 16, 38, 75, 76
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _SEES_NONE = "the NVIDIA driver sees no GPU"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_OF_ONE_CHIP = {"sm_90": "sm_90a"}
 
 
 @cache
@@ -106,7 +105,7 @@ def local_arch() -> str | None:
     device = gpu()
     if not isinstance(device, DeviceFingerprint) or device.arch not in ARCHITECTURES:
         return None
-    return _OF_ONE_CHIP.get(device.arch, device.arch)
+    return compiled_for(device.arch)
 
 
 def require_gpu(what: str) -> DeviceFingerprint:
