@@ -361,13 +361,14 @@ class Cache:
         """The store's state and history; this process's own counts included. With packs alone, only those."""
         self._serving.settle()
         self.journal.flush()
-        if isinstance(self.journal, NoJournal) and self.settings.enable_caching:
+        s = self.settings
+        memory = (*self._serving.held(), s.memory_bytes)
+        if isinstance(self.journal, NoJournal) and s.enable_caching:
             totals = self.journal.totals
-            s = self.settings
-            return Statistics(0, 0, s.max_entries, s.max_bytes, 0, totals, totals, s.reads_remote)
-        tally, s = read_journal(self.layout.journal), self.settings
+            return Statistics(0, 0, s.max_entries, s.max_bytes, 0, totals, totals, s.reads_remote, *memory)
+        tally = read_journal(self.layout.journal)
         size, day = journal_bytes(self.layout.journal), last_day(tally.periods, time.time())
-        return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day, s.reads_remote)
+        return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day, s.reads_remote, *memory)
 
     def tally(self) -> Tally:
         """What the journal knows: sums over time, use and the last events; this process's own counts included."""

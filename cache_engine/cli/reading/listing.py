@@ -30,8 +30,11 @@ _LENGTHS = {
     "disk": "lookups on disk",
     "remote": "lookups in the remote",
     "lock": "waits for locks",
+    "select": "choices of a config",
     "queue": "waits for a slot",
+    "generate": "sources made",
     "compile": "compiles",
+    "publish": "kernels stored",
     "module": "loads on a GPU",
 }
 _DISPENSABLE = ("compile time", "batch", "regs", "layout", "size", "config", "family", "hits")
@@ -309,9 +312,10 @@ def _sent_in_words(d: store.Stats) -> str:
 
 
 def _length_in_words(one: Length) -> str:
+    share = f"; {human_ms(one.total_ms)} in all, {one.share:.0%} of what misses took" if one.share is not None else ""
     return (
         f"{counted(one.count, 'time')}; half within {human_ms(one.p50_ms)}, 90 % {human_ms(one.p90_ms)}, "
-        f"99 % {human_ms(one.p99_ms)}"
+        f"99 % {human_ms(one.p99_ms)}, 99.9 % {human_ms(one.p999_ms)}{share}"
     )
 
 
@@ -323,6 +327,7 @@ def _print_statistics(d: store.Stats) -> None:
             "entries": f"{d.entries:,} of {d.max_entries:,}",
             "on disk": f"{human_bytes(d.stored_bytes)} of {human_bytes(d.max_bytes)}",
             "journal": human_bytes(d.journal_bytes),
+            "memory of a process": f"at most {human_bytes(d.max_memory_bytes)}",
             "hits": hits,
             "misses": f"{d.misses:,}",
             "hit rate": human_rate(d.hit_rate),
