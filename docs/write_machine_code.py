@@ -1,4 +1,4 @@
-"""Writes the table of machine code in ``records/machine-code.md``: what compilers make of default configs, without a GPU.
+"""Writes the table of machine code in ``records/machine-code.md``: what compilers make of default configs.
 
 Run as ``python docs/write_machine_code.py``: NVRTC, Triton and nvdisasm must be installed. Each kernel is compiled into
 a store of its own, and its machine code read: the loop that multiplies, the widths of copies, registers and spills.
