@@ -25,13 +25,11 @@ if TYPE_CHECKING:
 GROUP = "gemm_cache.sources"
 """The group of entry points of plug-ins."""
 
-_HERE = {
-    "triton": "Triton", "vllm": "VLLM", "cupy": "CuPy", "cutile": "CuTile", "tilelang": "TileLang",
-    "cuda_core": "CudaCore", "flashinfer": "FlashInfer", "deepgemm": "DeepGemm",
-}  # fmt: skip
-"""The sources of this package: the module of ``frameworks``, which is the kind, and its class."""
-_SIZED = ("jax", "inductor", "compute_cache", "tensorrt")
-"""Those of ``frameworks.sized``."""
+_HERE = (
+    "triton:Triton", "vllm:VLLM", "cupy:CuPy", "cutile:CuTile", "tilelang:TileLang", "cuda_core:CudaCore",
+    "flashinfer:FlashInfer", "deepgemm:DeepGemm", "sized:Jax", "sized:Inductor", "sized:ComputeCache", "sized:TensorRT",
+)  # fmt: skip
+"""The sources of this package: the module of ``frameworks``, and its class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +62,9 @@ class Sources:
 def load_sources() -> Sources:
     """All sources. A plug-in that fails to load is a finding, and cannot replace a source of this package."""
     found: dict[str, Source] = {}
-    for module, name in _HERE.items():
-        found[module] = getattr(import_module(f"{__package__}.frameworks.{module}"), name)()
-    sized = import_module(f"{__package__}.frameworks.sized")
-    for kind in _SIZED:
-        found[kind] = getattr(sized, kind)()
+    for module, _, name in (each.partition(":") for each in _HERE):
+        ours: Source = getattr(import_module(f"{__package__}.frameworks.{module}"), name)()
+        found[ours.kind] = ours
     findings = []
     for plug_in in _plug_ins():
         try:
