@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -74,7 +75,7 @@ def picker(chosen: Stored | None) -> None:
     if rows:
         st.caption("Most recently used matches. Click a key to fill the empty field.")
         listing.kernel_list(rows, key="candidates", address=with_first)
-    others = list_adapted(text, {}, sort="last used", descending=True, address=with_first)
+    others = list_adapted(replace(wanted, frameworks=()), sort="last used", descending=True, address=with_first)
     if rows or others:
         return
     if text:
