@@ -15,9 +15,9 @@ from app.presenters.kernels.compare import compared_figure, pair_table
 from app.presenters.kernels.listed import kernel_filter
 from app.presenters.kernels.speed import MODEL, speed_pairs
 from app.views.adapted import list_adapted
-from cache_engine.adapted.facts import describe
-from cache_engine.adapted.groups import Group
 from cache_engine.errors import GemmCacheError, UsageError
+from cache_engine.foreign.adapted import describe
+from cache_engine.foreign.groups import Group
 from cache_engine.insight.comparison import compare
 from cache_engine.insight.inspection import Stored
 from cache_engine.mirror import queries, summaries

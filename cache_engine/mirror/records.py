@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cache_engine.adapted.groups import UnknownGroup, read_group
 from cache_engine.errors import CorruptEntry
+from cache_engine.foreign.groups import UnknownGroup, read_group
 from cache_engine.mirror import rows
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.store.disk import DiskStore

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cache_engine.adapted.facts import config_text, describe
 from cache_engine.extras import needing
+from cache_engine.foreign.adapted import config_text, describe
 from cache_engine.model.artifact import MOST_COUNT, Record
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Counts, Tally
 from cache_engine.model.fingerprint import toolchain_text
@@ -16,8 +16,8 @@ from cache_engine.store.codec import stored_bytes
 if TYPE_CHECKING:
     import duckdb
 
-    from cache_engine.adapted.groups import Group
     from cache_engine.catalogue.fields import Condition
+    from cache_engine.foreign.groups import Group
 
 Row = tuple[Any, ...]
 Part = tuple[str, list[Any]]

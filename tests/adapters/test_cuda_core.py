@@ -71,7 +71,7 @@ def test_a_program_has_a_row_with_facts_hits_and_compile_time(tmp_path: Path) ->
     assert _compile(cache) == _compile(cache) == code
     # Without a driver cuda.core makes no PTX: it asks for the driver's version.
     text = cache["ptx"] = b".version 8.4\n.target sm_90\n.visible .entry scale(\n"
-    cache._shelf._journal.flush()  # type: ignore[union-attr]
+    cache._programs.shelf._journal.flush()  # type: ignore[union-attr]
     with open_cache(tmp_path) as opened:
         rows = {row["code_bytes"] is None: row for row in opened.query(kernels, KernelFilter(frameworks=()))}
     assert {row["framework"] for row in rows.values()} == {"cuda_core"}

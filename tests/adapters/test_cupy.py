@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from cache_engine.adapted.facts import part_of
 from cache_engine.engine.cache import open_cache
+from cache_engine.foreign.adapted import part_of
 from cache_engine.foreign.values import PartKind
 from cache_engine.mirror.queries import KernelFilter, kernels
 from cache_engine.model.key import CacheKey

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cache_engine.adapted.groups import Group, put_group, read_group
 from cache_engine.errors import UsageError
+from cache_engine.foreign.groups import Group, put_group, read_group
 from cache_engine.mirror import queries, records
 from cache_engine.mirror.queries import KernelFilter
 from cache_engine.mirror.sync import Mirror

@@ -40,8 +40,8 @@ MOST_SUBFOLDERS = 10_000
 MOST_DEPTH = 32
 """The deepest folder of an entry: four times the usual."""
 
-NONE = re.compile(r"(?!)")
-"""Matches no path."""
+NONE = re.compile("/")
+"""Matches no path of a place: none begins so."""
 
 STRAY = "the framework has no file of this name there"
 _SELDOM_STORED = {

@@ -35,7 +35,6 @@ from cache_engine.foreign.values import (
 from cache_engine.model.outcome import Failure
 
 _VERSION = r"\d[\w.]*"
-_BINARY = re.compile(rf"{_VERSION}/cuda-binaries/[0-9a-f]{{64}}")
 _NAME = re.compile(rb"__global__\s+void\s+(?:__launch_bounds__\([^)]{0,200}\)\s*)?(\w{1,400})\s*\(")
 _MOST_NODES = 500  # of all parameters of a kernel; a circle ends there
 _READ_LATER = "a process that uses it reads its sources at any later time; only --offline deletes it"
@@ -52,6 +51,7 @@ class TileLang(Reader):
     areas = re.compile(rf"{_VERSION}|{_VERSION}/cuda-binaries|{_VERSION}/\w+-[\w-]+|{_VERSION}/\w+-[\w-]+/kernels|"
                        rf"{_VERSION}(/\w+-[\w-]+)?/\.staging(/cuda-binaries)?")  # fmt: skip
     entries = re.compile(rf"({_VERSION})/(?:[\w-]+/(kernels)|cuda-binaries)/[0-9a-f]{{64}}")
+    binaries = re.compile(rf"{_VERSION}/cuda-binaries/[0-9a-f]{{64}}")
     kinds: Mapping[str, PartKind] = {
         "device_kernel.cu": PartKind.SOURCE, "host_kernel.cu": PartKind.SOURCE, "params.json": PartKind.METADATA,
         "manifest.json": PartKind.INDEX, "metadata.json": PartKind.INDEX,
@@ -81,7 +81,7 @@ class TileLang(Reader):
         def deletion(each: Entry) -> Deletion:
             return Deletion(each.id, (), each.id, each.size_bytes)
 
-        return plan_local(place, entries, _BINARY, _READ_LATER, deletion)
+        return plan_local(place, entries, self.binaries, _READ_LATER, deletion)
 
 
 def _parameters(text: bytes) -> Iterator[Factor]:
