@@ -23,8 +23,15 @@ from cache_engine.extras import needing
 from cache_engine.mirror import rows
 from cache_engine.mirror.demand import sync_demand
 from cache_engine.mirror.evaluations import results_state, sync_evaluations
-from cache_engine.mirror.home import home_of, is_own
-from cache_engine.mirror.reading import LOCKED, Attaching, connect, interrupted_after, passing_on_ctrl_c
+from cache_engine.mirror.reading import (
+    LOCKED,
+    Attaching,
+    connect,
+    home_of,
+    interrupted_after,
+    is_own,
+    passing_on_ctrl_c,
+)
 from cache_engine.mirror.records import SETTLED_NS, UNREAD, mtime_ns, sync_records
 from cache_engine.mirror.timings import sync_timings, timings_state
 from cache_engine.model.events import Tally
