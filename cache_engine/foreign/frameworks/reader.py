@@ -282,15 +282,17 @@ def stray_file(folder: Folder, name: str, path: str, why: str = STRAY) -> Entry:
         Unread: for what is neither a file nor a folder, or may not be listed.
     """
     status = folder.stat(name)
+    stamp = stamp_of(status)
     if stat.S_ISDIR(status.st_mode):
         with folder.enter(name) as below:
             parts = [
                 Part(id_of(file), PartKind.OTHER, each.st_size, id_of(f"{path}/{file}"))
                 for file, each in files_below(below)
             ]
+        stamp += f" {len(parts)}-{sum(part.size_bytes for part in parts)}"  # of what a folder in it has, it has no time
     elif stat.S_ISREG(status.st_mode):
         parts = [Part("file", PartKind.OTHER, status.st_size, id_of(path))]
     else:
         raise Unread(Fault.NOT_A_FILE, "it is a link or a device")
     facts, unread = nothing_known(why, State.UNREAD)
-    return made(path, stamp_of(status), status, {**facts, "parts": tuple(parts)}, unread)
+    return made(path, stamp, status, {**facts, "parts": tuple(parts)}, unread)
