@@ -289,7 +289,7 @@ def stray_file(folder: Folder, name: str, path: str, why: str = STRAY) -> Entry:
                 Part(id_of(file), PartKind.OTHER, each.st_size, id_of(f"{path}/{file}"))
                 for file, each in files_below(below)
             ]
-        stamp += f" {len(parts)}-{sum(part.size_bytes for part in parts)}"  # its own time tells nothing of folders in it
+        stamp += f" {len(parts)}-{sum(part.size_bytes for part in parts)}"  # its time tells nothing of folders in it
     elif stat.S_ISREG(status.st_mode):
         parts = [Part("file", PartKind.OTHER, status.st_size, id_of(path))]
     else:
