@@ -35,9 +35,9 @@ The rooms, top to bottom; each imports only from those below it:
 - ``queue`` -- compiles wait their turn, over all processes of a store: ``tickets``,
   ``slots``; compiles ``behind`` a kernel that serves
 - ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
-- ``adapted`` -- their kernels in our store: ``groups`` of files, ``facts`` about them, private ``folders`` of a process
 - ``evaluations`` -- stored results of the evaluator
-- ``foreign`` -- the caches of other frameworks: the protocol of a ``Source``, one for each framework, ``survey``
+- ``foreign`` -- the caches of other frameworks: the protocol of a ``Source``, one for each framework, ``survey``; and
+  their kernels in our store, as ``groups`` of files
 - ``trust`` -- who made a kernel: signatures (``sshsig``), the file of trusted ``signers``, signing ``keys``
 - ``catalogue`` -- GEMM shapes: ``tables`` of public models, ``published`` (``config.json``), ``layers`` of a model
 - ``logs`` -- log messages, where they are asked for

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from cache_engine.adapted.groups import is_unknown_group
 from cache_engine.config import Settings
 from cache_engine.errors import LockTimeout, StoreError
+from cache_engine.foreign.groups import is_unknown_group
 from cache_engine.logs import fields
 from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
 from cache_engine.model.key import CacheKey

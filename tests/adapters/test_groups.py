@@ -16,9 +16,10 @@ import msgspec
 import pytest
 import zstandard
 
-from cache_engine.adapted import folders
-from cache_engine.adapted.folders import files_of, own_folder
-from cache_engine.adapted.groups import (
+from cache_engine.adapters import folders
+from cache_engine.adapters.folders import files_of, own_folder
+from cache_engine.errors import CorruptEntry, Misplaced, Untrusted
+from cache_engine.foreign.groups import (
     Group,
     StoredGroup,
     UnknownGroup,
@@ -28,7 +29,6 @@ from cache_engine.adapted.groups import (
     read_group,
     read_stored,
 )
-from cache_engine.errors import CorruptEntry, Misplaced, Untrusted
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.upkeep import cleaning
@@ -232,7 +232,7 @@ def test_a_fork_has_a_folder_of_its_own(store: DiskStore, own: Path) -> None:
 
 _RANK = """
 import os, signal, sys, threading
-from cache_engine.adapted import folders
+from cache_engine.adapters import folders
 
 sys.setswitchinterval(1e-6)
 written, ready = [], threading.Barrier(9)

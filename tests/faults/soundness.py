@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cache_engine.adapted.groups import read_group
 from cache_engine.errors import CorruptEntry
 from cache_engine.evaluations import Evaluations
+from cache_engine.foreign.groups import read_group
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore

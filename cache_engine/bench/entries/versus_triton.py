@@ -54,7 +54,7 @@ def adapter(report: Report, folder: Path) -> None:
     there = {"GEMM_CACHE_DIR": str(folder / "store"), "TRITON_CACHE_DIR": str(folder / "theirs")}
     there |= dict(flag.split("=") for flag in COMPILERS["triton"].flags)
     with patch.dict(os.environ, there), knobs.cache.scope():
-        from cache_engine.adapted import folders
+        from cache_engine.adapters import folders
         from cache_engine.adapters.shelf import shelf
         from cache_engine.adapters.triton import CacheManager
 

@@ -17,8 +17,8 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from cache_engine.adapted.groups import StoredGroup
 from cache_engine.errors import CorruptEntry
+from cache_engine.foreign.groups import StoredGroup
 from cache_engine.process import OwnFile, renew_after_fork, run_at_end
 from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import own_file

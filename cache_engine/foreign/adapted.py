@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cache_engine.adapted.groups import Group
 from cache_engine.errors import UsageError
 from cache_engine.foreign.facts import (
     chosen_in,
@@ -23,6 +22,7 @@ from cache_engine.foreign.facts import (
 from cache_engine.foreign.folder import Unread
 from cache_engine.foreign.frameworks.cupy import program_in, with_last_byte
 from cache_engine.foreign.frameworks.triton import CHOSEN, factors_in, kind_of, target_of
+from cache_engine.foreign.groups import Group
 from cache_engine.foreign.values import Entry, Factor, KeyFactors, Part, PartKind, first_of, id_of
 from cache_engine.model.outcome import Failure
 

@@ -1,12 +1,16 @@
-"""Which entries of other frameworks' caches a cleaning is to delete. Pure."""
+"""Which entries of other frameworks' caches a cleaning is to delete, and how: what it shows before it does anything."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from cache_engine.foreign.base import Source, Thinning
+from cache_engine.foreign.deleting import plan_offline
 from cache_engine.foreign.survey import EntryFilter
-from cache_engine.foreign.values import Entry, Place
+from cache_engine.foreign.values import DeletePlan, Entry, PartKind, Place
+from cache_engine.model.outcome import Failure
 
 _DAY_S = 86_400
 
@@ -72,3 +76,47 @@ def _reason(entry: Entry, rules: CleaningRules, now: float) -> str:
 
 def _used_at(entry: Entry) -> float:
     return max(entry.last_used_at or 0.0, entry.created_at or 0.0)
+
+
+Plans = dict[Place, DeletePlan | Failure]
+"""Of each place how its entries, or their IRs, are deleted, or why they cannot be."""
+
+
+def plan_cleaning(
+    sources: Mapping[str, Source], chosen: Sequence[Chosen], *, irs_only: bool = False, offline: bool = False
+) -> Plans:
+    """Looks at the entries as they are now, and changes nothing.
+
+    Args:
+        sources: by kind.
+        irs_only: their IRs alone.
+        offline: no process uses the caches, so that each entry's files are deleted at once.
+    """
+    plans: Plans = {}
+    by_place: dict[Place, list[Entry]] = {}
+    for each in chosen:
+        by_place.setdefault(each.place, []).append(each.entry)
+    for place, entries in by_place.items():
+        source = sources[place.kind]
+        try:
+            status = os.stat(place.path)
+            if offline:
+                plans[place] = plan_offline(entries)
+            elif not irs_only:
+                plans[place] = source.plan_delete(place, entries)
+            elif isinstance(source, Thinning):
+                plans[place] = source.plan_thinning(place, entries)
+            else:
+                plans[place] = Failure(f"whether {source.title} uses an entry without its IRs is not known")
+        except OSError as error:  # the directory has vanished
+            plans[place] = Failure(error.strerror or str(error))
+            continue
+        planned = plans[place]
+        if isinstance(planned, DeletePlan):
+            plans[place] = replace(planned, directory=(status.st_dev, status.st_ino))
+    return plans
+
+
+def with_irs(found: Iterable[tuple[Place, Entry]]) -> list[tuple[Place, Entry]]:
+    """The entries that have IRs."""
+    return [(place, entry) for place, entry in found if entry.part(PartKind.IR) is not None]
