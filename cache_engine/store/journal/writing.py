@@ -170,25 +170,22 @@ class Journal:
 
     def decided(self, kind: str, **fields: object) -> None:
         """Notes a decision for the log, with the fields of ``Decision``. Writes nothing yet."""
-        with suppress(MemoryError):  # a decision is lost, kernels are not
-            self._log.add(msgspec.convert({"kind": kind, "at": self._now(), **fields}, Decision))
-            with self._lock:
-                self._rare.promotions += kind in (PROMOTION, SPECULATION)
-                self._rare.demotions += kind == DEMOTION
-                if self._thread is None:
-                    self._start_thread()
+        self._log.add(msgspec.convert({"kind": kind, "at": self._now(), **fields}, Decision))
+        with self._lock:
+            self._rare.promotions += kind in (PROMOTION, SPECULATION)
+            self._rare.demotions += kind == DEMOTION
+            if self._thread is None:
+                self._start_thread()
 
     def event(self, kind: str, **fields: object) -> None:
         """Writes an event at once, together with all counts and decisions so far."""
-        with suppress(MemoryError):  # counts are lost, kernels are not
-            event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
-            self._log.add(decision_of(event))
-            self._write([*self._take_counts(), event])
+        event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
+        self._log.add(decision_of(event))
+        self._write([*self._take_counts(), event])
 
     def flush(self) -> None:
         """Writes all counts so far."""
-        with suppress(MemoryError):
-            self._write(self._take_counts())
+        self._write(self._take_counts())
 
     @property
     def is_interrupted(self) -> bool:
@@ -253,7 +250,7 @@ class Journal:
         self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
         try:
             self._thread = Background(self, self._flush_s)
-        except (RuntimeError, MemoryError) as error:
+        except RuntimeError as error:
             # This process cannot start another thread. Counts are written with the next event, or at the end.
             _log.log(self._complaint, "usage is written only with events and at the end: %s", error)
             self._complaint = logging.DEBUG
