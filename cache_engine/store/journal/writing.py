@@ -26,6 +26,7 @@ from cache_engine.process import Background, Order, OwnFile, holds, renew_after_
 from cache_engine.store.journal.asking import Wanted, lines_of
 from cache_engine.store.journal.decisions import DecisionLog
 from cache_engine.store.journal.files import OPEN, file_names
+from cache_engine.store.journal.lines import append
 from cache_engine.store.journal.spans import Spans
 from cache_engine.store.lock import is_loading, try_lock
 from cache_engine.store.ownership import own_file
@@ -313,8 +314,7 @@ class Journal:
         status = None if self._file is None else self._file.status()
         if self._file is None or status is None:
             self._file, status = self._acquire()
-        if os.write(self._file.descriptor, data) != len(data):
-            raise OSError("only a part of the data was written")
+        append(self._file.descriptor, data)
         if status.st_size + len(data) >= _ROTATE_BYTES:
             self._release()
             self._looked_at = 0.0
