@@ -244,7 +244,7 @@ class Housekeeper:
             if is_due or is_needed():
                 self._closing = False
                 # This process may be unable to start a thread; another process will clean.
-                with suppress(RuntimeError, MemoryError):
+                with suppress(RuntimeError):
                     self._thread = Thread(self._clean, is_due)
 
     def close(self, *, wait: bool = True) -> None:
