@@ -14,13 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.evaluations import Evaluations
-from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.store.disk import DiskStore
-from cache_engine.store.lock import file_lock
-from cache_engine.store.results.file import ResultFile
 from tests.faults.campaign import Campaign, spread
-from tests.faults.result_operations import CHIP, EVERY_OPERATION
+from tests.faults.result_operations import EVERY_OPERATION
 from tests.helpers import make_entry, make_store
 
 Start = Callable[[str], Campaign]
@@ -57,28 +52,6 @@ def test_the_count_of_allocations_reaches_the_last_one(starving: Start) -> None:
     refused = [bool(trials._starved(number, number + 1).error) for number in range(last - 8, last + 9)]
     assert any(refused[:8])
     assert not any(refused[-4:])
-
-
-def test_results_that_are_read_without_memory_leave_no_lock(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while the exception is handled, which refers to all that was open."""
-    testcapi = pytest.importorskip("_testcapi")
-    kept = Evaluations(store.layout)
-    kept.evaluate(EvaluationProblem(64, 128, 64), CHIP)
-    kept.close()
-
-    def read_snapshot(_: ResultFile) -> None:
-        testcapi.set_nomemory(1, 50)
-        raise MemoryError
-
-    monkeypatch.setattr(ResultFile, "_read_snapshot", read_snapshot)
-    results = Evaluations(store.layout)._set(CHIP)
-    try:
-        with pytest.raises(MemoryError) as raised:
-            results.file.load()
-    finally:
-        testcapi.remove_mem_hooks()
-    with file_lock(store.layout.results_lock(CHIP.fingerprint()), 0):
-        assert raised.value is not None
 
 
 _GETTING = """
