@@ -28,7 +28,8 @@ from cache_engine.extras import needing
 from cache_engine.insight.passes import Step, asking, model_pass, operations
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.file import NewResult, ResultFile, Snapshot, empty_snapshot
+from cache_engine.store.results.file import NewResult, ResultFile
+from cache_engine.store.results.interchange import Snapshot, empty_snapshot
 
 with needing("evaluate", "the benchmark"):
     import numpy as np
@@ -93,7 +94,7 @@ def _keeping(report: Report, place: Path, problems: list[EvaluationProblem]) -> 
     layout = open_store(place / "table")
     alone = _once(lambda: [evaluate(*one) for one in asked])
     started = time.perf_counter()
-    with Evaluations(layout, save_later=True) as kept:
+    with Evaluations(layout) as kept:
         for one in asked:
             kept.evaluate(*one)
     cold = time.perf_counter() - started
@@ -108,7 +109,7 @@ def _passing(report: Report, place: Path) -> None:
     layout = open_store(place / "passes")
     number = len(_passes(None))
     alone = _once(lambda: _passes(None))
-    with Evaluations(layout, save_later=True) as kept:
+    with Evaluations(layout) as kept:
         cold = _once(lambda: _passes(kept))
     with Evaluations(layout) as kept:
         first = _once(lambda: _passes(kept))
@@ -144,12 +145,11 @@ def _loading(report: Report, folder: Path, entries: int) -> None:
 
 
 def _fill(layout: StoreLayout, entries: int) -> Path:
-    """Results as a store at rest has them: in the snapshot."""
+    """Results as a store has them."""
     problem, evaluation = EvaluationProblem(1, 2112, 7168), _evaluation()
     made = [make_entry(replace(problem, m=m), SearchMode(), evaluation, 0.5, 1e9) for m in range(1, entries + 1)]
     file = ResultFile(layout, _empty(_CHIP), judge, durable=False, lock_timeout_s=60)
     file.append(NewResult(entry.key(), 1e9, 0.5, encode_entry(entry)) for entry in made)
-    file.fold()
     return layout.results_file(_CHIP.fingerprint())
 
 

@@ -134,7 +134,7 @@ CREATE TABLE accelerators (
     search_hours DOUBLE,
     damaged_lines BIGINT,
     error        VARCHAR,
-    read_so_far  VARCHAR     -- JSON; how far its files were read
+    read_so_far  VARCHAR     -- JSON; the state of its files when they were read
 );
 
 -- The same sums by time. Periods of different length count different events, also where one lies within another.

@@ -335,9 +335,7 @@ def prune_results(store: DiskStore, settings: Settings, journal: Journal) -> int
     def acted(kind: str, detail: str, by: str) -> None:
         journal.event(kind, detail=detail, by=by)
 
-    with Evaluations(
-        store.layout, durable=settings.is_durable, compressed=settings.compress_results, acted=acted
-    ) as kept:
+    with Evaluations(store.layout, durable=settings.is_durable, acted=acted) as kept:
         gone = kept.prune(kept.plan_pruning(), by=AUTOMATIC)
     if gone:
         _log.info("pruned: %s results of the evaluator", f"{gone:,}")

@@ -36,8 +36,8 @@ from cache_engine.store.layout import (
     job_of_name,
 )
 from cache_engine.store.lock import file_lock
-from cache_engine.store.results.checking import damaged_files
-from cache_engine.store.results.file import UnknownResults, stored_fingerprints
+from cache_engine.store.results.file import damaged_files, stored_fingerprints
+from cache_engine.store.results.interchange import UnknownResults
 from cache_engine.store.timings import Timings, judge_of
 from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, Kind, finding_at, names_in
 

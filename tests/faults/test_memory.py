@@ -39,7 +39,7 @@ def test_an_entry_that_is_read_without_memory_stays_where_it_is(
             with pytest.raises(MemoryError):
                 cache.get_or_compile(PROBLEM)
         assert cache.verify() == []
-        assert cache.quarantined() == []
+        assert cache.admin.quarantined() == []
         kernel = cache.get_or_compile(PROBLEM)
         assert (kernel.tier, kernel.cubin) == ("disk", stored.cubin)
         assert cache.stats().totals.corruptions == 0
