@@ -286,7 +286,7 @@ def test_looking_at_a_mistyped_store_makes_none(place: Path, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", [
-    "replay azure2023_code --policy exact", "warm Qwen3-0.6B --dry-run --arch sm_90", "coverage Qwen3-0.6B",
+    "warm Qwen3-0.6B --dry-run --arch sm_90", "coverage Qwen3-0.6B",
     "tune 64 48 80 --dry-run --arch sm_90", "evaluate 64 48 80 --chip SG2262",
     "evaluate Qwen3-0.6B --chip SG2262 --m 1",
     "remote status file://{remote}", "remote verify --unsigned file://{remote}",
