@@ -48,7 +48,10 @@ def test_bench_compile_compares_nvrtc_with_nvcc(place: Path) -> None:
     done = run("compile", "--json", store=place)
     assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout)
-    assert [result["beside"] for result in measured["results"]] == ["nvcc, same source"] * 2
+    assert [result["beside"] for result in measured["results"]] == [
+        *["nvcc, same source"] * 2,
+        "a tensor_core kernel, nvrtc",
+    ]
     assert measured["results"][0]["goal_seconds"] == 0.2
     assert (measured["sizes"], measured["left_out"]) == ([], [])
 
