@@ -15,13 +15,31 @@ import numpy as np
 
 from benchmarks.replay.batching import Ran
 from benchmarks.replay.kernels import Floats, Kernels, Places
-from cache_engine.policy.promotion import price_s, threshold_s
+from cache_engine.policy.promotion import price_s
 
 _MOST_AT_ONCE = 32
 """Steps between two looks at what pays: a fraction of a second."""
 
 Kernel = tuple[int, int]
 """An operation's place, and which of its kernels."""
+
+TRUST = 0.5
+"""How far a forecast is believed, λ: with it ski rental costs at most 1.5 times the best decision if the forecast is
+right, and 3 times whatever it is. Without a forecast that is 2."""
+
+
+def threshold_s(price_s: float, forecast_s: float, trust: float = TRUST) -> float:
+    """The regret at which to compile, with a forecast of what the kernel would save.
+
+    That is λ · price if the kernel is worth its price by the forecast, else price / λ. It costs at most 1 + λ times
+    what the best decision in hindsight costs if the forecast is right, and 1 + 1 / λ times whatever comes (Purohit,
+    Svitkina, Kumar: "Improving Online Algorithms via ML Predictions", NeurIPS 2018).
+
+    Args:
+        forecast_s: regret expected in all, the past included.
+        trust: λ, above 0 and at most 1; 1 is plain ski rental.
+    """
+    return price_s * trust if forecast_s >= price_s else price_s / trust
 
 
 @dataclass(frozen=True, slots=True)

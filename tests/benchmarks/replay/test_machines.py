@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.replay.kernels import Kernels, Operation
-from benchmarks.replay.machines import Adaptive, Compiling, Counting, Fixed, Renting
+from benchmarks.replay.machines import Adaptive, Compiling, Counting, Fixed, Renting, threshold_s
 from benchmarks.replay.optimum import optimum
 from benchmarks.replay.policies import POLICIES, Start, ahead
 from cache_engine.policy.sketch import Sketch
@@ -172,3 +172,12 @@ def test_captured_sizes_are_padded() -> None:
     machine = POLICIES["capture"].machine(KERNELS, INSTANT, Start())
     assert machine.run(3, 1, 0.0, FOREVER).step_s == 0.5
     assert machine.tiles() == {(0, 1), (0, 2)}
+
+
+@given(st.floats(0.01, 50), st.floats(0, 1000), st.floats(0.05, 1.0), st.floats(0, 1000))
+def test_a_forecast_costs_at_most_what_is_proved_of_it(price: float, regret: float, trust: float, said: float) -> None:
+    """Of a regret that comes in small parts, with a forecast that is right, and with any."""
+    for forecast, bound in ((regret, 1 + trust), (said, 1 + 1 / trust)):
+        threshold = threshold_s(price, forecast, trust)
+        spent = threshold + price if regret >= threshold else regret
+        assert spent <= bound * min(regret, price) * (1 + 1e-9)
