@@ -13,13 +13,10 @@ On a GPU, ``matmul(a, b)`` multiplies arrays of CuPy, PyTorch and others with su
 The rooms, top to bottom; each imports only from those below it:
 
 - ``cli`` -- the ``gemm-cache`` command: ``main``, a file for each group of verbs, what they print
-- ``bench`` -- benchmarks, each measured side by side with something known
 - ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``,
   ``rebuilding`` what others made, to compare
 - ``farm`` -- a model compiled on many machines: ``messages``, the ``broker``, ``working``, ``submitting``,
   ``following``; its ``board``, for people, and ``watching`` it
-- ``replay`` -- what policies of compiling, and orders of eviction, cost on requests: ``batching``, ``machines``,
-  ``optimum``, ``evictions`` of a store's own requests (``stored``)
 - ``report`` -- one HTML file to send, of a kernel, of two, or of a store; its figures are SVG
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
   ``coverage`` of a model, ``passes`` of one (what they cost), ``toolchains`` that are stale, ``linked`` code
@@ -49,7 +46,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone
 - ``assets`` · ``units`` -- files that travel with the package; numbers as people read them
 - ``policy`` -- decisions as pure values and functions: ``demand`` ledger, its ``sketch`` and ``timeline``,
-  ``promotion``, ``budget``, ``payback``, ``compile_time``, ``value`` for eviction
+  ``promotion``, ``payback``, ``compile_time``, ``value`` for eviction
 - ``model`` -- values: problem, config, architecture, key, provenance, artifact, record, measurement, event
 - ``config`` · ``extras`` -- settings, from arguments, the environment and the settings file; optional packages
 - ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from benchmarks.replay.traces import read_trace
 from cache_engine.batch import jobs
 from cache_engine.catalogue import table_shapes
 from cache_engine.compilers.elf import cubin_fault, read_cubin
@@ -38,7 +39,6 @@ from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.policy.demand import by_bytes, by_count, by_flops, merge, shares
 from cache_engine.policy.timeline import Stored, Timeline
 from cache_engine.remote.outage import outage
-from cache_engine.replay.traces import read_trace
 from cache_engine.store import timings
 from cache_engine.store.codec import (
     MAX_RAW_BYTES,
