@@ -65,6 +65,7 @@ def test_bench_pages_measures_every_query_of_the_pages(place: Path) -> None:
     assert (measured["sizes"], measured["left_out"]) == ([], [])
 
 
+@pytest.mark.soak
 def test_bench_evaluator_measures_searching_keeping_and_loading(place: Path) -> None:
     done = run("evaluator", "--entries", "20", "--json", store=place)
     assert done.returncode == 0, done.stderr

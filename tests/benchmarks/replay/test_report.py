@@ -26,6 +26,7 @@ def _written(file: Path) -> str:
     return "".join(Elements(file.read_text(encoding="utf-8")).text)
 
 
+@pytest.mark.soak
 def test_a_replays_report_has_every_policy_and_the_command(tmp_path: Path) -> None:
     done = run(*REPLAY, "--json", store=tmp_path / "none")
     (tmp_path / "replay.json").write_text(done.stdout)
