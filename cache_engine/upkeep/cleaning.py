@@ -26,6 +26,7 @@ from cache_engine.store.layout import (
 )
 from cache_engine.store.lock import file_lock, file_lock_to_delete
 from cache_engine.store.pins import is_pinned
+from cache_engine.units import counted
 from cache_engine.upkeep.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan, remove_temporary
 from cache_engine.upkeep.plan import (
     DAY_S,
@@ -129,6 +130,8 @@ def apply(
     with file_lock_to_delete(layout.maintenance_lock, wait_s):
         layout.check_identities(chosen.store)
         used = last_uses(layout)
+        if chosen.victims and by != AUTOMATIC:  # a kill leaves this
+            journal.event(CLEAN, detail=f"{counted(len(chosen.victims), 'entry', 'entries')} to delete", by=by)
         try:
             for number, victim in enumerate(chosen.victims, start=1):
                 if stopped():
