@@ -101,15 +101,9 @@ def find_leftovers(store: DiskStore, now: float | None = None) -> list[Leftover]
 
 
 def apply(
-    store: DiskStore,
-    journal: Journal,
-    chosen: EvictionPlan,
-    on_progress: Callable[[int], None] = lambda _: None,
-    *,
-    by: str = "",
-    wait_s: float = _MAINTENANCE_TIMEOUT_S,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Cleaned:
+    store: DiskStore, journal: Journal, chosen: EvictionPlan, on_progress: Callable[[int], None] = lambda _: None, *,
+    by: str = "", wait_s: float = _MAINTENANCE_TIMEOUT_S, stopped: Callable[[], bool] = lambda: False,
+) -> Cleaned:  # fmt: skip
     """Evicts the entries of a plan, deletes leftovers, then folds the journal.
 
     Skips an entry used or replaced since the plan was made, unless the plan evicts everything. Always skips an entry
