@@ -20,8 +20,8 @@ import sys
 import threading
 import weakref
 from _thread import start_new_thread
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -56,6 +56,36 @@ def _renew_all() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_all)
+
+
+class _Unforked:
+    """What a fork waits for, in any thread: a context manager.
+
+    For the first use of what has locks that no child can renew: those of imports, and that of ``tempfile``. A child
+    forked meanwhile would wait for them for ever.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(before=self._take, after_in_parent=self._give, after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def _take(self) -> None:
+        self._lock.acquire(timeout=_END_S)  # the other may wait for an import of the thread that forks
+
+    def _give(self) -> None:
+        if holds(self._lock):
+            self._lock.release()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            yield
+
+
+unforked = _Unforked()
 
 
 def holds(lock: threading.RLock) -> bool:

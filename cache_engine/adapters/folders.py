@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.foreign.groups import StoredGroup
-from cache_engine.process import OwnFile, renew_after_fork, run_at_end
+from cache_engine.process import OwnFile, renew_after_fork, run_at_end, unforked
 from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import own_file
 
@@ -47,7 +47,8 @@ class _Own:
 
     def make(self) -> Path:
         """Makes and locks a folder. Raises ``OSError``."""
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        with unforked():
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = OwnFile.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
         if not try_lock(lock.descriptor):  # this process was stopped for longer than the grace
             raise BlockingIOError(errno.EAGAIN, "another process deletes it", str(folder))
@@ -77,11 +78,14 @@ def own_folder() -> Path:
 def delete_abandoned() -> list[Path]:
     """Deletes the folders of your processes that ended without deleting them; returns these. Raises nothing."""
     deleted = []
-    with suppress(OSError), os.scandir(tempfile.gettempdir()) as items:
-        for item in items:
-            if item.name.startswith(PREFIX) and _is_abandoned(item):
-                shutil.rmtree(item.path, ignore_errors=True)
-                deleted.append(Path(item.path))
+    with suppress(OSError):
+        with unforked():
+            temporary = tempfile.gettempdir()
+        with os.scandir(temporary) as items:
+            for item in items:
+                if item.name.startswith(PREFIX) and _is_abandoned(item):
+                    shutil.rmtree(item.path, ignore_errors=True)
+                    deleted.append(Path(item.path))
     return deleted
 
 

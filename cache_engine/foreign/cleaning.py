@@ -83,14 +83,16 @@ Plans = dict[Place, DeletePlan | Failure]
 
 
 def plan_cleaning(
-    sources: Mapping[str, Source], chosen: Sequence[Chosen], *, irs_only: bool = False, offline: bool = False
-) -> Plans:
+    sources: Mapping[str, Source], chosen: Sequence[Chosen], *, irs_only: bool = False, offline: bool = False,
+    known: Sequence[Place] = (),
+) -> Plans:  # fmt: skip
     """Looks at the entries as they are now, and changes nothing.
 
     Args:
         sources: by kind.
         irs_only: their IRs alone.
         offline: no process uses the caches, so that each entry's files are deleted at once.
+        known: all places; offline, of one that is in another only its own files go.
     """
     plans: Plans = {}
     by_place: dict[Place, list[Entry]] = {}
@@ -101,7 +103,7 @@ def plan_cleaning(
         try:
             status = os.stat(place.path)
             if offline:
-                plans[place] = plan_offline(entries)
+                plans[place] = plan_offline(entries, _below(place, known))
             elif not irs_only:
                 plans[place] = source.plan_delete(place, entries)
             elif isinstance(source, Thinning):
@@ -115,6 +117,13 @@ def plan_cleaning(
         if isinstance(planned, DeletePlan):
             plans[place] = replace(planned, directory=(status.st_dev, status.st_ino))
     return plans
+
+
+def _below(place: Place, known: Sequence[Place]) -> list[str]:
+    """The paths below a place of the others that are in it."""
+    top = os.path.realpath(place.path)
+    paths = (os.path.relpath(os.path.realpath(other.path), top) for other in known)
+    return [path for path in paths if path.partition("/")[0] not in (os.curdir, os.pardir)]
 
 
 def with_irs(found: Iterable[tuple[Place, Entry]]) -> list[tuple[Place, Entry]]:

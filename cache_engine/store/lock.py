@@ -21,7 +21,7 @@ from types import ModuleType
 
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.key import CacheKey
-from cache_engine.process import OwnFile, Thread, holds, renew_after_fork
+from cache_engine.process import OwnFile, Thread, holds, renew_after_fork, unforked
 from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)
@@ -248,13 +248,16 @@ def _imported() -> ModuleType:
 
     The program itself can import that lock from ``portalocker.redis``.
     """
-    if not {"portalocker", "redis"} & sys.modules.keys():
+    if "portalocker" in sys.modules:
+        return import_module("portalocker")
+    with unforked():
+        if "redis" in sys.modules:
+            return import_module("portalocker")
         sys.modules["portalocker.redis"] = None  # type: ignore[assignment]  # no module: importing it fails
         try:
             return import_module("portalocker")
         finally:
             sys.modules.pop("portalocker.redis", None)
-    return import_module("portalocker")
 
 
 def _lock(descriptor: int, shared: bool, *, blocking: bool) -> bool:

@@ -26,6 +26,7 @@ from cache_engine.store.layout import (
 )
 from cache_engine.store.lock import file_lock, file_lock_to_delete
 from cache_engine.store.pins import is_pinned
+from cache_engine.units import counted
 from cache_engine.upkeep.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan, remove_temporary
 from cache_engine.upkeep.plan import (
     DAY_S,
@@ -100,15 +101,9 @@ def find_leftovers(store: DiskStore, now: float | None = None) -> list[Leftover]
 
 
 def apply(
-    store: DiskStore,
-    journal: Journal,
-    chosen: EvictionPlan,
-    on_progress: Callable[[int], None] = lambda _: None,
-    *,
-    by: str = "",
-    wait_s: float = _MAINTENANCE_TIMEOUT_S,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Cleaned:
+    store: DiskStore, journal: Journal, chosen: EvictionPlan, on_progress: Callable[[int], None] = lambda _: None, *,
+    by: str = "", wait_s: float = _MAINTENANCE_TIMEOUT_S, stopped: Callable[[], bool] = lambda: False,
+) -> Cleaned:  # fmt: skip
     """Evicts the entries of a plan, deletes leftovers, then folds the journal.
 
     Skips an entry used or replaced since the plan was made, unless the plan evicts everything. Always skips an entry
@@ -129,6 +124,8 @@ def apply(
     with file_lock_to_delete(layout.maintenance_lock, wait_s):
         layout.check_identities(chosen.store)
         used = last_uses(layout)
+        if chosen.victims and by != AUTOMATIC:  # a kill leaves this
+            journal.event(CLEAN, detail=f"{counted(len(chosen.victims), 'entry', 'entries')} to delete", by=by)
         try:
             for number, victim in enumerate(chosen.victims, start=1):
                 if stopped():

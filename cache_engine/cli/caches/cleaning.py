@@ -102,7 +102,7 @@ def clean_verb(
     seen = list(scanned(settings, sources, places))
     found = [(place, each) for place, each in seen if isinstance(each, Entry)]
     chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
-    plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline)
+    plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline, known=known)
     findings = [documents.finding(place, each) for place, each in seen if isinstance(each, Finding)]
     document = documents.cleaning(chosen, plans, {}, findings, listed)
     if offline and not as_json:
