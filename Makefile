@@ -41,6 +41,7 @@ lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
+	@$(BIN)/python .ci/weight
 	$(BIN)/mypy
 
 # The documents and the API reference as a site, in site/; a link that leads nowhere is an error. No network is needed.

@@ -269,7 +269,7 @@ def missing_compilers() -> dict[str, str]:
 def sass(key: str, digest: str) -> str:  # noqa: ARG001 (the digest distinguishes builds of one key)
     """Machine code of a kernel, ours or adapted, as text; disassembling takes half a second."""
     opened = cache()
-    return sass_of(opened, opened.find_stored(key))
+    return sass_of(opened, opened.admin.find_stored(key))
 
 
 @st.cache_data(show_spinner="Compiling with line tables…", max_entries=32)

@@ -235,7 +235,7 @@ def follow_old_link() -> None:
 
 def departed(key: str) -> Departure | None:
     """Shows when and why a kernel left the store; returns ``None`` if the store does not know."""
-    gone = context.cache().departure(key) if is_key(key) else None
+    gone = context.cache().admin.departure(key) if is_key(key) else None
     if gone is not None:
         how = "evicted" if gone.is_evicted else "damaged and quarantined"
         st.warning(f"This kernel was {how} {human_age(time.time() - gone.at)}.", icon=":material/history:")

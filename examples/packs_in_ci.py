@@ -25,7 +25,7 @@ def make(pack: Path, store: Path, model: str, arch: str, tokens: range) -> None:
         if failed:
             sys.exit("\n".join(failed))
         keys = [one.kernel.key for one in done if one.kernel]
-        exported = cache.export(pack, keys=keys, replace=True)
+        exported = cache.admin.export(pack, keys=keys, replace=True)
     if exported.refused:
         sys.exit("\n".join(f"{refused.key}: {refused.cause}" for refused in exported.refused))
     print(f"{exported.entries} kernels in {pack}")

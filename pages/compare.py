@@ -32,7 +32,7 @@ def kernel_of(place: str, label: str) -> Stored | None:
     if not asked:
         return None
     try:
-        kernel = context.cache().find_stored(asked)
+        kernel = context.cache().admin.find_stored(asked)
     except GemmCacheError as error:
         if widgets.departed(asked) is None:
             widgets.problem("No kernel with this key.", str(error))

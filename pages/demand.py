@@ -145,7 +145,7 @@ def looks_like(span: Span, report: DemandReport) -> None:
 def again() -> None:
     """What was evicted and asked for again."""
     st.header("Evicted and asked for again")
-    found = cache.early_evictions()
+    found = cache.admin.early_evictions()
     if not found:
         st.caption("The log of decisions has no kernel that was evicted and asked for again.")
         return

@@ -73,7 +73,7 @@ def at_a_glance(record: Record, inspection: Inspection) -> None:
     points, _ = predictions(record)
     at = time.time() // STEP_S * STEP_S + STEP_S
     ledger = context.ask(summaries.ledger, cache.settings.demand_half_life_h * 3600, at)
-    row, is_pinned = context.ask(queries.kernel, record.key), CacheKey(record.key) in cache.pinned()
+    row, is_pinned = context.ask(queries.kernel, record.key), CacheKey(record.key) in cache.admin.pinned()
     life = life_rows(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
     for place, title, rows in (
         (left, RESOURCES, resource_rows(inspection)),
@@ -95,7 +95,7 @@ def summary(record: Record) -> None:
     left, right = st.columns(2)
     with left:
         st.header("Problem and config")
-        shown = record_properties(record, context.timezone(), context.cache().signature(record.key))
+        shown = record_properties(record, context.timezone(), context.cache().admin.signature(record.key))
         tables.show(shown, height="content", column_config={"Property": SMALL}, key="facts")
     with right:
         st.header("Tiling")
@@ -199,7 +199,7 @@ def history(record: Record) -> None:
 
 def decisions(key: str) -> None:
     """What the log says of a kernel: why lookups missed, which config was chosen, who evicted or pinned it."""
-    rows = decision_rows(reversed(cache.decisions(key)[-MOST_DECISIONS:]), context.timezone())
+    rows = decision_rows(reversed(cache.admin.decisions(key)[-MOST_DECISIONS:]), context.timezone())
     if not rows:
         st.info("Nothing is logged about this kernel.")
         return
@@ -208,12 +208,14 @@ def decisions(key: str) -> None:
 
 def pinning(key: CacheKey) -> None:
     """Whether the kernel is pinned, and the button that changes it, for those who may delete."""
-    is_pinned = key in cache.pinned()
+    is_pinned = key in cache.admin.pinned()
     given = guard.may()
     label, icon = ("Unpin", ":material/keep_off:") if is_pinned else ("Pin", ":material/keep:")
     why = "Pinned kernels are not evicted." if given.granted else "Read-only access: Admin says how to get permission."
     if st.button(label, icon=icon, help=why, disabled=not given.granted):
-        done = guard.act(f"{label} failed.", lambda by: (cache.unpin if is_pinned else cache.pin)(key, by=by))
+        done = guard.act(
+            f"{label} failed.", lambda by: (cache.admin.unpin if is_pinned else cache.admin.pin)(key, by=by)
+        )
         if done is not None:
             st.rerun()
 
@@ -289,8 +291,8 @@ if not asked:
     st.info("No kernel selected. Choose one on the Kernels page.")
     widgets.end_page()
 try:
-    key = cache.find_key(asked)
-    group = cache.adapted(key)
+    key = cache.admin.find_key(asked)
+    group = cache.admin.adapted(key)
     if group is not None:
         name = describe(group).name or "Unnamed kernel"
         with heading:

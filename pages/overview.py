@@ -136,7 +136,7 @@ def acknowledge(check: Check) -> None:
 
     def see(by: str) -> bool:
         sums = {name: row[name] if name in check.sums else before.get(name, 0) for name in acknowledged.FAILURES}
-        cache.acknowledge(sums, by=by)
+        cache.admin.acknowledge(sums, by=by)
         return True
 
     if guard.act("Could not record this.", see):
@@ -187,7 +187,7 @@ def over_time(rows: Sequence[dict[str, object]], span: Span) -> None:
 def missed() -> None:
     """Why lookups missed, and what that cost."""
     st.header("Misses")
-    misses = cache.misses()
+    misses = cache.admin.misses()
     if not misses:
         st.caption("No misses in the log of decisions.")
         return

@@ -167,7 +167,7 @@ def _preview(limits: Limits) -> Preview | None:
             return None
     if asked or seen is None or few:
         with st.spinner("Looking at the files…", show_time=True):
-            seen = st.session_state[_SEEN] = Seen(context.cache().survey(), context.cache().find_leftovers())
+            seen = st.session_state[_SEEN] = Seen(context.cache().admin.survey(), context.cache().find_leftovers())
     plan = _plan(limits, seen.entries)
     kept = st.session_state[_PLANNED] = Preview(limits, plan, _by_arch(plan), seen)
     st.session_state["confirm"] = ""
@@ -191,7 +191,7 @@ def _plan(limits: Limits, entries: Survey) -> EvictionPlan:
         if number % 500 == 0:
             bar.progress(min(1.0, number / len(entries)), f"Reading records… {number:,} of up to {len(entries):,}")
 
-    plan = context.cache().plan_cleaning(limits, entries, read)
+    plan = context.cache().admin.plan_cleaning(limits, entries, read)
     bar.empty()
     return plan
 
@@ -231,7 +231,7 @@ def _delete(plan: EvictionPlan) -> None:
     def apply(by: str) -> Cleaned:
         # In any case, even if the reader leaves the page: the plan no longer describes the store.
         del st.session_state[_PLANNED], st.session_state[_SEEN]
-        return cache.evict(plan, by=by, on_progress=deleted)
+        return cache.admin.evict(plan, by=by, on_progress=deleted)
 
     cleaned = guard.act("Deletion stopped.", apply)
     bar.empty()

@@ -17,7 +17,7 @@ _COLUMNS = {"Open": tables.LINK, "Margin": tables.PERCENT}
 
 def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     """One page of the log."""
-    everything, damaged = context.cache().recent_decisions()
+    everything, damaged = context.cache().admin.recent_decisions()
     if not everything:
         st.info("The log is empty. Misses, choices of a config and evictions are logged.", icon=":material/rule:")
         return

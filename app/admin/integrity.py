@@ -56,7 +56,7 @@ def _draw_repair(acts: list[RepairAct], permitted: bool) -> None:
     if st.button(label, icon=":material/healing:", disabled=not (permitted and agreed)):
         cache = context.cache()
         findings = [act.finding for act in acts]
-        done = guard.act("Repair failed.", lambda by: len(cache.repair(findings, by=by)))
+        done = guard.act("Repair failed.", lambda by: len(cache.admin.repair(findings, by=by)))
         if done is None:
             return
         st.session_state[_REPAIRED] = done
@@ -75,9 +75,9 @@ def _check(share: float) -> None:
         read = next(numbers)
         bar.progress(min(1.0, read / total), f"Checking… {read:,} of about {total:,}")
 
-    findings = list(cache.check(share=share, on_entry=checked))
+    findings = list(cache.admin.check(share=share, on_entry=checked))
     bar.empty()
-    st.session_state[_ACTS] = cache.plan_repair(findings)
+    st.session_state[_ACTS] = cache.admin.plan_repair(findings)
     sample = "" if share == 1 else f", a random sample of about {share:.0%}"
     st.session_state[_HOW] = f"{counted(read, 'kernel')} checked{sample}."
     st.session_state["findings-page"] = 1

@@ -97,7 +97,7 @@ def _make(keys: frozenset[str], archs: list[str]) -> Made:
     with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder, st.spinner("Checking and packing…"):
         path = Path(folder) / f"kernels{SUFFIX}"
         named = [CacheKey(key) for key in context.ask(queries.names, sorted(keys))] if keys else None
-        exported = cache.export(path, wanted=chosen, adapted=adapted, keys=named)
+        exported = cache.admin.export(path, wanted=chosen, adapted=adapted, keys=named)
         _check_size(path.stat().st_size)
         return Made((keys, tuple(archs)), path.read_bytes(), exported)
 
@@ -164,7 +164,7 @@ def _previewed(uploaded: UploadedFile) -> list[Incoming]:
     if st.session_state.get(_SEEN, ("", None))[0] != uploaded.file_id:
         with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder, st.spinner("Verifying…"):
             pack = _opened(uploaded, Path(folder))
-            st.session_state[_SEEN] = (uploaded.file_id, list(context.cache().preview_import(pack)))
+            st.session_state[_SEEN] = (uploaded.file_id, list(context.cache().admin.preview_import(pack)))
         st.session_state["trusted"] = False
         st.session_state["incoming-page"] = 1
     found: list[Incoming] = st.session_state[_SEEN][1]
@@ -183,7 +183,7 @@ def _import(uploaded: UploadedFile, count: int) -> None:
     def act(by: str) -> Imported:
         with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder:
             pack = _opened(uploaded, Path(folder))
-            return cache.import_pack(pack, by=by, on_entry=one_done)
+            return cache.admin.import_pack(pack, by=by, on_entry=one_done)
 
     imported = guard.act("Import failed.", act)
     bar.empty()
@@ -205,6 +205,6 @@ def _opened(uploaded: UploadedFile, folder: Path) -> Pack:
     path = folder / safe_name(uploaded.name)
     path.write_bytes(uploaded.getbuffer())
     try:
-        return context.cache().open_pack(path)
+        return context.cache().admin.open_pack(path)
     except GemmCacheError as error:
         raise type(error)(str(error).replace(f"{folder}/", "")) from error

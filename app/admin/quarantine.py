@@ -22,7 +22,7 @@ def draw(permitted: bool) -> None:
     if _DONE in st.session_state:
         st.success(st.session_state.pop(_DONE), icon=":material/check_circle:")
     st.caption(f"Corrupt entries are stored for {QUARANTINE_S / DAY_S:.0f} days, then deleted by the next cleanup.")
-    items = context.cache().quarantined()
+    items = context.cache().admin.quarantined()
     seen = (context.cache().layout.identities(), *((item.name, item.files) for item in items))
     if st.session_state.get(_SEEN) != seen:
         # The reader confirms what the reader saw.
@@ -52,7 +52,7 @@ def _chosen(items: list[Item]) -> Item | None:
 
 def _draw_item(item: Item, permitted: bool) -> None:
     cache = context.cache()
-    examined = cache.examine(item)
+    examined = cache.admin.examine(item)
     shown = quarantine_properties(item, examined, context.timezone())
     tables.show(shown, height="content", column_config={"Property": _SMALL}, key="quarantine-facts")
     label = "Restore" if item.key else "Cannot restore (not a complete entry)"
@@ -60,7 +60,7 @@ def _draw_item(item: Item, permitted: bool) -> None:
     if st.button(label, icon=":material/undo:", disabled=not may, help="Re-verified before restoring."):
 
         def restore(by: str) -> bool:
-            cache.restore(item, by=by)
+            cache.admin.restore(item, by=by)
             return True
 
         if guard.act("Restore failed.", restore):
@@ -77,7 +77,7 @@ def _draw_delete(items: list[Item], permitted: bool) -> None:
         cache = context.cache()
 
         def delete(by: str) -> Discarded:
-            return cache.discard(items, by=by)
+            return cache.admin.discard(items, by=by)
 
         done = guard.act("Deletion failed.", delete)
         if done is not None:

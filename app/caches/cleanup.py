@@ -138,7 +138,7 @@ def _delete(preview: Preview) -> None:
                 def deleted(number: int, before: int = before) -> None:
                     bar.progress(min(1.0, (before + number) / count), "Deleting…")
 
-                done.append(cache.clean_other(place, plan, by=by, on_progress=deleted))
+                done.append(cache.admin.clean_other(place, plan, by=by, on_progress=deleted))
                 before += len(plan.deletions)
         finally:
             looking.scanner().forget()

@@ -58,7 +58,7 @@ def pack_file(cache: Cache, keys: Iterable[str]) -> bytes:
     """Kernels as a pack, without those that are deleted or corrupt."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels.gemmpack")
-        cache.export(path, keys=map(CacheKey, keys))
+        cache.admin.export(path, keys=map(CacheKey, keys))
         return path.read_bytes()
 
 

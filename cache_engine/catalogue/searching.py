@@ -13,7 +13,7 @@ from cache_engine.catalogue.fields import NAMES, Condition, read_comparison
 from cache_engine.catalogue.tables import model_shapes
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.gpus import TARGETS
-from cache_engine.model.architecture import ARCHITECTURES, runs_on
+from cache_engine.model.architecture import ARCHITECTURES, compiled_for, runs_on
 from cache_engine.units import counted
 
 Shapes = tuple[tuple[int, int], ...]
@@ -26,6 +26,7 @@ ARCHITECTURE_NAMES = {
     "ada": {(8, 9)},
     "hopper": {(9, 0)},
     "blackwell": {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)},
+    "rubin": {(10, 7)},
 }
 
 _SHORTEST_START = 3  # of a model's name
@@ -84,7 +85,7 @@ def read_search(text: str, now: float | None = None) -> Search:
             shapes[lower] = tuple(dict.fromkeys(shape for model in models for shape in _shapes_by_model()[model]))
             if models != (lower,):
                 meanings[f"{word}: shapes of {', '.join(_names()[model] for model in models)}"] = None
-        elif found := _targets_called(lower):
+        elif found := targets_called(lower):
             targets[lower] = found
             meanings[f"{word}: {', '.join(found)}"] = None
         elif compared := read_comparison(word, now):
@@ -174,7 +175,14 @@ def _gpus() -> dict[str, str]:
     return {**examples, **TARGETS}
 
 
-def _targets_called(word: str) -> tuple[str, ...]:
+def target_of(name: str) -> str:
+    """The target to compile for a chip, such as ``H100``; any other name as it is."""
+    chip = {each.lower(): target for each, target in _gpus().items()}.get(name.lower())
+    return name if chip is None else compiled_for(chip)
+
+
+def targets_called(word: str) -> tuple[str, ...]:
+    """The targets whose code a GPU, or the chips of an architecture, run; the name is in lower case."""
     capabilities = ARCHITECTURE_NAMES.get(word)
     if capabilities is not None:
         return tuple(name for name, chip in ARCHITECTURES.items() if chip.compute_capability in capabilities)

@@ -25,6 +25,7 @@ from cache_engine.cli.support import (
     reporting,
     specialise_option,
 )
+from cache_engine.cli.support.targets import targets_option
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
@@ -67,7 +68,7 @@ class _Sizes(click.ParamType[Sizes]):
     missing="The compiler is not installed; --load: there is no NVIDIA GPU, or the extra gpu is not installed.",
 )
 @click.argument("table", metavar="MODEL|FILE")
-@click.option("--arch", multiple=True, help="Target (repeatable). Default: the local GPU, else sm_90.")
+@targets_option
 @click.option(
     "--m",
     "ms",
@@ -166,7 +167,7 @@ def _opened(settings: Settings, dry_run: bool) -> Cache:
 def _wanted(
     table: str,
     *,
-    arch: tuple[str, ...],
+    archs: tuple[str, ...],
     ms: Sizes,
     dtype: str,
     layout: str,
@@ -178,11 +179,11 @@ def _wanted(
     from cache_engine.insight.coverage import wanted
 
     shapes = shapes_of(table)
-    for name in arch:
+    for name in archs:
         architecture(name)
     _check(dtype=(dtype, INPUT_DTYPES), layout=(layout, tuple(Layout)))
     finish = None if epilogue is None else Epilogue.parse(epilogue)
-    return wanted(shapes, DType(dtype), arch or (None,), ms, epilogue=finish, layout=Layout(layout), **asked)
+    return wanted(shapes, DType(dtype), archs or (None,), ms, epilogue=finish, layout=Layout(layout), **asked)
 
 
 def _plan(

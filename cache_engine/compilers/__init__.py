@@ -1,9 +1,36 @@
-"""The compilers, by name."""
+"""The compilers, by name. A hit imports the one whose kernel it is."""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 from cache_engine.compilers.base import Compiler
-from cache_engine.compilers.nvcc import Nvcc
-from cache_engine.compilers.nvrtc import Nvrtc
-from cache_engine.compilers.triton import Triton
 
 # The default for a family is the first compiler here that takes its template.
-COMPILERS: dict[str, Compiler] = {compiler.name: compiler for compiler in (Nvrtc(), Nvcc(), Triton())}
+_CLASSES = {"nvrtc": "Nvrtc", "nvcc": "Nvcc", "triton": "Triton"}
+
+
+class _Compilers(Mapping[str, Compiler]):
+    """One compiler for each name, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Compiler] = {}
+
+    def __getitem__(self, name: str) -> Compiler:
+        if name not in self._made:
+            kind = _CLASSES[name]
+            made: Compiler = getattr(import_module(f"{__name__}.{name}"), kind)()
+            # The first of several threads: what a compiler has learnt of its installation is in the object.
+            self._made.setdefault(name, made)
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in _CLASSES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+COMPILERS = _Compilers()

@@ -28,7 +28,8 @@ ALLOWED = {
     "--extra-device-vectorization": None,
     "--disable-warnings": None,
     "--diag-suppress": "[0-9]{1,5}",
-    "--ptxas-options": "(-dlcm=c[agsv]|--allow-expensive-optimizations=(true|false)|--warn-on-spills)",
+    "--ptxas-options": "(-d[ls]cm=c[agsv]|--allow-expensive-optimizations=(true|false)"
+    "|--register-usage-level=(10|[0-9])|--Ofast-compile=(0|min|mid|max)|--disable-optimizer-constants|--dont-merge-basicblocks|--warn-on-spills)",
 }
 
 # Measured with NVRTC 13.5: after one compile with it, every later one of the process has its effect without having it

@@ -33,6 +33,7 @@ _OLDEST = (12, 9)
 _BUILTINS = re.compile(r"libnvrtc-builtins\.so\.(\d{1,4})\.(\d{1,4})(\.\d{1,4}){0,4}")
 """NVRTC 12.8 has neither ``--no-cache`` nor all targets. A driver for any CUDA 12 loads what 12.9 makes."""
 _NO_BUILTINS = 7  # NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, from nvrtc.h
+_WRONG_OPTION = 5  # NVRTC_ERROR_INVALID_OPTION, of nvrtc.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +259,12 @@ class Nvrtc:
             if status == _NO_BUILTINS:
                 package = self._installation().package
                 raise CompilerMissing(f"NVRTC cannot compile ({first_error(log) or log}); run: {_reinstall(package)}")
+            if status == _WRONG_OPTION and (reason := _unsupported(nvrtc, arch)):
+                installed = self._installation()
+                raise CompilerMissing(
+                    f"NVRTC {installed.fingerprint.version} {reason}; install another version: pip "
+                    f"install --upgrade {installed.package}"
+                )
             if status != 0:
                 error = nvrtc.nvrtcGetErrorString(status).decode()
                 raise CompileError(
@@ -288,6 +295,17 @@ def _program(nvrtc: ctypes.CDLL, source: str) -> Iterator[ctypes.c_void_p]:
         yield program
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _unsupported(nvrtc: ctypes.CDLL, arch: str) -> str:
+    """Why a library cannot compile for a target, by its own report; empty where that names the target's capability."""
+    count = ctypes.c_int()
+    _check(nvrtc, nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+    known = (ctypes.c_int * count.value)()
+    _check(nvrtc, nvrtc.nvrtcGetSupportedArchs(known))
+    if arch.removeprefix("sm_").rstrip("af") in map(str, known):
+        return ""
+    return f"compiles for sm_{', sm_'.join(map(str, known))}, and not for {arch}"
 
 
 def _text(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:

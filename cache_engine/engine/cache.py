@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from importlib import import_module
@@ -39,7 +40,6 @@ from cache_engine.store.journal.folding import last_day
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleaning
-from cache_engine.upkeep.keeping import Keeping
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
@@ -49,6 +49,12 @@ if TYPE_CHECKING:
     from cache_engine.mirror import Connection
     from cache_engine.mirror.foreign import Progress, Scanned
     from cache_engine.mirror.sync import Mirror
+    from cache_engine.store.pack import Pack
+    from cache_engine.upkeep.admin import Admin
+    from cache_engine.upkeep.cleaning import Leftover
+    from cache_engine.upkeep.integrity import Finding
+    from cache_engine.upkeep.packs import Exported, Imported
+    from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 __all__ = ["COMPILED", "Cache", "CompiledKernel", "open_cache"]
 
@@ -56,7 +62,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Cache(Keeping):
+class Cache:
     """A persistent cache of compiled GEMM kernels, opened with ``open_cache``; safe in several threads and processes.
 
     The end of a ``with``, ``close`` or the end of the process writes the last usage counts. With caching switched off
@@ -83,6 +89,13 @@ class Cache(Keeping):
             from cache_engine.engine.demand.promoter import Promoter
 
             self._promoter = Promoter(self, settings.promote_every_min * 60)
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Administration of the store: pins, integrity, quarantine, packs, other frameworks' caches, decisions."""
+        from cache_engine.upkeep.admin import Admin
+
+        return Admin(self)
 
     def get_or_compile(
         self, problem: GemmProblem, *, arch: str | None = None, family: str | None = None,
@@ -223,7 +236,7 @@ class Cache(Keeping):
         s = self.settings
         found = made(
             self.layout, durable=s.is_durable, lock_timeout_s=s.lock_timeout_s, save_later=s.save_results_later,
-            compressed=s.compress_results, stored=self._serving.result_stored, acted=self._acted,
+            compressed=s.compress_results, stored=self._serving.result_stored, acted=self.admin.acted,
         )  # fmt: skip
         for chip in s.preload_results:
             from cache_engine.evaluator.chips import load_hardware
@@ -301,6 +314,45 @@ class Cache(Keeping):
 
         return self.query(queries.kernels, queries.KernelFilter.of(read_search(text)), limit=limit)
 
+    def policy(self) -> Limits:
+        """The limits that the settings set."""
+        return self.admin.policy()
+
+    def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
+        """What ``clean`` would evict; without ``limits``, by the settings. Changes nothing."""
+        return self.admin.plan_cleaning(limits)
+
+    def find_leftovers(self) -> list[Leftover]:
+        """Files of no entry that any cleaning removes: those of killed writers, and old ones in quarantine."""
+        return self.admin.find_leftovers()
+
+    def clean(self, limits: Limits | None = None, *, dry_run: bool = False, by: str | None = None) -> EvictionPlan:
+        """Evicts what ``plan_cleaning`` names, unless ``dry_run``; returns that plan."""
+        return self.admin.clean(limits, dry_run=dry_run, by=by)
+
+    def verify(self, *, repair: bool = False, share: float = 1.0, by: str | None = None) -> list[Finding]:
+        """What is wrong in a ``share`` of the entries; with ``repair``, each finding's remedy is applied as well."""
+        return self.admin.verify(repair=repair, share=share, by=by)
+
+    def export(self, path: str | Path, *, replace: bool = False) -> Exported:
+        """Writes all entries to a pack; ``Cache.admin.export`` takes a choice of entries, and a signer."""
+        return self.admin.export(path, replace=replace)
+
+    def import_pack(self, path: str | Path | Pack, *, dry_run: bool = False, by: str | None = None) -> Imported:
+        """Imports the entries of a pack, each checked."""
+        return self.admin.import_pack(path, dry_run=dry_run, by=by)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Methods that ``admin`` has, under the name that they had in 0.2; a warning says the new one."""
+            from cache_engine.upkeep.admin import Admin
+
+            if name.startswith("_") or not hasattr(Admin, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            warnings.warn(f"Cache.{name} is Cache.admin.{name} now", DeprecationWarning, stacklevel=2)
+            return getattr(self.admin, name)
+
     def count(self) -> tuple[int, int]:
         """How many entries there are, and the bytes they take on disk."""
         return cleaning.count(self.layout)
@@ -309,13 +361,14 @@ class Cache(Keeping):
         """The store's state and history; this process's own counts included. With packs alone, only those."""
         self._serving.settle()
         self.journal.flush()
-        if isinstance(self.journal, NoJournal) and self.settings.enable_caching:
+        s = self.settings
+        memory = (*self._serving.held(), s.memory_bytes)
+        if isinstance(self.journal, NoJournal) and s.enable_caching:
             totals = self.journal.totals
-            s = self.settings
-            return Statistics(0, 0, s.max_entries, s.max_bytes, 0, totals, totals, s.reads_remote)
-        tally, s = read_journal(self.layout.journal), self.settings
+            return Statistics(0, 0, s.max_entries, s.max_bytes, 0, totals, totals, s.reads_remote, *memory)
+        tally = read_journal(self.layout.journal)
         size, day = journal_bytes(self.layout.journal), last_day(tally.periods, time.time())
-        return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day, s.reads_remote)
+        return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day, s.reads_remote, *memory)
 
     def tally(self) -> Tally:
         """What the journal knows: sums over time, use and the last events; this process's own counts included."""

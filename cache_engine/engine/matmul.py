@@ -10,7 +10,7 @@ from cache_engine.device.matmul_plan import Asked, asked_alike
 from cache_engine.device.multiply import multiply, stream_of
 from cache_engine.device.probe import require_gpu
 from cache_engine.engine.operator import default_cache, fuses
-from cache_engine.engine.serving.launching import Product, code_of
+from cache_engine.engine.serving.launching import Product, code_found, code_of
 from cache_engine.engine.serving.meanwhile import check_wait
 from cache_engine.engine.stages import StageClock
 from cache_engine.errors import UsageError
@@ -83,16 +83,18 @@ def matmul(
         GpuRequired: when there is no GPU.
         UsageError: when the arrays do not go together; the text says why.
         OutOfDeviceMemory: when there is no room for a copy.
-        NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
+        CompilerMissing, CompileError: as ``Cache.get_or_compile``.
+        NotCached: with compiling switched off, when no tier has a kernel of the ``family`` that was named. Without a
+            family CuPy multiplies, with cuBLAS.
     """
     require_gpu("matmul")
 
     def find(problem: GemmProblem) -> Code:
         there = cache or default_cache()
         if wait is None:
-            return code_of(there.get_to_launch(problem, family=family), there.journal)
-        asked = (problem, family, None, None)
-        return code_of(there.meanwhile.get(asked, StageClock(), check_wait(wait)), there.journal)
+            return code_found(there, problem, family, None, lambda: there.get_to_launch(problem, family=family))
+        asked, wait_ms = (problem, family, None, None), check_wait(wait)
+        return code_found(there, problem, family, None, lambda: there.meanwhile.get(asked, StageClock(), wait_ms))
 
     served: list[tuple[str, Any]] = []
     asked = _asked(dtype, out_dtype, alpha != 1.0, beta != 0.0, bias is not None, activation)

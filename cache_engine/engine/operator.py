@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cache_engine.config import Settings
 from cache_engine.device.profiling import Counts, OperatorCall, OperatorCalls, OperatorStatistics, Watch
 from cache_engine.engine.cache import COMPILED, Cache, CompiledKernel, open_cache
-from cache_engine.engine.serving.launching import Product, code_of
+from cache_engine.engine.serving.launching import Product, code_found
 from cache_engine.engine.serving.meanwhile import check_wait
 from cache_engine.engine.stages import COMPILE, StageClock
 from cache_engine.errors import StoreUnusable, UsageError
@@ -181,7 +181,7 @@ class GemmOperator:
             UsageError: when the arrays do not go together or are not of the operator's types or layout; when the
                 epilogue has a bias and none is given; when alpha, beta or a bias is given that it does not have; when
                 it has scales and none are given, or the other way round.
-            OutOfDeviceMemory, NotCached, CompilerMissing, CompileError: as ``matmul``.
+            OutOfDeviceMemory, NotCached, CompilerMissing, CompileError: as ``matmul``; a compiler counts as a family.
         """
         multiplying, planning, probe = _on_a_gpu()
         probe.require_gpu("calling an operator")
@@ -191,10 +191,13 @@ class GemmOperator:
         served: list[tuple[str, Any]] = []
 
         def find(problem: GemmProblem) -> Code:
+            return code_found(self.cache, problem, self._family, self._compiler, partial(get, problem))
+
+        def get(problem: GemmProblem) -> CompiledKernel | Better[CompiledKernel]:
             found = self._get_to_launch(problem) if self._wait is None else self._get_meanwhile(problem, self._wait)
             if isinstance(found, CompiledKernel):
                 got.append(found)
-            return code_of(found, self.cache.journal)
+            return found
 
         if self._asked is None:
             self._asked = planning.asked_alike(self._kind.dtype, self._kind.output, epilogue, self._kind)

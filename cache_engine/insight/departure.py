@@ -13,8 +13,8 @@ from cache_engine.model.key import CacheKey
 
 def quarantined_record(cache: Cache, key: CacheKey) -> Record | None:
     """The record of an entry in quarantine; ``None`` if it is not there or cannot be read."""
-    item = next((item for item in cache.quarantined() if item.key == key), None)
-    return None if item is None else cache.examine(item).record
+    item = next((item for item in cache.admin.quarantined() if item.key == key), None)
+    return None if item is None else cache.admin.examine(item).record
 
 
 def asked_for(cache: Cache, key: CacheKey, within_s: float = 1.0) -> Selection | None:

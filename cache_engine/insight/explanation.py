@@ -139,7 +139,7 @@ def _fault_of_entry(cache: Cache, selection: Selection) -> str | None:
         return f"the entry with this key is damaged ({damage}); compiling replaces it"
     except OSError as error:
         return f"the entry with this key cannot be read: {error.strerror or error}"
-    gone = None if stored is not None else cache.departure(selection.key)
+    gone = None if stored is not None else cache.admin.departure(selection.key)
     return None if gone is None else _in_words(gone)
 
 

@@ -24,6 +24,7 @@ _HISTOGRAMS = {
     "compile": ("compile_duration_seconds", "Time that the compiler took for a kernel."),
     "module": ("module_load_seconds", "Time that the driver took to load a kernel's code, for matmul and operators."),
 }
+_STAGES = ("select", "generate", "publish")
 # Powers of two from 128 ns to 2,199 s; each is the edge of a bucket, so no count is divided.
 _EDGES = tuple(range(7 * 4 - 1, 41 * 4, 4))
 
@@ -67,6 +68,8 @@ def _lines(found: Statistics, queue: QueueState | None) -> Iterator[str]:
         ("entries", "Kernels in the store.", found.entries),
         ("stored_bytes", "Bytes of the kernels on disk.", found.stored_bytes),
         ("journal_bytes", "Bytes of the journal.", found.journal_bytes),
+        ("memory_bytes", "Bytes of code in the memory tier of the process that writes this.", found.memory_bytes),
+        ("max_memory_bytes", "The most that it holds.", found.max_memory_bytes),
         ("max_entries", "The limit of entries in force.", found.max_entries),
         ("max_bytes", "The limit of bytes in force.", found.max_bytes),
         ("last_publish_timestamp_seconds", "When a kernel was last stored, Unix time; 0 is never.", t.last_publish_at),
@@ -110,6 +113,9 @@ def _histograms(found: Mapping[str, Distribution]) -> Iterator[str]:
     yield from _histogram("lookup_seconds", "Lookups, by the tier that served them.", lookups)
     for span, (name, words) in _HISTOGRAMS.items():
         yield from _histogram(name, words, [({}, found[span])] if span in found else [])
+
+    stages = [({"stage": stage}, found[stage]) for stage in _STAGES if stage in found]
+    yield from _histogram("stage_seconds", "Other stages of lookups that missed.", stages)
 
 
 def _histogram(name: str, words: str, series: Iterable[tuple[Mapping[str, str], Distribution]]) -> Iterator[str]:

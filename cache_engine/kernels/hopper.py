@@ -27,7 +27,7 @@ _VECTOR_BYTES = 16
 
 
 class Hopper:
-    """The ``hopper`` family. It serves only when it is asked for by name, until GPUs have run it."""
+    """The ``hopper`` family: the first choice for its target, wherever the copy engine can read the operands."""
 
     name = "hopper"
     template = "hopper.cu"

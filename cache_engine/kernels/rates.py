@@ -12,7 +12,7 @@ Sources are NVIDIA's, by compute capability:
 - ``mma.sync`` reaches 62.9 % of what ``wgmma`` does on H100: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper
   GPU Architecture", arXiv 2402.13499, section 6.2. No such figure is public for 10.x and 11.0: there it is taken to be
   what it is on H100, in absolute terms.
-- 8.8 is taken as 8.6, 10.3 and 11.0 as 10.0 and 12.1 as 12.0, but for what ``_RATES`` says of them.
+- 8.8 is taken as 8.6, 10.3, 10.7 and 11.0 as 10.0 and 12.1 as 12.0, but for what ``_RATES`` says of them.
 - fp8 has no ``mma.sync`` from 9.0 to 11.0 (PTX ISA, "mma"; what ptxas makes of it is HMMA): kernels convert to fp16.
 - Each of an SM's four schedulers issues one warp instruction per clock: CUDA C++ Programming Guide, "Multiprocessor
   Level".
@@ -102,6 +102,7 @@ _RATES = {
     (9, 0): _HOPPER,
     (10, 0): _BLACKWELL,
     (10, 3): replace(_BLACKWELL, fp64=4),
+    (10, 7): replace(_BLACKWELL, fp64=4),
     (11, 0): replace(_BLACKWELL, clock_mhz=1575, dram_gb_s=273, fp64=4, reached=1.0, dram_reached=1.0),
     (12, 0): _GEFORCE,
     (12, 1): replace(_GEFORCE, dram_gb_s=273),

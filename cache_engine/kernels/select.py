@@ -8,10 +8,11 @@ Measurements, where there are any, come before the model: see ``selection`` and 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
-from cache_engine.errors import GemmCacheError, InvalidProblem, UsageError
+from cache_engine.errors import GemmCacheError, InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels.agreement import Factors
 from cache_engine.kernels.family import Family, check_config
 from cache_engine.kernels.grouped import Grouped
@@ -39,6 +40,8 @@ from cache_engine.model.kernel import KernelConfig
 
 _ALL: tuple[Family, ...] = (TensorCore(), Scaled(), Simt(), TritonMatmul(), Hopper(), Grouped())
 FAMILIES = {family.name: family for family in _ALL}
+# The first that computes a problem serves. Hopper computes fewer problems than the others, and these faster.
+_BY_PREFERENCE = sorted(_ALL, key=lambda family: family.name != Hopper.name)
 
 
 def choose(
@@ -51,7 +54,7 @@ def choose(
     """The family and config for a problem whose target is set.
 
     Args:
-        family: the name of the family. ``None``: the first that computes these dtypes on this target.
+        family: the name of the family. ``None``: the first that computes the problem on this target, with ``config``.
         config: the config, which is checked. ``None``: the one with the fewest predicted cycles.
         templates: without ``family``, only families whose templates have this suffix are considered: ``.cu`` for CUDA
             compilers, ``.py`` for Triton.
@@ -62,19 +65,37 @@ def choose(
         UsageError: when ``family`` is unknown or does not.
         InfeasibleConfig: when ``config`` breaks a limit.
     """
-    chosen = _family_for(problem, family, templates)
     if config is not None:
-        check_config(chosen, problem, config, architecture(problem.arch or ""))
-        return chosen, config
+        return _family_of_config(problem, family, templates, config), config
+    chosen = _family_for(problem, family, templates)
     return chosen, _best_config(chosen, problem, factors)
 
 
 def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Family:
+    return _families_for(problem, name, templates)[0]
+
+
+def _families_for(problem: GemmProblem, name: str | None, templates: str) -> list[Family]:
+    """The families that compute a problem, the best first; raises when there is none."""
     p = problem
-    for family in _suitable(name, templates, p.dtype, p.scales, p.mode, p.arch or "", p.epilogue != NO_EPILOGUE):
-        if not family.problem_fault(problem):
-            return family
-    raise _refusal(problem, name, templates)
+    suitable = _suitable(name, templates, p.dtype, p.scales, p.mode, p.arch or "", p.epilogue != NO_EPILOGUE)
+    able = [family for family in suitable if not family.problem_fault(problem)]
+    if not able:
+        raise _refusal(problem, name, templates)
+    return able
+
+
+def _family_of_config(problem: GemmProblem, name: str | None, templates: str, config: KernelConfig) -> Family:
+    """Hopper where it can use a config, else the first of the others; raises what keeps that one from it."""
+    first, *others = _families_for(problem, name, templates)
+    target = architecture(problem.arch or "")
+    if first.name == Hopper.name and others:
+        with suppress(InfeasibleConfig):
+            check_config(first, problem, config, target)
+            return first
+        first = others[0]
+    check_config(first, problem, config, target)
+    return first
 
 
 @lru_cache(maxsize=1024)
@@ -86,7 +107,7 @@ def _suitable(
     problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, mode=mode)
     return tuple(
         family
-        for family in FAMILIES.values()
+        for family in _BY_PREFERENCE
         if (family.template.endswith(templates) if name is None else family.name == name)
         and family.takes(problem)
         and (family.takes_epilogue or not finishes)

@@ -67,7 +67,7 @@ class Architecture:
         return _ONLY_OF_CUDA.get(self.compute_capability, CUDA_VERSIONS)
 
 
-_ONLY_OF_CUDA = {(7, 0): (12,), (8, 8): (13,), (11, 0): (13,)}
+_ONLY_OF_CUDA = {(7, 0): (12,), (8, 8): (13,), (10, 7): (13,), (11, 0): (13,)}
 
 
 # capability → shared KiB per block, per SM, warps and blocks per SM, example, its SMs, target suffixes
@@ -82,6 +82,7 @@ _CAPABILITIES = {
     (9, 0): (227, 228, 64, 32, "H100 SXM", 132, ("", "a")),
     (10, 0): (227, 228, 64, 32, "B200", 148, ("", "a", "f")),
     (10, 3): (227, 228, 64, 32, "B300", 148, ("", "a", "f")),
+    (10, 7): (227, 228, 32, 16, "B300 (no part of 10.7 has a data sheet)", 148, ("", "a", "f")),
     (11, 0): (227, 228, 48, 24, "Jetson Thor", 20, ("", "a", "f")),
     (12, 0): (99, 100, 48, 24, "RTX 5090", 170, ("", "a", "f")),
     (12, 1): (99, 100, 48, 24, "GB10", 48, ("", "a", "f")),
@@ -140,3 +141,8 @@ def runs_on(target: str) -> tuple[Architecture, ...]:
         if chip.major == code.major and chip.minor > code.minor and chip.compute_capability not in _EMBEDDED
     ]
     return (*own, *later)
+
+
+def compiled_for(chip: str) -> str:
+    """The target to compile for a chip, given by its plain name: with its own instructions where a family has them."""
+    return {"sm_90": "sm_90a"}.get(chip, chip)

@@ -218,7 +218,7 @@ def _timings(timings: Sequence[Measurement]) -> Table:
 
 
 def _decisions(cache: Cache, key: str) -> Part:
-    found = cache.decisions(key)
+    found = cache.admin.decisions(key)
     if not found:
         return Note("Nothing is logged about this kernel.")
     rows = tuple(

@@ -51,6 +51,11 @@ class MemoryTier:
         with self._lock:
             self._remove(key)
 
+    def held(self) -> tuple[int, int]:
+        """How many entries there are, and the bytes of their compiled code."""
+        with self._lock:
+            return len(self._entries), self._bytes
+
     def __len__(self) -> int:
         return len(self._entries)
 

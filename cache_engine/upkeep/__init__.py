@@ -1,7 +1,7 @@
 """Maintenance of a store: cleaning, checking, quarantine, packs, and permissions.
 
 No hit needs ``decisions``, ``integrity``, ``packs`` and ``quarantine``, so they are imported when they are first used.
-``keeping`` has the methods of ``Cache`` for all of this.
+``admin`` has all of this for one store, as ``Cache.admin``.
 """
 
 from __future__ import annotations

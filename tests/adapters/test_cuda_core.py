@@ -132,6 +132,6 @@ def test_it_is_a_mapping_as_cuda_core_s_own_are(tmp_path: Path) -> None:
         with pytest.raises(TypeError):
             cache["x"] = 1
         with open_cache(tmp_path / "store") as opened:
-            opened.pin(opened.query(adapted_kernels, AdaptedFilter(), limit=1)[0]["key"])
+            opened.admin.pin(opened.query(adapted_kernels, AdaptedFilter(), limit=1)[0]["key"])
         cache.clear()
         assert len(cache) == 1

@@ -78,7 +78,7 @@ def test_a_second_process_is_served_without_a_compile(tmp_path: Path) -> None:
     assert list(check(DiskStore(open_store(tmp_path / "store")))) == []
     with open_cache(tmp_path / "store") as cache:
         rows = {row["name"]: row for row in cache.query(adapted_kernels, AdaptedFilter())}
-        group = cache.adapted(CacheKey(rows["scale"]["key"]))
+        group = cache.admin.adapted(CacheKey(rows["scale"]["key"]))
     assert {row["framework"] for row in rows.values()} == {"cupy"}
     (fill,) = rows.keys() - {"scale"}
     assert "fill" in fill

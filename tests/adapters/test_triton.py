@@ -127,7 +127,7 @@ def test_its_kernels_have_rows_with_hits_and_the_time_that_triton_s_listener_mea
         (row,) = cache.query(adapted_queries.adapted_kernels, adapted_queries.AdaptedFilter())
         events = cache.query(queries.events_of, row["key"])
         statistics = cache.stats()
-        group = cache.adapted(row["key"])
+        group = cache.admin.adapted(row["key"])
     assert (row["name"], row["arch"], row["hits"], row["framework"]) == ("scale", "sm_90a", 2, "triton")
     # Triton's stages of lowering, and what comes before them; ours are without the writing of their results.
     assert 0.5 * lowering_us < row["compile_ms"] * 1e3 < all_us
@@ -144,7 +144,7 @@ def test_what_triton_cached_itself_is_imported_and_hit(program: list[str | Path]
     hit, code, _ = _compile(program, tmp_path, TRITON_CACHE_MANAGER="triton.runtime.cache:FileCacheManager")
     assert (hit, _groups(tmp_path)) == (False, [])
     with open_cache(tmp_path / "store") as cache:
-        done = cache.import_triton(tmp_path / "own")
+        done = cache.admin.import_triton(tmp_path / "own")
     assert (done.taken, done.refused) == (1, ())
     assert _compile(program, tmp_path, TRITON_CACHE_DIR=str(tmp_path / "other")) == (True, code, "")
     assert not (tmp_path / "other").exists()

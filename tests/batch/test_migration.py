@@ -78,7 +78,7 @@ def test_kernels_of_an_older_version_are_compiled_once_and_the_old_entries_stay(
         records = {record.key: record for record in cache.records()}
         assert old | set(plan.again) == set(records)
         assert [records[key].config_from for key in plan.again] == ["cost model", "given"]
-        assert list(cache.check()) == []
+        assert list(cache.admin.check()) == []
     with open_cache(old_store, enable_jit=False) as cache:
         assert cache.get_or_compile(first.problem.on(first.arch), family=first.family).tier == "disk"
         asked = second.problem.on(second.arch)
@@ -97,7 +97,7 @@ def test_an_interrupted_migration_continues_with_what_is_left(old_store: Path) -
         assert len(left.again) < len(plan.again)
         assert migrate(cache, left) == {}
         assert plan_migration(cache).again == {}
-        assert list(cache.check()) == []
+        assert list(cache.admin.check()) == []
 
 
 def test_a_given_config_stays_given_and_a_cheaper_choice_supersedes(compiled_store: Path) -> None:

@@ -48,9 +48,9 @@ def test_without_a_gpu_it_says_that_it_needs_one_and_touches_nothing(tmp_path: P
 
 def test_the_cases_are_every_shape_of_the_tables_with_every_m_for_every_family() -> None:
     chosen = cases()
-    assert len(chosen) == (16 + 5 + 5) * 6 * 2
+    assert len(chosen) == (16 + 5 + 5) * 6 * 3
     assert {case.problem.m for case in chosen} == {1, 16, 64, 256, 1024, 4096}
-    assert {case.family for case in chosen} == {"tensor_core", "triton"}
+    assert {case.family for case in chosen} == {"tensor_core", "hopper", "triton"}
     assert [case.problem.m for case in chosen] == sorted(case.problem.m for case in chosen)
     assert len({(kernel_speed._name(case)) for case in chosen}) == len(chosen)
     assert {case.problem.dtype for case in chosen} == {DType.BF16}
@@ -135,11 +135,11 @@ def test_families_without_their_compiler_are_skipped_and_reported(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_triton()
-    assert kernel_speed._usable(cache) == (["tensor_core", "triton"], [])
-    monkeypatch.setitem(kernel_speed.FAMILIES, "unheard", "nvrtc")
-    usable, (left_out,) = kernel_speed._usable(cache)
+    monkeypatch.setattr(kernel_speed, "FAMILIES", [*kernel_speed.FAMILIES, "unheard"])
+    usable, (of_hopper, unknown) = kernel_speed._usable(cache)
     assert usable == ["tensor_core", "triton"]
-    assert (left_out.name, "unknown family 'unheard'" in left_out.reason) == ("unheard", True)
+    assert (of_hopper.name, "it needs the target sm_90a" in of_hopper.reason) == ("hopper", True)
+    assert (unknown.name, "unknown family 'unheard'" in unknown.reason) == ("unheard", True)
 
 
 def test_a_report_is_printed_for_people_and_programs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -156,8 +156,8 @@ def test_a_pinned_one_is_not_evicted(store: DiskStore, tile: CacheKey) -> None:
 
 def test_python_has_them_too(store: DiskStore, tile: CacheKey) -> None:
     with open_cache(store.layout.root) as cache:
-        group = cache.adapted(cache.find_key(tile[:8]))
+        group = cache.admin.adapted(cache.admin.find_key(tile[:8]))
         assert group is not None
         assert group.key == tile
-        assert cache.usage_of(tile, group.made_at) is None
-        assert cache.pin(tile) == [tile]
+        assert cache.admin.usage_of(tile, group.made_at) is None
+        assert cache.admin.pin(tile) == [tile]

@@ -179,13 +179,13 @@ def test_explain_of_a_quarantined_kernel_says_when_and_why(compiled_store: Path)
 
 def test_explain_names_what_differs_from_the_nearest_and_compiles_nothing(compiled_store: Path) -> None:
     """Of two that differ in their target alone, the one compiled last."""
-    found = document("explain", *BF16, "sm_90a", store=compiled_store)
+    found = document("explain", *BF16, "sm_100a", store=compiled_store)
     assert (found["hit"], found["tier"], found["compared"]) == (False, None, 4)
     assert found["nearest"]["key"] == _keys(compiled_store)["sm_80", "bf16"]
     causes = [pair["text"] for pair in found["nearest"]["differences"] if not pair["follows"]]
-    assert causes == ["target: sm_80 in the nearest kernel, sm_90a requested"]
-    text = run("explain", *BF16, "sm_90a", store=compiled_store).stdout
-    assert "  target: sm_80 in the nearest kernel, sm_90a requested\n" in text
+    assert causes == ["target: sm_80 in the nearest kernel, sm_100a requested"]
+    text = run("explain", *BF16, "sm_100a", store=compiled_store).stdout
+    assert "  target: sm_80 in the nearest kernel, sm_100a requested\n" in text
     assert document("ls", store=compiled_store)["total"] == 4
     assert document("stats", store=compiled_store)["misses"] == 4
 

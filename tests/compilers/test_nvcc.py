@@ -271,6 +271,8 @@ def test_without_a_host_compiler_the_command_line_says_so_and_ends_with_3(tmp_pa
             "8",
             "8",
             "8",
+            "--arch",
+            "sm_90",
             "--compiler",
             "nvcc",
         ],

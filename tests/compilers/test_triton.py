@@ -283,7 +283,7 @@ def test_a_triton_kernel_is_not_stale_where_there_is_no_triton(
     def nothing(name: str) -> None:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setitem(COMPILERS, "triton", fresh)
+    monkeypatch.setitem(COMPILERS._made, "triton", fresh)
     monkeypatch.setattr(metadata, "distribution", nothing)
     with open_cache(cache.layout.root) as elsewhere:
         assert (

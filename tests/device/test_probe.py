@@ -126,3 +126,19 @@ def test_a_gpu_that_is_not_there_is_refused(
         environment.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(GpuRequired, match=says):
         probe.choose(number)
+
+
+@pytest.mark.usefixtures("_driver")
+@pytest.mark.parametrize(("capability", "target"), [((9, 0), "sm_90a"), ((10, 0), "sm_100"), ((9, 9), None)])
+def test_the_local_target_has_the_instructions_of_the_chip_that_a_family_needs(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], target: str | None
+) -> None:
+    def attribute(self: Driver, value: Any, number: int, device: ctypes.c_int) -> int:
+        value._obj.value = dict(zip((75, 76), capability, strict=True)).get(number, 9)
+        return 0
+
+    monkeypatch.setattr(Driver, "cuDeviceGetAttribute", attribute)
+    assert probe.local_arch() == target
+    found = probe.gpu()
+    assert isinstance(found, DeviceFingerprint)
+    assert found.arch == "sm_" + "".join(map(str, capability)), "what runs there, not what is compiled"

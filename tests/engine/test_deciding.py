@@ -35,7 +35,7 @@ def _missed(root: Path, **settings: Any) -> Decision:
     """Asks in a process of its own, as far as memory goes; what the log says of the miss."""
     with open_cache(root, durability="fast", **settings) as cache:
         assert cache.get_or_compile(PROBLEM).tier == "compiled"
-        return cache.decisions(kinds=[MISS])[-1]
+        return cache.admin.decisions(kinds=[MISS])[-1]
 
 
 def test_a_kernel_that_was_never_asked_for(root: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_kernel_of_another_format_version(root: Path) -> None:
 
 def _all(root: Path) -> list[Decision]:
     with open_cache(root) as cache:
-        return cache.decisions()
+        return cache.admin.decisions()
 
 
 def test_a_kernel_that_could_not_be_stored(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_a_forced_compile(root: Path) -> None:
     _missed(root)
     with open_cache(root) as cache:
         cache.get_or_compile(PROBLEM, force=True)
-        assert cache.decisions(kinds=[MISS])[-1].reason == "forced"
+        assert cache.admin.decisions(kinds=[MISS])[-1].reason == "forced"
 
 
 @pytest.mark.parametrize("in_log", [True, False], ids=["by the log", "by the entry"])
@@ -168,17 +168,17 @@ def test_a_choice_of_the_cost_model_has_its_runner_up_and_margin(root: Path) -> 
 def test_a_config_that_was_given_has_no_runner_up(root: Path) -> None:
     with open_cache(root) as cache:
         cache.get_or_compile(PROBLEM, config=KernelConfig(64, 64, 32, 2, 2, 3))
-        (choice,) = cache.decisions(kinds=[CHOICE])
+        (choice,) = cache.admin.decisions(kinds=[CHOICE])
     assert (choice.reason, choice.runner_up, choice.margin) == ("given", "", None)
 
 
 def test_decisions_are_filtered_by_key_kind_and_time(root: Path) -> None:
     miss = _missed(root)
     with open_cache(root) as cache:
-        assert len(cache.decisions()) == 2
-        assert cache.decisions(miss.key[:8], kinds=[MISS]) == [miss]
-        assert cache.decisions("0" * 64) == []
-        assert cache.decisions(since=miss.at + 3600) == []
+        assert len(cache.admin.decisions()) == 2
+        assert cache.admin.decisions(miss.key[:8], kinds=[MISS]) == [miss]
+        assert cache.admin.decisions("0" * 64) == []
+        assert cache.admin.decisions(since=miss.at + 3600) == []
 
 
 def _line(kind: str, key: str = "a" * 64, at: float = 1.0, reason: str = "") -> Decision:

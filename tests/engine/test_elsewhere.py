@@ -70,7 +70,7 @@ def another_build(patched_library: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """NVRTC here is another build than the one that made the sample."""
     monkeypatch.setattr(nvrtc, "package_files", lambda *_: iter([patched_library]))
     made_it = COMPILERS["nvrtc"].fingerprint()
-    monkeypatch.setitem(COMPILERS, "nvrtc", nvrtc.Nvrtc())
+    monkeypatch.setitem(COMPILERS._made, "nvrtc", nvrtc.Nvrtc())
     assert COMPILERS["nvrtc"].fingerprint().build != made_it.build
 
 
@@ -78,7 +78,7 @@ def another_build(patched_library: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """NVRTC is not installed here."""
     monkeypatch.setattr(nvrtc, "_libraries", lambda version: iter(()))
-    monkeypatch.setitem(COMPILERS, "nvrtc", nvrtc.Nvrtc())
+    monkeypatch.setitem(COMPILERS._made, "nvrtc", nvrtc.Nvrtc())
 
 
 def _remade(source: DiskStore, target: DiskStore, record: Record, build: str) -> CacheKey:
@@ -148,7 +148,7 @@ def test_a_damaged_kernel_of_the_store_is_quarantined_although_a_pack_has_anothe
         blob_file(cache.store, key).write_bytes(b"damaged")
     with open_cache(tmp_path / "new", packs=(older,)) as cache:
         assert cache.get_or_compile(PROBLEM).tier == "compiled"
-        assert len(cache.quarantined()) == 1
+        assert len(cache.admin.quarantined()) == 1
 
 
 @pytest.mark.parametrize(("driver", "source"), [("12.8", INSTALLED), ("14.0", "pack newer.gemmpack")])

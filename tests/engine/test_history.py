@@ -130,7 +130,7 @@ def test_one_config_timed_by_hand_is_no_comparison(cache: Cache) -> None:
         replace(PROBLEM, out_dtype=DType.FP32),
         replace(PROBLEM, layout=Layout.NN),
         replace(PROBLEM, epilogue=Epilogue(bias=True)),
-        PROBLEM.on("sm_90a"),
+        PROBLEM.on("sm_100"),
         PROBLEM.on("sm_80"),
     ],
     ids=str,

@@ -137,7 +137,7 @@ def test_a_failure_behind_is_told_and_not_tried_again(cache: Cache, gate: Gate) 
     again = cache.get_or_compile(PROBLEM, wait=0)
     assert (again.key, again.better) == (kernel.key, kernel.better)
     assert gate.compiles == 1
-    [noted] = cache.decisions(kinds=[REFUSAL])
+    [noted] = cache.admin.decisions(kinds=[REFUSAL])
     assert (noted.key, noted.reason, noted.detail) == (kernel.better.key, NOT_COMPILED, "refused")
     other = OTHER
     for _ in range(2):

@@ -245,8 +245,21 @@ def test_a_call_is_the_same_with_caching_on_or_off_and_with_packs_alone(
 
 
 @pytest.mark.usefixtures("numpy_launches")
-def test_with_compiling_off_a_call_says_what_is_missing(tmp_path: Path) -> None:
+def test_with_compiling_off_cublas_serves(tmp_path: Path) -> None:
     linear = GemmOperator(dtype="fp32", cache_dir=tmp_path, enable_jit=False)
+    a, b = normal(4, 8), normal(6, 8).T
+    for _ in range(2):
+        assert numpy.allclose(linear(a, b), a @ b, atol=1e-4)
+    assert (linear.statistics().calls, sum(linear.statistics().kernels.values())) == (2, 0)
+    with open_cache(tmp_path, enable_jit=False) as cache:
+        assert numpy.allclose(matmul(a, b, cache=cache), a @ b, atol=1e-4)
+        with pytest.raises(NotCached, match="compiling is switched off"):
+            matmul(a, b, family="simt", cache=cache)
+
+
+@pytest.mark.usefixtures("numpy_launches")
+def test_with_compiling_off_a_family_that_is_named_is_missing(tmp_path: Path) -> None:
+    linear = GemmOperator(dtype="fp32", family="simt", cache_dir=tmp_path, enable_jit=False)
     with pytest.raises(NotCached, match="compiling is switched off"):
         linear(normal(4, 8), normal(6, 8).T)
     assert (linear.statistics().calls, linear.statistics().refused) == (0, 1)

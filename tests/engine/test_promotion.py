@@ -226,7 +226,7 @@ def test_an_exact_kernel_that_was_measured_to_be_faster_is_promoted_and_serves(t
     )
     assert plan_promotion(timed).candidates == ()
     assert [shape.specialisation for shape in timed.demand.ledger().sketches] == ["nk"], "demand is as it was asked"
-    [noted] = timed.decisions(kinds=[PROMOTION])
+    [noted] = timed.admin.decisions(kinds=[PROMOTION])
     assert (noted.key, noted.reason) == (candidate.selection.key, "saves GPU time")
     other = timed.get_to_launch(replace(TIMED, m=17))
     assert other.key == general.key, "it was measured at one m"
@@ -298,7 +298,7 @@ def test_what_saves_less_than_half_of_its_price_is_demoted_and_promoted_again_at
     note(cache.journal, [change])
     assert kinds(0.24) == kinds(0.49) == []
     assert kinds(0.51) == [PROMOTION]
-    [noted] = cache.decisions(kinds=[DEMOTION])
+    [noted] = cache.admin.decisions(kinds=[DEMOTION])
     assert (noted.key, noted.reason) == (key, "saves less than half of its price")
     note(cache.journal, plan_promotion(cache).changes)
     assert kinds(0.24) == [DEMOTION]
@@ -316,7 +316,7 @@ def test_what_is_demoted_is_evicted_first(cache: Cache, order: str) -> None:
     assert [victim.key for victim in cache.clean(limits, dry_run=True).victims] == [other]
     note(cache.journal, plan_promotion(cache, 1.0).changes)
     assert [victim.key for victim in cache.clean(limits, dry_run=True).victims] == [key]
-    cache.pin(key)
+    cache.admin.pin(key)
     assert [victim.key for victim in cache.clean(limits, dry_run=True).victims] == [other]
 
 
@@ -328,7 +328,7 @@ def test_the_background_demotes(cache: Cache, monkeypatch: pytest.MonkeyPatch) -
     plan = plan_promotion(cache, 1.0)
     monkeypatch.setattr("cache_engine.engine.demand.promoter.plan_promotion", lambda _: plan)
     promoter.work(None)
-    assert [one.key for one in cache.decisions(kinds=[DEMOTION])] == [key]
+    assert [one.key for one in cache.admin.decisions(kinds=[DEMOTION])] == [key]
     stats = cache.stats()
     assert (stats.totals.promotions, stats.totals.demotions) == (1, 1)
     assert (stats.last_24h.compiles, stats.last_24h.promotions, stats.last_24h.demotions) == (2, 1, 1)

@@ -130,7 +130,7 @@ def test_irs_are_deleted_on_a_full_disk_whose_store_is_full_too(mount: Mount, mo
         os.close(filler)
         plan = Triton().plan_thinning(place, found)
         assert isinstance(plan, DeletePlan)
-        done = cache.clean_other(place, plan)
+        done = cache.admin.clean_other(place, plan)
         audit = [each.detail for each in read_journal(cache.layout.journal).recent if each.kind == CLEAN_OTHER]
     assert (len(done.ids), done.left) == (len(found), {})
     assert not [path for path in place.path.rglob("*") if path.suffix in (".ttir", ".ttgir", ".llir")]

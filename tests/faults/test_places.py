@@ -305,8 +305,8 @@ def test_with_a_clock_before_1970_nothing_fails(tmp_path: Path, monkeypatch: pyt
         assert len(cache.search("sm_90")) == 1
         assert cache.records().__next__().created_at < 0
         cache.store.quarantine(CacheKey(key))
-        assert [item.key for item in cache.quarantined()] == [key]
-        cache.restore(cache.quarantined()[0])
+        assert [item.key for item in cache.admin.quarantined()] == [key]
+        cache.admin.restore(cache.admin.quarantined()[0])
         assert cache.get_or_compile(PROBLEM).tier == "disk"
         assert cache.clean(Limits(expire_days=7.0)).kept_entries == 1
         assert cache.verify() == []

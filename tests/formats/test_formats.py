@@ -65,7 +65,7 @@ def test_a_store_of_the_recorded_version_opens_unchanged(old_store: Path) -> Non
     with open_cache(old_store, create=False) as cache:
         records = {record.arch: record for record in cache.records()}
         assert sorted(records) == ["sm_80", "sm_90"]
-        assert list(cache.check()) == []
+        assert list(cache.admin.check()) == []
         for one in records.values():
             assert cache.store.section(one, CUBIN).startswith(b"\x7fELF")
             assert "__global__" in cache.text(one, "source")
@@ -74,8 +74,8 @@ def test_a_store_of_the_recorded_version_opens_unchanged(old_store: Path) -> Non
         assert [timing.median_us for timing in cache.timings] == [5.0, 4.0]
         (fingerprint,) = cache.evaluations.fingerprints()
         assert len(list(cache.evaluations.entries(fingerprint))) == 2
-        (item,) = cache.quarantined()
-        cache.restore(item)
+        (item,) = cache.admin.quarantined()
+        cache.admin.restore(item)
         cache.mirror.sync()
         assert cache.query(queries.count, queries.KernelFilter()) == 3
 
@@ -84,7 +84,7 @@ def test_a_pack_of_the_recorded_version_is_imported_whole(tmp_path: Path) -> Non
     with open_cache(tmp_path / "store", durability="fast") as cache:
         imported = cache.import_pack(HERE / f"{FROM}.gemmpack")
         assert (imported.taken, list(imported.refused)) == (2, [])
-        assert list(cache.check()) == []
+        assert list(cache.admin.check()) == []
 
 
 def test_a_removed_a_retyped_and_an_optional_field_are_seen() -> None:

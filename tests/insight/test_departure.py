@@ -17,10 +17,10 @@ PROBLEM = GemmProblem(16, 512, 96, arch="sm_80")
 def test_an_evicted_kernel_that_programs_ask_for_can_be_compiled_again(tmp_path: Path) -> None:
     with open_cache(tmp_path / "store", durability="fast") as cache:
         key = cache.get_or_compile(PROBLEM).key
-        assert cache.departure(key) is None
+        assert cache.admin.departure(key) is None
         cache.journal.flush()
         cache.clean(Limits(everything=True), by="an engineer")
-        gone = cache.departure(key)
+        gone = cache.admin.departure(key)
         assert gone is not None
         assert (gone.is_evicted, gone.by) == (True, "an engineer")
         asked = asked_for(cache, key)
@@ -37,7 +37,7 @@ def test_a_quarantined_kernel_still_has_its_record(tmp_path: Path) -> None:
         path = blob_file(cache.store, key)
         path.write_bytes(bytes(path.stat().st_size))
         cache.verify(repair=True)
-        gone = cache.departure(key)
+        gone = cache.admin.departure(key)
         assert gone is not None
         assert not gone.is_evicted
         record = quarantined_record(cache, key)

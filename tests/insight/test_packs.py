@@ -32,7 +32,7 @@ def older_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
     """NVRTC here is 13.4."""
     older = nvrtc.Nvrtc()
     monkeypatch.setattr(older, "fingerprint", lambda: ToolchainFingerprint("nvrtc", "13.4", "cd" * 20))
-    monkeypatch.setitem(COMPILERS, "nvrtc", older)
+    monkeypatch.setitem(COMPILERS._made, "nvrtc", older)
 
 
 def test_a_pack_whose_kernels_can_all_serve_says_only_what_made_them(pack: Path) -> None:
@@ -60,7 +60,7 @@ def test_without_the_compiler_a_pack_says_so(pack: Path, monkeypatch: pytest.Mon
 
     gone = nvrtc.Nvrtc()
     monkeypatch.setattr(gone, "fingerprint", missing)
-    monkeypatch.setitem(COMPILERS, "nvrtc", gone)
+    monkeypatch.setitem(COMPILERS._made, "nvrtc", gone)
     assert pack_state(Pack(pack), Settings()).is_whole
     local = pack_state(Pack(pack), Settings(toolchain="local"))
     assert "nvrtc is not installed here; 0 of 4 can serve" in local.text

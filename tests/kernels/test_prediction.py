@@ -21,7 +21,7 @@ def test_fp8_that_is_converted_is_predicted_to_take_as_long_as_fp16(
     """By default 38 % of the instructions in the loop are products; with 128x128x64_w2x4 29 to 31 %."""
     config, of_fp16 = KernelConfig(256, 128, 64, 4, 2, 4), KernelConfig(256, 128, 32, 4, 2, 4)
     problem, as_fp16 = (GemmProblem(*size, dtype=one, arch=arch) for one in (dtype, DType.FP16))
-    assert choose(problem)[1] == config
+    assert choose(problem, "tensor_core")[1] == config
     # fp8 has half of the bytes to read, and an instruction for every two elements of a warp's operands.
     ratio = predicted_cycles(problem, "tensor_core", config) / predicted_cycles(as_fp16, "tensor_core", of_fp16)
     assert 0.9 < ratio < 1

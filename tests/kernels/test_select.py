@@ -58,7 +58,8 @@ def test_every_chosen_config_is_within_all_limits(
     check_config(family, problem, config, target)
     launch = launch_of(family, problem, config)
     assert launch.grid[0] < 2**31
-    assert launch.grid[0] * config.block_m * config.block_n >= m * n
+    tiles = -(-m // config.block_m) * -(-n // config.block_n)
+    assert launch.grid[0] == tiles or (family.is_persistent and 0 < launch.grid[0] < tiles)
     assert choose(problem) == (family, config)
 
 
@@ -149,7 +150,7 @@ def test_tensor_cores_on_turing_are_refused_saying_what_works() -> None:
 
 def _choices(arch: str, dtype: DType) -> list[KernelConfig]:
     return [
-        choose(GemmProblem(m, n, k, dtype=dtype, arch=arch))[1]
+        choose(GemmProblem(m, n, k, dtype=dtype, arch=arch), "tensor_core")[1]
         for m in (1, 16, 64, 256, 1024, 4096)
         for n, k in ((4096, 4096), (6144, 4096), (28_672, 4096), (4096, 14_336), (576, 7168))
     ]
@@ -358,3 +359,54 @@ def test_scales_need_fp8_of_the_target_and_steps_of_one_block() -> None:
     ):
         with pytest.raises(InfeasibleConfig, match=said):
             choose(problem, config=config)
+
+
+@pytest.mark.parametrize(
+    ("problem", "family"),
+    [
+        (GemmProblem(64, 4096, 4096, arch="sm_90a"), "hopper"),
+        (GemmProblem(64, 4096, 4096, arch="sm_90a", layout="nn", epilogue="bias+gelu"), "hopper"),
+        (GemmProblem(64, 512, 512, dtype="fp8_e4m3", scales="1x128,128x128", arch="sm_90a"), "hopper"),
+        (GemmProblem(64, 4096, 4096, arch="sm_90"), "tensor_core"),
+        (GemmProblem(64, 4096, 4097, arch="sm_90a"), "tensor_core"),
+        (GemmProblem(64, 4096, 4096, arch="sm_90a", layout="tn"), "tensor_core"),
+        (GemmProblem(64, 4096, 4096, dtype="fp8_e4m3", arch="sm_90a", layout="nn"), "tensor_core"),
+        (GemmProblem(64, 4096, 4096, arch="sm_90a", opt_level=0), "tensor_core"),
+        (GemmProblem(64, 4096, 4096, dtype="fp64", arch="sm_90a"), "simt"),
+        (GemmProblem(64, 4096, 4096, arch="sm_90a", mode="masked"), "grouped"),
+    ],
+    ids=str,
+)
+def test_hopper_serves_what_it_computes_and_others_the_rest(problem: GemmProblem, family: str) -> None:
+    assert choose(problem)[0].name == family
+
+
+def test_a_config_is_used_by_the_family_that_can() -> None:
+    problem = GemmProblem(64, 4096, 4096, arch="sm_90a")
+    of_hopper, of_tensor_core = (choose(problem, name)[1] for name in ("hopper", "tensor_core"))
+    assert [choose(problem, config=one)[0].name for one in (of_hopper, of_tensor_core)] == ["hopper", "tensor_core"]
+    with pytest.raises(InfeasibleConfig, match="tensor_core cannot use"):
+        choose(problem, config=replace(of_hopper, block_m=48))
+    with pytest.raises(InfeasibleConfig, match="hopper cannot use"):
+        choose(problem, "hopper", of_tensor_core)
+
+
+@pytest.mark.parametrize(
+    ("size", "blocks"),
+    [
+        ((4096, 4096, 4096, 1), 132),
+        ((128, 256, 4096, 1), 1),
+        ((4096, 7168, 2048, 2), 132),
+        ((4096, 7168, 2048, 256), 132),
+        ((256, 7168, 2048, 256), 14),
+        ((4096, 512, 128, 128), 16),
+    ],
+    ids=str,
+)
+def test_products_of_a_batch_get_persistent_blocks_that_share_operands(
+    size: tuple[int, int, int, int], blocks: int
+) -> None:
+    """The first product's blocks come first: few products are under way at one time."""
+    problem = GemmProblem(*size, arch="sm_90a")
+    config = KernelConfig(128, 256, 64, 8, 1, 4)
+    assert launch_of(FAMILIES["hopper"], problem, config).grid == (blocks, 1, size[3])

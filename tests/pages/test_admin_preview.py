@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.admin import cleanup
-from cache_engine.engine.cache import Cache
+from cache_engine.upkeep.admin import Admin
 from tests.helpers import make_store, publish
 from tests.pages.opening import Open, sound
 from tests.pages.test_admin import _button, _press, _said
@@ -18,13 +18,13 @@ from tests.pages.test_admin import _button, _press, _said
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """One for each time that the store was looked at."""
     made: list[Any] = []
-    survey = Cache.survey
+    survey = Admin.survey
 
-    def counted(cache: Cache) -> Any:
-        made.append(survey(cache))
+    def counted(admin: Admin) -> Any:
+        made.append(survey(admin))
         return made[-1]
 
-    monkeypatch.setattr(Cache, "survey", counted)
+    monkeypatch.setattr(Admin, "survey", counted)
     return made
 
 

@@ -175,10 +175,9 @@ def test_the_kernels_are_right_before(case: Case) -> None:
 # ---- What is offered ----
 
 
-def test_it_takes_scales_only_when_it_is_asked_for() -> None:
+def test_it_serves_first_for_scales_too() -> None:
     problem = _problem(Scales.BLOCKS)
-    assert choose(problem)[0].name == "scaled"
-    family, config = choose(problem, "hopper")
+    family, config = choose(problem)
     assert (family.name, config.block_m * config.block_n) == ("hopper", 128 * 256)
     parameters = launch_of(family, problem, config).parameters
     assert (parameters[:3], parameters[-2:]) == (("a_scales", "b_scales", "alpha"), ("b_map", "c_map"))

@@ -148,7 +148,7 @@ def test_everything_on_the_way_is_made_for_its_owner_alone(tmp_path: Path) -> No
 @pytest.fixture
 def public() -> Iterator[Path]:
     """A folder that every user can reach. Pytest closes the one above ``tmp_path`` when another session starts."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # the one of the tests is below that, too
         Path(folder).chmod(0o755)
         yield Path(folder)
 

@@ -40,7 +40,7 @@ def test_after_counting_began_again_nothing_counts_as_seen() -> None:
 
 
 def test_it_is_an_act_of_the_audit_log(cache: Cache) -> None:
-    cache.acknowledge({**ZERO, "corruptions": 4}, by="ada")
+    cache.admin.acknowledge({**ZERO, "corruptions": 4}, by="ada")
     (event,) = read_journal(cache.layout.journal).recent
     assert (event.kind, event.by, of_words(event.detail)["corruptions"]) == (SEEN, "ada", 4)
     assert SEEN in ACTS

@@ -166,17 +166,17 @@ def test_a_kernel_that_serves_any_size_outlives_all_others(cache: Cache) -> None
 
 def test_pinned_kernels_stay_until_they_are_unpinned(cache: Cache) -> None:
     keys = [_publish(cache, seed) for seed in range(3)]
-    assert cache.pin(keys[0][:12], keys[1], by="Ann") == keys[:2]
-    assert cache.pinned() == sorted(keys[:2])
+    assert cache.admin.pin(keys[0][:12], keys[1], by="Ann") == keys[:2]
+    assert cache.admin.pinned() == sorted(keys[:2])
     assert cache.clean(Limits(everything=True)).pinned == 2
     assert {record.key for record in cache.records()} == set(keys[:2])
-    assert cache.unpin(keys[0], by="Ann") == [keys[0]]
+    assert cache.admin.unpin(keys[0], by="Ann") == [keys[0]]
     cache.clean(Limits(everything=True))
     assert [record.key for record in cache.records()] == [keys[1]]
     cache.clean(Limits(everything=True, pinned=True))
     assert list(cache.records()) == []
-    assert cache.pinned() == [keys[1]], "a pin outlives its entry"
-    acts = [(one.kind, one.key, one.by) for one in cache.decisions(kinds=["pin", "unpin"])]
+    assert cache.admin.pinned() == [keys[1]], "a pin outlives its entry"
+    acts = [(one.kind, one.key, one.by) for one in cache.admin.decisions(kinds=["pin", "unpin"])]
     assert acts == [("pin", keys[0], "Ann"), ("pin", keys[1], "Ann"), ("unpin", keys[0], "Ann")]
     assert list(check(cache.store)) == []
 
@@ -184,7 +184,7 @@ def test_pinned_kernels_stay_until_they_are_unpinned(cache: Cache) -> None:
 def test_a_kernel_pinned_after_the_plan_was_made_stays(cache: Cache) -> None:
     key = _publish(cache, 1)
     plan = cache.plan_cleaning(Limits(everything=True))
-    cache.pin(key)
+    cache.admin.pin(key)
     assert apply(cache.store, cache.journal, plan).evicted == 0
     assert [record.key for record in cache.records()] == [key]
 
@@ -193,23 +193,23 @@ def test_a_wrong_key_pins_nothing(cache: Cache) -> None:
     key = _publish(cache, 1)
     for wrong, error in (("0" * 12, KeyNotFound), ("no key", UsageError)):
         with pytest.raises(error):
-            cache.pin(key, wrong)
+            cache.admin.pin(key, wrong)
         with pytest.raises(error):
-            cache.unpin(wrong)
-    assert cache.pinned() == []
+            cache.admin.unpin(wrong)
+    assert cache.admin.pinned() == []
 
 
 def test_pins_are_bounded(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pins, "MOST_PINS", 2)
     keys = [_publish(cache, seed) for seed in range(3)]
-    cache.pin(*keys[:2])
-    cache.pin(keys[0])  # again
+    cache.admin.pin(*keys[:2])
+    cache.admin.pin(keys[0])  # again
     with pytest.raises(StoreError, match="unpin"):
-        cache.pin(keys[2])
+        cache.admin.pin(keys[2])
 
 
 def test_verify_names_what_is_no_pin(cache: Cache) -> None:
-    cache.pin(_publish(cache, 1))
+    cache.admin.pin(_publish(cache, 1))
     (cache.layout.pins / "note.txt").write_text("x")
     (cache.layout.pins / ("a" * 64)).symlink_to("/etc/passwd")
     found = {finding.path for finding in cache.verify(repair=True)}

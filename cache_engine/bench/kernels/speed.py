@@ -39,8 +39,8 @@ from cache_engine.model.gemm import DType, GemmProblem
 
 MODELS = ("DeepSeek-V3", "Llama-3.1-8B", "Llama-3.1-70B")
 TOKENS = (1, 16, 64, 256, 1024, 4096)
-FAMILIES = {"tensor_core": "nvrtc", "triton": "triton"}
-"""The families that compete, and what compiles them."""
+FAMILIES = ["tensor_core", "hopper", "triton"]
+"""The families that compete, where their compilers and targets are here."""
 
 _FORMAT = 1
 
@@ -297,9 +297,8 @@ def _compiled(cache: Cache, todo: Sequence[Case], until: float | None) -> Iterat
         several = list(group)
         if _over(until):
             return
-        for family, compiler in FAMILIES.items():
-            problems = [cache.targeted(case.problem) for case in several if case.family == family]
-            warm(cache, problems, compiler=compiler)
+        for family in FAMILIES:
+            warm(cache, [cache.targeted(case.problem) for case in several if case.family == family], family=family)
         for case in several:
             if _over(until):
                 return

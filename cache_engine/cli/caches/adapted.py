@@ -32,7 +32,7 @@ def show_adapted(
         emit(kernels.Text(key=group.key, **{part: text}), as_json, lambda: print(printable(text, keep="\n\t")))
     elif write_code is None or as_json:
         stored_bytes = os.stat(cache.layout.group_path(group.key)).st_size
-        usage, is_pinned = cache.usage_of(group.key, group.made_at), group.key in cache.pinned()
+        usage, is_pinned = cache.admin.usage_of(group.key, group.made_at), group.key in cache.admin.pinned()
         whole = caches.adapted_shown(group, describe(group), usage, stored_bytes, is_pinned=is_pinned)
         emit(whole, as_json, lambda: _print(whole))
 

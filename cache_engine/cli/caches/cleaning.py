@@ -13,6 +13,7 @@ import click
 
 from cache_engine.cli.caches.places import cache_option, known_places, places_in, print_findings, scanned, shortener
 from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
+from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
 from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import UsageError
@@ -48,7 +49,7 @@ OFFLINE = (
 @cache_option
 @click.option("--kind", "kinds", multiple=True, help="Only of this framework (repeatable).")
 @click.option("--in", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Only in this directory.")
-@click.option("--arch", "archs", multiple=True, help="Only for this target (repeatable).")
+@only_targets_option
 @click.option("--state", "states", multiple=True, help="Only complete, partial or unread entries (repeatable).")
 @click.option("--days", type=click.FloatRange(0), help="Those unused for this many days.")
 @click.option("--version", "versions", multiple=True, help="Those that this version made (repeatable).")
@@ -134,7 +135,7 @@ def _deleted(settings: Settings, plans: Plans) -> dict[Place, Deleted]:
         for place, plan in plans.items():
             if isinstance(plan, DeletePlan) and plan.deletions:
                 with progress("Deleting", len(plan.deletions)) as (bar, task):
-                    found[place] = cache.clean_other(
+                    found[place] = cache.admin.clean_other(
                         place, plan, on_progress=lambda number: bar.update(task, completed=number)
                     )
     return found

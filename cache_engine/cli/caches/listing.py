@@ -19,6 +19,7 @@ from cache_engine.cli.caches.places import (
     shortener,
 )
 from cache_engine.cli.support import Verb, emit, json_option
+from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.config import Settings
 from cache_engine.units import counted, human_bytes
@@ -45,7 +46,7 @@ _SORTS: dict[str, Callable[[Entry], Any]] = {
 @click.argument("text", nargs=-1)
 @cache_option
 @click.option("--kind", "kinds", multiple=True, help="Only of this framework (repeatable).")
-@click.option("--arch", "archs", multiple=True, help="Only this target (repeatable).")
+@only_targets_option
 @click.option("--state", "states", multiple=True, help="Only complete, partial or unread entries (repeatable).")
 @click.option(
     "--sort",

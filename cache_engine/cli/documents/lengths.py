@@ -12,7 +12,7 @@ import msgspec
 
 from cache_engine.model.events import Counts
 from cache_engine.queue.tickets import QueueState
-from cache_engine.store.journal.spans import distributions
+from cache_engine.store.journal.spans import WORK, distributions
 
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import LostJob
@@ -26,6 +26,8 @@ class Length(msgspec.Struct, kw_only=True):
     Attributes:
         count: how often it happened.
         per_s: how many of them are done in a second of doing them: of ``compile``, the throughput of one slot.
+        total_ms: the sum of all.
+        share: of the time that misses took, which part this was; ``None`` of what is not work of a miss.
     """
 
     count: int
@@ -33,11 +35,16 @@ class Length(msgspec.Struct, kw_only=True):
     p50_ms: float
     p90_ms: float
     p99_ms: float
+    p999_ms: float
     per_s: float | None
+    total_ms: float
+    share: float | None
 
 
 def lengths_of(counts: Mapping[str, int]) -> dict[str, Length]:
     """By ``store.journal.spans.SPANS``, those that happened."""
+    found = distributions(counts)
+    of_misses_s = sum(one.total_s for span, one in found.items() if span in WORK)
     return {
         span: Length(
             count=one.count,
@@ -45,9 +52,12 @@ def lengths_of(counts: Mapping[str, int]) -> dict[str, Length]:
             p50_ms=one.quantile_ms(0.5),
             p90_ms=one.quantile_ms(0.9),
             p99_ms=one.quantile_ms(0.99),
+            p999_ms=one.quantile_ms(0.999),
             per_s=one.count / one.total_s if one.total_s else None,
+            total_ms=one.total_s * 1e3,
+            share=one.total_s / of_misses_s if span in WORK and of_misses_s else None,
         )
-        for span, one in distributions(counts).items()
+        for span, one in found.items()
     }
 
 

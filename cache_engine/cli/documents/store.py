@@ -52,6 +52,7 @@ class Stats(msgspec.Struct, kw_only=True):
         last_publish_at: seconds since 1970; ``None`` before the first publish.
         hit_rates: by tier, the share of the lookups that reached the tier which it served.
         lengths: how long lookups took by tier, and the work of misses.
+        max_memory_bytes: the most code that each process holds in memory.
         queue: who compiles and who waits now, where there is a store.
         architectures: by target, where that was requested.
     """
@@ -61,6 +62,7 @@ class Stats(msgspec.Struct, kw_only=True):
     stored_bytes: int
     max_bytes: int
     journal_bytes: int
+    max_memory_bytes: int
     hits: dict[str, int]
     misses: int
     hit_rate: float | None
@@ -240,6 +242,7 @@ def stats(
         stored_bytes=found.stored_bytes,
         max_bytes=found.max_bytes,
         journal_bytes=found.journal_bytes,
+        max_memory_bytes=found.max_memory_bytes,
         hits=totals.hits,
         misses=totals.misses,
         hit_rate=found.hit_rate,

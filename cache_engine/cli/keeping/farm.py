@@ -19,6 +19,7 @@ from cache_engine.cli.keeping.packs import print_refused, signing_key
 from cache_engine.cli.keeping.remote import remote_named
 from cache_engine.cli.support import Verb, VerbGroup, element_options, emit, input_dtype, json_option, open_cache
 from cache_engine.cli.support.completion import models
+from cache_engine.cli.support.targets import targets_option
 from cache_engine.config import Settings
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.extras import require
@@ -119,7 +120,7 @@ def worker_verb(
     completers={"table": models},
 )
 @click.argument("table", metavar="MODEL|FILE")
-@click.option("--arch", "archs", multiple=True, help="Target (repeatable). Default: the local GPU, else sm_90.")
+@targets_option
 @click.option("--m", "ms", default=TOKENS, show_default=True, metavar="SIZES", help="Tokens, such as 1,16,64-512.")
 @element_options
 @click.option("--tune", is_flag=True, help="Also the 8 configs of each kernel that tune would time, for a GPU later.")

@@ -56,7 +56,7 @@ def log_verb(
     about the last 20,000 decisions.
     """
     with open_cache(settings, create=False) as cache:
-        log, earliest = cache.open_log(), -(2.0**31) if since is None else time.time() - since
+        log, earliest = cache.admin.open_log(), -(2.0**31) if since is None else time.time() - since
         prefix = check_prefix(key) if key else ""
         found = log.new(prefix, kinds, earliest)
         rows = [decisions.row_of(one) for one in found[-limit:]]

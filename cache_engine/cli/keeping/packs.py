@@ -18,6 +18,7 @@ from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
 from cache_engine.cli.support import Verb, emit, input_dtype, json_option, named, open_cache
 from cache_engine.cli.support.completion import models
+from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
@@ -80,7 +81,7 @@ def needed(
     missing="--sign: the extra trust is not installed. --for: the compiler is not installed, so there are no keys.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--arch", multiple=True, help="Only this target (repeatable).")
+@only_targets_option
 @model_options
 @click.option(
     "--sign",
@@ -95,7 +96,7 @@ def needed(
 @json_option
 @click.pass_obj
 def export_verb(
-    settings: Settings, /, file: Path, arch: tuple[str, ...], sign: Path | None, force: bool, oci: bool,
+    settings: Settings, /, file: Path, archs: tuple[str, ...], sign: Path | None, force: bool, oci: bool,
     as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Write the kernels of the store to a pack, FILE.
@@ -108,7 +109,7 @@ def export_verb(
     """
     if oci and force:
         raise UsageError("--force replaces a file; an OCI image layout is a directory: delete it, or give another name")
-    targets = {architecture(name).name for name in arch}
+    targets = {architecture(name).name for name in archs}
 
     def wanted(record: Record) -> bool:
         return not targets or record.arch in targets
@@ -118,11 +119,11 @@ def export_verb(
 
     key = None if sign is None else signing_key(sign)
     with open_cache(settings, create=False) as cache:
-        keys, absent = _of_model(cache, arch, asked)
+        keys, absent = _of_model(cache, archs, asked)
         total = cache.count()[0] if keys is None else len(keys)
         with terminal.progress("Exporting", total) as (bar, task), named(file):
             export = partial(
-                cache.export,
+                cache.admin.export,
                 wanted=wanted,
                 adapted=adapted,
                 keys=keys,
@@ -163,13 +164,13 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
     with open_cache(settings) as cache:
         if is_directory:
             with named(file), terminal.progress("Importing", None) as (bar, task):
-                imported = cache.import_triton(file, dry_run=dry_run, on_entry=lambda: bar.advance(task))
+                imported = cache.admin.import_triton(file, dry_run=dry_run, on_entry=lambda: bar.advance(task))
             document = moving.imported(file, imported, dry_run)
             emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
             return
-        pack = cache.open_pack(file)
+        pack = cache.admin.open_pack(file)
         with terminal.progress("Importing", len(pack)) as (bar, task):
-            imported = cache.import_pack(pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
+            imported = cache.admin.import_pack(pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
     document = moving.imported(given, imported, dry_run)
     emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
 

@@ -28,7 +28,7 @@ def pin_verb(settings: Settings, /, key: tuple[str, ...], as_json: bool) -> None
     key: it stays if the kernel is damaged or deleted, until unpin. Without KEY, lists the pinned keys.
     """
     with open_cache(settings, create=False) as cache:
-        document = Pins(changed=list(cache.pin(*key)), pinned=list(cache.pinned()))
+        document = Pins(changed=list(cache.admin.pin(*key)), pinned=list(cache.admin.pinned()))
     emit(document, as_json, lambda: _print_pins(document, "Pinned" if key else ""))
 
 
@@ -52,7 +52,8 @@ def unpin_verb(settings: Settings, /, key: tuple[str, ...], everything: bool, as
         raise UsageError("give the keys of the kernels to unpin, or --all; gemm-cache pin lists those that are pinned")
     with open_cache(settings, create=False) as cache:
         document = Pins(
-            changed=list(cache.unpin(*(cache.pinned() if everything else key))), pinned=list(cache.pinned())
+            changed=list(cache.admin.unpin(*(cache.admin.pinned() if everything else key))),
+            pinned=list(cache.admin.pinned()),
         )
     emit(document, as_json, lambda: _print_pins(document, "Unpinned"))
 

@@ -10,6 +10,7 @@ import click
 from cache_engine.cli.documents import moving
 from cache_engine.cli.keeping.packs import model_options, needed, pack_named
 from cache_engine.cli.support import Verb, emit, json_option, named, open_cache
+from cache_engine.cli.support.targets import targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import GemmProblem
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     missing="The extra trust is not installed. --for: the compiler is not installed, so there are no keys.",
 )
 @click.argument("file", metavar="PACK", type=click.Path(path_type=Path))
-@click.option("--arch", "archs", multiple=True, help="Target (repeatable). Default: the local GPU, else sm_90.")
+@targets_option
 @model_options
 @json_option
 @click.pass_obj
@@ -47,7 +48,7 @@ def preflight_verb(settings: Settings, /, file: Path, archs: tuple[str, ...], as
         file.stat()
     alone = settings.with_overrides({"packs": (file,)})
     with open_cache(alone, packs_suffice=True, create=False) as cache:
-        pack = cache.open_pack(file)
+        pack = cache.admin.open_pack(file)
         targets = [cache.targeted(GemmProblem(1, 1, 1), arch).arch or "" for arch in archs or (None,)]
         document = moving.preflight(pack, preflight(pack, settings, targets), targets, needed(cache, archs, **asked))
     emit(document, as_json, lambda: _print(document), failed=not document.used)

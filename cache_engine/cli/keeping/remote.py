@@ -15,6 +15,7 @@ from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
 from cache_engine.cli.keeping.packs import print_refused, signing_key
 from cache_engine.cli.support import Span, Verb, VerbGroup, emit, json_option, open_cache
+from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import StoreUnusable, UsageError
@@ -100,10 +101,10 @@ def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
     help="Sign each kernel with this private key of OpenSSH (Ed25519). Without it only kernels that were imported with "
     "a signature are sent.",
 )
-@click.option("--arch", multiple=True, help="Only this target (repeatable).")
+@only_targets_option
 @json_option
 @click.pass_obj
-def push_verb(settings: Settings, /, url: str | None, sign: Path | None, arch: tuple[str, ...], as_json: bool) -> None:
+def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: tuple[str, ...], as_json: bool) -> None:
     """Send kernels that the remote lacks.
 
     Each kernel is verified first. One that the remote has stays there as it is.
@@ -111,7 +112,7 @@ def push_verb(settings: Settings, /, url: str | None, sign: Path | None, arch: t
     from cache_engine.remote.moving import push
 
     remote = remote_named(settings, url)
-    targets = {architecture(name).name for name in arch}
+    targets = {architecture(name).name for name in archs}
     key = None if sign is None else signing_key(sign)
 
     def wanted(record: Record) -> bool:

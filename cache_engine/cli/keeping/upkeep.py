@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import click
 from msgspec import UNSET
@@ -15,6 +16,7 @@ from cache_engine.cli.documents import migrating, store
 from cache_engine.cli.documents.moving import signature_rows
 from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.support.completion import quarantined
+from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import UsageError
@@ -40,7 +42,7 @@ from cache_engine.upkeep.quarantine import Item
     help="Evict down to this fraction of free disk space (store included).",
 )
 @click.option("--stale-toolchain", is_flag=True, help="Evict kernels from stale compilers or templates.")
-@click.option("--arch", multiple=True, help="Evict kernels for this target (repeatable).")
+@partial(only_targets_option, help_text="Evict kernels for this target or chip (repeatable).")
 @click.option("--key", multiple=True, help="Evict this kernel; a key prefix is enough (repeatable).")
 @click.option("--foreign-format", is_flag=True, help="Evict kernels that another version of this program reads.")
 @click.option("--pinned", is_flag=True, help="Evict pinned kernels like others.")
@@ -57,7 +59,7 @@ def clean_verb(
     max_entries: int | None,
     max_disk_share: float | None,
     stale_toolchain: bool,
-    arch: tuple[str, ...],
+    archs: tuple[str, ...],
     key: tuple[str, ...],
     foreign_format: bool,
     pinned: bool,
@@ -73,12 +75,12 @@ def clean_verb(
     """
     from cache_engine.upkeep.plan import Limits
 
-    targets = frozenset(architecture(name).name for name in arch)
+    targets = frozenset(architecture(name).name for name in archs)
     with open_cache(settings, create=False) as cache:
         rules = Limits(
             expire_days=days if days is not None else settings.expire_days if expired else None,
             stale_toolchain=stale_toolchain,
-            keys=frozenset(cache.find_key(prefix) for prefix in key),
+            keys=frozenset(cache.admin.find_key(prefix) for prefix in key),
             archs=targets,
             max_bytes=None if max_bytes is None else parse_bytes(max_bytes),
             max_entries=max_entries,
@@ -93,7 +95,7 @@ def clean_verb(
         cleaned = None
         if not dry_run:
             with terminal.progress("Evicting", len(plan.victims)) as (bar, task):
-                cleaned = cache.evict(plan, on_progress=lambda number: bar.update(task, completed=number))
+                cleaned = cache.admin.evict(plan, on_progress=lambda number: bar.update(task, completed=number))
         # Not what the plan says: entries may have been skipped, or published meanwhile.
         kept = (plan.kept_entries, plan.kept_bytes) if dry_run else cache.count()
         kept_timings = sum(device.count for device in cache.timings.devices())
@@ -127,7 +129,7 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, signatures: 
     """
     with open_cache(settings, create=False) as cache:
         total, _ = cache.count()
-        signed = signature_rows(cache.signatures()) if signatures else UNSET
+        signed = signature_rows(cache.admin.signatures()) if signatures else UNSET
         checked = 0
         with terminal.progress("Checking", total if sample == 1 else None) as (bar, task):
 
@@ -136,9 +138,9 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, signatures: 
                 checked += 1
                 bar.advance(task)
 
-            findings = list(cache.check(share=sample, on_entry=one_more))
-        acts = cache.plan_repair(findings)
-        repaired = cache.repair(findings) if repair else []
+            findings = list(cache.admin.check(share=sample, on_entry=one_more))
+        acts = cache.admin.plan_repair(findings)
+        repaired = cache.admin.repair(findings) if repair else []
         document = store.verification(checked, acts, repaired)
         document.signatures = signed
     unrepaired = {finding for finding in findings if finding.is_damage} - set(repaired)
@@ -213,8 +215,8 @@ def quarantine_verb() -> None:
 def ls_verb(settings: Settings, /, as_json: bool) -> None:
     """List items: when, why, and whether they are valid."""
     with open_cache(settings, create=False) as cache:
-        found = cache.quarantined()
-        document = store.Quarantine(items=[store.quarantined(item, cache.examine(item)) for item in found])
+        found = cache.admin.quarantined()
+        document = store.Quarantine(items=[store.quarantined(item, cache.admin.examine(item)) for item in found])
     emit(document, as_json, lambda: _print_quarantine(document.items))
 
 
@@ -235,8 +237,8 @@ def restore_verb(settings: Settings, /, key: str, as_json: bool) -> None:
     KEY: a prefix is enough.
     """
     with open_cache(settings, create=False) as cache:
-        (item,) = cache.find_quarantined([key])
-        cache.restore(item)
+        (item,) = cache.admin.find_quarantined([key])
+        cache.admin.restore(item)
     emit(store.Restored(restored=item.name), as_json, lambda: print(f"Restored {item.name}."))
 
 
@@ -261,11 +263,11 @@ def delete_verb(settings: Settings, /, name: tuple[str, ...], everything: bool, 
     if bool(name) == everything:
         raise UsageError("give the names of the items to delete, or --all; gemm-cache quarantine ls lists them")
     with open_cache(settings, create=False) as cache:
-        chosen = cache.quarantined() if everything else cache.find_quarantined(name)
+        chosen = cache.admin.quarantined() if everything else cache.admin.find_quarantined(name)
         size = sum(item.stored_bytes for item in chosen)
         count = len(chosen)
         if not dry_run:
-            done = cache.discard(chosen)
+            done = cache.admin.discard(chosen)
             count, size = done.items, done.stored_bytes
     document = store.Discarded(dry_run=dry_run, names=[item.name for item in chosen], deleted=count, stored_bytes=size)
     emit(document, as_json, lambda: _print_discarded(document, chosen))

@@ -74,8 +74,8 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
     if str(cubin) == "-" and (part is not None or as_json):
         raise UsageError("--cubin - prints the code itself; give it a file name, or leave the other option out")
     with open_cache(settings, create=False) as cache:
-        found = cache.find_key(key)
-        group = cache.adapted(found)
+        found = cache.admin.find_key(key)
+        group = cache.admin.adapted(found)
         if group is not None:
             show_adapted(cache, group, part, None if cubin is None else partial(_write, cubin), as_json=as_json)
             return
@@ -89,7 +89,7 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
         elif cubin is None or as_json:
             inspection, timings = inspect_kernel(cache, record), cache.timings.of_key(record.key)
             whole = kernels.shown(record, inspection, timings)
-            whole.signature = signature = cache.signature(record.key)
+            whole.signature = signature = cache.admin.signature(record.key)
             emit(whole, as_json, lambda: print_inspection(inspection, timings, signature))
 
 
@@ -115,7 +115,7 @@ def diff_verb(settings: Settings, /, first: str, second: str, with_sass: bool, a
     from cache_engine.insight.comparison import compare, sass_difference
 
     with open_cache(settings, create=False) as cache:
-        kernels_found = [cache.find_stored(key) for key in (first, second)]
+        kernels_found = [cache.admin.find_stored(key) for key in (first, second)]
         disassemble: list[Callable[[], str]] = [partial(sass_of, cache, kernel) for kernel in kernels_found]
         if with_sass:
             texts = [each() for each in disassemble]

@@ -15,6 +15,7 @@ from cache_engine.cli.documents import kernels, store
 from cache_engine.cli.documents.caches import AdaptedList
 from cache_engine.cli.documents.lengths import LastDay, Length, Queue
 from cache_engine.cli.support import Verb, emit, json_option, last_first, named, open_cache, printing
+from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
@@ -29,8 +30,11 @@ _LENGTHS = {
     "disk": "lookups on disk",
     "remote": "lookups in the remote",
     "lock": "waits for locks",
+    "select": "choices of a config",
     "queue": "waits for a slot",
+    "generate": "sources made",
     "compile": "compiles",
+    "publish": "kernels stored",
     "module": "loads on a GPU",
 }
 _DISPENSABLE = ("compile time", "batch", "regs", "layout", "size", "config", "family", "hits")
@@ -44,7 +48,7 @@ def _filter_options(verb: _F) -> _F:
 
     sorts = [name.replace(" ", "-") for name in SORTS]
     for decorate in last_first(
-        click.option("--arch", multiple=True, help="Only this target (repeatable)."),
+        only_targets_option,
         click.option("--dtype", multiple=True, help="Only this element type (repeatable)."),
         click.option("--family", multiple=True, help="Only this family (repeatable)."),
         click.option("--compiler", multiple=True, help="Only this compiler (repeatable)."),
@@ -184,7 +188,7 @@ def _list(
     settings: Settings,
     text: str,
     *,
-    arch: tuple[str, ...],
+    archs: tuple[str, ...],
     dtype: tuple[str, ...],
     family: tuple[str, ...],
     compiler: tuple[str, ...],
@@ -200,9 +204,9 @@ def _list(
     from cache_engine.mirror import adapted_queries, queries
 
     search = read_search(text)
-    chosen = queries.KernelFilter.of(search, arch, dtype, family, compiler)
+    chosen = queries.KernelFilter.of(search, archs, dtype, family, compiler)
     # Kernels of other frameworks have no dtype or family that would be known, and ours have no framework.
-    others = None if dtype or family or compiler else adapted_queries.AdaptedFilter.of(search, arch, framework)
+    others = None if dtype or family or compiler else adapted_queries.AdaptedFilter.of(search, archs, framework)
     has_ours = not framework
     page: dict[str, Any] = {
         "sort": sort.replace("-", " "), "descending": not ascending, "limit": limit, "offset": offset,
@@ -308,9 +312,10 @@ def _sent_in_words(d: store.Stats) -> str:
 
 
 def _length_in_words(one: Length) -> str:
+    share = f"; {human_ms(one.total_ms)} in all, {one.share:.0%} of what misses took" if one.share is not None else ""
     return (
         f"{counted(one.count, 'time')}; half within {human_ms(one.p50_ms)}, 90 % {human_ms(one.p90_ms)}, "
-        f"99 % {human_ms(one.p99_ms)}"
+        f"99 % {human_ms(one.p99_ms)}, 99.9 % {human_ms(one.p999_ms)}{share}"
     )
 
 
@@ -322,6 +327,7 @@ def _print_statistics(d: store.Stats) -> None:
             "entries": f"{d.entries:,} of {d.max_entries:,}",
             "on disk": f"{human_bytes(d.stored_bytes)} of {human_bytes(d.max_bytes)}",
             "journal": human_bytes(d.journal_bytes),
+            "memory of a process": f"at most {human_bytes(d.max_memory_bytes)}",
             "hits": hits,
             "misses": f"{d.misses:,}",
             "hit rate": human_rate(d.hit_rate),

@@ -10,6 +10,7 @@ from cache_engine.catalogue import TOKENS
 from cache_engine.cli.documents import toolchains as documents
 from cache_engine.cli.support import Verb, element_options, emit, input_dtype, json_option, open_cache
 from cache_engine.cli.support.completion import models
+from cache_engine.cli.support.targets import targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.config import Settings
 from cache_engine.units import counted, human_age, human_bytes, printable
@@ -48,7 +49,7 @@ def toolchains_verb(settings: Settings, /, as_json: bool) -> None:
     completers={"table": models},
 )
 @click.argument("table", metavar="MODEL|FILE")
-@click.option("--arch", "archs", multiple=True, help="Target (repeatable). Default: the local GPU, else sm_90.")
+@targets_option
 @click.option("--m", "ms", default=TOKENS, show_default=True, metavar="SIZES", help="Tokens, such as 1,16,64-512.")
 @element_options
 @click.option("--missing", is_flag=True, help="Only shapes of which a kernel is missing.")

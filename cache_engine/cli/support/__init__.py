@@ -19,6 +19,7 @@ import click
 from cache_engine import logs
 from cache_engine.cli.documents import to_json
 from cache_engine.cli.support.paging import print_paged
+from cache_engine.cli.support.targets import target_option
 from cache_engine.cli.support.verb import (
     DEVICE,
     FAILED,
@@ -324,7 +325,7 @@ def shape_options(verb: _F) -> _F:
         _mode_option,
         specialise_option,
         opt_level_option,
-        click.option("--arch", metavar="ARCH", help="Target, such as sm_90a. Default: the local GPU, else sm_90."),
+        target_option,
     ):
         verb = decorate(verb)
     return verb

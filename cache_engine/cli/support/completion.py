@@ -102,6 +102,7 @@ def _families(ctx: click.Context, typed: str) -> Iterable[str]:  # noqa: ARG001
 
 COMPLETERS: dict[str, Completer] = {
     "arch": _one_of(*ARCHITECTURES),
+    "archs": _one_of(*ARCHITECTURES),
     "dtype": _one_of(*INPUT_DTYPES),
     "out_dtype": _one_of(*DType),
     "compiler": _compilers,

@@ -9,7 +9,7 @@ from functools import cache
 
 from cache_engine.errors import GpuRequired
 from cache_engine.extras import needing
-from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.model.architecture import ARCHITECTURES, compiled_for
 from cache_engine.model.fingerprint import DeviceFingerprint
 
 # CUdevice_attribute, from cuda.h.
@@ -98,9 +98,14 @@ def choose(number: int) -> DeviceFingerprint:
 
 
 def local_arch() -> str | None:
-    """The target of the first GPU; ``None`` when there is no GPU or its target is not one we know."""
+    """The target for the first GPU; ``None`` when there is no GPU or its target is not one we know.
+
+    With the instructions of that one chip where a family needs them: ``"sm_90a"`` on a Hopper GPU.
+    """
     device = gpu()
-    return device.arch if isinstance(device, DeviceFingerprint) and device.arch in ARCHITECTURES else None
+    if not isinstance(device, DeviceFingerprint) or device.arch not in ARCHITECTURES:
+        return None
+    return compiled_for(device.arch)
 
 
 def require_gpu(what: str) -> DeviceFingerprint:

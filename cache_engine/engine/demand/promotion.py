@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from cache_engine.engine.serving.faster import Faster
     from cache_engine.engine.serving.meanwhile import Meanwhile
     from cache_engine.model.artifact import Record, RecordedProblem
-    from cache_engine.model.decision import Decision
     from cache_engine.model.gemm import GemmProblem
     from cache_engine.queue.tickets import QueueState
     from cache_engine.store.journal import Journal
     from cache_engine.store.timings import Timings
+    from cache_engine.upkeep.admin import Admin
 
 HORIZON_S = 24 * 3600.0
 """For so long a kernel is expected to be asked for as often as now."""
@@ -79,8 +79,9 @@ class Promotable(Protocol):
         """All records."""
         ...
 
-    def decisions(self) -> list[Decision]:
-        """The log, the oldest first."""
+    @property
+    def admin(self) -> Admin:
+        """Has the log of decisions."""
         ...
 
     def queue(self) -> QueueState:
@@ -181,7 +182,7 @@ def plan_promotion(
     records = served.noting(cache.records())
     compile_times = fitted(records)
     deque(chain(records, served.noting(cache.elsewhere.packed())), maxlen=0)  # the fit needs some of them only
-    promoted = standing(cache.decisions())
+    promoted = standing(cache.admin.decisions())
     found = _Missing(cache, times, promoted, served)
     for shape, sketch in ledger.sketches.items():
         for m, weight in sketch.spread():

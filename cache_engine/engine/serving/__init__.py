@@ -86,7 +86,8 @@ class Serving:
                 partial(prune_results, store, settings, journal),
             )
             slower.append(store)
-        self._tiers = Tiers(MemoryTier(settings.memory_bytes), slower, journal.failure)
+        self._memory = MemoryTier(settings.memory_bytes)
+        self._tiers = Tiers(self._memory, slower, journal.failure)
         self._team = Team(store, settings, journal, self._housekeeper, self._tiers)
         self.settle = self._team.settle
         self._compiling = ThreadLocks()
@@ -252,6 +253,10 @@ class Serving:
         """Counts a problem that was asked for."""
         self._journal.asked(problem)
 
+    def held(self) -> tuple[int, int]:
+        """Kernels in the memory of this process, and the bytes of their code."""
+        return self._memory.held()
+
     def is_in_memory(self, key: CacheKey) -> bool:
         """Whether the memory tier has an entry of the key."""
         return self._tiers.memory.get(key) is not None
@@ -353,6 +358,7 @@ class Serving:
                 self._journal.event(UNPUBLISHED, key=key, compile_us=compile_us, detail=failure.reason)
                 if self._store is not None:
                     _log.warning("kernel %s is served but not stored: %s", key[:12], failure)
+        self._journal.spans.add(PUBLISH, stages.ms[PUBLISH])
         if self._housekeeper is not None and failure is None:
             self._housekeeper.published(stored_bytes(record))
         loaded = Loaded(record, artifact.cubin)

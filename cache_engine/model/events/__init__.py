@@ -302,6 +302,8 @@ class Statistics:
         totals: sums over the store's history, across restarts.
         last_24h: sums over the last 24 hours; of this process where there is no store.
         asks_remote: whether lookups ask a remote, by the settings.
+        memory_entries, memory_bytes: kernels in the memory tier of this process, and the bytes of their code.
+        max_memory_bytes: the most that it holds.
 
     Example:
         ```python
@@ -319,6 +321,9 @@ class Statistics:
     totals: Totals
     last_24h: Counts = field(default_factory=Counts)
     asks_remote: bool = False
+    memory_entries: int = 0
+    memory_bytes: int = 0
+    max_memory_bytes: int = 0
 
     def __repr__(self) -> str:
         held = f"{self.entries} of {self.max_entries} entries, {self.stored_bytes} of {self.max_bytes} bytes"

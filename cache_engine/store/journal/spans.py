@@ -14,8 +14,9 @@ from math import log2
 
 LOOKUPS = ("memory", "pack", "disk", "remote")
 """Lookups by the tier that served them, from the key to verified code."""
-WORK = ("lock", "queue", "compile")
-"""Of a miss: waiting for the key's lock, waiting for a slot to compile in, and the compiler."""
+WORK = ("lock", "select", "queue", "generate", "compile", "publish")
+"""Of a miss: waiting for the key's lock, choosing a config, waiting for a slot to compile in, making the source, the
+compiler, and storing the kernel."""
 MODULE = "module"
 """Loading compiled code into a GPU's memory, by the driver."""
 SPANS = (*LOOKUPS, *WORK, MODULE)
@@ -69,7 +70,7 @@ class Spans:
             self._ns[span] = self._ns.get(span, 0.0) + ns
 
     def add_work(self, stages_ms: Mapping[str, float]) -> None:
-        """Counts what of a miss's work was timed: the wait for a slot, and the compiler."""
+        """Counts what of a miss's work was timed as a stage."""
         for span in WORK:
             if span in stages_ms:
                 self.add(span, stages_ms[span])

@@ -1,15 +1,14 @@
-"""What keeps a store in order, as methods of ``Cache``: cleaning, checking, quarantine, packs, the log of decisions."""
+"""Administration of a store, ``Cache.admin``: cleaning, checking, quarantine, packs, the log of decisions."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cache_engine import upkeep
 from cache_engine.adapted.groups import Group, UnknownGroup, group_keys, read_group
@@ -42,20 +41,33 @@ if TYPE_CHECKING:
     from cache_engine.upkeep.packs import Exported, Imported, Incoming
 
 
-class Keeping(ABC):
-    """The part of ``Cache`` that no lookup needs. Each method raises ``StoreUnusable`` where there is no store."""
+class Administered(Protocol):
+    """What administration needs of an opened cache."""
 
     settings: Settings
     journal: Journal
 
     @property
-    @abstractmethod
     def store(self) -> DiskStore:
         """Entries on disk; raises ``StoreUnusable`` where there is no store."""
+        ...
 
-    @abstractmethod
     def is_stale(self, record: Record) -> bool:
         """Whether no request here can ever hit the entry."""
+        ...
+
+
+class Admin:
+    """Everything about a store that no lookup needs. Each method raises ``StoreUnusable`` where there is no store."""
+
+    def __init__(self, cache: Administered) -> None:
+        self._cache = cache
+        self.settings, self.journal = cache.settings, cache.journal
+
+    @property
+    def store(self) -> DiskStore:
+        """Entries on disk; raises ``StoreUnusable`` where there is no store."""
+        return self._cache.store
 
     def policy(self) -> Limits:
         """The limits that the settings set."""
@@ -64,7 +76,7 @@ class Keeping(ABC):
     def survey(self) -> Survey:
         """Every entry as it is now, to make several plans from without looking at the store again. Changes nothing."""
         self.journal.flush()
-        return Survey(self.store, is_stale=self.is_stale)
+        return Survey(self.store, is_stale=self._cache.is_stale)
 
     def plan_cleaning(
         self,
@@ -121,7 +133,7 @@ class Keeping(ABC):
             detail = f"{where}: {counted(len(done.ids), 'entry', 'entries')}"
             self.journal.event(CLEAN_OTHER, stored_bytes=done.size_bytes, detail=detail, by=by)
 
-    def _acted(self, kind: str, detail: str, by: str) -> None:
+    def acted(self, kind: str, detail: str, by: str) -> None:
         """Writes an event of an action on the whole store, for the audit log."""
         self.journal.event(kind, detail=detail, by=by or local_user())
 

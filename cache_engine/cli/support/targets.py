@@ -1,0 +1,61 @@
+"""The option ``--arch``: targets by name, or chips, such as H100."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from cache_engine.cli.support.given import settings_of
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def target_option(verb: _F) -> _F:
+    """Gives a verb ``--arch``, the target that it compiles for."""
+    return click.option(
+        "--arch",
+        metavar="ARCH",
+        callback=_compiled_for,
+        help="Target, such as sm_90a, or a chip, such as H100. Default: the local GPU, else sm_90.",
+    )(verb)
+
+
+def targets_option(verb: _F) -> _F:
+    """Gives a verb ``--arch``, the targets that it compiles for, as ``archs``."""
+    return click.option(
+        "--arch",
+        "archs",
+        multiple=True,
+        callback=_compiled_for,
+        help="Target or chip (repeatable). Default: the local GPU, else sm_90.",
+    )(verb)
+
+
+def only_targets_option(verb: _F, help_text: str = "Only this target, or targets of this chip (repeatable).") -> _F:
+    """Gives a verb ``--arch``, which leaves out what is for other targets, as ``archs``."""
+    return click.option("--arch", "archs", multiple=True, callback=_run_by, help=help_text)(verb)
+
+
+def _compiled_for(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
+    if value:
+        return _target(value) if isinstance(value, str) else tuple(map(_target, value))
+    if not ctx.resilient_parsing:
+        from cache_engine.device.probe import local_arch
+
+        if local_arch() is None:
+            click.echo(f"No --arch and no GPU here: the target is {settings_of(ctx).default_arch}.", err=True)
+    return value
+
+
+def _target(name: str) -> str:
+    from cache_engine.catalogue.searching import target_of
+
+    return target_of(name)
+
+
+def _run_by(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    from cache_engine.catalogue.searching import targets_called
+
+    return tuple(target for name in value for target in targets_called(name.lower()) or (name,))
