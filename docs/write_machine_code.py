@@ -1,4 +1,4 @@
-"""Writes the table of machine code in ``kernels.md``: what compilers make of default configs, without a GPU.
+"""Writes the table of machine code in ``records/machine-code.md``: what compilers make of default configs.
 
 Run as ``python docs/write_machine_code.py``: NVRTC, Triton and nvdisasm must be installed. Each kernel is compiled into
 a store of its own, and its machine code read: the loop that multiplies, the widths of copies, registers and spills.
@@ -22,7 +22,7 @@ from cache_engine.insight.linked.panes import lines_of
 from cache_engine.model.gemm import GemmProblem, Scales
 from cache_engine.model.kernel import KernelConfig
 
-PAGE = Path(__file__).resolve().parent / "kernels.md"
+PAGE = Path(__file__).resolve().parent / "records" / "machine-code.md"
 _TABLE = re.compile(r"(<!-- machine code -->\n).*?(<!-- end -->)", re.DOTALL)
 _ADDRESS = r"^\s*/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?P(?:\d+|T)\s+)?"
 _INSTRUCTION = re.compile(_ADDRESS + r"(?!NOP\b)[A-Z]")

@@ -1,4 +1,4 @@
-"""The table of machine code in docs/kernels.md: what is read of a kernel's code, and that it still holds."""
+"""The table of machine code in docs/records/machine-code.md: what is read of a kernel's code, and whether it holds."""
 
 from __future__ import annotations
 

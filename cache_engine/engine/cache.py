@@ -236,7 +236,7 @@ class Cache:
         s = self.settings
         found = made(
             self.layout, durable=s.is_durable, lock_timeout_s=s.lock_timeout_s, save_later=s.save_results_later,
-            compressed=s.compress_results, stored=self._serving.result_stored, acted=self.admin.acted,
+            compressed=s.compress_results, stored=self._serving.result_stored, acted=lambda *event: self.admin.acted(*event),
         )  # fmt: skip
         for chip in s.preload_results:
             from cache_engine.evaluator.chips import load_hardware
