@@ -104,11 +104,21 @@ def _reports() -> dict[str, Callable[[], Report]]:
     """What makes the report of a page, for those that are known by their address alone."""
     cache, asked = context.cache(), st.query_params
     found: dict[str, Callable[[], Report]] = {"Overview": lambda: _store_report(cache)}
-    if key := asked.get("key"):
+    if (key := asked.get("key")) and _is_there(cache, key):
         found["Kernel"] = lambda: _kernel_report(cache, key)
-    if (first := asked.get("a")) and (second := asked.get("b")):
+    if (first := asked.get("a")) and (second := asked.get("b")) and _is_there(cache, first, second):
         found["Compare"] = lambda: _comparison_report(cache, first, second)
     return found
+
+
+def _is_there(cache: Cache, *keys: str) -> bool:
+    """Whether these are kernels of the store. An address may name what never was, or was deleted."""
+    try:
+        for key in keys:
+            cache.find(key)
+    except (GemmCacheError, OSError):
+        return False
+    return True
 
 
 def _store_report(cache: Cache) -> Report:  # what makes reports is imported for those who want one

@@ -17,6 +17,7 @@ from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.model.outcome import Failure
+from cache_engine.units import human_bytes
 
 if TYPE_CHECKING:
     from cache_engine.engine.cache import Cache
@@ -50,6 +51,20 @@ class Inspection:
     def name(self) -> str:
         """The name of its function."""
         return self.record.name
+
+    @property
+    def fusion_saves_bytes(self) -> int | None:
+        """As of the problem first asked for; ``None`` for one that this program does not know."""
+        try:
+            return self.record.problem.on(self.record.arch).fusion_saves_bytes
+        except GemmCacheError:
+            return None
+
+    @property
+    def fusion_in_words(self) -> str:
+        """The same for people; empty where nothing is fused."""
+        saved = self.fusion_saves_bytes
+        return f"{human_bytes(saved)} of traffic for m = {self.record.problem.m:,}" if saved else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,21 @@ def test_triton_s_kernels_are_shown_without_configuration_and_a_planted_empty_fi
         _from_another_page(page)
 
 
+def test_a_search_for_kernels_does_not_filter_the_caches(page: Page, home: Path, tmp_path: Path) -> None:
+    """Nor what cleaning them would delete."""
+    (home / ".triton").mkdir()
+    unpack("triton", home / ".triton").rename(home / ".triton" / "cache")
+    with served([sys.executable, "-m", "cache_engine"], tmp_path / "store") as address:
+        page.goto(f"{address}/kernels")
+        page.get_by_role("searchbox", name="Search").fill("hopper")
+        expect(page).to_have_url(re.compile(r"[?&]q=hopper"), timeout=WAIT_MS)
+        page.locator("a[href$='/caches']").first.click()
+        expect(page.get_by_role("heading", name="Caches", exact=True)).to_be_visible(timeout=WAIT_MS)
+        page.get_by_role("radio", name="Entries").click()
+        expect(page.get_by_text("1–4 of 4.")).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_placeholder("Words of name")).to_have_value("")
+
+
 def _from_another_page(page: Page) -> None:
     """In a narrow window, whose menu closes after a click; the search of the header leads to the entry."""
     page.set_viewport_size({"width": 390, "height": 844})

@@ -237,3 +237,13 @@ def test_a_terminal_is_asked_before_anything_is_deleted(
     asked = f"Delete {count} entries, ".encode()
     assert (asked in printed) == (not arguments)
     assert f"cuda_core in {cache}: {count} entries, ".encode() in printed.partition(asked)[0]
+
+
+def test_of_more_than_twenty_entries_twenty_are_listed_and_the_rest_counted(machine: Machine) -> None:
+    first = min(machine.cache.iterdir())
+    for number in range(18):
+        shutil.copytree(first, machine.cache / f"{chr(65 + number) * 2}{first.name[2:]}")
+    lines = machine.run("clean", "--all").stdout.splitlines()
+    assert sum(line.startswith("triton ") and " in " not in line for line in lines) == 20
+    assert "… and 2 more; --json has all" in lines
+    assert len(machine.json("clean", "--all")["entries"]) == 22

@@ -39,6 +39,16 @@ def test_a_models_passes_add_up_to_their_rows(place: Path) -> None:
     assert document("evaluate", 128, 4096, 7168, "--batch", 256, *CHIP, store=place)["cached"]
 
 
+def test_without_caching_a_model_is_evaluated_and_nothing_is_stored(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("evaluate", "Mixtral-8x7B", *CHIP, "--m", "1")
+    stored = document(*asked, store=place)
+    monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "0")
+    assert document(*asked, store=place.with_name("other")) == stored
+    assert not place.with_name("other").exists()
+
+
 def test_the_csv_has_a_row_for_each_operation_and_no_total(place: Path) -> None:
     asked = ("evaluate", "Mixtral-8x7B", *CHIP, "--m", "1,100", "--phase", "decode", "--skew", "1")
     rows = list(csv.DictReader(io.StringIO(run(*asked, "--csv", store=place).stdout)))

@@ -57,6 +57,7 @@ def test_after_the_verb_counts_before_it_and_each_v_counts(tmp_path: Path, monke
     assert (settings_of(ctx).directory().name, settings_of(ctx).log) == ("b", "debug")
     ctx = asked("--store", "a", "ls", "-v")
     assert (settings_of(ctx).directory().name, settings_of(ctx).log) == ("a", "info")
+    assert settings_of(asked("-vv", "ls", "-v")).log == "debug", "more says nothing else"
     monkeypatch.setenv("GEMM_CACHE_LOG", "error:json")
     assert settings_of(ctx).log == "info:json"
     with pytest.raises(UsageError, match="--store is empty"):

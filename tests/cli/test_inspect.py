@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from cache_engine.model.artifact import SECTIONS, Artifact, Blob, Record
 from cache_engine.model.key import CacheKey, Components, key_of
 from cache_engine.store.disk import DiskStore
 from cache_engine.upkeep.admission import local_user
-from tests.cli.test_cli import document, run
+from tests.cli.test_cli import SHAPE, document, run
 from tests.helpers import blob_file, make_store
 
 
@@ -43,6 +44,17 @@ def test_show_counts_instructions_and_prints_occupancy(compiled_store: Path) -> 
         text = run("show", key[:12], store=compiled_store).stdout
         assert f"Theoretical occupancy on {arch}: {resident['share']:.1%}" in text
         assert f"{mix['total']:,} static instructions" in text
+
+
+def test_show_says_what_fusing_the_epilogue_saves(tmp_path: Path) -> None:
+    keys = {
+        epilogue: document("compile", *SHAPE, "--epilogue", epilogue, store=tmp_path)["key"]
+        for epilogue in ("", "bias")
+    }
+    assert document("show", keys[""], store=tmp_path)["fusion_saves_bytes"] == 0
+    assert "fusion saves" not in run("show", keys[""], store=tmp_path).stdout
+    assert document("show", keys["bias"], store=tmp_path)["fusion_saves_bytes"] == 2 * 64 * 48 * 4
+    assert re.search("fusion saves +24.0 KiB of traffic for m = 64", run("show", keys["bias"], store=tmp_path).stdout)
 
 
 def test_show_without_a_disassembler_prints_the_rest_and_how_to_get_it(compiled_store: Path, tmp_path: Path) -> None:
@@ -284,6 +296,6 @@ def test_looking_at_a_mistyped_store_makes_none(tmp_path: Path, verb: str) -> No
 
 
 def test_explain_of_bad_input_is_one_line(compiled_store: Path) -> None:
-    done = run("explain", "0", "5", "5", store=compiled_store)
+    done = run("explain", "0", "5", "5", "--arch", "sm_90", store=compiled_store)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "m is 0" in done.stderr

@@ -24,6 +24,7 @@ def test_a_pack_is_exported_imported_and_used_as_it_is(compiled_store: Path, tmp
     assert only["entries"] == 1
     would = document("import", pack, "--dry-run", store=other)
     did = document("import", pack, store=other)
+    assert [one["kind"] for one in document("audit", store=other)["rows"]] == ["import"], "none by the dry run"
     assert would == {**did, "dry_run": True}
     assert (did["taken"], did["present"]) == (4, 0)
     assert document("import", pack, store=other)["present"] == 4

@@ -63,6 +63,13 @@ def test_shares_are_of_launches_time_bytes_and_flops(cache: Cache) -> None:
     assert {share.time_from for share in report.shares} == {"predicted"}
 
 
+def test_a_ledger_of_a_minute_knows_no_rate_of_an_hour(cache: Cache) -> None:
+    ask(cache, *[ONE] * 30, ago_s=60)
+    report = cache.demand(since_s=60)
+    assert report.at - report.since < 3600
+    assert report.total.per_hour == pytest.approx(30)
+
+
 def test_what_was_measured_comes_before_what_is_predicted(cache: Cache) -> None:
     """The fastest config counts, of the latest timing of each; another m is predicted, and said so."""
     slow, fast = (invented_timing(ONE, replace(CONFIG, stages=stages), us) for stages, us in ((2, 99.0), (3, 70.0)))

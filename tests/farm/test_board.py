@@ -34,7 +34,7 @@ from cache_engine.farm.broker import Broker, Keys, connected
 from cache_engine.farm.following import Following, by_demand, compile_times
 from cache_engine.farm.messages import Asked, encode
 from cache_engine.farm.submitting import Submission
-from cache_engine.farm.watching import NOT_FOLLOWED, RUNNING, Watcher, look
+from cache_engine.farm.watching import MOST_WORKERS, NOT_FOLLOWED, RUNNING, Watcher, look
 from cache_engine.insight.covering import cover
 from cache_engine.model.asked import Shape
 from cache_engine.model.gemm import DType, GemmProblem
@@ -96,6 +96,17 @@ def test_a_process_that_ended_does_nothing_and_a_worker_not_heard_of_is_gone(bro
     client.zadd(KEYS.name(WORKERS), {"north:7": board.now() - GONE_S - 1})
     farm = look(broker.url, REMOTE)
     assert (len(farm.workers), farm.here) == (1, [])
+
+
+def test_of_more_than_two_hundred_workers_those_last_heard_of_are_read(broker: Redis) -> None:
+    board, client = Board(broker.url, KEYS), connected(broker.url, 5.0)
+    board.beat("w0", Present("north", 7, 4, 0.0))
+    text = client.hgetall(KEYS.name(WORKER, "w0"))
+    for number in range(MOST_WORKERS + 1):
+        client.hset(KEYS.name(WORKER, f"w{number}"), mapping=text)
+        client.zadd(KEYS.name(WORKERS), {f"w{number}": board.now() + number})
+    seen = [one.name for one in look(broker.url, REMOTE).workers]
+    assert seen == [f"w{number}" for number in range(MOST_WORKERS, 0, -1)]
 
 
 def test_a_run_says_how_far_it_is_and_when_it_will_end(broker: Redis, cache: Cache) -> None:

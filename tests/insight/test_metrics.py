@@ -10,9 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cache_engine import GemmProblem, open_cache
-from cache_engine.insight.metrics import prometheus_text, write_to_textfile
+from cache_engine.insight.metrics import _EDGES, prometheus_text, write_to_textfile
 from cache_engine.model.events import Statistics, Totals
-from cache_engine.store.journal.spans import Spans
+from cache_engine.store.journal.spans import Spans, ceiling_s
 from tests.cli.test_cli import run
 
 PROBLEM = GemmProblem(64, 64, 64, arch="sm_90")
@@ -69,6 +69,8 @@ def test_the_buckets_of_a_histogram_grow_to_its_count() -> None:
         if name == "gemm_cache_lock_wait_seconds_bucket"
     ]
     assert buckets == sorted(buckets)
+    assert len(buckets) == len(_EDGES) + 1
+    assert buckets[0][0] == ceiling_s(_EDGES[0])
     assert math.isinf(buckets[-1][0])
     assert buckets[-1][1] == len(lengths_ms)
     for edge, count in buckets:

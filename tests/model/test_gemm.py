@@ -185,3 +185,11 @@ def test_a_problem_for_another_target_is_the_same_in_all_else() -> None:
     assert problem.on("sm_90") is problem
     with pytest.raises(InvalidProblem, match="unknown architecture"):
         problem.on("sm_1")
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "times"), [("", 0), ("gelu", 2), ("alpha+bias+relu", 2), ("beta", 4), ("alpha+beta+bias", 4)]
+)
+def test_fusion_saves_reading_and_writing_c_again_and_with_beta_a_copy(epilogue: str, times: int) -> None:
+    problem = GemmProblem(16, 32, 64, batch=3, dtype=DType.FP16, out_dtype=DType.FP32, epilogue=epilogue)
+    assert problem.fusion_saves_bytes == times * 3 * 16 * 32 * 4

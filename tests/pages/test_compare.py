@@ -31,6 +31,13 @@ def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None
     assert "lines differ" in table
 
 
+def test_a_page_is_exported_only_where_the_store_has_both_kernels(open_page: Open, compiled_store: Path) -> None:
+    first, second, *_ = make_store(compiled_store).keys()
+    for keys, offered in (((first, second), 1), (("zzz", second), 0), ((first, "0" * 64), 0)):
+        app = open_page(compiled_store, "compare", a=keys[0], b=keys[1])
+        assert len([one for one in app.get("download_button") if one.proto.label == "Export page"]) == offered
+
+
 def test_a_kernel_compared_with_itself_differs_in_nothing(open_page: Open, compiled_store: Path) -> None:
     key = next(iter(make_store(compiled_store).keys()))
     app = sound(open_page(compiled_store, "compare", a=key, b=key))

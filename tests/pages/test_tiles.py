@@ -83,6 +83,18 @@ def test_the_table_shows_the_grid_and_the_split() -> None:
     assert (block["Tile of C"], warp["Count"]) == ("128 × 256", "2 × 4 per block")
 
 
+@pytest.mark.parametrize(
+    ("mode", "m", "count"),
+    [("grouped", 1000, "4 × 2 tiles (of even groups) × 2 groups"), ("masked", 1000, "8 × 2 tiles at most × 2 groups")],
+)
+def test_the_last_tile_of_a_group_may_be_a_part_of_one(mode: str, m: int, count: str) -> None:
+    """500 rows of a group are 4 tiles of 128; 1,000 are 8."""
+    record = record_with(KernelConfig(128, 256, 64, 2, 4, 3), "grouped")
+    problem = msgspec.structs.replace(record.problem, mode=mode, batch=2, m=m)
+    grid = level_table(msgspec.structs.replace(record, problem=problem))[0]
+    assert grid["Count"] == f"{count}; 112 steps of 64"
+
+
 def test_the_drawing_is_to_scale() -> None:
     figure = tile_figure(record_with(CONFIG))
     sizes = [(shape.x1 - shape.x0, shape.y1 - shape.y0) for shape in figure.layout.shapes]

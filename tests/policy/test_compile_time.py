@@ -93,6 +93,16 @@ def test_what_makes_compiles_longer_is_learned_from_the_records() -> None:
     assert times.error < 0.02
 
 
+def test_that_slices_of_k_are_added_up_takes_time_that_is_learned() -> None:
+    whole, split = _kernel(), _kernel(config=replace(CONFIG, split_k=4))
+    records = [
+        _record(kernel, seconds, number) for number, (kernel, seconds) in enumerate(((whole, 0.2), (split, 0.6)) * 100)
+    ]
+    times = fitted(records)
+    assert times.seconds(whole) == pytest.approx(0.2, rel=0.05)
+    assert times.seconds(split) == pytest.approx(0.6, rel=0.05)
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.2, 0.5])
 def test_the_error_is_that_of_predicting_kernels_not_seen(spread: float) -> None:
     """The median of an absolute relative error, of compiles whose logarithm varies by chance by so much."""

@@ -207,6 +207,21 @@ def test_a_process_that_gave_up_a_wait_can_end(path: Path) -> None:
     assert done.stdout == "timeout\n", done.stderr
 
 
+def test_a_lock_that_comes_after_the_wait_is_free_though_a_fork_has_its_file(path: Path) -> None:
+    """A descriptor that is duplicated stands for the one that a forked child has: closing ours releases nothing."""
+    with file_lock(path, 5), path.open("r+b") as file:
+        waiter = lock._Waiter(file.fileno(), False)
+        thread = lock.Thread(waiter.wait)
+        assert not waiter.acquired_within(thread, 0.01)
+        forked = os.dup(waiter._file.descriptor)
+    try:
+        until(lambda: not thread.is_alive)
+        with file_lock(path, 0):
+            pass
+    finally:
+        os.close(forked)
+
+
 def test_where_waiting_does_not_work_the_error_is_that_of_the_file_system(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def resource_rows(inspection: Inspection) -> list[Row]:
             "Limited by": "–" if resident is None else " and ".join(resident.bound_by),
             "Instructions": "–" if mix is None else f"{mix.total:,} static",
             "Cubin size": human_bytes(record.size_bytes),
+            "Fusion saves": inspection.fusion_in_words or "–",
         },
     )
 

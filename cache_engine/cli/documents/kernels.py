@@ -211,6 +211,7 @@ class Shown(msgspec.Struct, kw_only=True):
         notes: why something is missing, in words.
         timings: newest first.
         signature: who signed it, in words, and whether that counts; empty where it has none and needs none.
+        fusion_saves_bytes: that a launch of that problem need not move as the kernel applies the epilogue.
     """
 
     key: str
@@ -241,6 +242,7 @@ class Shown(msgspec.Struct, kw_only=True):
     notes: list[str] | UnsetType = UNSET
     timings: list[TimingRow] | UnsetType = UNSET
     signature: str | UnsetType = UNSET
+    fusion_saves_bytes: int | UnsetType | None = UNSET
 
 
 # ---- From the engine's values ----
@@ -363,6 +365,7 @@ def shown(stored: Record, inspection: Inspection | None = None, timings: Sequenc
             )
         )
         document.notes = list(inspection.notes)
+        document.fusion_saves_bytes = inspection.fusion_saves_bytes
     if timings is not None:
         document.timings = [timing_row(timing) for timing in timings]
     return document

@@ -168,7 +168,8 @@ def _write(path: Path, data: bytes) -> None:
 def print_inspection(inspection: Inspection, timings: Sequence[Measurement] = (), signature: str = "") -> None:
     """Prints a kernel: properties, occupancy, instructions, timings, and the components of its key."""
     record = inspection.record
-    print_fields(record_fields(record) | ({"signature": signature} if signature else {}))
+    more = {"fusion saves": inspection.fusion_in_words, "signature": signature}
+    print_fields(record_fields(record) | {name: words for name, words in more.items() if words})
     if inspection.occupancy is not None:
         _print_occupancy(inspection.occupancy)
     if inspection.instructions is not None:

@@ -205,6 +205,16 @@ class GemmProblem:
         return self.row_matrices * (of_a + self.m * self.n * self.output.itemsize) + self.batch * of_b
 
     @property
+    def fusion_saves_bytes(self) -> int:
+        """Bytes that a launch need not move as its kernel applies the epilogue.
+
+        A step after the product would read and write C once more, and with beta a copy of C from before, see
+        ``device.unfused``.
+        """
+        times = bool(str(self.epilogue)) + self.epilogue.beta
+        return 2 * times * self.row_matrices * self.m * self.n * self.output.itemsize
+
+    @property
     def planned_sizes(self) -> tuple[int, int, int, int]:
         """m, n, k and batch that a config is chosen for: the same for all problems that are to share a kernel."""
         specialisation = self.specialisation
