@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from cache_engine.cli.documents import filled
 from cache_engine.cli.documents.caches import AdaptedList, AdaptedRow
 from cache_engine.cli.documents.comparing import Explained
 from cache_engine.engine.stages import LOAD
@@ -199,7 +200,7 @@ class Resident(msgspec.Struct, kw_only=True):
     blocks_per_sm: int
     warps_per_sm: int
     share: float
-    bound_by: list[str]
+    bound_by: Sequence[str]
 
 
 class Shown(msgspec.Struct, kw_only=True):
@@ -234,7 +235,7 @@ class Shown(msgspec.Struct, kw_only=True):
     created_at: float
     created_by: str
     components: dict[str, str]
-    warnings: list[str]
+    warnings: Sequence[str]
     config_from: str
     instructions: Instructions | UnsetType | None = UNSET
     occupancy: Resident | UnsetType | None = UNSET
@@ -248,20 +249,18 @@ class Shown(msgspec.Struct, kw_only=True):
 
 def compiled(kernel: CompiledKernel) -> Compiled:
     """The document of a kernel that was requested."""
-    return Compiled(
-        key=kernel.key,
-        tier=kernel.tier,
-        name=kernel.record.name,
-        config_from=kernel.config_from,
-        toolchain_from=kernel.toolchain_from,
-        compile_ms=kernel.record.compile_ms,
+    return filled(
+        Compiled,
+        kernel,
+        kernel.record,
+        kernel.record.problem,
+        kernel.record.resources,
         load_ms=kernel.stages_ms.get(LOAD, 0.0),
-        stages_ms=kernel.stages_ms,
+        stored_bytes=stored_bytes(kernel.record),
         unpublished=in_json(kernel.unpublished),
         warnings=list(kernel.record.warnings),
         stands_in_for=kernel.better.key if kernel.better else "",
         behind_failure=in_json(kernel.better.failure if kernel.better else None),
-        **_about(kernel.record),
     )
 
 
@@ -269,23 +268,16 @@ def timed(
     kernel: CompiledKernel, timing: Timing, unkept: Failure | None = None, memory: PoolStatistics | None = None
 ) -> Timed:
     """The document of a timing; ``memory`` is what the pool held at the end."""
-    measured: dict[str, Any] = msgspec.to_builtins(timing)
-    measured.pop("device")
-    return Timed(
-        key=kernel.key,
+    return filled(
+        Timed,
+        kernel,
+        timing,
         device=timing.device.name,
         device_fingerprint=timing.device,
         unkept=in_json(unkept),
         kernel=compiled(kernel),
-        device_memory=UNSET if memory is None else device_memory(memory),
-        **measured,
+        device_memory=UNSET if memory is None else filled(DeviceMemory, memory),
     )
-
-
-def device_memory(memory: PoolStatistics) -> DeviceMemory:
-    """The document of a pool of device memory."""
-    held: dict[str, Any] = msgspec.to_builtins(memory)
-    return DeviceMemory(**held, cached_bytes=memory.cached_bytes, fragmentation=memory.fragmentation)
 
 
 def timing_row(stored: Measurement) -> TimingRow:
@@ -329,55 +321,15 @@ def kernel_list(
 
 def shown(stored: Record, inspection: Inspection | None = None, timings: Sequence[Measurement] | None = None) -> Shown:
     """The document of a record, with what an inspection and timings add."""
-    document = Shown(
-        key=stored.key,
-        name=stored.name,
-        compiler_version=stored.compiler_version,
-        problem=stored.problem,
-        compile_ms=stored.compile_ms,
-        stages_ms=stored.stages_ms,
-        created_at=stored.created_at,
-        created_by=stored.created_by,
+    document = filled(
+        Shown, stored, stored.problem, stored.resources, stored_bytes=stored_bytes(stored),
         components=dict(stored.components),
-        warnings=list(stored.warnings),
-        config_from=stored.config_from,
-        **_about(stored),
-    )
+    )  # fmt: skip
     if inspection is not None:
         mix, resident = inspection.instructions, inspection.occupancy
-        document.instructions = (
-            None if mix is None else Instructions(total=mix.total, classes=dict(mix.classes), opcodes=dict(mix.opcodes))
-        )
-        document.occupancy = (
-            None
-            if resident is None
-            else Resident(
-                arch=resident.arch,
-                warps_per_block=resident.warps_per_block,
-                most_warps_per_sm=resident.most_warps_per_sm,
-                block_limits=resident.block_limits,
-                blocks_per_sm=resident.blocks_per_sm,
-                warps_per_sm=resident.warps_per_sm,
-                share=resident.share,
-                bound_by=list(resident.bound_by),
-            )
-        )
+        document.instructions = None if mix is None else filled(Instructions, mix)
+        document.occupancy = None if resident is None else filled(Resident, resident)
         document.notes = list(inspection.notes)
     if timings is not None:
         document.timings = [timing_row(timing) for timing in timings]
     return document
-
-
-def _about(stored: Record) -> dict[str, Any]:
-    """The fields that documents of one kernel share."""
-    return {
-        "arch": stored.arch,
-        "compiler": stored.compiler,
-        "family": stored.family,
-        "config": stored.config,
-        "specialisation": stored.problem.specialisation,
-        "opt_level": stored.problem.opt_level,
-        "size_bytes": stored.size_bytes,
-        "stored_bytes": stored_bytes(stored),
-        **msgspec.to_builtins(stored.resources),
-    }
