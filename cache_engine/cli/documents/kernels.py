@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -14,6 +12,7 @@ from cache_engine.cli.documents import filled
 from cache_engine.cli.documents.caches import AdaptedList, AdaptedRow
 from cache_engine.cli.documents.comparing import Explained
 from cache_engine.engine.stages import LOAD
+from cache_engine.insight.timings import TimingRow, timing_row
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.kernel import KernelConfig
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
     from cache_engine.engine.cache import CompiledKernel
     from cache_engine.insight.inspection import Inspection
-
-TimingRow = dict[str, Any]
-"""A stored timing: every field that the program which measured wrote, whatever its version, and what it is of."""
-
 
 # What a page draws may be read from a job's file, where any number can stand.
 Amount = Annotated[float, Meta(ge=0, lt=1e15)]
@@ -278,37 +273,6 @@ def timed(
         kernel=compiled(kernel),
         device_memory=UNSET if memory is None else filled(DeviceMemory, memory),
     )
-
-
-def timing_row(stored: Measurement) -> TimingRow:
-    """A stored timing: what was measured, then of what, and on what."""
-    about: dict[str, Any] = msgspec.to_builtins(stored)
-    fingerprint, timing = about.pop("device"), about.pop("timing")
-    return {**timing, **about, "device": fingerprint["name"], "device_fingerprint": fingerprint}
-
-
-def timings_csv(rows: Iterable[TimingRow]) -> str:
-    """Timings as CSV, with a column for each nested field, such as ``config.block_m``."""
-    flat = [dict(_flattened(row)) for row in rows]
-    columns = dict.fromkeys(name for row in flat for name in row)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(columns), restval="")
-    writer.writeheader()
-    writer.writerows(flat)
-    return out.getvalue()
-
-
-def _flattened(row: TimingRow, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in row.items():
-        if isinstance(value, dict):
-            yield from _flattened(value, f"{prefix}{_defused(name)}.")
-        else:
-            yield f"{prefix}{_defused(name)}", _defused(value) if isinstance(value, str) else value
-
-
-def _defused(text: str) -> str:
-    """Text that no spreadsheet reads as a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def kernel_list(

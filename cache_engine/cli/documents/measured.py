@@ -14,7 +14,7 @@ from cache_engine.bench.fleet.costs import Costs
 from cache_engine.bench.fleet.events import Assumed, Outcome
 from cache_engine.bench.results import LeftOut, Line, Result, Score, Size
 from cache_engine.cli.documents import filled
-from cache_engine.cli.documents.kernels import TimingRow
+from cache_engine.insight.timings import TimingRow
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.outcome import in_json
