@@ -56,8 +56,8 @@ format: $(DEV)
 # Speed, as ratios measured side by side in one run.
 bench: $(DEV) $(BROWSER)
 	$(PIP) --quiet --editable ".[bench]"
-	$(BIN)/gemm-cache bench
-	$(BIN)/gemm-cache bench dashboard
+	$(BIN)/python -m benchmarks all
+	$(BIN)/python -m benchmarks dashboard
 
 # The long tests.
 soak: $(DEV) $(BROWSER) $(STRACE)

@@ -18,11 +18,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 
 from app.presenters.compiling.forms import missing_compilers as look_for_compilers
-from cache_engine.adapted.groups import Group
 from cache_engine.batch.jobs import Jobs
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.engine.demand.report import DemandReport
 from cache_engine.errors import GemmCacheError, MirrorError
+from cache_engine.foreign.groups import Group
 from cache_engine.insight.inspection import Inspected, Inspection, Stored, inspect, inspect_stored, sass_of
 from cache_engine.insight.linked.kernel import linked_code
 from cache_engine.insight.linked.panes import Linked

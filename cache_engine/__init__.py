@@ -13,13 +13,10 @@ On a GPU, ``matmul(a, b)`` multiplies arrays of CuPy, PyTorch and others with su
 The rooms, top to bottom; each imports only from those below it:
 
 - ``cli`` -- the ``gemm-cache`` command: ``main``, a file for each group of verbs, what they print
-- ``bench`` -- benchmarks, each measured side by side with something known
 - ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``,
   ``rebuilding`` what others made, to compare
 - ``farm`` -- a model compiled on many machines: ``messages``, the ``broker``, ``working``, ``submitting``,
   ``following``; its ``board``, for people, and ``watching`` it
-- ``replay`` -- what policies of compiling, and orders of eviction, cost on requests: ``batching``, ``machines``,
-  ``optimum``, ``evictions`` of a store's own requests (``stored``)
 - ``report`` -- one HTML file to send, of a kernel, of two, or of a store; its figures are SVG
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
   ``coverage`` of a model, ``passes`` of one (what they cost), ``toolchains`` that are stale, ``linked`` code
@@ -35,9 +32,9 @@ The rooms, top to bottom; each imports only from those below it:
 - ``queue`` -- compiles wait their turn, over all processes of a store: ``tickets``,
   ``slots``; compiles ``behind`` a kernel that serves
 - ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
-- ``adapted`` -- their kernels in our store: ``groups`` of files, ``facts`` about them, private ``folders`` of a process
 - ``evaluations`` -- stored results of the evaluator
-- ``foreign`` -- the caches of other frameworks: the protocol of a ``Source``, one for each framework, ``survey``
+- ``foreign`` -- the caches of other frameworks: the protocol of a ``Source``, one for each framework, ``survey``; and
+  their kernels in our store, as ``groups`` of files
 - ``trust`` -- who made a kernel: signatures (``sshsig``), the file of trusted ``signers``, signing ``keys``
 - ``catalogue`` -- GEMM shapes: ``tables`` of public models, ``published`` (``config.json``), ``layers`` of a model
 - ``logs`` -- log messages, where they are asked for
@@ -49,7 +46,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone
 - ``assets`` · ``units`` -- files that travel with the package; numbers as people read them
 - ``policy`` -- decisions as pure values and functions: ``demand`` ledger, its ``sketch`` and ``timeline``,
-  ``promotion``, ``budget``, ``payback``, ``compile_time``, ``value`` for eviction
+  ``promotion``, ``payback``, ``compile_time``, ``value`` for eviction
 - ``model`` -- values: problem, config, architecture, key, provenance, artifact, record, measurement, event
 - ``config`` · ``extras`` -- settings, from arguments, the environment and the settings file; optional packages
 - ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user

@@ -39,14 +39,3 @@ def model_configs() -> Path:
 def documents_folder() -> Path:
     """The documents that the dashboard shows."""
     return assets_root() / "docs"
-
-
-def traces_folder() -> Path:
-    """Traces of requests; the README in it says where they come from."""
-    return assets_root() / "sample_data" / "traces"
-
-
-def measurements_folder() -> Path:
-    """Where ``gemm-cache bench kernels`` keeps what it measured: in the checkout, else in the working directory."""
-    root = assets_root()
-    return root / "sample_data" / "measurements" if root == _PACKAGE.parent else Path("measurements")

@@ -14,19 +14,23 @@ from __future__ import annotations
 
 import atexit
 import errno
+import logging
 import os
 import sys
 import threading
 import weakref
 from _thread import start_new_thread
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+_log = logging.getLogger(__name__)
 # The longest wait for a thread: a signal handler may have interrupted what it waits for.
 _END_S = 5.0
+# At least so long a thread waits after a step that failed.
+_PAUSE_S = 1.0
 
 
 class Renewable(Protocol):
@@ -52,6 +56,36 @@ def _renew_all() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_all)
+
+
+class _Unforked:
+    """What a fork waits for, in any thread: a context manager.
+
+    For the first use of what has locks that no child can renew: those of imports, and that of ``tempfile``. A child
+    forked meanwhile would wait for them for ever.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(before=self._take, after_in_parent=self._give, after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def _take(self) -> None:
+        self._lock.acquire(timeout=_END_S)  # the other may wait for an import of the thread that forks
+
+    def _give(self) -> None:
+        if holds(self._lock):
+            self._lock.release()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            yield
+
+
+unforked = _Unforked()
 
 
 def holds(lock: threading.RLock) -> bool:
@@ -95,7 +129,7 @@ class Thread:
         """Starts it.
 
         Raises:
-            RuntimeError, MemoryError: when this process cannot start another thread.
+            RuntimeError: when this process cannot start another thread.
         """
         self._process = os.getpid()
         self._ended: SimpleQueue[object] = SimpleQueue()
@@ -152,7 +186,7 @@ class Background:
         """Starts the thread, which first waits for an order or ``wait_s``.
 
         Raises:
-            RuntimeError, MemoryError: when this process cannot start another thread.
+            RuntimeError: when this process cannot start another thread.
         """
         self._orders: SimpleQueue[Order] = SimpleQueue()
         # Weak, so that an unused owner can be freed.
@@ -179,6 +213,7 @@ class Background:
 
 def _work(reference: weakref.ref[Worker], orders: SimpleQueue[Order], wait_s: float | None) -> None:
     while wait_s is not None:
+        pause_s = max(wait_s, _PAUSE_S)  # after a failure; some wait for nothing, and the next step may fail too
         order = None
         with suppress(Empty):
             order = orders.get(timeout=wait_s)
@@ -187,9 +222,11 @@ def _work(reference: weakref.ref[Worker], orders: SimpleQueue[Order], wait_s: fl
             return
         try:
             wait_s = owner.work(order)
-        except MemoryError:  # this step is lost, the next ones are not
+        except Exception:  # this step is lost, the next ones are not
+            _log.exception("a step in the background failed")
             if order is Order.END:
                 return
+            wait_s = pause_s
         del owner  # do not keep it alive while waiting
 
 
@@ -220,22 +257,15 @@ class OwnFile:
 
     @classmethod
     def open(cls, path: str | bytes | os.PathLike[str], flags: int, mode: int = 0o600) -> OwnFile:
-        """Opens a file; closes it again if memory is exhausted. Raises as ``os.open``."""
-        descriptor = os.open(path, flags, mode)
-        try:
-            file = cls.__new__(cls)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        file.__init__(descriptor)  # type: ignore[misc]  # closes it itself where it fails
-        return file
+        """Opens a file. Raises as ``os.open``."""
+        return cls(os.open(path, flags, mode))
 
     def renew_after_fork(self) -> None:
         """In a forked child: the file is the parent's."""
         self.close()
 
     def __del__(self) -> None:
-        """Closes a file that is still open, as when memory runs out on the way to ``close``."""
+        """Closes a file that nobody can close any more: it may be locked."""
         if getattr(self, "_is_open", False):
             self.close()
 
@@ -255,14 +285,11 @@ class OwnFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the descriptor still refers to that file, or may do so: after a disk error, or without memory."""
+        """Whether the descriptor still refers to that file, or may do so, after a disk error."""
         try:
             return self.status() is not None
         except OSError:
-            pass
-        except MemoryError:  # also that of `suppress`, which allocates
-            pass
-        return self._is_open
+            return self._is_open
 
     def close(self, *, check: bool = False) -> None:
         """Closes the file, unless the program has done so; more often than once does no harm.
@@ -270,10 +297,7 @@ class OwnFile:
         Args:
             check: whether to raise what closing reports, as a network file system may report a full disk only then.
         """
-        try:
-            ours = self.is_ours
-        except MemoryError:  # not even for that; then it is closed, as a lock or a temporary must not stay
-            ours = self._is_open
+        ours = self.is_ours
         self._is_open = False
         if ours:
             try:

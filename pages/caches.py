@@ -24,7 +24,7 @@ from app.presenters.store.caches import (
 )
 from cache_engine.device.probe import local_arch
 from cache_engine.foreign.doctor import Diagnosis, code_runs_on
-from cache_engine.foreign.installed import installed_version
+from cache_engine.foreign.registry import installed_version
 from cache_engine.mirror import foreign_queries as queries
 from cache_engine.units import counted
 

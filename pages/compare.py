@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -14,9 +15,9 @@ from app.presenters.kernels.compare import compared_figure, pair_table
 from app.presenters.kernels.listed import kernel_filter
 from app.presenters.kernels.speed import MODEL, speed_pairs
 from app.views.adapted import list_adapted
-from cache_engine.adapted.facts import describe
-from cache_engine.adapted.groups import Group
 from cache_engine.errors import GemmCacheError, UsageError
+from cache_engine.foreign.adapted import describe
+from cache_engine.foreign.groups import Group
 from cache_engine.insight.comparison import compare
 from cache_engine.insight.inspection import Stored
 from cache_engine.mirror import queries, summaries
@@ -74,7 +75,7 @@ def picker(chosen: Stored | None) -> None:
     if rows:
         st.caption("Most recently used matches. Click a key to fill the empty field.")
         listing.kernel_list(rows, key="candidates", address=with_first)
-    others = list_adapted(text, {}, sort="last used", descending=True, address=with_first)
+    others = list_adapted(replace(wanted, frameworks=()), sort="last used", descending=True, address=with_first)
     if rows or others:
         return
     if text:

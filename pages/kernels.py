@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import streamlit as st
@@ -10,7 +11,6 @@ from app import context, widgets
 from app.caches import links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
-from app.presenters.kernels.adapted import adapted_filter
 from app.presenters.kernels.listed import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
 from app.views.adapted import list_adapted
@@ -18,8 +18,7 @@ from cache_engine.catalogue import read_search
 from cache_engine.catalogue.searching import advice
 from cache_engine.errors import UsageError
 from cache_engine.foreign.survey import EntryFilter
-from cache_engine.mirror import adapted_queries, foreign_queries, queries
-from cache_engine.mirror.adapted_queries import AdaptedFilter
+from cache_engine.mirror import foreign_queries, queries
 from cache_engine.mirror.queries import OLD_SORTS, SORTS, KernelFilter
 from cache_engine.units import counted
 
@@ -144,13 +143,14 @@ try:
 except UsageError as error:  # then no kernel is listed, and the filters show counts without the search
     text, refusal = "", str(error)
     wanted = kernel_filter(text, chosen)
+others = replace(wanted, frameworks=())
 shown_at = (page_number(asked.get("page", ""), MOST_PAGES) - 1) * PAGE_ROWS
 context.ask_ahead(  # all that each letter in the search field asks
     context.question(queries.facet_counts, wanted),
     context.question(
         queries.kernels, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=shown_at
     ),
-    context.question(adapted_queries.adapted_count, adapted_filter(text, chosen) or AdaptedFilter()),
+    context.question(queries.count, others),
     context.question(foreign_queries.count, EntryFilter(text)),
 )
 counts = context.ask(queries.facet_counts, wanted)
@@ -195,8 +195,7 @@ if rows:
         exports(wanted, sorted_by, not ascending, total)
     listing.kernel_list(rows, key="kernels", picked=picked, sorted_by=(sorted_by, ascending), on_sort=sort_by)
 links.matching_link(text)
-others = list_adapted(text, chosen, sort=sorted_by, descending=not ascending)
-if not rows and not others:
+if not list_adapted(others, sort=sorted_by, descending=not ascending) and not rows:
     if wanted != KernelFilter():
         st.info("No matching kernels.")
         known = context.ask(queries.facets)

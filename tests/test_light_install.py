@@ -235,9 +235,7 @@ VERBS = {
     "evaluations export": (("-", "--chip", "SG2262"), CORE),
     "evaluations import": ((RESULTS,), CORE),
     "evaluations prune": (("--dry-run",), CORE),
-    "replay": (("azure2023_code",), EVALUATE),
     "demand": (("--by", "kernel"), CORE),
-    "replay journal": ((), CORE),
     "promote": (("--dry-run",), CORE),
     "caches": ((), CORE),
     "caches ls": (("--cache", CACHE), CORE),
@@ -245,12 +243,6 @@ VERBS = {
     "caches diff": ((ENTRY, ENTRY, "--cache", CACHE), CORE),
     "caches doctor": (("--help",), CORE),  # a cache that was copied has findings
     "caches clean": (("--arch", "sm_80", "--cache", CACHE), CORE),
-    "bench": (("pages", "--entries", "10", "--rows", "10"), DASHBOARD),
-    "bench evaluator": ((), EVALUATE),
-    "bench farm": ((), FARM),
-    "bench fleet": ((), REMOTE),
-    "bench kernels": ((), GPU),
-    "bench dashboard": ((), DASHBOARD),
     "dashboard": (("--port", "1"), DASHBOARD),
 }
 
@@ -259,7 +251,7 @@ def _every_verb(group: click.Group = commands, path: str = "") -> Iterator[str]:
     for name, verb in group.commands.items():
         if isinstance(verb, click.Group):
             yield from _every_verb(verb, f"{path}{name} ")
-        else:
+        elif not verb.hidden:
             yield f"{path}{name}"
 
 

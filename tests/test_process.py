@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_identified_is_closed_once_and_without_a_complaint
     assert len(closed) == 1
 
 
-def test_a_background_thread_outlives_a_step_without_memory() -> None:
+def test_a_background_thread_outlives_a_step_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     class Worker:
         def __init__(self) -> None:
             self.steps: SimpleQueue[Order | None] = SimpleQueue()
@@ -143,7 +143,7 @@ def test_a_background_thread_outlives_a_step_without_memory() -> None:
         def work(self, order: Order | None) -> float | None:
             self.steps.put(order)
             if order is Order.WORK:
-                raise MemoryError
+                raise ValueError("this step")
             return None
 
     worker = Worker()
@@ -153,6 +153,7 @@ def test_a_background_thread_outlives_a_step_without_memory() -> None:
     assert worker.steps.get(timeout=600) is Order.END
     worker.thread.join()
     assert not worker.thread.is_alive
+    assert "ValueError: this step" in caplog.text
 
 
 def test_a_thread_has_ended_though_its_error_is_held() -> None:

@@ -10,7 +10,7 @@ import platformdirs
 import pytest
 
 from cache_engine import config
-from cache_engine.config import GIB, Origin, Settings
+from cache_engine.config import BY_NAME, GIB, RETIRED, Origin, Settings
 from cache_engine.config.file import default_place
 from cache_engine.errors import UsageError
 
@@ -186,3 +186,20 @@ def test_a_mistyped_variable_is_warned_of_once(
         "the environment variable GEMM_CACHE_SOMETHING_ELSE sets nothing; gemm-cache doctor --settings lists those "
         "that exist",
     ]
+
+
+def test_a_setting_that_is_gone_is_ignored_with_a_warning(
+    settings_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program, a file and an environment of an earlier version still work."""
+    settings_file.write_text("compress_results = true\nmax_entries = 7\n")
+    settings = _load(settings_file)
+    assert (settings.max_entries, settings.file) == (7, settings_file)
+    assert f"settings file {settings_file}: the setting compress_results is ignored: " in caplog.text
+    assert settings.with_overrides({"save_results_later": True, "max_entries": 8}).max_entries == 8
+    assert "the setting save_results_later is ignored: results that are found in a row" in caplog.text
+    monkeypatch.setenv("GEMM_CACHE_PRELOAD_RESULTS", "SG2262")
+    monkeypatch.setenv("GEMM_CACHE_CONFIG", os.devnull)
+    Settings.load()
+    assert "GEMM_CACHE_PRELOAD_RESULTS sets nothing any more: the first lookup" in caplog.text
+    assert not {*RETIRED} & {*BY_NAME}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import streamlit as st
 
 from app import context, guard, tables, widgets
-from app.admin import orders
 from app.presenters.shared import Row, rows_shown
 from app.presenters.store.admin import (
     RULES,
@@ -55,7 +54,6 @@ def draw(permitted: bool) -> None:
     """Preview, confirmation, deletion."""
     if _CLEANED in st.session_state:
         st.success(st.session_state.pop(_CLEANED), icon=":material/check_circle:")
-    orders.draw()
     try:
         preview = _preview(_chosen_limits())
     except GemmCacheError as error:

@@ -14,9 +14,8 @@ from app.presenters.store.caches import cleaned_table, cleaning_arguments, delet
 from cache_engine.cli.documents import caches as documents
 from cache_engine.config import parse_bytes
 from cache_engine.errors import GemmCacheError
-from cache_engine.foreign.choosing import Chosen, CleaningRules, choose
+from cache_engine.foreign.cleaning import Chosen, CleaningRules, Plans, choose, plan_cleaning, with_irs
 from cache_engine.foreign.deleting import Deleted
-from cache_engine.foreign.planning import Plans, plan_cleaning, with_irs
 from cache_engine.foreign.values import DeletePlan
 from cache_engine.mirror import foreign_queries as queries
 from cache_engine.units import counted, human_bytes

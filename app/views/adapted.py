@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import streamlit as st
 
 from app import context, tables, widgets
 from app.components.code_view import component
 from app.components.tiles import draw_tiles
-from app.presenters.kernels.adapted import (
-    adapted_filter,
-    adapted_properties,
-    adapted_table,
-    adapted_tiles,
-    part_table,
-    stage_table,
-)
+from app.presenters.kernels.adapted import adapted_properties, adapted_table, adapted_tiles, part_table, stage_table
 from app.presenters.kernels.kernel import event_rows
 from app.presenters.shared import kernel_address, rows_shown
-from cache_engine.adapted.facts import describe
-from cache_engine.adapted.groups import Group
+from cache_engine.foreign.adapted import describe
+from cache_engine.foreign.groups import Group
 from cache_engine.insight.linked.foreign import linked_parts
 from cache_engine.insight.linked.panes import Linked
-from cache_engine.mirror import adapted_queries, queries
+from cache_engine.mirror import queries
+from cache_engine.mirror.queries import KernelFilter
 
 _ROWS = 20
 
 
 def list_adapted(
-    text: str,
-    chosen: Mapping[str, Sequence[str]],
+    wanted: KernelFilter,
     *,
     sort: str,
     descending: bool,
@@ -40,15 +33,12 @@ def list_adapted(
 
     ``address`` is where the link of each leads.
     """
-    wanted = adapted_filter(text, chosen)
-    total = 0 if wanted is None else context.ask(adapted_queries.adapted_count, wanted)
-    if wanted is None or not total:
+    total = context.ask(queries.count, wanted)
+    if not total:
         return 0
     st.header("Kernels of other frameworks")
     offset = widgets.paging(total, _ROWS, key="others")
-    rows = context.ask(
-        adapted_queries.adapted_kernels, wanted, sort=sort, descending=descending, limit=_ROWS, offset=offset
-    )
+    rows = context.ask(queries.kernels, wanted, sort=sort, descending=descending, limit=_ROWS, offset=offset)
     st.caption(f"{rows_shown(offset, len(rows), total)}. They keep these in this store.")
     tables.show(
         adapted_table(rows, context.timezone(), address),
@@ -64,7 +54,7 @@ def list_adapted(
 def show_adapted(group: Group) -> None:
     """Everything about one."""
     known, zone = describe(group), context.timezone()
-    row = context.ask(adapted_queries.adapted_kernel, group.key)
+    row = context.ask(queries.adapted_kernel, group.key)
     draw_tiles(adapted_tiles(known, row))
     left, right = st.columns(2)
     with left:

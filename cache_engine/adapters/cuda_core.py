@@ -6,21 +6,15 @@ cuda.core's. Whatever fails in the store is a warning in the log, and a miss: cu
 
 from __future__ import annotations
 
-import logging
-import time
 from pathlib import Path
 from typing import Any
 
 from cuda.core import ObjectCode, __version__
 from cuda.core.utils import ProgramCacheResource
 
-from cache_engine.adapted.groups import Group
-from cache_engine.adapters.shelf import shelf
+from cache_engine.adapters.shelf import PROGRAM, Programs, shelf
 
-_log = logging.getLogger(__name__)
-
-_FRAMEWORK, _PART = "cuda_core", "program"
-_MOST_COMPILING = 1000
+_FRAMEWORK = "cuda_core"
 
 
 class ProgramCache(ProgramCacheResource):  # type: ignore[misc] # cuda.core may be missing where types are checked
@@ -31,47 +25,36 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc] # cuda.core may 
 
         Where no store can be used, nothing is cached.
         """
-        self._shelf = shelf(dir)
-        self._missed_at: dict[str, float] = {}
+        self._programs = Programs(shelf(dir), _FRAMEWORK, "cuda.core", __version__)
 
     def __getitem__(self, key: bytes | str) -> bytes:
         """The bytes of a program, every one checked; raises ``KeyError``."""
-        name = _name(key)
-        try:
-            stored = None if self._shelf is None else self._shelf.get(_FRAMEWORK, name, _PART)
-            if stored is not None:
-                return stored.group.files[_PART]
-        except Exception as error:  # damage, a disk that fails, a format from the future: cuda.core compiles
-            _log.warning("a program of cuda.core is compiled again: %s", error)
-        if len(self._missed_at) < _MOST_COMPILING:
-            self._missed_at[name] = time.perf_counter()
-        raise KeyError(key)
+        code = self._programs.get(_name(key))
+        if code is None:
+            raise KeyError(key)
+        return code
 
     def __setitem__(self, key: bytes | str, value: bytes | bytearray | memoryview | ObjectCode) -> None:
         """Stores a program. The time since it was missed is that of its compile."""
-        name, code = _name(key), _bytes(value)
-        missed_at = self._missed_at.pop(name, None)
-        stages_ms = {} if missed_at is None else {"compile": (time.perf_counter() - missed_at) * 1e3}
-        try:
-            if self._shelf is not None:
-                self._shelf.put(Group(_FRAMEWORK, name, _PART, {_PART: code}, time.time(), stages_ms, __version__))
-        except Exception as error:  # a full disk, a read-only store: whatever it is, the program is compiled and works
-            _log.warning("a program of cuda.core is not stored: %s", error)
+        self._programs.put(_name(key), _bytes(value))
 
     def __delitem__(self, key: bytes | str) -> None:
         """Deletes a program, unless it is pinned; raises ``KeyError`` when there is none."""
-        if self._shelf is None or not self._shelf.delete(_FRAMEWORK, _name(key), _PART):
+        stored = self._programs.shelf
+        if stored is None or not stored.delete(_FRAMEWORK, _name(key), PROGRAM):
             raise KeyError(key)
 
     def __len__(self) -> int:
         """How many programs of cuda.core the store has, whichever process put them there. Reads all groups."""
-        return 0 if self._shelf is None else sum(1 for _ in self._shelf.groups(_FRAMEWORK))
+        stored = self._programs.shelf
+        return 0 if stored is None else sum(1 for _ in stored.groups(_FRAMEWORK))
 
     def clear(self) -> None:
         """Deletes all programs of cuda.core from the store, whichever process put them there, but pinned ones."""
-        if self._shelf is not None:
-            for group in self._shelf.groups(_FRAMEWORK):
-                self._shelf.delete(_FRAMEWORK, group.name, _PART)
+        stored = self._programs.shelf
+        if stored is not None:
+            for group in stored.groups(_FRAMEWORK):
+                stored.delete(_FRAMEWORK, group.name, PROGRAM)
 
 
 def _name(key: object) -> str:

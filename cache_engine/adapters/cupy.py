@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
-from cache_engine.adapted.groups import Group
-from cache_engine.adapters.shelf import Shelf, shelf
+from cache_engine.adapters.shelf import Programs, shelf
 
 _log = logging.getLogger(__name__)
 
-_FRAMEWORK, _PART, _SOURCE = "cupy", "program", "program.source"
 _MAJOR = "14."
 _METHODS = {"load": ["self", "name"], "save": ["self", "name", "cubin", "source"]}
-_MOST_COMPILING = 1000
 
 
 def use_store(dir: str | Path | None = None) -> bool:
@@ -47,35 +43,20 @@ def use_store(dir: str | Path | None = None) -> bool:
         _log.warning("CuPy %s is not a version whose cache can be replaced; it uses its own", cupy.__version__)
         return False
     backend = type("StoreBackend", (_Backend, base), {})
-    register(backend(stored, cupy.__version__))
+    register(backend(Programs(stored, "cupy", "CuPy", cupy.__version__)))
     return True
 
 
 class _Backend:
     """The methods of CuPy's ``KernelCacheBackend``."""
 
-    def __init__(self, stored: Shelf, version: str) -> None:
-        self._shelf, self._version = stored, version
-        self._missed_at: dict[str, float] = {}
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
 
     def load(self, name: str) -> bytes | None:
         """A program as CuPy gave it, every byte checked; ``None`` when it is to be compiled."""
-        try:
-            stored = self._shelf.get(_FRAMEWORK, name, _PART)
-            if stored is not None:
-                return stored.group.files[_PART]
-        except Exception as error:  # damage, a disk that fails, a format from the future: CuPy compiles
-            _log.warning("a program of CuPy is compiled again: %s", error)
-        if len(self._missed_at) < _MOST_COMPILING:
-            self._missed_at[name] = time.perf_counter()
-        return None
+        return self._programs.get(name)
 
     def save(self, name: str, cubin: Any, source: str) -> None:
-        """Stores a program, with its source. The time since it was missed is that of its compile."""
-        missed_at = self._missed_at.pop(name, None)
-        stages_ms = {} if missed_at is None else {"compile": (time.perf_counter() - missed_at) * 1e3}
-        try:
-            files = {_PART: bytes(cubin), _SOURCE: source.encode(errors="replace")}
-            self._shelf.put(Group(_FRAMEWORK, name, _PART, files, time.time(), stages_ms, self._version))
-        except Exception as error:  # a full disk, a read-only store: whatever it is, the program is compiled and works
-            _log.warning("a program of CuPy is not stored: %s", error)
+        """Stores a program, with its source."""
+        self._programs.put(name, cubin, source=source)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cache_engine.adapted.groups import (
+from cache_engine.config import Settings
+from cache_engine.errors import CorruptEntry, StoreError
+from cache_engine.foreign.groups import (
     Group,
     StoredGroup,
     UnknownGroup,
@@ -19,8 +22,6 @@ from cache_engine.adapted.groups import (
     read_group,
     read_stored,
 )
-from cache_engine.config import Settings
-from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.events import CORRUPT, EVICT, PUBLISH
 from cache_engine.process import run_at_end
 from cache_engine.store.disk import DiskStore, open_store
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from cache_engine.upkeep.cleaning import Housekeeper
 
 _log = logging.getLogger(__name__)
+PROGRAM = "program"
+"""The name of the file of a program."""
 _LOCK_S = 1.0
+_MOST_COMPILING = 1000
 
 
 class Shelf:
@@ -129,6 +133,39 @@ class Shelf:
             run_at_end(made.close)
             self._housekeeper = made
         return self._housekeeper
+
+
+class Programs:
+    """Programs of one framework on a shelf: a file each. Whatever fails is a warning in the log, and a miss."""
+
+    def __init__(self, stored: Shelf | None, framework: str, title: str, version: str) -> None:
+        """Of ``framework``, which has this title and version; without a shelf nothing is stored."""
+        self.shelf, self._framework, self._title, self._version = stored, framework, title, version
+        self._missed_at: dict[str, float] = {}
+
+    def get(self, name: str) -> bytes | None:
+        """A program, every byte checked; ``None`` when it is to be compiled."""
+        try:
+            stored = None if self.shelf is None else self.shelf.get(self._framework, name, PROGRAM)
+            if stored is not None:
+                return stored.group.files[PROGRAM]
+        except Exception as error:  # damage, a disk that fails, a format from the future: the framework compiles
+            _log.warning("a program of %s is compiled again: %s", self._title, error)
+        if len(self._missed_at) < _MOST_COMPILING:
+            self._missed_at[name] = time.perf_counter()
+        return None
+
+    def put(self, name: str, code: bytes, **others: str) -> None:
+        """Stores a program, and texts that belong to it. The time since it was missed is that of its compile."""
+        missed_at = self._missed_at.pop(name, None)
+        stages_ms = {} if missed_at is None else {"compile": (time.perf_counter() - missed_at) * 1e3}
+        try:
+            if self.shelf is not None:
+                texts = {f"{PROGRAM}.{ending}": text.encode(errors="replace") for ending, text in others.items()}
+                files = {PROGRAM: bytes(code), **texts}
+                self.shelf.put(Group(self._framework, name, PROGRAM, files, time.time(), stages_ms, self._version))
+        except Exception as error:  # a full disk, a read-only store: whatever it is, the program is compiled and works
+            _log.warning("a program of %s is not stored: %s", self._title, error)
 
 
 @cache

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import statistics
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -16,7 +19,7 @@ from cache_engine._version import version_and_build
 from cache_engine.cli.documents import store
 from cache_engine.cli.documents.store import CheckRow
 from cache_engine.cli.support import Verb, emit, json_option
-from cache_engine.cli.terminal import LEFT, print_table
+from cache_engine.cli.terminal import LEFT, print_table, short_time
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.tools import cuda_for, find_tool
 from cache_engine.config import LOCAL, PACKS, Origin, Settings, unknown_in_words, unknown_variables
@@ -27,7 +30,8 @@ from cache_engine.errors import CompileError, ExtraMissing, GemmCacheError, NotH
 from cache_engine.extras import how_to_install, pip, require
 from cache_engine.insight.packs import signed_by
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.store.disk import open_store
+from cache_engine.store.disk import DiskStore, open_store
+from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack, find_packs
 from cache_engine.trust.signers import TrustedSigners, named_by
 from cache_engine.units import counted, human_bytes, printable
@@ -47,6 +51,7 @@ _PACKAGES = {
 # File systems on which locks between machines are best effort.
 _NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "gpfs", "beegfs", "ceph"})
 
+_TIMED_KERNELS, _TIMED_READS = 20, 5
 
 # Five lines that prove that a compiler works.
 _PROOF = """extern "C" __global__ void doctor(float* values) {
@@ -72,9 +77,9 @@ _SIGNS = {OK: "✓", NOTE: "·", PROBLEM: "✗"}
 def doctor_verb(settings: Settings, /, every: bool, as_json: bool) -> None:
     """Check the installation.
 
-    Checks packages, compilers, tools, the GPU, the store and its disk, packs, and the environment's variables. Also
-    lists the settings that are not at their default, with their origin: argument, environment, settings file, or the
-    policy that sets them. Changes nothing and needs no GPU.
+    Checks packages, compilers, tools, the GPU, the store and its disk, packs, and the environment's variables, and
+    says how long a hit from that disk takes. Also lists the settings that are not at their default, with their origin:
+    argument, environment, settings file, or the policy that sets them. Changes nothing and needs no GPU.
     """
     checks = examine(settings)
     document = store.Diagnosis(
@@ -209,6 +214,24 @@ def _store(settings: Settings) -> Iterator[CheckRow]:
     advice = "" if enough else f", less than max_bytes allows the store to take ({human_bytes(settings.max_bytes)})"
     state = PROBLEM if free < NO_FREE_BYTES else OK if enough else NOTE
     yield _check("free disk", state, f"{human_bytes(free)}{advice}")
+    yield from _speed(layout)
+
+
+def _speed(layout: StoreLayout) -> Iterator[CheckRow]:
+    """How long a hit takes on this machine and disk; nothing for a store without kernels that can be read."""
+    disk, times = DiskStore(layout), list[float]()
+    for key in islice(disk.keys(), _TIMED_KERNELS):
+        with suppress(GemmCacheError, OSError):  # what is damaged, verify says
+            took = []
+            for _ in range(_TIMED_READS):
+                started = time.perf_counter()
+                found = disk.get(key)
+                took.append(time.perf_counter() - started)
+            if found is not None:
+                times.append(min(took))
+    if times:
+        of = f"median of {counted(len(times), 'kernel')}, each the fastest of {_TIMED_READS} reads"
+        yield _check("disk hit", OK, f"{short_time(statistics.median(times))}, every byte verified ({of})")
 
 
 def _future_store(directory: Path) -> CheckRow:

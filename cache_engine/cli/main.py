@@ -30,7 +30,6 @@ _WHERE = {
     "keeping.preflight": ("preflight",),
     "predicting.evaluate": ("evaluate",),
     "predicting.evaluator": ("evaluations",),
-    "predicting.replay": ("replay",),
     "predicting.calibrate": ("calibrate",),
     "predicting.promote": ("promote",),
     "predicting.demand": ("demand",),
@@ -41,7 +40,7 @@ _WHERE = {
     "reading.toolchains": ("toolchains", "coverage"),
     "reading.jobs": ("jobs",),
     "caches.overview": ("caches",),
-    "bench": ("bench",),
+    "moved": ("bench", "replay"),
     "dashboard": ("dashboard",),
 }
 """The verbs of each module of this package, which has each as ``NAME_verb``."""

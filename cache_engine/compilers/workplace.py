@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cache_engine.process import unforked
+
 _PREFIX = "gemm-cache-compile-"
 
 
@@ -44,7 +46,9 @@ def workplace() -> Iterator[Workplace]:
 
     place = None
     while place is None:
-        place = _locked(Path(tempfile.mkdtemp(prefix=_PREFIX)))
+        with unforked():
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        place = _locked(folder)
     try:
         yield place
     finally:
@@ -57,8 +61,11 @@ def sweep() -> None:
     import tempfile
 
     left: list[str] = []
-    with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
-        left = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_ours(entry)]
+    with suppress(OSError):
+        with unforked():
+            temporary = tempfile.gettempdir()
+        with os.scandir(temporary) as entries:
+            left = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_ours(entry)]
     for path in left:
         with suppress(OSError):
             abandoned = _locked(Path(path))

@@ -108,15 +108,6 @@ class Settings:
         "Maximum memory of each GPU for workspaces, copies and operands. Default: all there is.",
     )
     compression: bool = _setting(kinds.yes_or_no(), True, "Compress compiled code on disk.")
-    compress_results: bool = _setting(kinds.yes_or_no(), False, "Compress the evaluator's results on disk.")
-    save_results_later: bool = _setting(
-        kinds.yes_or_no(), False, "Store the evaluator's results in batches, by a thread; the last at the end."
-    )
-    preload_results: tuple[str, ...] = _setting(
-        kinds.texts(),
-        (),
-        "Chips whose stored results are read at the first use of any; in the environment, space-separated.",
-    )
     durability: str = _setting(
         kinds.choice("durable", "fast"), "durable", "durable: fsync before publish; fast: no fsync."
     )
@@ -239,6 +230,7 @@ class Settings:
         Raises:
             UsageError: when there is no such setting, or it cannot have that value.
         """
+        overrides = _without_retired(overrides)
         for name in overrides:
             if name not in BY_NAME:
                 raise UsageError(f"{_no_setting(name)}; there are: {', '.join(BY_NAME)}")
@@ -341,6 +333,12 @@ SETTINGS = tuple(setting for setting in fields(Settings) if "help" in setting.me
 """Everything that can be set, in the order of the docs: name, default, and in ``metadata`` its help and its kind."""
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 """The same by name."""
+RETIRED = {
+    "compress_results": "the evaluator's results are stored uncompressed; export them with a name that ends in .zst",
+    "save_results_later": "results that are found in a row are written together",
+    "preload_results": "the first lookup reads all results of its chip; a program can call evaluations.preload",
+}
+"""Settings of earlier versions that are gone, and what is so without them. They are ignored, with a warning."""
 
 
 def variable(name: str) -> str:
@@ -375,8 +373,27 @@ def _warn_of_unknown(variables: tuple[tuple[str, str], ...]) -> None:
 
 def unknown_in_words(name: str, meant: str) -> str:
     """What to say of a variable that sets nothing."""
+    retired = name.removeprefix(_PREFIX).lower()
+    if retired in RETIRED:
+        return f"the environment variable {name} sets nothing any more: {RETIRED[retired]}"
     hint = f"did you mean {meant}?" if meant else "gemm-cache doctor --settings lists those that exist"
     return f"the environment variable {name} sets nothing; {hint}"
+
+
+def _without_retired(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The values of settings that exist; warns of those that are gone."""
+    _warn_of_retired(tuple(name for name in values if name in RETIRED), where)
+    return {name: value for name, value in values.items() if name not in RETIRED}
+
+
+@cache
+def _warn_of_retired(names: tuple[str, ...], where: str) -> None:
+    """Warns of settings that are gone; once in a process."""
+    if names:
+        import logging
+
+        for name in names:
+            logging.getLogger(__name__).warning("%sthe setting %s is ignored: %s", where, name, RETIRED[name])
 
 
 def _closest(name: str, names: Iterable[str]) -> str:
@@ -399,6 +416,7 @@ def _overridden(settings: Settings, values: Mapping[str, Any], origin: Origin) -
 
 def _of_file(said: Mapping[str, object], path: Path) -> dict[str, object]:
     """The values of a settings file, checked; raises ``UsageError`` with the file and the key."""
+    said = _without_retired(said, f"settings file {path}: ")
     for name in said:
         if name not in BY_NAME:
             what = "tables are not used" if isinstance(said[name], dict) else f"there are: {', '.join(BY_NAME)}"

@@ -234,15 +234,10 @@ class Cache:
         """Results of the evaluator; written at once when the cache is closed, else at the end of the process."""
         made: type[Evaluations] = self._spare.retried(lambda: import_module("cache_engine.evaluations").Evaluations)
         s = self.settings
-        found = made(
-            self.layout, durable=s.is_durable, lock_timeout_s=s.lock_timeout_s, save_later=s.save_results_later,
-            compressed=s.compress_results, stored=self._serving.result_stored, acted=lambda *event: self.admin.acted(*event),
+        return made(
+            self.layout, durable=s.is_durable, lock_timeout_s=s.lock_timeout_s, stored=self._serving.result_stored,
+            acted=lambda *event: self.admin.acted(*event),
         )  # fmt: skip
-        for chip in s.preload_results:
-            from cache_engine.evaluator.chips import load_hardware
-
-            found.preload(load_hardware(chip))
-        return found
 
     @cached_property
     def timings(self) -> Timings:
@@ -280,6 +275,8 @@ class Cache:
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
         """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries`` now; raises ``MirrorError``."""
+        if "evaluations" in self.__dict__:
+            self.evaluations.flush(usage=False)
         self.mirror.sync()
         return self.mirror.query(question, *arguments, **options)
 

@@ -137,7 +137,7 @@ class Tiers:
         for tier in self._slower:
             try:
                 loaded = tier.get(key)
-            except (CorruptEntry, OSError, MemoryError) as error:
+            except (CorruptEntry, OSError) as error:
                 self.skip(tier.name, key, error)
                 continue
             if loaded is not None:

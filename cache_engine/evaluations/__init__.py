@@ -4,10 +4,8 @@ A lookup matches the problem, types, search mode and major version of the model,
 fingerprint, which covers every field of its description. A result of another minor version is searched again.
 
 - ``entry`` — a result as stored and exchanged
-- ``importing`` — what a file to import has
-- ``kept`` — one accelerator's results in one process; ``store.results`` has their files
-- ``pruning`` — which results are unused or too many
-- ``reference`` — the file of the public reference evaluator
+- ``kept`` — one accelerator's results in one process; ``store.results`` has their file
+- ``reference`` — what a file to import has, ours or the public reference evaluator's
 - ``outcomes`` — the types of return values
 """
 
@@ -28,25 +26,19 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.evaluations.entry import Entry, decode_entry, judge, key_of, make_entry
-from cache_engine.evaluations.importing import read_results
-from cache_engine.evaluations.kept import ResultSet, adopt, fingerprint_of, is_older
+from cache_engine.evaluations.kept import MAX_ENTRIES, UNUSED_DAYS, ResultSet, fingerprint_of, superfluous
 from cache_engine.evaluations.outcomes import Answer, Pruned, Taken
-from cache_engine.evaluations.pruning import MAX_ENTRIES, UNUSED_DAYS, superfluous
+from cache_engine.evaluations.reference import read_results
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.model.events import IMPORT, PRUNE
 from cache_engine.model.outcome import Failure
-from cache_engine.process import Background, Order, holds, renew_after_fork, run_at_end
-from cache_engine.store.descriptors import spare_descriptors
+from cache_engine.process import holds, renew_after_fork, run_at_end
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import is_loading
-from cache_engine.store.results.file import (
-    ResultFile,
-    Snapshot,
-    empty_snapshot,
-    stored_fingerprints,
-)
+from cache_engine.store.results.file import ResultFile, stored_fingerprints
+from cache_engine.store.results.interchange import Snapshot, empty_snapshot
 from cache_engine.units import counted, printable
 
 __all__ = ["MAX_ENTRIES", "UNUSED_DAYS", "Answer", "Evaluations", "Pruned", "Taken", "search"]
@@ -61,8 +53,9 @@ _MOST_SETS = 64
 class Evaluations:
     """The stored results of a store. Safe to use from several threads and processes.
 
-    Use it in a ``with``, or call :meth:`close`, to write the last usage counts and results at once; otherwise they are
-    written at the end of the process.
+    A result is written at once, or, where many are found in a row, a moment later together with others. Use it in a
+    ``with``, or call :meth:`close`, to write the last results and usage counts; otherwise they are written at the end
+    of the process. One that is killed loses at most those of that moment, which are searched again.
     """
 
     def __init__(
@@ -71,8 +64,6 @@ class Evaluations:
         *,
         durable: bool = True,
         lock_timeout_s: float = 60.0,
-        save_later: bool = False,
-        compressed: bool = False,
         stored: Callable[[], None] = lambda: None,
         acted: Callable[[str, str, str], None] = lambda *_: None,
         now: Callable[[], float] = time.time,
@@ -81,29 +72,22 @@ class Evaluations:
 
         Args:
             durable: whether results are synced to disk before they count as stored.
-            save_later: whether a thread writes results in batches, rather than before they are returned.
-            compressed: whether files are written compressed; both forms are read.
-            stored: called after a result was stored, or ordered to be.
+            stored: called after a result was stored, or will be.
             acted: called after results were deleted or imported, for the audit log: with the kind of event, what was
                 done in words, and who did it (empty: the user of this process).
         """
-        self._layout, self._stored, self._acted = layout, stored, acted
-        self._later, self._now = save_later, now
-        self._file = partial(
-            ResultFile, layout, judge=judge, durable=durable, lock_timeout_s=lock_timeout_s, compressed=compressed
-        )
-        self._forget_end: Callable[[], None] = lambda: None
+        self._layout, self._stored, self._acted, self._now = layout, stored, acted, now
+        self._file = partial(ResultFile, layout, judge=judge, durable=durable, lock_timeout_s=lock_timeout_s)
         self._start()
         renew_after_fork(self)
 
     def _start(self) -> None:
         self._lock = threading.RLock()
         self._sets: dict[str, ResultSet] = {}
-        self._saver: Background | None = None
-        self.is_closed = False
+        self._forget_end: Callable[[], None] | None = None
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the parent keeps open logs and unwritten results."""
+        """In a forked child: the parent keeps unwritten results."""
         self._start()
 
     def evaluate(
@@ -152,56 +136,34 @@ class Evaluations:
         evaluation: Evaluation,
         search_ms: float = 0.0,
     ) -> Failure | None:
-        """Stores a result; returns why that failed. The next write tries again."""
+        """Stores a result, or will in a moment; returns why that failed. The next write tries again."""
         entry = make_entry(problem, mode, evaluation, search_ms, self._now())
         with self._lock:
-            results = self._set(hardware)
-            try:
-                results.add(entry)
-            except CorruptEntry as error:
-                return Failure(str(error))
-            if not self._later or self.is_closed:
-                return results.save(usage=False)
-            if self._saver is None or not self._saver.is_alive:
-                try:
-                    self._saver = Background(self, threading.TIMEOUT_MAX)
-                except (RuntimeError, MemoryError):  # this process can start no more threads
-                    return results.save(usage=False)
-            saver = self._saver
-        saver.order_work()
-        return None
+            return self._set(hardware).add(entry)
 
     def preload(self, hardware: Hardware) -> int:
         """Reads an accelerator's results now, not at the first lookup; returns their number."""
         with self._lock:
             return len(self._set(hardware).load().cache_entries)
 
-    def flush(self) -> None:
-        """Writes unwritten results and usage. A failed write is logged and tried again next time."""
+    def flush(self, *, usage: bool = True) -> None:
+        """Writes unwritten results, and usage. A failed write is logged and tried again next time.
+
+        Args:
+            usage: whether usage alone is worth writing.
+        """
         with self._lock:
-            saved = [results.save(usage=True) for results in self._sets.values()]
+            saved = [results.save(usage=usage) for results in self._sets.values()]
         for failure in filter(None, saved):
             # Logged without the lock: a signal handler may have interrupted another log message.
             _log.warning("could not store results: %s", failure)
 
-    def work(self, order: Order | None) -> float | None:
-        """One step of the saving thread; see ``Worker``."""
-        self.flush()
-        return None if order is Order.END else threading.TIMEOUT_MAX
-
     def close(self) -> None:
-        """Writes unwritten results, folds long logs and ends the thread; safe in a signal handler."""
+        """Writes unwritten results and usage; safe in a signal handler."""
         if holds(self._lock) or is_loading():
             return  # a signal handler during a write; the rest is written at the end of the process
-        self.is_closed = True
-        if self._saver is not None:
-            self._saver.end()
-            self._saver.join()
         self.flush()
-        with self._lock:
-            for results in self._sets.values():
-                results.close()
-        self._forget_end()
+        self._forget()
 
     def __enter__(self) -> Evaluations:
         return self
@@ -213,16 +175,14 @@ class Evaluations:
         # Dropped without being closed; no caller can handle a failure.
         if not sys.is_finalizing():
             with suppress(Exception):
-                if self._saver is not None:
-                    self._saver.end()
                 self.flush()
-                self._forget_end()
+                self._forget()
 
     # ---- Looking, and keeping in order ----
 
     def fingerprints(self) -> list[str]:
         """Accelerators with results."""
-        return spare_descriptors().retried(partial(stored_fingerprints, self._layout))
+        return stored_fingerprints(self._layout)
 
     def snapshot(self, fingerprint: str) -> Snapshot:
         """All results of an accelerator, entries undecoded.
@@ -320,35 +280,29 @@ class Evaluations:
             UsageError: when it is another evaluator's, or its accelerator is invalid.
             OSError, LockTimeout: when the results cannot be stored.
         """
-        return self._merge(*read_results(data, chip), by)
+        hardware, entries, refused, theirs = read_results(data, chip)
+        with self._lock:
+            is_new = hardware.fingerprint() not in self.fingerprints()
+            stored = self._set(hardware).merge(entries, theirs.statistics if theirs is not None and is_new else None)
+        if stored:
+            self._acted(IMPORT, f"{counted(stored, 'result')} of {printable(hardware.name)}", by)
+        return Taken(hardware.fingerprint(), stored, len(entries) - stored, tuple(refused))
 
     # ---- Inside ----
 
-    def _merge(
-        self, hardware: Hardware, entries: list[Entry], refused: list[tuple[str, str]], theirs: Snapshot | None, by: str
-    ) -> Taken:
-        """Stores what is new, or of a later model; an accelerator's first results with statistics of ``theirs``."""
-        with self._lock:
-            results = self._set(hardware)
-            ours = results.load().cache_entries
-            is_new = hardware.fingerprint() not in self.fingerprints()
-            wanted = [entry for entry in entries if entry.key() not in ours or is_older(ours[entry.key()], entry)]
-            stored, lost = results.merge(wanted, {entry.key() for entry in entries})
-            refused += [(key, "it was written, but reading it back gave something else") for key in sorted(lost)]
-            if is_new and stored and theirs is not None:
-                results.file.fold(partial(adopt, theirs))
-        if stored:
-            self._acted(IMPORT, f"{counted(len(stored), 'result')} of {printable(hardware.name)}", by)
-        return Taken(hardware.fingerprint(), len(stored), len(entries) - len(wanted), tuple(refused))
+    def _forget(self) -> None:
+        """Leaves nothing to do at the end of the process."""
+        if self._forget_end is not None:
+            self._forget_end()
+            self._forget_end = None
 
     def _set(self, hardware: Hardware) -> ResultSet:
         """An accelerator's results: one object per accelerator and process."""
+        if self._forget_end is None:  # also after ``close``
+            self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
         fingerprint = fingerprint_of(hardware)
         found = self._sets.pop(fingerprint, None)
         if found is None:
-            if not self._sets:
-                self._forget_end()
-                self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
             self._drop_idle()
             new = empty_snapshot(MODEL_VERSION, EVALUATOR, fingerprint, hardware.to_dict())
             found = ResultSet(self._file(new), self._now)
@@ -358,7 +312,7 @@ class Evaluations:
     def _drop_idle(self) -> None:
         """Makes room for one more accelerator: drops the least recently used one after writing its results."""
         for fingerprint in list(self._sets)[: max(0, len(self._sets) - _MOST_SETS + 1)]:
-            if self._sets[fingerprint].save(usage=True) is None:
+            if self._sets[fingerprint].save() is None:
                 del self._sets[fingerprint]
 
     def _known(self, fingerprint: str) -> ResultSet:
@@ -376,16 +330,11 @@ def search(
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> Answer:
     """The best result of the model, searched now and not stored. Raises as ``Evaluations.evaluate``."""
-    evaluate = spare_descriptors().retried(_import_search)
+    from cache_engine.evaluator.search import evaluate
+
     started = time.perf_counter()
     evaluation = evaluate(problem, hardware, mode, may_go_on)
     return Answer(key_of(problem, mode), evaluation, False, (time.perf_counter() - started) * 1e3)
-
-
-def _import_search() -> Callable[..., Evaluation]:
-    from cache_engine.evaluator.search import evaluate
-
-    return evaluate
 
 
 def _close_if_alive(reference: weakref.ref[Evaluations]) -> None:

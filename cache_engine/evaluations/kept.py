@@ -1,8 +1,9 @@
-"""One accelerator's results in one process: decoded entries, unwritten results and uncounted usage."""
+"""One accelerator's results in one process, and which of them are old, unused or too many."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -11,14 +12,24 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.evaluations.entry import Entry, check_range, decode_entry, encode_entry
-from cache_engine.evaluations.outcomes import Older
+from cache_engine.evaluations.outcomes import Older, Pruned
 from cache_engine.evaluator.cost import MODEL_VERSION
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.model.outcome import Failure
-from cache_engine.store.descriptors import spare_descriptors
-from cache_engine.store.results.file import NewResult, ResultFile, Snapshot, Usage
+from cache_engine.store.results.file import NewResult, ResultFile, Usage, add_result, count_usage
+from cache_engine.store.results.interchange import Snapshot, Statistics
 
 _log = logging.getLogger(__name__)
+
+MAX_ENTRIES = 10_000
+UNUSED_DAYS = 90.0
+"""The default limits of pruning, per accelerator."""
+
+_OLDEST_SHARE = 10
+"""When there are too many entries, pruning removes one in this many, least recently used first."""
+
+_REST = 10
+"""After a write, results are collected for this many times as long as it took, so that storing many costs little."""
 
 
 class ResultSet:
@@ -29,16 +40,15 @@ class ResultSet:
         self._now = now
         self._found: dict[str, Entry] = {}
         self._older: dict[str, Older] = {}
-        self._unwritten: list[NewResult] = []
+        self._unwritten: dict[str, NewResult] = {}
         self._hits: dict[str, int] = {}
         self._misses = 0
-        self._spare = spare_descriptors()
+        self._next_write = 0.0
 
     def load(self) -> Snapshot:
         """All results on disk, and the unwritten ones."""
-        snapshot = self._spare.retried(self.file.load)
-        for new in self._unwritten:
-            snapshot.cache_entries[new.key] = msgspec.Raw(new.entry)
+        snapshot = self.file.load()
+        snapshot.cache_entries.update({key: msgspec.Raw(new.entry) for key, new in self._unwritten.items()})
         return snapshot
 
     def find(self, key: str) -> Entry | None:
@@ -61,8 +71,7 @@ class ResultSet:
     def _look(self, key: str) -> Entry | None:
         try:
             # The snapshot in memory may be old; it is read again when the key is missing.
-            raw = self.file.snapshot.cache_entries.get(key)
-            raw = raw or self._spare.retried(self.file.load).cache_entries.get(key)
+            raw = self.file.snapshot.cache_entries.get(key) or self.file.load().cache_entries.get(key)
         except (OSError, StoreError) as error:
             _log.warning("cannot read stored results: %s", error)
             return None
@@ -79,55 +88,69 @@ class ResultSet:
         self._found[key] = entry
         return entry
 
-    def add(self, entry: Entry) -> None:
-        """Adds a result, to be written by ``save``.
-
-        Raises:
-            CorruptEntry: when a number in it is out of range, so that no reader accepts it.
-        """
-        new = new_result(entry)
-        check_range(new.entry)
+    def add(self, entry: Entry) -> Failure | None:
+        """Stores a result, or collects it for the next write; returns why that failed."""
+        new = _new_result(entry)
+        try:
+            check_range(new.entry)
+        except CorruptEntry as error:
+            return Failure(str(error))
         self._found[new.key] = entry
-        self._unwritten.append(new)
+        self._unwritten[new.key] = new
+        return self.save() if time.monotonic() >= self._next_write else None
 
-    def merge(self, entries: Iterable[Entry], used: Iterable[str]) -> tuple[set[str], set[str]]:
-        """Writes results that are new, or of a later model, and reads them back.
+    def save(self, *, usage: bool = True) -> Failure | None:
+        """Writes unwritten results, and usage; returns why that failed. After a failure they stay for the next time.
 
         Args:
-            used: keys of results, new or stored, that count as used now, so that pruning leaves them.
+            usage: whether usage alone is worth writing.
+        """
+        if not self._unwritten and not (usage and (self._hits or self._misses)):
+            return None
+        started = time.monotonic()
+        try:
+            self.file.append(self._unwritten.values(), Usage(self._now(), self._hits, self._misses))
+        except (OSError, StoreError) as error:
+            return Failure(str(error))
+        self._unwritten, self._hits, self._misses = {}, {}, 0
+        ended = time.monotonic()
+        self._next_write = ended + _REST * (ended - started)
+        return None
+
+    def merge(self, entries: Iterable[Entry], first: Statistics | None) -> int:
+        """Stores the entries that are new or of a later model; all count as used now, so that pruning leaves them.
+
+        Args:
+            first: the statistics of an accelerator that had no results.
 
         Returns:
-            The keys of stored results, and of those that differed when read back.
+            How many were stored.
 
         Raises:
             OSError, StoreError: when the store cannot be written.
         """
-        new = {entry.key(): new_result(entry) for entry in entries}
-        usage = Usage(self._now(), dict.fromkeys(used, 0))
-        if not new:
-            with suppress(OSError, StoreError):  # as of a read-only store; only when they were used last is lost
-                self.file.append((), usage)
-            return set(), set()
-        self.file.append(new.values(), usage)
-        there = self.file.load().cache_entries
-        stored = {key for key, one in new.items() if key in there and bytes(there[key]) == one.entry}
-        for key in stored:
-            self._found.pop(key, None)
-        return stored, new.keys() - stored
+        taken: set[str] = set()
+        given = {entry.key(): entry for entry in entries}
 
-    def save(self, *, usage: bool) -> Failure | None:
-        """Writes unwritten results; returns why that failed. After a failure they stay for the next time."""
-        counted = Usage(self._now(), self._hits, self._misses) if usage and (self._hits or self._misses) else None
-        if not self._unwritten and counted is None:
-            return None
-        try:
-            self._spare.retried(lambda: self.file.append(self._unwritten, counted))
-        except (OSError, StoreError) as error:
-            return Failure(str(error))
-        self._unwritten = []
-        if counted is not None:
-            self._hits, self._misses = {}, 0
-        return None
+        def change(snapshot: Snapshot) -> None:
+            ours, is_first = snapshot.cache_entries, not snapshot.cache_entries
+            for key, entry in given.items():
+                if key not in ours or is_older(ours[key], entry):
+                    add_result(snapshot, _new_result(entry))
+                    taken.add(key)
+            count_usage(snapshot, Usage(self._now(), dict.fromkeys(given, 0)))
+            if first is not None and is_first:
+                snapshot.statistics = first
+
+        ours = self.load().cache_entries
+        if all(key in ours and not is_older(ours[key], entry) for key, entry in given.items()):
+            with suppress(OSError, StoreError):  # as of a read-only store; only when they were used last is lost
+                self.file.change(change)
+        else:
+            self.file.change(change)
+        for key in taken:
+            self._found.pop(key, None)
+        return len(taken)
 
     def drop(self, victims: dict[str, float]) -> int:
         """Removes results that were not used after the given time; returns how many."""
@@ -141,13 +164,27 @@ class ResultSet:
                     self._found.pop(key, None)
                     gone.append(key)
 
-        self.file.fold(change)
+        self.file.change(change)
         return len(gone)
 
-    def close(self) -> None:
-        """Folds a log that is long relative to its snapshot."""
-        with suppress(OSError, StoreError):
-            self.file.fold_if_long()
+
+def superfluous(snapshot: Snapshot, max_entries: int, expiry: float) -> list[Pruned]:
+    """The results of an accelerator last used before ``expiry``, and if they are too many, those used longest ago."""
+    used = sorted((last_used(snapshot, key), key) for key in snapshot.cache_entries)
+    too_many = len(used) - max_entries
+    count = max(too_many, -(-len(used) // _OLDEST_SHARE)) if too_many > 0 else 0
+    return [
+        Pruned(
+            snapshot.arch_fingerprint, key, at, "unused for long" if at < expiry else "too many results", snapshot.chip
+        )
+        for index, (at, key) in enumerate(used)
+        if at < expiry or index < count
+    ]
+
+
+def _new_result(entry: Entry) -> NewResult:
+    """A result as one line with its checksum, wherever it was read from."""
+    return NewResult(entry.key(), entry.metadata.timestamp, entry.metadata.search_time_ms, encode_entry(entry))
 
 
 @lru_cache(maxsize=256)
@@ -184,13 +221,3 @@ def is_to_validate(entry: Entry) -> bool:
 
 def _minor(version: str) -> str:
     return version.rpartition(".")[0]
-
-
-def new_result(entry: Entry) -> NewResult:
-    """A result as one line with its checksum, wherever it was read from."""
-    return NewResult(entry.key(), entry.metadata.timestamp, entry.metadata.search_time_ms, encode_entry(entry))
-
-
-def adopt(theirs: Snapshot, snapshot: Snapshot) -> None:
-    """Copies the statistics of an import into a new, fully imported snapshot."""
-    snapshot.statistics = theirs.statistics

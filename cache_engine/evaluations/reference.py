@@ -1,8 +1,8 @@
-"""Results of the public reference evaluator, in its own JSON format, 2025.01, as results of ours.
+"""What a file of results to import has: ours, or the public reference evaluator's in its JSON format 2025.01.
 
-That file says less of the chip than our model needs, so a chip is chosen by its name, or given, and each field that the
-file does have must agree with it. Nothing in a result is taken on trust: from its tile, loop order and partition all
-else is computed again, and a result whose numbers differ is refused. docs/evaluator.md has the fields.
+The reference's file says less of the chip than our model needs, so a chip is chosen by its name, or given, and each
+field that the file does have must agree with it. Nothing in a result is taken on trust: from its tile, loop order and
+partition all else is computed again, and a result whose numbers differ is refused. docs/evaluator.md has the fields.
 """
 
 from __future__ import annotations
@@ -16,13 +16,23 @@ from typing import Any
 
 import msgspec
 
-from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.evaluations.entry import Dtypes, Entry, Shape, make_entry
-from cache_engine.evaluator.cost import ORDERS, Evaluation, Partition, SearchMode, Tile, Tiling, describe, nominal_block
+from cache_engine.errors import CorruptEntry, GemmCacheError, UsageError
+from cache_engine.evaluations.entry import Dtypes, Entry, Shape, decode_entry, make_entry
+from cache_engine.evaluator.cost import (
+    EVALUATOR,
+    ORDERS,
+    Evaluation,
+    Partition,
+    SearchMode,
+    Tile,
+    Tiling,
+    describe,
+    nominal_block,
+)
 from cache_engine.evaluator.cost import traffic as traffic_of
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.store.results.interchange import UNREADABLE
+from cache_engine.store.results.interchange import UNREADABLE, Snapshot, check_names, decode_snapshot
 
 FORMAT = "2025.01"
 
@@ -79,6 +89,38 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     architecture: msgspec.Raw
     cache_entries: dict[str, msgspec.Raw]
     statistics: dict[str, Any] = {}
+
+
+Contents = tuple[Hardware, list[Entry], list[tuple[str, str]], Snapshot | None]
+
+
+def read_results(data: bytes, chip: Hardware | None = None) -> Contents:
+    """The accelerator, its results, keys of refused results with the reason, and the file itself if it is ours.
+
+    Arguments and errors are those of ``Evaluations.import_file``.
+    """
+    if is_reference(data):
+        check_names(data)
+        return (*read_reference(data, chip), None)
+    theirs = decode_snapshot(data)
+    check_names(data)
+    if theirs.evaluator != EVALUATOR:
+        raise UsageError(
+            f"the results come from evaluator {theirs.evaluator[:40]!r}; only results of {EVALUATOR} are stored"
+        )
+    hardware = Hardware.from_dict(theirs.architecture, "architecture")
+    if theirs.arch_fingerprint not in ("", hardware.fingerprint()):
+        raise UsageError(
+            f"arch_fingerprint {theirs.arch_fingerprint[:40]!r} is not that of the file's architecture, which is "
+            f"{hardware.fingerprint()}; leave it empty if another tool wrote the file"
+        )
+    entries, refused = [], []
+    for name, raw in theirs.cache_entries.items():
+        try:
+            entries.append(decode_entry(raw))
+        except CorruptEntry as error:
+            refused.append((name, str(error)))
+    return hardware, entries, refused, theirs
 
 
 def is_reference(data: bytes) -> bool:

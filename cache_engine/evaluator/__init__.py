@@ -8,5 +8,5 @@
 - ``gpus`` — GPUs by their datasheets
 - ``gpu`` — a model of real GPUs, calibrated on measured latencies
 - ``calibration`` · ``calibrating`` — what a user's own measurements of a GPU changed, and how that is fitted
-- ``fit_gpu`` · ``validation`` — how it was calibrated, and how well it does compared with roofline
+- ``fitting`` · ``validation`` — least squares, and how well the GPU model does compared with roofline
 """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.calibration import FACTORS, Calibration
-from cache_engine.evaluator.fit_gpu import INTERVAL, fitted_values
+from cache_engine.evaluator.fitting import INTERVAL, fitted_values
 from cache_engine.evaluator.gpu import MODEL_VERSION, Floats, latencies_us, parameters_of, roofline_us
 from cache_engine.evaluator.gpus import Gpu, gpu_called
 from cache_engine.evaluator.validation import Measurements

@@ -13,7 +13,8 @@ and takes the fastest. Roofline, its baseline, knows only the datasheet's peak a
 Parameters hold for every GPU, because each is a share of, or a number of cycles of, what the datasheet says: L2 and
 epilogue grow with the tensor cores' rate per SM and cycle. GPUs whose tensor cores read shared memory on their own have
 their own number for two of them. A measured GPU has its own set, any other the one fitted on all of them, in
-``gpu_parameters.json``, which ``fit_gpu`` makes; docs/decisions/0015-gpu-model-by-datasheet.md has the reasons.
+``gpu_parameters.json``, which ``benchmarks.fit_gpu`` makes; docs/decisions/0015-gpu-model-by-datasheet.md has the
+reasons.
 """
 
 from __future__ import annotations

@@ -1,14 +1,19 @@
-"""The kernel caches of other frameworks, read and never run.
+"""The kernel caches of other frameworks, read and never run; and their kernels in our store.
 
 - ``values`` -- places, entries, their parts, findings, key factors
 - ``base`` -- the protocol of a source: what knows one framework's cache
 - ``folder`` -- reading a folder of others: bounded, no link followed, no trace left
 - ``frameworks`` -- a source for each framework
-- ``registry`` -- all sources, those of plug-ins too, and the places that they find
+- ``registry`` -- all sources, those of plug-ins too, the places that they find, and what is installed
 - ``survey`` -- scanning many places, and sums over what was found
-- ``comparison`` -- why keys differ, of two entries or of two directories; ``culprits`` explains known reasons
-- ``installed`` -- which versions of the frameworks are installed, by the metadata of packages
+- ``comparison`` -- why keys differ, of two entries or of two directories; known reasons
 - ``doctor`` -- what is wrong with a cache, and the cure
-- ``choosing`` -- which entries a cleaning is to delete; ``planning`` how
+- ``cleaning`` -- which entries a cleaning is to delete, and how
 - ``deleting`` -- deleting them so that no process that uses them fails; ``rows`` -- those that are rows of a database
+
+Kernels that ``adapters`` put into our store are called *adapted*:
+
+- ``groups`` -- the files of one of them, as one file of a store, with its checksum
+- ``adapted`` -- what is known of one, from its files
+- ``packing`` -- which of them may be in packs, and how; those of Triton's own cache, checked
 """

@@ -61,12 +61,14 @@ class Source(Protocol):
     Attributes:
         kind: names the framework: ``triton``.
         title: its name for people: ``Triton``.
-        unknowable: fields of ``Entry`` that no entry has, each with the reason in words.
     """
 
     kind: str
     title: str
-    unknowable: Mapping[str, str]
+
+    @property
+    def unknowable(self) -> Mapping[str, str]:
+        """Fields of ``Entry`` that no entry has, each with the reason in words."""
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """The places where this framework may have a cache, most likely first; they need not exist."""

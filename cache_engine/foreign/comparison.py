@@ -1,13 +1,17 @@
-"""Why two entries of a framework have different keys, and what two of its directories differ in."""
+"""Why two entries of a framework have different keys, and what two of its directories differ in; known reasons.
+
+These are from what users of these caches reported: vllm-project/vllm#47573, flashinfer-ai/flashinfer#4884,
+ai-dynamo/dynamo#10695.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cache_engine.foreign.base import Source
-from cache_engine.foreign.culprits import meaning_of
 from cache_engine.foreign.facts import digest_of
 from cache_engine.foreign.values import Entry, Factor, KeyFactors, Part, PartKind, Place
 from cache_engine.model.outcome import Failure
@@ -203,3 +207,52 @@ def _difference(place: tuple[str, str], one: str | None, other: str | None) -> D
 
 def _by_name(factors: Iterable[Factor]) -> dict[tuple[str, str], str]:
     return {(factor.group, factor.name): factor.value for factor in factors}
+
+
+_PATH = (
+    "an absolute path: the cache hits only where the directory has the same name; mount it under one name everywhere"
+)
+_RULES = tuple(
+    (re.compile(pattern), meaning)
+    for pattern, meaning in (
+        (
+            r"^environment (?:.*_)?PORTS?(?:_|$)",
+            "a port of the network, which may be new at each start: fix it, or unset it before the framework starts",
+        ),
+        (
+            r"(?i)[ _](?:RANK|DEVICE_INDEX|WORLD_SIZE)$",
+            "the number of this process among others: each of them has kernels of its own",
+        ),
+        (
+            r"^environment .*?(?:HOST(?:NAME)?(?:_|$)|_IP$|_ADDR(?:ESS)?$)",
+            "an address or name of a machine: set it alike everywhere, or unset it before the framework starts",
+        ),
+        (
+            r"^environment (?:HOME|USER|LOGNAME|PWD|TMPDIR)$",
+            "differs from user to user, or from directory to directory: set it alike for all that share the cache",
+        ),
+        (
+            r"(?i)mtime|timestamp",
+            "a time of modification: copies and shared storage change it; copy with the times (rsync -t, cp -p)",
+        ),
+        (r"(?i)version", "another version: after an upgrade every kernel is compiled again"),
+        (r"(?i)compiler", "another compiler, or one with other options"),
+        (r"^target ", "another GPU: its kernels are compiled apart"),
+        (r"^kernel source$", "the code of the kernel was changed"),
+        (r"(?i)code", "the code of model or framework was changed"),
+    )
+)
+"""What the group and the name of an input say of it, the first one that fits."""
+_VARIABLE = "a variable of the environment: set it alike, or not at all, wherever the cache is used"
+_ABSOLUTE = re.compile(r"(?:^|[\s:=,'\"]|-[IL])/[\w.-]++/[\w.-]")
+
+
+def meaning_of(group: str, name: str, one: str | None, other: str | None) -> str:
+    """What it tells that this input is ``one`` here and ``other`` there, and the cure; empty where nothing is known."""
+    for pattern, meaning in _RULES:
+        if pattern.search(f"{group} {name}"):
+            return meaning
+    values = [value for value in (one, other) if value]
+    if values and all(_ABSOLUTE.search(value) for value in values):
+        return _PATH
+    return _VARIABLE if group == "environment" else ""

@@ -51,12 +51,18 @@ class Deleted:
             self.left[deletion.id] = failure.reason
 
 
-def plan_offline(entries: Sequence[Entry]) -> DeletePlan:
-    """Deletes the files of entries at once: a process that uses one of them may fail."""
+def plan_offline(entries: Sequence[Entry], others: Sequence[str] = ()) -> DeletePlan:
+    """Deletes the files of entries at once: a process that uses one of them may fail.
+
+    Args:
+        others: the paths of other places below this one; what is in them stays.
+    """
     deletions, left = [], {}
     for entry in entries:
         files = tuple(part.file for part in entry.parts if part.file)
-        if len(files) == len(entry.parts):
+        if any(f"{name_of(file)}/".startswith(f"{other}/") for file in files for other in others):
+            left[entry.id] = "it is in a directory of another cache, which only --in with that directory cleans"
+        elif len(files) == len(entry.parts):
             deletions.append(Deletion(entry.id, files, "", entry.size_bytes))
         else:
             left[entry.id] = "it is a row of a file with other entries, of which only a way that is safe deletes it"

@@ -1,7 +1,7 @@
-"""All sources: one for each framework here, and those of plug-ins.
+"""All sources: one for each framework here, and those of plug-ins; and which versions of the frameworks are installed.
 
 A plug-in is a package with an entry point of the group ``gemm_cache.sources`` that loads a ``Source``, or a class that
-makes one without arguments.
+makes one without arguments. Versions are those that the metadata of packages say: nothing is imported.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -25,13 +27,11 @@ if TYPE_CHECKING:
 GROUP = "gemm_cache.sources"
 """The group of entry points of plug-ins."""
 
-_HERE = {
-    "triton": "Triton", "vllm": "VLLM", "cupy": "CuPy", "cutile": "CuTile", "tilelang": "TileLang",
-    "cuda_core": "CudaCore", "flashinfer": "FlashInfer", "deepgemm": "DeepGemm",
-}  # fmt: skip
-"""The sources of this package: the module of ``frameworks``, which is the kind, and its class."""
-_SIZED = ("jax", "inductor", "compute_cache", "tensorrt")
-"""Those of ``frameworks.sized``."""
+_HERE = (
+    "triton:Triton", "vllm:VLLM", "cupy:CuPy", "cutile:CuTile", "tilelang:TileLang", "cuda_core:CudaCore",
+    "flashinfer:FlashInfer", "deepgemm:DeepGemm", "sized:Jax", "sized:Inductor", "sized:ComputeCache", "sized:TensorRT",
+)  # fmt: skip
+"""The sources of this package: the module of ``frameworks``, and its class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,9 @@ class Sources:
 def load_sources() -> Sources:
     """All sources. A plug-in that fails to load is a finding, and cannot replace a source of this package."""
     found: dict[str, Source] = {}
-    for module, name in _HERE.items():
-        found[module] = getattr(import_module(f"{__package__}.frameworks.{module}"), name)()
-    sized = import_module(f"{__package__}.frameworks.sized")
-    for kind in _SIZED:
-        found[kind] = getattr(sized, kind)()
+    for module, _, name in (each.partition(":") for each in _HERE):
+        ours: Source = getattr(import_module(f"{__package__}.frameworks.{module}"), name)()
+        found[ours.kind] = ours
     findings = []
     for plug_in in _plug_ins():
         try:
@@ -109,3 +107,46 @@ def _plug_ins() -> Iterable[EntryPoint]:
     from importlib.metadata import entry_points
 
     return entry_points(group=GROUP)
+
+
+PACKAGES = {
+    "triton": ("triton", "pytorch-triton", "pytorch-triton-rocm"),
+    "tilelang": ("tilelang",),
+    "flashinfer": ("flashinfer-python",),
+}
+"""The packages of the frameworks whose version is part of what is known of an entry, the usual one first."""
+
+
+IN_MEMORY = {"CuTe DSL": "nvidia-cutlass-dsl"}
+"""Frameworks that keep what they compile in the memory of their process alone, and the package of each.
+
+After ``cute.compile`` of CuTe DSL 4.8.1 the directory of ``CUTE_DSL_CACHE_DIR`` was empty.
+"""
+
+
+def in_memory_here() -> list[str]:
+    """The frameworks of ``IN_MEMORY`` in this Python environment, each with its version."""
+    found = []
+    for title, package in IN_MEMORY.items():
+        with suppress(PackageNotFoundError):
+            found.append(f"{title} {version(package)}")
+    return found
+
+
+def installed_version(kind: str) -> str | None:
+    """The version of a framework in this Python environment; ``None`` where it is not there, or no entry has one."""
+    for package in PACKAGES.get(kind, ()):
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def is_stale(made_by: str, installed: str | None) -> bool:
+    """Whether another version than the installed one made an entry; builds of one version count as the same."""
+    return installed is not None and _release(made_by) != _release(installed)
+
+
+def _release(text: str) -> str:
+    return text.partition("+")[0]

@@ -14,7 +14,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -113,6 +113,9 @@ def _check_owners(place: Path, folder: Folder, file: str) -> None:
         os.close(open_way(place))
         check_file(place, os.fstat(folder.fileno()))
         check_file(place / file, folder.stat(file))
+        for journal in (f"{file}{ending}" for ending in JOURNALS):
+            with suppress(FileNotFoundError):  # an empty one that another may write can be filled at any moment
+                check_file(place / journal, folder.stat(journal))
     except Untrusted as error:
         why = f"{id_of(str(error))}, so another user could plant a journal by which SQLite deletes files of yours"
         mend = "clean it as its owner, who alone may write to it (chmod go-w)"

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cache_engine.adapted.facts import describe, inputs_of, text_of
-from cache_engine.adapted.groups import Group
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, InvalidProblem
+from cache_engine.foreign.adapted import describe, inputs_of, text_of
+from cache_engine.foreign.groups import Group
 from cache_engine.foreign.values import Entry, KeyFactors
 from cache_engine.kernels.family import threads_of
 from cache_engine.kernels.select import FAMILIES

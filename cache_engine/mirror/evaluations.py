@@ -1,9 +1,7 @@
-"""Copies results of the evaluator into the mirror: new lines of their logs, or everything that differs."""
+"""Copies results of the evaluator into the mirror: of each file that changed, all that differs."""
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,15 +11,8 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.evaluations.entry import Entry, decode_entry, judge
 from cache_engine.mirror import rows
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.file import (
-    ReadSoFar,
-    ResultFile,
-    Snapshot,
-    Statistics,
-    UnknownResults,
-    empty_snapshot,
-    stored_fingerprints,
-)
+from cache_engine.store.results.file import ResultFile, State, files_state, stored_fingerprints
+from cache_engine.store.results.interchange import Snapshot, UnknownResults, empty_snapshot
 
 if TYPE_CHECKING:
     import duckdb
@@ -32,20 +23,19 @@ _NOTHING = (None,) * 22
 """The column values of a result that cannot be read."""
 
 
-def results_state(layout: StoreLayout) -> object:
+def results_state(layout: StoreLayout) -> State:
     """The state of all result files. Equal states mean that nothing was written in between."""
-    found = []
-    with suppress(FileNotFoundError), os.scandir(layout.evaluations) as files:
-        for file in files:
-            with suppress(FileNotFoundError):
-                status = file.stat(follow_symlinks=False)
-                found.append((file.name, status.st_ino, status.st_size, status.st_mtime_ns))
-    return sorted(found)
+    return files_state(layout.evaluations)
 
 
 def sync_evaluations(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> tuple[int, bool]:
     """Copies changed results; returns their number, and whether everything could be read."""
-    known = {row[0]: row[1:] for row in connection.execute(_KNOWN).fetchall()}
+    known = {
+        fingerprint: (state, error)
+        for fingerprint, state, error in connection.execute(
+            "SELECT fingerprint, read_so_far, error FROM accelerators"
+        ).fetchall()
+    }
     there = stored_fingerprints(layout)
     changed, settled = 0, True
     for fingerprint in known.keys() - set(there):
@@ -54,10 +44,10 @@ def sync_evaluations(connection: duckdb.DuckDBPyConnection, layout: StoreLayout)
         file = ResultFile(
             layout, empty_snapshot("", "", fingerprint, {}), judge, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S
         )
-        read, error, *sums = known.get(fingerprint, ("", ""))
-        before = msgspec.json.decode(read, type=ReadSoFar) if read else None
-        if before is not None:
-            file.resume(before, Statistics(0, *sums))
+        # Before reading, so that an addition meanwhile is a change next time.
+        state, (before, error) = msgspec.json.encode(file.state()).decode(), known.get(fingerprint, ("", ""))
+        if state == before:
+            continue
         try:
             snapshot = file.load()
         except (StoreError, OSError) as refused:
@@ -66,20 +56,9 @@ def sync_evaluations(connection: duckdb.DuckDBPyConnection, layout: StoreLayout)
             if str(refused) != error:
                 changed += _refuse(connection, fingerprint, str(refused))
             continue
-        if before is None or before.forms != file.read_so_far.forms:
-            changed += 1 + _replace(connection, fingerprint, snapshot)
-        elif before == file.read_so_far:
-            continue
-        else:
-            changed += 1 + _add(connection, fingerprint, snapshot)
-        _describe(connection, fingerprint, snapshot, file.read_so_far)
+        changed += 1 + _replace(connection, fingerprint, snapshot)
+        _describe(connection, fingerprint, snapshot, state)
     return changed, settled
-
-
-_KNOWN = (
-    "SELECT fingerprint, read_so_far, error, created_at, last_updated, hits, misses, search_hours, damaged_lines "
-    "FROM accelerators"
-)
 
 
 def _replace(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot: Snapshot) -> int:
@@ -93,27 +72,11 @@ def _replace(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot: 
         if mirrored.get(key) != (digest := xxh3_64_hexdigest(raw))
     }
     gone = mirrored.keys() - snapshot.cache_entries.keys()
-    _drop(connection, "evaluations", fingerprint, [*gone, *fresh])
+    _drop(connection, fingerprint, [*gone, *fresh])
     _insert(connection, fingerprint, fresh)
     connection.execute("DELETE FROM evaluation_usage WHERE fingerprint = ?", [fingerprint])
-    _insert_usage(connection, fingerprint, snapshot)
+    rows.insert(connection, "evaluation_usage", [(fingerprint, key, at) for key, at in snapshot.usage.items()])
     return len(gone) + len(fresh)
-
-
-def _add(connection: duckdb.DuckDBPyConnection, fingerprint: str, added: Snapshot) -> int:
-    """Copies results added since; returns their number."""
-    _drop(connection, "evaluations", fingerprint, list(added.cache_entries))
-    _insert(connection, fingerprint, {key: (raw, xxh3_64_hexdigest(raw)) for key, raw in added.cache_entries.items()})
-    before = dict(
-        connection.execute(
-            "SELECT key, last_used_at FROM evaluation_usage WHERE fingerprint = ? AND list_contains(?, key)",
-            [fingerprint, list(added.usage)],
-        ).fetchall()
-    )
-    added.usage = {key: max(at, before.get(key, 0.0)) for key, at in added.usage.items()}
-    _drop(connection, "evaluation_usage", fingerprint, list(added.usage))
-    _insert_usage(connection, fingerprint, added)
-    return len(added.cache_entries)
 
 
 def _insert(
@@ -124,10 +87,6 @@ def _insert(
         "evaluations",
         [(fingerprint, key, digest, *_cells(key, raw)) for key, (raw, digest) in results.items()],
     )
-
-
-def _insert_usage(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot: Snapshot) -> None:
-    rows.insert(connection, "evaluation_usage", [(fingerprint, key, at) for key, at in snapshot.usage.items()])
 
 
 def _cells(key: str, raw: msgspec.Raw) -> rows.Row:
@@ -152,29 +111,24 @@ def _product(parts: dict[str, int], names: str) -> str:
     return "×".join(str(parts[name]) for name in names)
 
 
-def _drop(connection: duckdb.DuckDBPyConnection, table: str, fingerprint: str, keys: list[str]) -> None:
+def _drop(connection: duckdb.DuckDBPyConnection, fingerprint: str, keys: list[str]) -> None:
     if keys:
         import pyarrow
 
         connection.register("deleted", pyarrow.table({"key": keys}))
         connection.execute(
-            f"DELETE FROM {table} WHERE fingerprint = ? AND key IN (SELECT key FROM deleted)", [fingerprint]
+            "DELETE FROM evaluations WHERE fingerprint = ? AND key IN (SELECT key FROM deleted)", [fingerprint]
         )
         connection.unregister("deleted")
 
 
-def _describe(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot: Snapshot, read: ReadSoFar) -> None:
-    """The accelerator's row; its description stays unchanged if only logs were read."""
+def _describe(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot: Snapshot, state: str) -> None:
+    """The accelerator's row."""
     s = snapshot.statistics
-    stored = connection.execute(
-        "SELECT chip, evaluator, version FROM accelerators WHERE fingerprint = ?", [fingerprint]
-    ).fetchone()
     about = (snapshot.chip, snapshot.evaluator, snapshot.version)
-    if not snapshot.architecture and stored is not None:
-        about = stored
     connection.execute("DELETE FROM accelerators WHERE fingerprint = ?", [fingerprint])
     sums = (s.created_at, s.last_updated, s.cache_hits, s.cache_misses, s.total_search_time_hours, s.corrupt_lines)
-    rows.insert(connection, "accelerators", [(fingerprint, *about, *sums, "", msgspec.json.encode(read).decode())])
+    rows.insert(connection, "accelerators", [(fingerprint, *about, *sums, "", state)])
 
 
 def _refuse(connection: duckdb.DuckDBPyConnection, fingerprint: str, cause: str) -> int:

@@ -36,7 +36,8 @@ SORTS = {
     "last used": _LAST_USED, "created": "created_at", "hits": _HITS, "compile time": "compile_ms", "size": "size_bytes",
     "size on disk": "stored_bytes", "registers": "registers", "name": "name", "target": CAPABILITY, "family": "family",
     "dtype": "dtype", "layout": "layout", "shape": "row(m, n, k)", "batch": "batch", "config": "config",
-    "spills": "spill_bytes", "shared memory": "shared_bytes", "compiler": "compiler || ' ' || compiler_version",
+    "spills": "spill_bytes", "shared memory": "shared_bytes",
+    "compiler": "compiler || coalesce(' ' || compiler_version, '')",
 }  # fmt: skip
 # Fields of searches: name → SQL expression, where it is not a column of that name.
 _FIELDS = {
@@ -51,9 +52,14 @@ _BATCH_ROWS = 10_000
 _ITS_USAGE = "usage ON usage.key = kernels.key AND usage.made_at = kernels.created_at"
 _USED_KERNELS = f"kernels LEFT JOIN {_ITS_USAGE}"
 _COLUMNS = f"""
-    kernels.* EXCLUDE (stamp, search_text), coalesce(memory_hits, 0) AS memory_hits,
-    coalesce(pack_hits, 0) AS pack_hits, coalesce(disk_hits, 0) AS disk_hits,
+    kernels.* EXCLUDE (framework, version, parts_bytes, search_text, shard, stamp),
+    coalesce(memory_hits, 0) AS memory_hits, coalesce(pack_hits, 0) AS pack_hits, coalesce(disk_hits, 0) AS disk_hits,
     coalesce(remote_hits, 0) AS remote_hits, {_HITS} AS hits, {_LAST_USED} AS last_used_at
+"""
+_OF_ADAPTED = f"""
+    kernels.key, framework, name, version, compiler, arch, registers, shared_bytes, stack_bytes,
+    size_bytes AS code_bytes, parts_bytes AS size_bytes, stored_bytes, compile_ms, created_at, config,
+    ({_HITS})::BIGINT AS hits, {_LAST_USED} AS last_used_at
 """
 
 
@@ -62,7 +68,10 @@ class KernelFilter:
     """Selects kernels that contain every word of ``text`` and, for each list that is not empty, one of its values.
 
     They match all ``patterns`` and fulfil all ``conditions``; see ``catalogue.Search``. ``shapes`` and
-    ``targets`` are lists of (n, k), as of a model, and of targets, as of a GPU: one of each must fit.
+    ``targets`` are lists of (n, k), as of a model, and of targets, as of a GPU: one of each must fit. A kernel fulfils
+    no condition on a fact that is not known.
+
+    With ``frameworks`` they are those that other frameworks keep in the store: these ones, or all if it is empty.
     """
 
     text: str = ""
@@ -77,6 +86,7 @@ class KernelFilter:
     shapes: tuple[Shapes, ...] = ()
     targets: tuple[tuple[str, ...], ...] = ()
     conditions: tuple[Condition, ...] = ()
+    frameworks: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, search: Search, *facets: tuple[str, ...]) -> KernelFilter:
@@ -98,6 +108,8 @@ class KernelFilter:
         """The condition without facets, and its parameters."""
         both = "(n, k) IN (SELECT unnest(?::BIGINT[]), unnest(?::BIGINT[]))"
         found: list[Part] = [
+            ("framework IS NULL" if self.frameworks is None else "framework IS NOT NULL", []),
+            *([("list_contains(?, framework)", [[*self.frameworks]])] if self.frameworks else []),
             *(("contains(search_text, ?)", [word]) for word in self.text.lower().replace("×", "x").split()),
             *(part for pattern in self.patterns for part in matching(pattern)),
             *((both, [[n for n, _ in sizes], [k for _, k in sizes]]) for sizes in self.shapes),
@@ -136,24 +148,24 @@ def kernels(
     limit: int = 50,
     offset: int = 0,
 ) -> list[Row]:
-    """One page of kernels.
+    """One page of kernels; those of which the sorted fact is not known last.
 
     Raises:
         UsageError: when ``sort`` is not one of ``SORTS``.
     """
     order = _order(sort)
     condition, parameters = chosen.where()
-    direction = "DESC" if descending else "ASC"
+    direction, columns = "DESC" if descending else "ASC", _COLUMNS if chosen.frameworks is None else _OF_ADAPTED
     # The page is found on narrow rows first: sorting whole ones takes twice as long.
     return _rows(
         connection,
         f"""
         WITH page AS (
             SELECT kernels.rowid AS row, {order} AS sorted FROM {_USED_KERNELS} WHERE {condition}
-            ORDER BY sorted {direction}, kernels.key LIMIT ? OFFSET ?
+            ORDER BY sorted {direction} NULLS LAST, kernels.key LIMIT ? OFFSET ?
         )
-        SELECT {_COLUMNS} FROM page JOIN kernels ON kernels.rowid = row LEFT JOIN {_ITS_USAGE}
-        ORDER BY sorted {direction}, kernels.key
+        SELECT {columns} FROM page JOIN kernels ON kernels.rowid = row LEFT JOIN {_ITS_USAGE}
+        ORDER BY sorted {direction} NULLS LAST, kernels.key
         """,
         [*parameters, limit, offset],
     )
@@ -161,22 +173,34 @@ def kernels(
 
 def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
     """One kernel's row; ``None`` when there is none."""
-    rows = _rows(connection, f"SELECT {_COLUMNS} FROM {_USED_KERNELS} WHERE kernels.key = ?", [key])
+    rows = _rows(
+        connection, f"SELECT {_COLUMNS} FROM {_USED_KERNELS} WHERE kernels.key = ? AND framework IS NULL", [key]
+    )
+    return rows[0] if rows else None
+
+
+def adapted_kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
+    """The row of one that another framework keeps in the store; ``None`` when there is none."""
+    rows = _rows(
+        connection, f"SELECT {_OF_ADAPTED} FROM {_USED_KERNELS} WHERE kernels.key = ? AND framework IS NOT NULL", [key]
+    )
     return rows[0] if rows else None
 
 
 def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:
     """Names of the kernels that exist, adapted ones too, by key."""
-    found = connection.execute("SELECT key, name FROM named WHERE list_contains(?, key)", [keys])
+    found = connection.execute("SELECT key, name FROM kernels WHERE list_contains(?, key)", [keys])
     return dict(found.fetchall())
 
 
 def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     """The values of each column, sorted."""
     found: dict[str, list[str]] = {}
-    for column in ("arch", "dtype", "family", "compiler"):
-        order = CAPABILITY if column == "arch" else column
-        rows = connection.execute(f"SELECT {column} FROM kernels GROUP BY {column} ORDER BY {order}").fetchall()
+    for column in ("arch", "dtype", "family", "compiler", "framework"):
+        order, table = CAPABILITY if column == "arch" else column, "kernels" if column == "framework" else "ours"
+        rows = connection.execute(
+            f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL GROUP BY {column} ORDER BY {order}"
+        ).fetchall()
         found[column] = [row[0] for row in rows]
     return found
 
@@ -238,7 +262,7 @@ def overview(connection: duckdb.DuckDBPyConnection) -> Row:
         f"""
         SELECT entries.*, totals.*, synced_at, {ALL_SKIPPED} AS unreadable, spans
         FROM (SELECT count(*) AS entries, coalesce(sum(stored_bytes), 0) AS stored_bytes,
-                     coalesce(sum(size_bytes), 0) AS size_bytes FROM named) AS entries,
+                     coalesce(sum(size_bytes), 0) AS size_bytes FROM kernels) AS entries,
              (SELECT map(list(name), list(count)) AS spans FROM spans) AS spans, sync_state LEFT JOIN totals ON true
         """,
     )
@@ -249,7 +273,7 @@ def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
     """The latest events other than hits, with the kernel's name if still known."""
     return _rows(
         connection,
-        "SELECT events.*, named.name FROM events LEFT JOIN named USING (key) ORDER BY happened_at DESC LIMIT ?",
+        "SELECT events.*, kernels.name FROM events LEFT JOIN kernels USING (key) ORDER BY happened_at DESC LIMIT ?",
         [limit],
     )
 
@@ -280,7 +304,8 @@ def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> 
     """Entries and bytes per architecture, of the existing kernels with these keys, adapted ones too."""
     return _rows(
         connection,
-        "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM named "
+        "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes "
+        "FROM (SELECT key, coalesce(arch, '') AS arch, stored_bytes FROM kernels) "
         f"WHERE key IN (SELECT unnest(?)) GROUP BY arch ORDER BY {CAPABILITY}",
         [list(keys)],
     )
@@ -302,8 +327,8 @@ def state(connection: duckdb.DuckDBPyConnection) -> Row:
     (row,) = _rows(
         connection, f"SELECT schema_version, generation, synced_at, {ALL_SKIPPED} AS skipped FROM sync_state"
     )
-    tables = ("kernels", "usage", "events", "unreadable")
-    counted = " UNION ALL ".join(f"SELECT '{table}', count(*) FROM {table}" for table in tables)
+    tables = {"kernels": "ours", "usage": "usage", "events": "events", "unreadable": "unreadable"}
+    counted = " UNION ALL ".join(f"SELECT '{name}', count(*) FROM {table}" for name, table in tables.items())
     return {**row, "rows": dict(connection.execute(counted).fetchall())}
 
 
@@ -314,7 +339,8 @@ def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]
         connection,
         f"""
         WITH most AS (
-            SELECT kernels.rowid AS row, {_HITS} AS counted FROM kernels JOIN {_ITS_USAGE} WHERE counted > 0
+            SELECT kernels.rowid AS row, {_HITS} AS counted FROM kernels JOIN {_ITS_USAGE}
+            WHERE counted > 0 AND framework IS NULL
             ORDER BY counted DESC, kernels.key LIMIT ?
         )
         SELECT {_COLUMNS} FROM most JOIN kernels ON kernels.rowid = row JOIN {_ITS_USAGE}
@@ -333,13 +359,13 @@ def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
             SELECT arch, sum({_HITS}) AS hits,
                    sum(({_SAVING_HITS}) * compile_ms) AS saved_ms,
                    max(last_used_at) AS last_used_at
-            FROM kernels JOIN {_ITS_USAGE} GROUP BY arch
+            FROM ours AS kernels JOIN {_ITS_USAGE} GROUP BY arch
         ), made AS (
             SELECT arch, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
                    sum(compile_ms) AS compile_ms, median(compile_ms) AS median_compile_ms,
                    list_sort(list(DISTINCT family)) AS families, list_sort(list(DISTINCT dtype)) AS dtypes,
                    max(created_at) AS last_made_at
-            FROM kernels GROUP BY arch
+            FROM ours GROUP BY arch
         )
         SELECT made.* EXCLUDE last_made_at, coalesce(hits, 0) AS hits, coalesce(saved_ms, 0) AS saved_ms,
                greatest(coalesce(last_used_at, 0), last_made_at) AS last_used_at, coalesce(misses, 0) AS misses
@@ -355,12 +381,12 @@ def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     return _rows(
         connection,
         f"""
-        WITH used AS (SELECT {ways}, sum({_HITS}) AS hits FROM kernels JOIN {_ITS_USAGE} GROUP BY {ways}),
+        WITH used AS (SELECT {ways}, sum({_HITS}) AS hits FROM ours AS kernels JOIN {_ITS_USAGE} GROUP BY {ways}),
         made AS (
             SELECT {ways}, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
                    sum(compile_ms) AS compile_ms, min(created_at) AS first_made_at,
                    max(created_at) AS last_made_at
-            FROM kernels GROUP BY {ways}
+            FROM ours GROUP BY {ways}
         )
         SELECT made.*, coalesce(hits, 0) AS hits FROM made LEFT JOIN used USING ({ways})
         ORDER BY {CAPABILITY}, {ways}
@@ -387,7 +413,7 @@ def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """Entries for each architecture, family and dtype."""
     return _rows(
         connection,
-        "SELECT arch, family, dtype, count(*) AS entries FROM kernels GROUP BY arch, family, dtype "
+        "SELECT arch, family, dtype, count(*) AS entries FROM ours GROUP BY arch, family, dtype "
         f"ORDER BY {CAPABILITY}, family, dtype",
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.extras import needing
+from cache_engine.foreign.adapted import config_text, describe
 from cache_engine.model.artifact import MOST_COUNT, Record
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Counts, Tally
 from cache_engine.model.fingerprint import toolchain_text
@@ -16,14 +17,18 @@ if TYPE_CHECKING:
     import duckdb
 
     from cache_engine.catalogue.fields import Condition
+    from cache_engine.foreign.groups import Group
 
 Row = tuple[Any, ...]
 Part = tuple[str, list[Any]]
 """A condition in SQL, and its parameters."""
 
+GROUPS = "groups"
+"""The shard of the kernels of other frameworks. Those of ours have records, in shards named as their keys begin."""
+
 _OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">="})
 
-JOURNAL, TIMINGS, ADAPTED = "journal", "timings", "groups"
+JOURNAL, TIMINGS = "journal", "timings"
 """Sources of rows that cannot be mirrored."""
 
 ALL_SKIPPED = """
@@ -51,7 +56,22 @@ def kernel_row(record: Record, stamp: str) -> Row:
         p.dtype, p.out_dtype, p.layout, p.m, p.n, p.k, p.batch, p.scales, p.mode, str(record.config),
         r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes,
         record.size_bytes, stored_bytes(record), record.compile_ms, record.created_at, record.created_by,
-        " ".join(searched).lower(), stamp,
+        None, None, None, " ".join(searched).lower(), record.key[:2], stamp,
+    )  # fmt: skip
+
+
+def adapted_row(group: Group, stored_bytes: int, stamp: str) -> Row:
+    """The same for a kernel that another framework keeps in the store; of its size and what it costs on disk."""
+    known = describe(group)
+    config = config_text(known)
+    searched = (known.name, group.key, group.framework, known.version, known.arch, known.compiler, config)
+    unknown = [None] * 9  # of a problem: dtype, out_dtype, layout, m, n, k, batch, scales and mode
+    of_ours = [None] * 7  # compiler_version, toolchain, key_schema, template, flags, opt_level and specialisation
+    return (
+        group.key, known.name, None, known.compiler, *of_ours, known.arch, *unknown, config, known.registers,
+        known.shared_bytes, known.stack_bytes, known.spill_bytes, known.code_bytes, stored_bytes, known.compile_ms,
+        group.made_at, None, group.framework[:100], known.version, known.size_bytes,
+        " ".join(filter(None, searched)).lower(), GROUPS, stamp,
     )  # fmt: skip
 
 
@@ -157,13 +177,15 @@ def insert_or_skip(connection: duckdb.DuckDBPyConnection, source: str, table: st
         skip(connection, source, {str(row[0]): (1, cause)})
 
 
-def delete_keys(connection: duckdb.DuckDBPyConnection, table: str, keys: Sequence[str]) -> None:
-    """Removes the rows of these keys."""
-    if keys:
+def delete_entries(connection: duckdb.DuckDBPyConnection, entries: Sequence[Row]) -> None:
+    """Removes the rows of entries, each given by its shard and its key."""
+    if entries:
         import pyarrow
 
-        connection.register("deleted", pyarrow.table({"key": list(keys)}))
-        connection.execute(f"DELETE FROM {table} WHERE key IN (SELECT key FROM deleted)")
+        shards, keys = zip(*entries, strict=True)
+        connection.register("deleted", pyarrow.table({"shard": shards, "key": keys}))
+        for table in ("kernels", "unreadable"):
+            connection.execute(f"DELETE FROM {table} WHERE (shard, key) IN (SELECT shard, key FROM deleted)")
         connection.unregister("deleted")
 
 

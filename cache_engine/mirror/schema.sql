@@ -1,6 +1,7 @@
 -- The mirror of a store. Disposable: everything here comes from the store's files and can be built again.
 -- No primary keys: sync keeps rows unique, and a key would double size and time.
 
+-- Also those that other frameworks keep in the store, of which much is not known.
 CREATE TABLE kernels (
     key              VARCHAR,
     name             VARCHAR,
@@ -33,37 +34,16 @@ CREATE TABLE kernels (
     compile_ms       DOUBLE,
     created_at       DOUBLE,     -- seconds since 1970, UTC
     created_by       VARCHAR,
+    framework        VARCHAR,    -- which of the others keeps it here; NULL where it was compiled here
+    version          VARCHAR,    -- of that framework
+    parts_bytes      BIGINT,     -- of all of its files there
     search_text      VARCHAR,    -- what a search looks through, in lower case
-    stamp            VARCHAR     -- the record file's inode, size and time: shows whether it must be read again
+    shard            VARCHAR,    -- the folder that its record, or its file, is in
+    stamp            VARCHAR     -- that file's inode, size and time: shows whether it must be read again
 );
 
--- Kernels of other frameworks that are kept in the store.
-CREATE TABLE adapted (
-    key          VARCHAR,
-    framework    VARCHAR,
-    name         VARCHAR,
-    version      VARCHAR,    -- of the framework
-    compiler     VARCHAR,    -- the assembler, as the CUBIN says
-    arch         VARCHAR,
-    registers    INTEGER,
-    shared_bytes BIGINT,
-    stack_bytes  BIGINT,
-    code_bytes   BIGINT,     -- machine code
-    size_bytes   BIGINT,     -- of all parts
-    stored_bytes BIGINT,     -- on disk
-    compile_ms   DOUBLE,
-    created_at   DOUBLE,     -- seconds since 1970, UTC
-    config       VARCHAR,
-    unread       VARCHAR,    -- JSON: of facts that are not known the reason
-    search_text  VARCHAR,    -- what a search looks through, in lower case
-    stamp        VARCHAR     -- as of kernels
-);
-
--- What has a key and a name.
-CREATE VIEW named AS
-    SELECT key, name, arch, stored_bytes, size_bytes FROM kernels
-    UNION ALL SELECT key, name, coalesce(arch, '') AS arch, stored_bytes, coalesce(code_bytes, 0) AS size_bytes
-    FROM adapted;
+-- Those that were compiled here.
+CREATE VIEW ours AS SELECT * FROM kernels WHERE framework IS NULL;
 
 CREATE TABLE usage (
     key          VARCHAR,
@@ -154,7 +134,7 @@ CREATE TABLE accelerators (
     search_hours DOUBLE,
     damaged_lines BIGINT,
     error        VARCHAR,
-    read_so_far  VARCHAR     -- JSON; how far its files were read
+    read_so_far  VARCHAR     -- JSON; the state of its files when they were read
 );
 
 -- The same sums by time. Periods of different length count different events, also where one lies within another.
@@ -250,17 +230,18 @@ CREATE TABLE timings (
 -- The state of the files they are from; no row while it must be looked at again.
 CREATE TABLE timings_read (state VARCHAR);
 
--- Records that are there but cannot be mirrored, and why.
+-- Records, and files of other frameworks' kernels, that are there but cannot be mirrored, and why.
 CREATE TABLE unreadable (
     key   VARCHAR,
     stamp VARCHAR,
-    cause VARCHAR
+    cause VARCHAR,
+    shard VARCHAR     -- as of kernels
 );
 
 -- What else is there but cannot be mirrored: damaged lines of the journal, timings with invalid values. Results of the
 -- evaluator have a cause of their own.
 CREATE TABLE skipped (
-    source VARCHAR,     -- journal, timings or groups
+    source VARCHAR,     -- journal or timings
     name   VARCHAR,     -- of the file, or of the row
     rows   BIGINT,      -- how many
     cause  VARCHAR

@@ -68,7 +68,7 @@ def ledger(connection: duckdb.DuckDBPyConnection, half_life_s: float, now: float
 
 def compile_times(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, float]:
     """Milliseconds that it took to compile the kernels that exist, by key."""
-    found = connection.execute("SELECT key, compile_ms FROM kernels WHERE list_contains(?, key)", [list(keys)])
+    found = connection.execute("SELECT key, compile_ms FROM ours WHERE list_contains(?, key)", [list(keys)])
     return dict(found.fetchall())
 
 
@@ -95,7 +95,7 @@ def made_over_time(connection: duckdb.DuckDBPyConnection, seconds: int) -> list[
         """
         SELECT (floor(created_at / $seconds) * $seconds)::BIGINT AS start, count(*) AS entries,
                sum(stored_bytes)::BIGINT AS stored_bytes
-        FROM kernels WHERE created_at BETWEEN 0 AND 1e11 GROUP BY ALL ORDER BY ALL
+        FROM ours WHERE created_at BETWEEN 0 AND 1e11 GROUP BY ALL ORDER BY ALL
         """,
         {"seconds": seconds},
     )
@@ -118,9 +118,9 @@ def nearest_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> 
     found = connection.execute(
         f"""
         WITH missed AS (SELECT key AS missed, n AS missed_n, k AS missed_k, created_at AS missed_at, {others}
-                        FROM kernels WHERE list_contains(?, key)),
+                        FROM ours WHERE list_contains(?, key)),
              pairs AS (SELECT missed, key, created_at, list_filter([{differing}], lambda x: x IS NOT NULL) AS differs
-                       FROM kernels JOIN missed ON n = missed_n AND k = missed_k AND created_at < missed_at)
+                       FROM ours JOIN missed ON n = missed_n AND k = missed_k AND created_at < missed_at)
         SELECT missed, arg_min(key, rank), arg_min(differs, rank)
         FROM (SELECT *, {{'count': len(differs), 'age': -created_at, 'key': key}} AS rank FROM pairs) GROUP BY missed
         """,
@@ -133,7 +133,7 @@ def compile_ms_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) 
     """How long compiling took, of those of these kernels that the index knows."""
     found = fetch(
         connection,
-        "SELECT key, max(compile_ms) AS ms FROM (SELECT key, compile_ms FROM kernels UNION ALL SELECT key, compile_ms "
+        "SELECT key, max(compile_ms) AS ms FROM (SELECT key, compile_ms FROM ours UNION ALL SELECT key, compile_ms "
         "FROM events WHERE compile_ms > 0) WHERE key IN (SELECT unnest(?)) GROUP BY key",
         [list(keys)],
     )

@@ -21,11 +21,17 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from cache_engine.errors import LockTimeout, MirrorDamaged, MirrorError
 from cache_engine.extras import needing
 from cache_engine.mirror import rows
-from cache_engine.mirror.adapted import sync_adapted
 from cache_engine.mirror.demand import sync_demand
 from cache_engine.mirror.evaluations import results_state, sync_evaluations
-from cache_engine.mirror.home import home_of, is_own
-from cache_engine.mirror.reading import LOCKED, Attaching, connect, interrupted_after, passing_on_ctrl_c
+from cache_engine.mirror.reading import (
+    LOCKED,
+    Attaching,
+    connect,
+    home_of,
+    interrupted_after,
+    is_own,
+    passing_on_ctrl_c,
+)
 from cache_engine.mirror.records import SETTLED_NS, UNREAD, mtime_ns, sync_records
 from cache_engine.mirror.timings import sync_timings, timings_state
 from cache_engine.model.events import Tally
@@ -318,8 +324,6 @@ def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
 
 def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
     added, removed, unreadable = sync_records(connection, store)
-    adapted, adapted_gone, adapted_settled = sync_adapted(connection, store.layout)
-    added, removed = added + adapted, removed + adapted_gone
     events = _sync_journal(connection, store.layout.journal) + sync_demand(connection, store.layout)
     results, results_settled = sync_evaluations(connection, store.layout)
     timings, timings_settled = sync_timings(connection, store.layout)
@@ -328,7 +332,7 @@ def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
         "UPDATE sync_state SET generation = generation + ?, synced_at = ? RETURNING generation", [changed, time.time()]
     ).fetchone()
     waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [UNREAD]).fetchone()
-    settled = waiting == (0,) and results_settled and timings_settled and adapted_settled
+    settled = waiting == (0,) and results_settled and timings_settled
     left_out = connection.execute(f"SELECT {rows.ALL_SKIPPED}").fetchone()
     return Synced(
         added, removed, unreadable, events, int(row[0]) if row else 0, settled, results, timings,

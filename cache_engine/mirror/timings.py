@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,18 +15,16 @@ from cache_engine.store.timings import Timings
 if TYPE_CHECKING:
     import duckdb
 
+    from cache_engine.store.results.file import State
+
 _LOCK_TIMEOUT_S = 10.0
 
 
-def timings_state(layout: StoreLayout) -> list[tuple[str, int, int, int]]:
+def timings_state(layout: StoreLayout) -> State:
     """The state of all timing files. Equal states mean that nothing was written in between."""
-    found = []
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(layout.timings) as files:
-        for file in files:
-            with suppress(FileNotFoundError):
-                status = file.stat(follow_symlinks=False)
-                found.append((file.name, status.st_ino, status.st_size, status.st_mtime_ns))
-    return sorted(found)
+    from cache_engine.store.results.file import files_state
+
+    return files_state(layout.timings)
 
 
 def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> tuple[int, bool]:
@@ -52,7 +48,7 @@ def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> 
 
 def _read(layout: StoreLayout, skipped: dict[str, tuple[int, str]]) -> tuple[list[Measurement], bool]:
     """All sound timings, and whether everything could be read; adds skipped ones to ``skipped``, by name."""
-    from cache_engine.store.results.file import UnknownResults
+    from cache_engine.store.results.interchange import UnknownResults
 
     timings, found, settled = Timings(layout, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S), [], True
     for fingerprint in timings.fingerprints():

@@ -5,6 +5,5 @@
 - ``compile_time`` -- how long a compile takes, by those that a store has records of
 - ``promotion`` -- when compiling a better kernel pays
 - ``payback`` -- what compiling one more kernel ahead of need gains
-- ``budget`` -- what to compile ahead when not all can be
 - ``value`` -- what to evict first
 """

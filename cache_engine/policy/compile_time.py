@@ -21,7 +21,7 @@ MOST_RECORDS = 2000
 """Of those in a store, in the order of their keys, which is as good as chance."""
 
 PUBLISHED_S = {"nvrtc": 0.161, "nvcc": 0.370, "triton": 0.517}
-"""Seconds by compiler: medians of ``gemm-cache bench``, of the kernels that docs/performance.md describes."""
+"""Seconds by compiler: medians of ``make bench``, of the kernels that docs/performance.md describes."""
 PUBLISHED = "docs/performance.md: NVRTC 13.5, NVCC 13.5 and Triton 3.9 on 2 cores of x86-64, 2026-11-21"
 
 PENALTY = 0.3

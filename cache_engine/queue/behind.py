@@ -191,7 +191,7 @@ class Behind(Generic[T]):
         try:
             self._threads.append(Thread(self._work))
             self._working += 1
-        except (RuntimeError, MemoryError) as error:
+        except RuntimeError as error:
             if not self._working:  # else these do it
                 while self._queued:
                     better, _ = self._queued.popleft()

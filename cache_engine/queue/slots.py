@@ -140,10 +140,7 @@ def _taken_at(slot: Path) -> int:
 
 
 class HeldSlot:
-    """Waits for a slot and holds it, for the body of a ``with``.
-
-    A class, as a generator may outlive its ``with``, and hold the slot, when memory runs out.
-    """
+    """Waits for a slot and holds it, for the body of a ``with``."""
 
     __slots__ = ("_slot", "_ticket", "_timeout_s", "_wait")
 
@@ -176,6 +173,6 @@ class HeldSlot:
     def _take(self) -> Failure | None:
         try:
             self._slot = self._wait()
-        except (OSError, MemoryError) as error:
+        except OSError as error:
             return Failure(f"the store's compile slots cannot be used: {error}")
         return None if self._slot else Failure(f"no compile slot was free for more than {self._timeout_s:g} s")

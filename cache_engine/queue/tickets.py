@@ -21,7 +21,7 @@ from cache_engine.process import OwnFile
 from cache_engine.store.layout import StoreLayout, TicketName, ticket_of_name
 from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import own_file
-from cache_engine.store.publish import stage, unlink_staged
+from cache_engine.store.publish import delete, stage
 
 
 class Priority(IntEnum):
@@ -67,21 +67,20 @@ class Ticket:
         self._layout = layout
         now_us = time.time_ns() // 1000
         self.name = TicketName(state, priority, now_us, key, os.getpid(), secrets.token_hex(4))
-        # In bytes, as there may be no memory to encode it when it is to be deleted.
-        self._path = os.fsencode(layout.ticket(self.name))
+        self._path = layout.ticket(self.name)
         self._file: OwnFile | None = None
 
     def __enter__(self) -> Ticket:
-        with suppress(OSError, MemoryError):
-            staged = stage(self._layout.temp)
+        with suppress(OSError):
+            path, file = stage(self._layout.temp)
             try:
                 # Locked before it has the name of a ticket, so that no look finds one with a free lock.
-                os.rename(staged.path, self._path)
+                os.rename(path, self._path)
             except BaseException:
-                unlink_staged(staged.path)
-                staged.file.close()
+                delete(path)
+                file.close()
                 raise
-            self._file = staged.file
+            self._file = file
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,19 +88,18 @@ class Ticket:
         if file is not None:
             try:
                 if file.is_ours:  # else this is a forked child
-                    unlink_staged(self._path)
+                    delete(self._path)
             finally:
                 file.close()
 
     def becomes(self, state: State) -> None:
         """Says that its owner now does something else."""
         if self._file is not None:
-            with suppress(OSError, MemoryError):
+            with suppress(OSError):
                 name = self.name._replace(state=state)
-                path = os.fsencode(self._layout.ticket(name))
+                path = self._layout.ticket(name)
                 os.rename(self._path, path)
-                self._path = path
-                self.name = name
+                self._path, self.name = path, name
 
 
 @dataclass(frozen=True, slots=True)

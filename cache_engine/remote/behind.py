@@ -65,7 +65,7 @@ class Behind:
             if is_room:
                 self._waiting.append(key)
                 if self._thread is None or not self._thread.is_alive:
-                    with suppress(RuntimeError, MemoryError):  # without a thread they wait for the next, or the end
+                    with suppress(RuntimeError):  # without a thread they wait for the next, or the end
                         self._thread = Background(self, _IDLE_S)
             thread = self._thread
         if thread is not None:
@@ -125,7 +125,7 @@ class Behind:
         except RemoteError as error:
             way.breaker.failed(str(error), time.monotonic() - started)
             return False
-        except (OSError, GemmCacheError, MemoryError) as error:
+        except (OSError, GemmCacheError) as error:
             data, is_new = Refused(key, str(error)), False
         with self._lock:
             if not self._waiting:  # the end did not wait for it

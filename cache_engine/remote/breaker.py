@@ -72,7 +72,7 @@ class Breaker:
                 return False
             try:
                 self._thread = Background(self, self._wait_s())
-            except (RuntimeError, MemoryError) as error:
+            except RuntimeError as error:
                 # Without a thread nothing would close it again.
                 _log.debug("the remote is asked on: %s", error)
                 return False

@@ -149,6 +149,10 @@ def delete(
     sizes = {one.key: one.size_bytes for one in going}
     gone: list[CacheKey] = []
 
+    place = printable(without_query(remote.url))
+    if sizes and journal is not None:  # a kill leaves this
+        journal.event(CLEAN_REMOTE, detail=f"{counted(len(sizes), 'kernel')} of {place} to delete", by=by)
+
     def delete_one(key: CacheKey) -> None:
         remote.delete(name_of(key))
         gone.append(key)
@@ -158,5 +162,5 @@ def delete(
             on_entry()
     finally:
         if gone and journal is not None:
-            detail = f"{counted(len(gone), 'kernel')} of {printable(without_query(remote.url))}"
+            detail = f"{counted(len(gone), 'kernel')} of {place}"
             journal.event(CLEAN_REMOTE, stored_bytes=sum(map(sizes.__getitem__, gone)), detail=detail, by=by)

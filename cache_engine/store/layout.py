@@ -10,7 +10,7 @@
     locks/                      lock files, never deleted
     quarantine/                 damaged files, for inspection
     jobs/                       jobs started from the dashboard
-    evaluations/                results of the evaluator, a JSON file and logs for each accelerator
+    evaluations/                results of the evaluator, a JSON file for each accelerator
     timings/                    measurements of kernels, likewise for each device; created with the first
     demand.json                 what was asked for, from the journal's folded files; created by the first fold
     decisions/                  the log of decisions, in two files; created with the first
@@ -265,15 +265,15 @@ class StoreLayout:
         return self.results_folder / f"gemm_cache_{fingerprint}.json"
 
     def compressed_results_file(self, fingerprint: str) -> Path:
-        """The same, compressed. Only one of the two exists."""
+        """The same, compressed, as version 0.2 could write it."""
         return self.results_folder / f"gemm_cache_{fingerprint}.json.zst"
 
     def results_log(self, fingerprint: str, generation: int) -> Path:
-        """The log of results added since the snapshot of the previous generation."""
+        """A log of results, as version 0.2 wrote them; the file of a higher generation contains it."""
         return self.results_folder / f"gemm_cache_{fingerprint}.{generation}.log"
 
     def results_lock(self, fingerprint: str) -> Path:
-        """The lock of a subject's results: shared to add to their log, exclusive to fold it."""
+        """The lock of a subject's results, held while their file is replaced."""
         return self.locks / f"results-{fingerprint[:2]}.lock"
 
     def quarantined(self, name: str, at_ns: int) -> Path:

@@ -21,7 +21,7 @@ from types import ModuleType
 
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.key import CacheKey
-from cache_engine.process import OwnFile, Thread, holds, renew_after_fork
+from cache_engine.process import OwnFile, Thread, holds, renew_after_fork, unforked
 from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)
@@ -29,10 +29,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Held:
-    """Locks an open file for the body of a ``with``, then closes it.
-
-    A class, as a generator may outlive its ``with``, and hold the file open, when memory runs out.
-    """
+    """Locks an open file for the body of a ``with``, then closes it."""
 
     __slots__ = ("_absent", "_file", "_name", "_shared", "_timeout_s")
 
@@ -117,7 +114,6 @@ def _open(path: Path, timeout_s: float) -> OwnFile:
             return own_file(path, os.O_RDWR)
         # Not while a deleter counts on its not being there.
         with Held(_open_folder(path.parent), path.parent.name, timeout_s, shared=True):
-            # Closed at once: releasing the folder needs memory, and may fail.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
         return own_file(path, os.O_RDWR)
     except CorruptEntry as error:
@@ -139,7 +135,7 @@ def _release(file: OwnFile) -> None:
             with suppress(portalocker.LockException, OSError):
                 portalocker.unlock(file.descriptor)
     finally:
-        file.close()  # even if there is no memory to unlock it
+        file.close()
 
 
 def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
@@ -150,7 +146,7 @@ def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
     deadline = time.monotonic() + timeout_s
     try:
         thread = Thread(waiter.wait)
-    except (RuntimeError, MemoryError):  # this process may have no more threads
+    except RuntimeError:  # this process may have no more threads
         waiter.close()
         return _poll(descriptor, deadline, shared)
     if waiter.acquired_within(thread, timeout_s):
@@ -252,13 +248,16 @@ def _imported() -> ModuleType:
 
     The program itself can import that lock from ``portalocker.redis``.
     """
-    if not {"portalocker", "redis"} & sys.modules.keys():
+    if "portalocker" in sys.modules:
+        return import_module("portalocker")
+    with unforked():
+        if "redis" in sys.modules:
+            return import_module("portalocker")
         sys.modules["portalocker.redis"] = None  # type: ignore[assignment]  # no module: importing it fails
         try:
             return import_module("portalocker")
         finally:
             sys.modules.pop("portalocker.redis", None)
-    return import_module("portalocker")
 
 
 def _lock(descriptor: int, shared: bool, *, blocking: bool) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from cache_engine.process import OwnFile
@@ -21,74 +22,57 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
     Raises:
         OSError: when writing fails; the temporary is then deleted and ``target`` unchanged.
     """
-    staged = stage(temp)
+    path, file = stage(temp)
     try:
         try:
             view = memoryview(data)
             while view:
-                view = view[os.write(staged.file.descriptor, view) :]
+                view = view[os.write(file.descriptor, view) :]
             if durable:
-                os.fsync(staged.file.descriptor)
+                os.fsync(file.descriptor)
             try:
-                os.rename(staged.path, target)
+                os.rename(path, target)
             except FileNotFoundError:
                 _make_folder(os.path.dirname(target), durable)
-                os.rename(staged.path, target)
+                os.rename(path, target)
         finally:
-            staged.file.close(check=True)
+            file.close(check=True)
     except BaseException:
-        unlink_staged(staged.path)
+        delete(path)
         raise
     if durable:
         sync_folder(os.path.dirname(target))
 
 
-class Staged:
-    """A new temporary, open and locked, and its path in bytes.
-
-    Made before the file is, as returning two values would take memory after that.
-    """
-
-    __slots__ = ("file", "path")
-
-    def __init__(self, path: bytes) -> None:
-        """Of no file yet."""
-        self.path = path
-        self.file: OwnFile
-
-
-def stage(temp: Path) -> Staged:
-    """A new temporary. The lock shows cleaners that the writer is alive.
+def stage(temp: Path) -> tuple[str, OwnFile]:
+    """The path of a new temporary, and its file, which is locked: that shows cleaners that the writer is alive.
 
     Raises:
         OSError: when it cannot be made; then none is left.
     """
     while True:
-        path, file = os.fsencode(f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"), None
-        staged = Staged(path)
+        path, file = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}", None
         try:
-            staged.file = file = OwnFile.open(path, _FLAGS)
+            file = OwnFile.open(path, _FLAGS)
             try:
                 # Between opening and locking, a cleaner may have locked or deleted it.
                 if try_lock(file.descriptor) and os.fstat(file.descriptor).st_nlink:
-                    return staged
+                    return path, file
             except OSError:
-                return staged  # locks do not work here, so cleaners use its age
+                return path, file  # locks do not work here, so cleaners use its age
             file.close()
         except BaseException:  # Ctrl-C may come after the file exists and before `file` is assigned
             if file is not None:
                 file.close()
-            unlink_staged(path)
+            delete(path)
             raise
-        unlink_staged(path)
+        delete(path)
 
 
-def unlink_staged(staged: bytes) -> None:
-    """Deletes a temporary without allocating memory, which may be exhausted: hence a path in bytes."""
-    try:  # noqa: SIM105 (suppress would allocate)
-        os.unlink(staged)
-    except OSError:
-        pass
+def delete(path: str | Path) -> None:
+    """Deletes a temporary or a ticket, where that is possible; else a cleaning does."""
+    with suppress(OSError):
+        os.unlink(path)
 
 
 def _make_folder(folder: str, durable: bool) -> None:

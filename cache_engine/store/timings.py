@@ -1,4 +1,4 @@
-"""Measurements of kernels on disk: a snapshot and logs for each device, in the format of ``results``.
+"""Measurements of kernels on disk: a file for each device, in the format of ``results``.
 
 A measurement is a JSON object ``{"checksum", "measurement"}``. The checksum covers the inner object's exact bytes in
 the file, so this version can read and check one with fields of a later version. Each has a unique name in its device's
@@ -73,7 +73,7 @@ class Timings:
         self._files: dict[str, ResultFile] = {}
 
     def renew_after_fork(self) -> None:
-        """In a forked child: open logs are the parent's."""
+        """In a forked child: the parent may have held the lock."""
         self._start()
 
     def exist(self) -> bool:
@@ -102,14 +102,10 @@ class Timings:
                 self._file(device.digest(), device).append(new)
 
     def close(self) -> None:
-        """Folds logs that are long relative to their snapshots."""
-        if holds(self._lock):
-            return  # a signal handler; the interrupted code finishes its own writes
-        with self._lock:
-            for file in self._files.values():
-                with suppress(OSError, StoreError):
-                    file.fold_if_long()
-            self._files.clear()
+        """Frees memory; everything is written already."""
+        if not holds(self._lock):  # in a signal handler, the interrupted code finishes its own writes
+            with self._lock:
+                self._files.clear()
 
     def fingerprints(self) -> list[str]:
         """Devices with measurements."""
@@ -179,7 +175,8 @@ class Timings:
             self._file(fingerprint).mend()
 
     def _file(self, fingerprint: str, device: DeviceFingerprint | None = None) -> ResultFile:
-        from cache_engine.store.results.file import ResultFile, empty_snapshot
+        from cache_engine.store.results.file import ResultFile
+        from cache_engine.store.results.interchange import empty_snapshot
 
         file = self._files.get(fingerprint)
         if file is None or (device is not None and not file.snapshot.architecture):

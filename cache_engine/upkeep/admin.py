@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from cache_engine import upkeep
-from cache_engine.adapted.groups import Group, UnknownGroup, group_keys, read_group
 from cache_engine.config import Settings
 from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageError
+from cache_engine.foreign.groups import Group, UnknownGroup, group_keys, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
 from cache_engine.model.events import CLEAN_OTHER, SEEN

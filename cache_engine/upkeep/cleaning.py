@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from cache_engine.adapted.groups import is_unknown_group
 from cache_engine.config import Settings
 from cache_engine.errors import LockTimeout, StoreError
+from cache_engine.foreign.groups import is_unknown_group
 from cache_engine.logs import fields
 from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
 from cache_engine.model.key import CacheKey
@@ -26,6 +26,7 @@ from cache_engine.store.layout import (
 )
 from cache_engine.store.lock import file_lock, file_lock_to_delete
 from cache_engine.store.pins import is_pinned
+from cache_engine.units import counted
 from cache_engine.upkeep.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan, remove_temporary
 from cache_engine.upkeep.plan import (
     DAY_S,
@@ -100,15 +101,9 @@ def find_leftovers(store: DiskStore, now: float | None = None) -> list[Leftover]
 
 
 def apply(
-    store: DiskStore,
-    journal: Journal,
-    chosen: EvictionPlan,
-    on_progress: Callable[[int], None] = lambda _: None,
-    *,
-    by: str = "",
-    wait_s: float = _MAINTENANCE_TIMEOUT_S,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Cleaned:
+    store: DiskStore, journal: Journal, chosen: EvictionPlan, on_progress: Callable[[int], None] = lambda _: None, *,
+    by: str = "", wait_s: float = _MAINTENANCE_TIMEOUT_S, stopped: Callable[[], bool] = lambda: False,
+) -> Cleaned:  # fmt: skip
     """Evicts the entries of a plan, deletes leftovers, then folds the journal.
 
     Skips an entry used or replaced since the plan was made, unless the plan evicts everything. Always skips an entry
@@ -129,6 +124,8 @@ def apply(
     with file_lock_to_delete(layout.maintenance_lock, wait_s):
         layout.check_identities(chosen.store)
         used = last_uses(layout)
+        if chosen.victims and by != AUTOMATIC:  # a kill leaves this
+            journal.event(CLEAN, detail=f"{counted(len(chosen.victims), 'entry', 'entries')} to delete", by=by)
         try:
             for number, victim in enumerate(chosen.victims, start=1):
                 if stopped():
@@ -244,7 +241,7 @@ class Housekeeper:
             if is_due or is_needed():
                 self._closing = False
                 # This process may be unable to start a thread; another process will clean.
-                with suppress(RuntimeError, MemoryError):
+                with suppress(RuntimeError):
                     self._thread = Thread(self._clean, is_due)
 
     def close(self, *, wait: bool = True) -> None:
@@ -335,9 +332,7 @@ def prune_results(store: DiskStore, settings: Settings, journal: Journal) -> int
     def acted(kind: str, detail: str, by: str) -> None:
         journal.event(kind, detail=detail, by=by)
 
-    with Evaluations(
-        store.layout, durable=settings.is_durable, compressed=settings.compress_results, acted=acted
-    ) as kept:
+    with Evaluations(store.layout, durable=settings.is_durable, acted=acted) as kept:
         gone = kept.prune(kept.plan_pruning(), by=AUTOMATIC)
     if gone:
         _log.info("pruned: %s results of the evaluator", f"{gone:,}")

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from cache_engine.adapted.groups import UnknownGroup, read_group
 from cache_engine.errors import CorruptEntry, LockTimeout, Untrusted
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.entry import judge
+from cache_engine.foreign.groups import UnknownGroup, read_group
 from cache_engine.inputs import others_may_change
 from cache_engine.model.job import MOST_BYTES, decode_job
 from cache_engine.model.key import CacheKey, is_key
@@ -36,8 +36,8 @@ from cache_engine.store.layout import (
     job_of_name,
 )
 from cache_engine.store.lock import file_lock
-from cache_engine.store.results.checking import damaged_files
-from cache_engine.store.results.file import UnknownResults, stored_fingerprints
+from cache_engine.store.results.file import damaged_files, stored_fingerprints
+from cache_engine.store.results.interchange import UnknownResults
 from cache_engine.store.timings import Timings, judge_of
 from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, Kind, finding_at, names_in
 

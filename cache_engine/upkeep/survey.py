@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from cache_engine.adapted.groups import UnknownGroup, read_group
 from cache_engine.errors import CompilerMissing, CorruptEntry
+from cache_engine.foreign.groups import UnknownGroup, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.events.usage import EntryUsage
 from cache_engine.model.gemm import Specialisation
@@ -186,7 +186,7 @@ def _with_record_facts(
     except (CorruptEntry, OSError):
         return entry
     if group is not None:
-        from cache_engine.adapted.facts import describe  # not for a hit
+        from cache_engine.foreign.adapted import describe  # not for a hit
 
         hits_of_it = hits.get((key, group.made_at), 0.0)
         return replace(

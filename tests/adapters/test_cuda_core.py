@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cache_engine.engine.cache import open_cache
-from cache_engine.mirror.adapted_queries import AdaptedFilter, adapted_kernels
+from cache_engine.mirror.queries import KernelFilter, kernels
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.upkeep.integrity import check
 
@@ -71,9 +71,9 @@ def test_a_program_has_a_row_with_facts_hits_and_compile_time(tmp_path: Path) ->
     assert _compile(cache) == _compile(cache) == code
     # Without a driver cuda.core makes no PTX: it asks for the driver's version.
     text = cache["ptx"] = b".version 8.4\n.target sm_90\n.visible .entry scale(\n"
-    cache._shelf._journal.flush()  # type: ignore[union-attr]
+    cache._programs.shelf._journal.flush()  # type: ignore[union-attr]
     with open_cache(tmp_path) as opened:
-        rows = {row["code_bytes"] is None: row for row in opened.query(adapted_kernels, AdaptedFilter())}
+        rows = {row["code_bytes"] is None: row for row in opened.query(kernels, KernelFilter(frameworks=()))}
     assert {row["framework"] for row in rows.values()} == {"cuda_core"}
     binary, ptx = rows[False], rows[True]
     assert (binary["name"], binary["arch"], binary["hits"], binary["size_bytes"]) == ("scale", "sm_90", 2, len(code))
@@ -132,6 +132,6 @@ def test_it_is_a_mapping_as_cuda_core_s_own_are(tmp_path: Path) -> None:
         with pytest.raises(TypeError):
             cache["x"] = 1
         with open_cache(tmp_path / "store") as opened:
-            opened.admin.pin(opened.query(adapted_kernels, AdaptedFilter(), limit=1)[0]["key"])
+            opened.admin.pin(opened.query(kernels, KernelFilter(frameworks=()), limit=1)[0]["key"])
         cache.clear()
         assert len(cache) == 1

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from cache_engine.adapted.facts import part_of
 from cache_engine.engine.cache import open_cache
+from cache_engine.foreign.adapted import part_of
 from cache_engine.foreign.values import PartKind
-from cache_engine.mirror.adapted_queries import AdaptedFilter, adapted_kernels
+from cache_engine.mirror.queries import KernelFilter, kernels
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.upkeep.integrity import check
@@ -77,7 +77,7 @@ def test_a_second_process_is_served_without_a_compile(tmp_path: Path) -> None:
     assert not list((tmp_path / "own").glob("*"))
     assert list(check(DiskStore(open_store(tmp_path / "store")))) == []
     with open_cache(tmp_path / "store") as cache:
-        rows = {row["name"]: row for row in cache.query(adapted_kernels, AdaptedFilter())}
+        rows = {row["name"]: row for row in cache.query(kernels, KernelFilter(frameworks=()))}
         group = cache.admin.adapted(CacheKey(rows["scale"]["key"]))
     assert {row["framework"] for row in rows.values()} == {"cupy"}
     (fill,) = rows.keys() - {"scale"}

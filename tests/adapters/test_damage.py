@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from cache_engine.adapted.groups import group_key
 from cache_engine.adapters.cupy import _Backend
-from cache_engine.adapters.shelf import shelf
+from cache_engine.adapters.shelf import Programs, shelf
+from cache_engine.foreign.groups import group_key
 from cache_engine.store.layout import StoreLayout
 
 _CODE, _OTHERS = b"code of this kernel" * 9, b"code of the other" * 9
@@ -52,7 +52,7 @@ class _CuPy:
     def __init__(self, folder: Path) -> None:
         stored = shelf(folder)
         assert stored is not None
-        self._backend = _Backend(stored, "14.0")
+        self._backend = _Backend(Programs(stored, "cupy", "CuPy", "14.0"))
 
     def get(self, name: str) -> bytes | None:
         return self._backend.load(name)

@@ -16,9 +16,10 @@ import msgspec
 import pytest
 import zstandard
 
-from cache_engine.adapted import folders
-from cache_engine.adapted.folders import files_of, own_folder
-from cache_engine.adapted.groups import (
+from cache_engine.adapters import folders
+from cache_engine.adapters.folders import files_of, own_folder
+from cache_engine.errors import CorruptEntry, Misplaced, Untrusted
+from cache_engine.foreign.groups import (
     Group,
     StoredGroup,
     UnknownGroup,
@@ -28,7 +29,6 @@ from cache_engine.adapted.groups import (
     read_group,
     read_stored,
 )
-from cache_engine.errors import CorruptEntry, Misplaced, Untrusted
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.upkeep import cleaning
@@ -232,7 +232,7 @@ def test_a_fork_has_a_folder_of_its_own(store: DiskStore, own: Path) -> None:
 
 _RANK = """
 import os, signal, sys, threading
-from cache_engine.adapted import folders
+from cache_engine.adapters import folders
 
 sys.setswitchinterval(1e-6)
 written, ready = [], threading.Barrier(9)
@@ -292,6 +292,48 @@ def test_threads_processes_and_forks_keep_each_other_s_files(tmp_path: Path, mon
         for one in ranks:
             one.communicate(timeout=60)
     assert [path for path in paths if "forked" not in path.name and path.exists()] == []
+
+
+_FIRST_USE = """
+import os, signal, sys, threading
+from cache_engine.adapted import folders
+
+using, forked = threading.Event(), threading.Event()
+{within}
+
+def slow(*arguments, **named):
+    using.set()
+    forked.wait(1)  # a fork that does not wait comes before that
+    return own(*arguments, **named)
+
+{replace}
+threading.Thread(target=folders.own_folder).start()
+using.wait()
+child = os.fork()
+if not child:
+    signal.alarm(10)
+    folders.own_folder()
+    os._exit(0)
+forked.set()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+_WITHIN = {
+    "tempfile": ("import tempfile; own = tempfile._get_default_tempdir", "tempfile._get_default_tempdir = slow"),
+    "import": (
+        "own = lambda: None\nclass Slow:\n def find_spec(self, name, *_):\n  if name == 'portalocker': slow()",
+        "sys.meta_path.insert(0, Slow())",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", _WITHIN)
+def test_a_fork_while_another_thread_uses_it_first_can_go_on(tmp_path: Path, what: str) -> None:
+    """Python's own locks, of ``tempfile`` and of imports, stay held in a child that is forked under them."""
+    within, replace = _WITHIN[what]
+    code = _FIRST_USE.format(within=within, replace=replace)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, timeout=60)
+    assert done.returncode == 0
 
 
 def test_files_that_something_deletes_are_written_again(store: DiskStore, own: Path) -> None:

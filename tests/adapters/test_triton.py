@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.adapted.folders import LOCK, PREFIX
-from cache_engine.adapted.groups import Group, put_group
+from cache_engine.adapters.folders import LOCK, PREFIX
 from cache_engine.engine.cache import open_cache
-from cache_engine.mirror import adapted_queries, queries
+from cache_engine.foreign.groups import Group, put_group
+from cache_engine.mirror import queries
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.upkeep.integrity import check
 
@@ -124,7 +124,7 @@ def test_its_kernels_have_rows_with_hits_and_the_time_that_triton_s_listener_mea
     for _ in range(2):
         assert _compile(program, tmp_path)[0]
     with open_cache(tmp_path / "store") as cache:
-        (row,) = cache.query(adapted_queries.adapted_kernels, adapted_queries.AdaptedFilter())
+        (row,) = cache.query(queries.kernels, queries.KernelFilter(frameworks=()))
         events = cache.query(queries.events_of, row["key"])
         statistics = cache.stats()
         group = cache.admin.adapted(row["key"])

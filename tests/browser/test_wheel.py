@@ -44,6 +44,7 @@ def test_the_wheel_claims_no_name_but_its_own(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"cache_engine"}
+    assert [name for name in names if "benchmarks" in name or "traces" in name] == []
     for needed in (
         "_bundled/app/main.py",
         "_bundled/app/icon.svg",

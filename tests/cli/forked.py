@@ -43,11 +43,13 @@ WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "backgro
 _ROOT = Path(__file__).parents[2]
 
 
-def run(arguments: Sequence[str], *, cwd: Path | None, timeout: float) -> subprocess.CompletedProcess[str]:
-    """Runs ``python -m cache_engine``. Raises ``subprocess.TimeoutExpired``."""
+def run(
+    arguments: Sequence[str], *, cwd: Path | None, timeout: float, module: str = "cache_engine"
+) -> subprocess.CompletedProcess[str]:
+    """Runs ``python -m cache_engine``, or another module. Raises ``subprocess.TimeoutExpired``."""
     if _start_of(os.environ) == _server().start:
-        return _server().run(arguments, cwd, timeout)
-    command = [sys.executable, "-m", "cache_engine", *arguments]
+        return _server().run([module, *arguments], cwd, timeout)
+    command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd)
 
 
@@ -117,7 +119,7 @@ def _serve(asking: socket.socket) -> list[str] | None:
     """Forks a child for each order, and says its number and how it ended.
 
     Returns:
-        In the child the arguments; ``None`` when there are no more orders.
+        In the child the module and its arguments; ``None`` when there are no more orders.
     """
     orders = asking.makefile("r")
     while True:
@@ -159,9 +161,9 @@ def _main(descriptor: int) -> None:
     arguments = _serve(socket.socket(fileno=descriptor))
     if arguments is None:
         os._exit(0)
-    sys.argv[1:] = arguments
+    module, *sys.argv[1:] = arguments
     try:
-        runpy.run_module("cache_engine", run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         end(ended.code)
 

@@ -177,6 +177,25 @@ def test_a_directory_that_is_not_in_use_is_cleaned_only_where_it_is_named(machin
     assert list(machine.cache.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("variable", "kind"), [("TRITON_CACHE_DIR", "triton"), ("CUPY_CACHE_DIR", "cupy"), ("DG_JIT_CACHE_DIR", "deepgemm")]
+)
+def test_a_directory_within_one_in_use_is_cleaned_only_where_it_is_named(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, variable: str, kind: str
+) -> None:
+    """To the framework that uses the one above it is a folder without a meaning, whose files ``--offline`` deletes."""
+    above = machine.cache.parent
+    (above / "stray").touch()
+    monkeypatch.setenv(variable, str(above))
+    before = sorted(machine.cache.rglob("*"))
+    done = machine.run("clean", "--kind", kind, "--all", "--offline", "--delete", code=1)
+    assert "it is in a directory of another cache" in done.stdout
+    assert not (above / "stray").exists()
+    assert sorted(machine.cache.rglob("*")) == before
+    machine.run("clean", "--in", machine.cache, "--offline", "--delete")
+    assert list(machine.cache.iterdir()) == []
+
+
 def test_a_directory_that_is_not_in_use_is_listed_apart_and_its_entries_only_where_it_is_named(
     machine: Machine, moved: Path
 ) -> None:

@@ -270,6 +270,24 @@ def test_doctor_lists_the_installation(compiled_store: Path) -> None:
     assert "✓" in run("doctor", store=compiled_store).stdout
 
 
+def test_doctor_times_hits_of_kernels_that_can_be_read_and_changes_nothing(compiled_store: Path) -> None:
+    def of_hits() -> list[str]:
+        checks = document("doctor", store=compiled_store)["checks"]
+        return [check["detail"] for check in checks if check["name"] == "disk hit"]
+
+    store = make_store(compiled_store)
+    keys = list(store.keys())
+    (said,) = of_hits()
+    assert f"every byte verified (median of {len(keys)} kernels, " in said
+    damage_record(store, keys[0])
+    (said,) = of_hits()
+    assert f"(median of {len(keys) - 1} kernel" in said
+    assert all(record_file(store, key).exists() for key in keys), "the doctor removes no damaged entry"
+    for key in keys:
+        record_file(store, key).unlink()
+    assert of_hits() == []
+
+
 def test_doctor_reports_an_unusable_store(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = run("doctor", store=tmp_path / "file")
@@ -286,7 +304,7 @@ def test_looking_at_a_mistyped_store_makes_none(place: Path, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", [
-    "replay azure2023_code --policy exact", "warm Qwen3-0.6B --dry-run --arch sm_90", "coverage Qwen3-0.6B",
+    "warm Qwen3-0.6B --dry-run --arch sm_90", "coverage Qwen3-0.6B",
     "tune 64 48 80 --dry-run --arch sm_90", "evaluate 64 48 80 --chip SG2262",
     "evaluate Qwen3-0.6B --chip SG2262 --m 1",
     "remote status file://{remote}", "remote verify --unsigned file://{remote}",

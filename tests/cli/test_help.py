@@ -20,6 +20,8 @@ from cache_engine.model.gemm import Specialisation
 
 def _verbs(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     for name, verb in group.commands.items():
+        if verb.hidden:
+            continue
         yield (*path, name), verb
         if isinstance(verb, click.Group):
             yield from _verbs(verb, (*path, name))

@@ -75,8 +75,9 @@ def test_who_cleaned_is_in_the_audit_log(place: Path) -> None:
     document("compile", *SHAPE, store=place)
     document("clean", "--all", store=place)
     found = document("audit", store=place)
-    (row,) = found["rows"]
-    assert (found["total"], row["kind"]) == (1, "clean")
+    row, planned = found["rows"]
+    assert (found["total"], row["kind"], planned["kind"]) == (2, "clean", "clean")
+    assert (planned["bytes"], planned["detail"], planned["by"]) == (0, "1 entry to delete", row["by"])
     assert row["by"]
     assert row["bytes"] > 0
     text = run("audit", store=place).stdout
@@ -85,6 +86,6 @@ def test_who_cleaned_is_in_the_audit_log(place: Path) -> None:
     document("compile", *SHAPE, store=place)
     document("clean", "--all", store=place)
     latest = document("audit", "--limit", "1", store=place)
-    assert (latest["total"], len(latest["rows"])) == (2, 1)
+    assert (latest["total"], len(latest["rows"])) == (4, 1)
     assert latest["rows"][0]["at"] > row["at"]
-    assert "The latest 1 of 2 actions." in run("audit", "--limit", "1", store=place).stdout
+    assert "The latest 1 of 4 actions." in run("audit", "--limit", "1", store=place).stdout

@@ -113,7 +113,7 @@ def test_a_remote_is_checked_compiled_again_and_emptied(
     assert document("remote", "gc", "--max-bytes", "0", store=compiled_store) == {**would, "dry_run": False}
     audit = document("audit", store=compiled_store)
     act = audit["rows"][0]
-    assert (audit["total"] - before, act["kind"], act["detail"]) == (1, "clean remote", f"4 kernels of {url}")
+    assert (audit["total"] - before, act["kind"], act["detail"]) == (2, "clean remote", f"4 kernels of {url}")
     assert (act["bytes"], bool(act["by"])) == (would["deleted_bytes"], True)
     assert document("remote", "status", store=compiled_store)["there"] == 0
 

@@ -317,6 +317,19 @@ def test_names_with_newlines_and_bytes_that_are_no_text_are_listed_and_read(made
     seen.id.encode()
 
 
+def test_what_grows_in_a_folder_that_is_no_entry_is_read_again(made: Place) -> None:
+    if made.kind == "triton":
+        pytest.skip("each folder is an entry there; the index knows no stamp of one that has folders")
+    below = made.path / "strange" / "below"
+    below.mkdir(parents=True)
+    (below / "file").write_bytes(b"short")
+    (before,) = [entry for entry in _entries(made) if entry.id == "strange"]
+    (below / "file").write_bytes(b"longer")
+    (after,) = [seen for seen in _source(made).scan(made, {before.id: before.stamp}) if seen.id == "strange"]
+    assert isinstance(after, Entry)
+    assert (before.size_bytes, after.size_bytes) == (5, 6)
+
+
 class _Vanishing:
     """Deletes a folder at one of the system calls that open or look at a file."""
 

@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from cache_engine.errors import GemmCacheError
 from cache_engine.store.descriptors import SPARE, SpareDescriptors, is_out_of_descriptors
 
@@ -86,39 +84,3 @@ def test_only_an_error_for_want_of_descriptors_is_tried_again() -> None:
     assert is_out_of_descriptors(OSError(errno.ENFILE, "x"))
     assert is_out_of_descriptors(ImportError("libnvrtc.so: cannot open shared object file: Too many open files"))
     assert not is_out_of_descriptors(OSError(errno.ENOSPC, "No space left on device"))
-
-
-_EVALUATING = """
-import json, os, resource, sys
-import numpy  # a search imports it at its first use
-from cache_engine import open_cache
-from cache_engine.evaluator.hardware import PRESETS
-from cache_engine.evaluator.problem import EvaluationProblem
-
-problem = EvaluationProblem(64, 2112, 7168)
-caches = [open_cache(sys.argv[1]) for _ in range(2)]
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-held = []
-try:
-    while True:
-        held.append(os.open("/dev/null", os.O_RDONLY))
-except OSError:
-    pass
-for descriptor in held[:int(sys.argv[2])]:
-    os.close(descriptor)
-found = []
-for cache in caches:  # the first imports, searches and stores; the second reads the disk
-    answer = cache.evaluations.evaluate(problem, PRESETS["SG2262"])
-    found.append([answer.cached, answer.unkept is None])
-seen = caches[1].evaluations.look_up(problem, PRESETS["SG2262"])
-print(json.dumps([*found, seen is not None and seen.cached]))
-"""
-
-
-@pytest.mark.parametrize("left", range(4))
-def test_a_process_with_few_descriptors_evaluates_stores_and_looks_up(left: int, tmp_path: Path) -> None:
-    asked = [sys.executable, "-c", _EVALUATING, str(tmp_path / "store"), str(left)]
-    done = subprocess.run(asked, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [[False, True], [True, True], True]
-    assert "cannot read stored results" not in done.stderr

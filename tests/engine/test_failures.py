@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -57,26 +56,6 @@ def test_a_full_disk_still_serves_the_kernel(cache: Cache, monkeypatch: pytest.M
     # In this process it is still found.
     assert cache.get_or_compile(PROBLEM).tier == "memory"
     assert cache.stats().totals.publish_failures == 1
-
-
-def test_memory_that_runs_out_right_after_a_publish_counts_one_compile_and_no_failure(cache: Cache) -> None:
-    class NoMemory(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.getMessage().startswith("published"):
-                raise MemoryError
-
-    logger, handler = logging.getLogger(serving.__name__), NoMemory()
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        kernel = cache.get_or_compile(PROBLEM)
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-    assert (kernel.tier, kernel.unpublished) == ("compiled", None)
-    totals = cache.stats().totals
-    assert (totals.compiles, totals.publish_failures) == (1, 0)
 
 
 def test_an_entry_of_another_version_is_left_alone_and_the_kernel_served(cache: Cache) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine import process
 from cache_engine.evaluations import Evaluations
+from cache_engine.evaluations import kept as kept_module
 from cache_engine.evaluations.entry import decode_entry, encode_entry, key_of, make_entry
 from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import SearchMode
@@ -26,11 +27,11 @@ from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results import file as results
 
 CHIP, OTHER = PRESETS["SG2262"], PRESETS["SG2261"]
 PROBLEM = EvaluationProblem(64, 2112, 7168)
 DAY = 86_400.0
+ROOT = Path(__file__).parents[2]
 
 
 def fill(layout: StoreLayout, count: int, hardware: Hardware = CHIP, at: float = 1e9) -> list[str]:
@@ -176,48 +177,60 @@ def test_pruning_lists_and_removes_the_longest_unused(layout: StoreLayout) -> No
         assert keys(layout) == set(made[:4])
 
 
-def test_saving_later_loses_no_result(layout: StoreLayout) -> None:
-    evaluation = search.evaluate(PROBLEM, CHIP)
-    with Evaluations(layout, durable=False, save_later=True) as kept:
-        for m in range(1, 301):
+def test_results_found_in_a_row_are_written_together(layout: StoreLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first at once; the others when it is time, or with ``flush``, ``close`` or the end of the process."""
+    evaluation, times = search.evaluate(PROBLEM, CHIP), iter(range(10**9))
+    clock = SimpleNamespace(monotonic=lambda: float(next(times)))  # a write takes a second
+    monkeypatch.setattr(kept_module, "time", clock)
+    with Evaluations(layout, durable=False) as kept:
+        seen = []
+        for m in range(1, 31):
             assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation) is None
-    assert len(keys(layout)) == 300
+            seen.append(len(keys(layout)))
+        kept.flush()
+        assert len(keys(layout)) == 30
+    assert seen[:9] == [1] * 9
+    assert 10 < seen[20] < 30
     code = (
         "import sys\nfrom pathlib import Path\nfrom cache_engine.evaluations import Evaluations\n"
         "from cache_engine.evaluator.hardware import PRESETS\n"
         "from cache_engine.evaluator.problem import EvaluationProblem\nfrom cache_engine.store.disk import open_store\n"
-        "kept = Evaluations(open_store(Path(sys.argv[1])), save_later=True)\n"
+        "kept = Evaluations(open_store(Path(sys.argv[1])))\n"
         "for m in range(1001, 1021):\n"
         "    kept.evaluate(EvaluationProblem(m, 64, 64), PRESETS['SG2262'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(layout.root)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(keys(layout)) == 320, "also without closing"
+    assert len(keys(layout)) == 50, "also without closing"
 
 
-def test_a_process_that_can_start_no_thread_saves_at_once(layout: StoreLayout, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(process, "start_new_thread", refuse)
-    with Evaluations(layout, durable=False, save_later=True) as kept:
-        assert kept.put(PROBLEM, CHIP, SearchMode(), search.evaluate(PROBLEM, CHIP)) is None
-        assert keys(layout) == {key_of(PROBLEM, SearchMode())}
+def test_a_result_stored_after_closing_is_written(layout: StoreLayout) -> None:
+    code = (
+        "import sys\nfrom tests.evaluations.test_evaluations import *\n"
+        "evaluation, kept = search.evaluate(PROBLEM, CHIP), Evaluations(open_store(Path(sys.argv[1])), durable=False)\n"
+        "for _ in range(2):\n"
+        "    for m in range(1, 51):\n        kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation)\n"
+        "    kept.close()\n"
+        "for m in range(51, 101):\n    kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(layout.root)], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert len(keys(layout)) == 100
 
 
 _INTERRUPTED = """
-import sys, threading
+import sys
 from dataclasses import replace
 from pathlib import Path
-from cache_engine import evaluations, process
+from cache_engine import evaluations
 from cache_engine.evaluations import Evaluations
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, SearchMode, keys, open_store, search
 
-FILES = {evaluations.__file__, process.__file__, threading.__file__}
+FILES = {evaluations.__file__, evaluations.kept.__file__}
 evaluation = search.evaluate(PROBLEM, CHIP)
 
 def put_and_close_at(line, layout):
-    kept = Evaluations(layout, durable=False, save_later=True)
+    kept = Evaluations(layout, durable=False)
     seen = 0
 
     def trace(frame, event, _):
@@ -245,7 +258,7 @@ print(line - 1, len(keys(layout)))
 def test_closing_in_a_signal_handler_anywhere_in_a_put_neither_hangs_nor_loses_the_result(layout: StoreLayout) -> None:
     """A handler runs between any two instructions; a trace function runs there at each line in turn."""
     command = [sys.executable, "-c", _INTERRUPTED, str(layout.root)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stderr
     lines, stored = map(int, done.stdout.split())
     assert lines > 30
@@ -253,7 +266,6 @@ def test_closing_in_a_signal_handler_anywhere_in_a_put_neither_hangs_nor_loses_t
 
 
 def _put_many(root: Path, first: int, count: int) -> None:
-    results._FOLD_BYTES = 20_000  # folds now and then, while others write
     evaluation = search.evaluate(PROBLEM, CHIP)
     with Evaluations(open_store(root), durable=False) as kept:
         for m in range(first, first + count):
@@ -274,13 +286,14 @@ def test_processes_with_200_puts_each_lose_nothing(layout: StoreLayout, processe
     assert keys(layout) == {key_of(replace(PROBLEM, m=m), SearchMode()) for m in range(1, 200 * processes + 1)}
 
 
-def test_a_killed_writer_loses_no_stored_result(layout: StoreLayout) -> None:
+def test_a_killed_writer_loses_no_written_result(layout: StoreLayout) -> None:
     code = (
-        "import sys\nfrom tests.evaluations.test_evaluations import *\nresults._FOLD_BYTES = 5000\n"
+        "import sys\nfrom tests.evaluations.test_evaluations import *\n"
         "evaluation = search.evaluate(PROBLEM, CHIP)\n"
         "kept = Evaluations(open_store(Path(sys.argv[1])), durable=False)\n"
         "for m in range(1, 10**6):\n"
-        "    assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation) is None\n    print(m, flush=True)\n"
+        "    assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation) is None\n"
+        "    kept.flush()\n    print(m, flush=True)\n"
     )
     for count in (3, 40, 173):
         command = [sys.executable, "-c", code, str(layout.root)]
@@ -306,20 +319,6 @@ def test_no_file_stays_open_however_many_accelerators_there_are(layout: StoreLay
         assert len(os.listdir("/proc/self/fd")) == before
         assert len(kept._sets) <= 64
     assert len(Evaluations(layout).fingerprints()) == 200
-
-
-def test_a_result_is_never_added_to_a_log_that_was_folded(layout: StoreLayout) -> None:
-    """The folding process may be killed after it wrote the snapshot and before it deleted the log."""
-    kept = Evaluations(layout)
-    kept.put(PROBLEM, CHIP, SearchMode(), search.evaluate(PROBLEM, CHIP))
-    (log_path,) = layout.evaluations.glob("*.log")
-    os.link(log_path, layout.temp / "undeleted")
-    with Evaluations(layout) as other:
-        other.preload(CHIP)
-        other._set(CHIP).file.fold()
-    (layout.temp / "undeleted").rename(log_path)  # as after that kill
-    assert kept.put(replace(PROBLEM, m=2), CHIP, SearchMode(), search.evaluate(PROBLEM, CHIP)) is None
-    assert key_of(replace(PROBLEM, m=2), SearchMode()) in keys(layout)
 
 
 def test_looking_up_leaves_no_trace(layout: StoreLayout) -> None:

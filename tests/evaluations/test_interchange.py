@@ -12,6 +12,7 @@ import pytest
 
 from cache_engine.errors import CorruptEntry, UsageError
 from cache_engine.evaluations import Evaluations
+from cache_engine.evaluations.entry import key_of
 from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import Hardware
@@ -19,9 +20,8 @@ from cache_engine.mirror.sync import Mirror
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results import file as results
-from cache_engine.store.results import log
-from cache_engine.store.results.file import UnknownResults, Usage
+from cache_engine.store.results.file import Usage
+from cache_engine.store.results.interchange import UnknownResults
 from cache_engine.upkeep import integrity
 from cache_engine.upkeep.integrity import Kind
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, document, fill, keys
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_right_is_refused(
 
 
 def test_an_import_of_a_pretty_printed_file_stores_every_result(layout: StoreLayout, tmp_path: Path) -> None:
-    """Other tools write one line for each field, and lines are what a log is made of."""
+    """Other tools write one line for each field; the store writes one for each result."""
     fill(layout, 20)
     exported = document(layout)
     for entry in list(exported["cache_entries"].values())[:10]:
@@ -121,18 +121,6 @@ def test_an_import_of_a_pretty_printed_file_stores_every_result(layout: StoreLay
     stored = document(other)["cache_entries"].values()
     assert all(entry["metadata"]["checksum"] for entry in stored)
     assert list(integrity.check(DiskStore(other))) == []
-
-
-def test_an_import_counts_stored_results_not_those_read(
-    layout: StoreLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = fill(layout, 4)
-    exported = json.dumps(document(layout)).encode()
-    monkeypatch.setattr(results, "log_lines", lambda new, usage: log.log_lines(list(new)[1:], usage))
-    with Evaluations(open_store(tmp_path / "other")) as kept:
-        taken = kept.import_file(exported)
-    assert (taken.taken, len(taken.refused)) == (3, 1)
-    assert taken.refused[0][0] == expected[0]
 
 
 # ---- What a file says is not believed ----
@@ -181,8 +169,6 @@ def test_no_absurd_field_of_a_result_is_imported_or_served(layout: StoreLayout, 
     assert keys(other.layout) == {sound}
     # The same file put in the store's place is read, checked, mirrored and mended, without those results.
     layout.results_file(CHIP.fingerprint()).write_text(json.dumps(exported))
-    for path in layout.evaluations.glob("*.log"):
-        path.unlink()
     store = DiskStore(layout)
     assert keys(layout) == {sound}
     assert Mirror(store).sync().skipped == len(_ABSURD)
@@ -208,21 +194,20 @@ def test_no_absurd_field_of_a_result_is_imported_or_served(layout: StoreLayout, 
     ids=str,
 )
 def test_no_absurd_sum_stops_the_store(layout: StoreLayout, tmp_path: Path, change: dict[str, Any]) -> None:
-    """Import refuses the file; where it lies in the store, its results go on without that field."""
-    expected = fill(layout, 3)
+    """Import refuses the file; where it lies in the store, its results are searched again."""
+    fill(layout, 3)
     exported = document(layout)
     exported.update({name: {**exported[name], **v} if isinstance(v, dict) else v for name, v in change.items()})
     with Evaluations(open_store(tmp_path / "other")) as kept, pytest.raises(CorruptEntry):
         kept.import_file(json.dumps(exported).encode())
     layout.results_file(CHIP.fingerprint()).write_text(json.dumps(exported))
-    for path in layout.evaluations.glob("*.log"):
-        path.unlink()
-    assert keys(layout) == set(expected)
+    assert keys(layout) == set()
     (summary,) = Evaluations(layout).summaries()
     assert summary["cache_hits"] >= 0
     with Evaluations(layout) as kept:
-        assert kept.evaluate(replace(PROBLEM, m=2), CHIP).cached
-    assert keys(layout) == set(expected)
+        assert not kept.evaluate(replace(PROBLEM, m=2), CHIP).cached
+    assert keys(layout) == {key_of(replace(PROBLEM, m=2), SearchMode())}
+    assert list(integrity.check(DiskStore(layout))) == []
 
 
 def test_sums_end_at_their_bounds_and_are_read_again(layout: StoreLayout) -> None:
@@ -232,7 +217,6 @@ def test_sums_end_at_their_bounds_and_are_read_again(layout: StoreLayout) -> Non
     file = kept._set(CHIP).file
     for _ in range(3):
         file.append([], Usage(1e9, {key: 2**53}, 2**53))
-    file.fold()
     assert document(layout)["statistics"]["cache_hits"] == 2**53
     assert list(integrity.check(DiskStore(layout))) == []
 

@@ -1,4 +1,4 @@
-"""Stored results are pruned by the same housekeeping as kernels, and settings reach saving later and preloading."""
+"""Stored results are pruned by the same housekeeping as kernels; those of another minor version are searched again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from cache_engine import open_cache
-from cache_engine.config import Settings
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.kept import is_to_validate
-from cache_engine.evaluator.hardware import PRESETS, Hardware
+from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.model.events import AUTOMATIC, PRUNE
 from cache_engine.store.disk import open_store
@@ -90,28 +87,6 @@ def test_results_used_within_90_days_stay_and_off_is_off(tmp_path: Path) -> None
     let_cleaning_be_due(off)
     store_one(tmp_path / "off", cleanup_interval_h=0)
     assert sizes(off) == [1, 2, 3, 1000]
-
-
-def test_settings_reach_saving_later_and_preloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (Settings().save_results_later, Settings().preload_results) == (False, ())
-    layout = open_store(tmp_path)
-    old_results(layout, 0)
-    loaded: list[str] = []
-    load = Evaluations.preload
-
-    def noting(self: Evaluations, hardware: Hardware) -> int:
-        loaded.append(hardware.name)
-        return load(self, hardware)
-
-    monkeypatch.setattr(Evaluations, "preload", noting)
-    with open_cache(tmp_path, preload_results=("SG2262", "SG2261"), save_results_later=True) as cache:
-        assert loaded == []
-        results = cache.evaluations
-        assert loaded == ["SG2262", "SG2261"]
-        assert results.evaluate(replace(PROBLEM, m=77), CHIP).unkept is None
-    assert 77 in sizes(layout), "closing writes what was to be saved later"
-    with open_cache(tmp_path, preload_results=("H100",)) as cache, pytest.raises(Exception, match="H100 is a GPU"):
-        _ = cache.evaluations
 
 
 def test_a_result_of_another_minor_version_is_marked_and_said_when_searched_again(tmp_path: Path) -> None:

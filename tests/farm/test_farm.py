@@ -201,6 +201,8 @@ def test_dask_is_refused_in_words(tmp_path: Path) -> None:
     for options in (("--engine", "dask"), ("--scheduler", "tls://host:8786")):
         done = run("farm", "compile", "Llama-3.1-8B", *options, store=tmp_path / "none")
         assert (done.returncode, "Dask is no longer supported, and Celery is what to use" in done.stderr) == (2, True)
+    done = run("farm", "compile", "Llama-3.1-8B", "--engine", "celery", store=tmp_path / "none")
+    assert "Dask" not in done.stderr
 
 
 @pytest.mark.parametrize("url", ["http://host", "rediss://host", "", "redis", "amqp://host//"])

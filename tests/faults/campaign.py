@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -56,13 +54,6 @@ CHANGES = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir
 _BY_CHANCE = ("futex", "getpid", "brk", "mmap", "munmap", "madvise", "mprotect", "getrandom", "clock_nanosleep", "exit")
 _ATTEMPTS = 3
 UNREACHED, EXCEPTION, NO_KERNEL, TEMPORARY = "not reached", "exception", "no kernel", "temporary left by the living"
-# What CPython 3.11 makes of a MemoryError while it calls a function, turns a pathlib.Path into text, or opens a file;
-# and what DuckDB's binding makes of one while it turns a value into text.
-_NO_MEMORY = re.compile(
-    "not PosixPath|return(ed NULL)? without (setting an )?exception|can't allocate (read )?lock"
-    r"|nanobind::str\(\): conversion error"
-)
-HELD = "lock or temporary still open"
 QUEUE = "queue"
 
 
@@ -122,36 +113,6 @@ class Campaign:
         report(self.counts)
         return self.found
 
-    def allocations(self) -> int:
-        """How many pieces of memory the interpreter asks for while it does the operation, about."""
-        return int(self._starved(0, 0).value)
-
-    def starve(self, faults: Iterable[tuple[int, int]]) -> list[str]:
-        """Makes a trial of each run of allocations that are refused, from one up to another; returns as ``run``."""
-        faults = list(faults)
-        assert faults
-        for first, last in faults:
-            self.counts["trials"] += 1
-            outcome = self._starved(first, last)
-            fault = Fault("allocation", first, f"ENOMEM to {last}")
-            if outcome.signal == signal.SIGSEGV:
-                # msgspec and DuckDB do not check all they allocate. That is a kill, and must be as harmless as one.
-                self.counts["ended by a C library"] += 1
-                outcome = replace(outcome, killed=True, signal=0)
-            if {"TypeError", "SystemError", "RuntimeError"} & set(outcome.types) and _NO_MEMORY.search(outcome.error):
-                self.counts["MemoryError lost by CPython"] += 1
-                outcome = replace(outcome, types=("MemoryError",))
-            if outcome.held:
-                self._add(fault, [Trouble(HELD, ", ".join(outcome.held))])
-            self.counts["served" if outcome.acknowledged else "MemoryError"] += 1
-            self._add(fault, self._judge(outcome, fault))
-        report(self.counts)
-        return self.found
-
-    def _starved(self, first: int, last: int) -> Outcome:
-        self._lay_out_copy()
-        return self._zygote.starve(self.name, self._copy, first, last)
-
     def _baseline(self) -> str:
         outcome = self._run(None)
         assert outcome.acknowledged, outcome.error
@@ -209,7 +170,7 @@ class Campaign:
             return []
         if outcome.signal:
             return [Trouble(EXCEPTION, f"ended by signal {outcome.signal}")]
-        if outcome.error and not (refused and set(outcome.types) & {*self.operation.may_raise, "MemoryError"}):
+        if outcome.error and not (refused and set(outcome.types) & {*self.operation.may_raise}):
             return [Trouble(EXCEPTION, outcome.error)]
         if (self.name in GETTING or self.name in MAY_STAND_IN) and outcome.acknowledged:
             kernels = [{"key": selection().key, "cubin": hashlib.sha256(code_of(0)).hexdigest()}]

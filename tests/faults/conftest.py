@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -37,12 +36,4 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
 def campaign(zygote: Zygote, in_memory: Path) -> Callable[[str], Campaign]:
     """Trials of an operation by its name."""
     needs_strace()
-    return lambda name: Campaign(name, zygote, in_memory)
-
-
-@pytest.fixture
-def starving(zygote: Zygote, in_memory: Path) -> Callable[[str], Campaign]:
-    """Trials that refuse memory, which need no strace."""
-    if find_spec("_testcapi") is None:
-        pytest.skip("this Python has no _testcapi, which refuses allocations")
     return lambda name: Campaign(name, zygote, in_memory)

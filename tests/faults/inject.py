@@ -70,7 +70,6 @@ class Outcome:
         types: the class of what it raised, and its bases.
         signal: what ended it, where it was not the fault's doing.
         trace: its system calls.
-        held: temporaries and locks that it had open at its end.
     """
 
     reached: bool
@@ -80,7 +79,6 @@ class Outcome:
     types: tuple[str, ...]
     signal: int
     trace: str
-    held: tuple[str, ...] = ()
 
     @property
     def acknowledged(self) -> bool:
@@ -99,7 +97,7 @@ class Zygote:
 
     def __init__(self, folder: Path) -> None:
         """Starts it; its traces are written in ``folder``."""
-        # Without the watch over the user's caches, which takes memory where an operation is refused any.
+        # Without the watch over the user's caches, which is not the operation's.
         environment = {**os.environ, **_ENVIRONMENT}
         environment.pop("TESTS_WATCHED_CACHES", None)
         self._trace = folder / "trace"
@@ -139,28 +137,6 @@ class Zygote:
         assert began["ready"], f"{operation} could not be prepared"
         assert "attached" in attached, attached
         return self._outcome(fault, ended)
-
-    def starve(self, operation: str, store: Path, first: int, last: int = 0) -> Outcome:
-        """Does an operation with the interpreter's allocations from ``first`` up to ``last`` refused.
-
-        With 0 nothing is refused, and the value is how many there were.
-        """
-        self._tell({"operation": operation, "store": str(store), "allocations": f"{first} {last}"})
-        began = self._hear()
-        self._tell({})
-        ended = self._hear()
-        assert began["ready"], f"{operation} could not be prepared"
-        answer = json.loads(ended["answer"] or "{}")
-        return Outcome(
-            reached=True,
-            killed=False,
-            value=answer.get("value"),
-            error=answer.get("error", ""),
-            types=tuple(answer.get("types", ())),
-            signal=ended["signal"],
-            trace="",
-            held=tuple(answer.get("held", ())),
-        )
 
     def _outcome(self, fault: Fault | None, ended: dict[str, Any]) -> Outcome:
         trace = self._trace.read_text(errors="replace")

@@ -20,12 +20,13 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold, fold_when_long
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack
-from cache_engine.store.timings import Timings
+from cache_engine.store.timings import Timings, encode
 from cache_engine.upkeep import cleaning as housekeeping
 from cache_engine.upkeep import integrity, quarantine
 from cache_engine.upkeep.packs import export_pack, import_pack
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, blob_file, fill, invented_timing, make_entry, make_store, publish, record_file
+from tests.store.old_results import write_log
 
 ENTRIES = 6
 FRESH = 50
@@ -342,13 +343,11 @@ def _timing_of(seed: int) -> Measurement:
 
 
 def _before_timing(store: DiskStore) -> Promise:
-    """Timings in a snapshot and in a log."""
+    """Timings in a file and in a log of version 0.2."""
     promise, timings = filled(store), Timings(store.layout, durable=False)
-    for seed in range(3):
-        timings.add([_timing_of(seed)])
-        if seed == 1:
-            timings._file(INVENTED_GPU.digest()).fold()
+    timings.add([_timing_of(seed) for seed in range(2)])
     timings.close()
+    write_log(store.layout.for_timings(), INVENTED_GPU.digest(), {"of-0.2": encode(_timing_of(2))})
     keys = frozenset(make_entry(seed)[0] for seed in range(3))
     return replace(promise, timings=keys, timed=make_entry(3)[0])
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import cache_engine.evaluator.search
 from cache_engine.evaluations import Evaluations
-from cache_engine.evaluations.entry import key_of
+from cache_engine.evaluations.entry import encode_entry, key_of, make_entry
 from cache_engine.evaluator.cost import Evaluation, SearchMode
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
@@ -22,6 +21,7 @@ from tests.faults.group_operations import GROUPS
 from tests.faults.operations import OPERATIONS, Action, Operation, Promise
 from tests.faults.queue_operations import QUEUEING
 from tests.helpers import make_store
+from tests.store.old_results import write_log
 
 CHIP = PRESETS["SG2262"]
 RESULTS = 6
@@ -47,14 +47,13 @@ def _keep(kept: Evaluations, m: int) -> None:
 
 
 def _filled(store: DiskStore) -> Promise:
-    """Results in a snapshot and in a log; nothing is to change."""
+    """Results in a file and in a log of version 0.2; nothing is to change."""
     promise = operations.filled(store)
     with Evaluations(store.layout) as kept:
         for m in range(1, RESULTS // 2 + 1):
             _keep(kept, m)
-        kept._set(CHIP).file.fold()
-        for m in range(RESULTS // 2 + 1, RESULTS + 1):
-            _keep(kept, m)
+    made = {m: make_entry(_problem(m), SearchMode(), _found(m), 0.5, 1e9) for m in range(RESULTS // 2 + 1, RESULTS + 1)}
+    write_log(store.layout, CHIP.fingerprint(), {_key(m): encode_entry(entry) for m, entry in made.items()})
     return _promised(promise, range(1, RESULTS + 1))
 
 
@@ -85,17 +84,14 @@ def _keeping(store: DiskStore) -> Action:
     return act
 
 
-def _folding(compressed: bool) -> Callable[[DiskStore], Action]:
-    def begin(store: DiskStore) -> Action:
-        kept = Evaluations(store.layout, lock_timeout_s=10.0, compressed=compressed)
+def _merging(store: DiskStore) -> Action:
+    kept = Evaluations(store.layout, lock_timeout_s=10.0)
 
-        def act() -> object:
-            kept._set(CHIP).file.fold()
-            return True
+    def act() -> object:
+        kept._set(CHIP).file.change(lambda _: None)
+        return True
 
-        return act
-
-    return begin
+    return act
 
 
 def _before_pruning(store: DiskStore) -> Promise:
@@ -130,7 +126,7 @@ def _taking_in(store: DiskStore) -> Action:
 
 
 def _before_repairing(store: DiskStore) -> Promise:
-    """A snapshot that lost its form in the middle of one result, and a line of a log that does not match its sum."""
+    """A file that lost its form in the middle of one result, and a line of a log that does not match its sum."""
     promise = _filled(store)
     path = store.layout.results_file(CHIP.fingerprint())
     data = path.read_bytes()
@@ -174,8 +170,7 @@ EVERY_OPERATION = (
     | {
         "keep a result": Operation(_before_keeping, _keeping, _MAY_RAISE),
         "keep the first result": Operation(_before_keeping_the_first, _keeping, _MAY_RAISE),
-        "fold results": Operation(_filled, _folding(compressed=False), _MAY_RAISE),
-        "compress results": Operation(_filled, _folding(compressed=True), _MAY_RAISE),
+        "merge results": Operation(_filled, _merging, _MAY_RAISE),
         "prune results": Operation(_before_pruning, _pruning, _MAY_RAISE),
         "repair results": Operation(_before_repairing, _repairing, _MAY_RAISE, sure=False),
         "import results": Operation(_before_taking_in, _taking_in, _MAY_RAISE),

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cache_engine.adapted.groups import read_group
 from cache_engine.errors import CorruptEntry
 from cache_engine.evaluations import Evaluations
+from cache_engine.foreign.groups import read_group
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
@@ -89,14 +89,14 @@ def _second_files(paths: list[Path]) -> Iterator[Path]:
 
 
 def tidy(store: DiskStore) -> None:
-    """One cleaning, right after; one repair, for entries damaged from the start; and one folding of results."""
+    """One cleaning, right after; one repair, for entries damaged from the start; and one write of results."""
     journal = Journal(store.layout.journal, 3600.0)
     housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, Limits()))
     integrity.repair(store, journal, list(integrity.check(store)))
     journal.close()
     with Evaluations(store.layout) as kept:
         for fingerprint in kept.fingerprints():
-            kept._known(fingerprint).file.fold()
+            kept._known(fingerprint).file.change(lambda _: None)
 
 
 def troubles(

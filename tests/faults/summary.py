@@ -14,7 +14,6 @@ Counts = Mapping[str, object]
 _TABLES = {
     "Killed at each system call": "test_killed_at_any_system_call",
     "Each system call refused": "test_any_refusal_of_any_system_call",
-    "Memory refused": "test_any_allocation",
     "Parsers fuzzed": "test_no_bytes_that",
     "Random kills": "test_a_thousand_kills",
     "A farm under kills": "test_two_hundred_kills",

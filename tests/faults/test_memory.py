@@ -1,84 +1,99 @@
-"""There is no memory for a moment: one allocation of the interpreter is refused, or some in a row.
+"""Memory runs out on the way: the caller gets a ``MemoryError`` like any other exception.
 
-A lookup returns the kernel or raises ``MemoryError``; no valid entry counts as damaged, nothing is torn, and no lock or
-temporary stays open. SQLite tests itself so; https://sqlite.org/malloc.html. Refusing all from one allocation on is
-left out: CPython 3.11 itself does not survive that.
+No sound entry counts as damaged, nothing is torn, and no lock outlives the process. The places are chosen: where an
+entry is read, decoded, written and published.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cache_engine.evaluations import Evaluations
-from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.engine.cache import open_cache
+from cache_engine.store import codec
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.lock import file_lock
-from cache_engine.store.results.file import ResultFile
-from tests.faults.campaign import Campaign, spread
-from tests.faults.result_operations import CHIP, EVERY_OPERATION
+from tests.engine.test_cache import PROBLEM
 from tests.helpers import make_entry, make_store
 
-Start = Callable[[str], Campaign]
-IN_A_ROW = (1, 20)
-# Each needs about as many trials as it makes allocations; the mirror's are 20,000, most of them in libraries.
-OFTEN = ("get, there", "get, missing", "get, damaged", "publish", "replace", "fold", "count")
+
+def _no_memory(*_: object, **__: object) -> None:
+    raise MemoryError
 
 
-def _windows(first: int, last: int, most: int) -> list[tuple[int, int]]:
-    """Runs of allocations that begin evenly spread."""
-    return [(start, start + length) for length in IN_A_ROW for start in spread(range(first, last + 1), most)]
+@pytest.mark.parametrize(
+    ("module", "name"), [(os, "fstat"), (codec, "_checksum"), (codec, "_decompress"), (codec, "_decode_record")]
+)
+def test_an_entry_that_is_read_without_memory_stays_where_it_is(
+    module: object, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_cache(tmp_path / "store") as cache:
+        stored = cache.get_or_compile(PROBLEM)
+    with open_cache(tmp_path / "store") as cache:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, _no_memory)
+            with pytest.raises(MemoryError):
+                cache.get_or_compile(PROBLEM)
+        assert cache.verify() == []
+        assert cache.admin.quarantined() == []
+        kernel = cache.get_or_compile(PROBLEM)
+        assert (kernel.tier, kernel.cubin) == ("disk", stored.cubin)
+        assert cache.stats().totals.corruptions == 0
 
 
-@pytest.mark.parametrize("name", [*OFTEN, "sync"])
-def test_memory_that_is_refused_does_no_harm(name: str, starving: Start) -> None:
-    trials = starving(name)
-    troubles = trials.starve(_windows(1, trials.allocations(), 1 if name == "sync" else 4))
-    assert not troubles, "\n".join(troubles)
+@pytest.mark.parametrize("name", ["write", "fsync", "rename"])
+def test_what_is_replaced_without_memory_is_the_old_one_whole(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no temporary stays."""
+    store = make_store(tmp_path / "store", durable=True)
+    key, artifact, describe = make_entry(0)
+    store.publish(key, artifact, describe)
+    files = {path: path.read_bytes() for path in _files(store)}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, _no_memory)
+        with pytest.raises(MemoryError):
+            store.publish(key, artifact, describe)
+    assert {path: path.read_bytes() for path in _files(store)} == files
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("name", EVERY_OPERATION)
-def test_any_allocation_that_is_refused_does_no_harm(name: str, starving: Start) -> None:
-    trials = starving(name)
-    most = 2500 if name in OFTEN else 300
-    troubles = trials.starve(_windows(1, trials.allocations(), most))
-    assert not troubles, "\n".join(troubles)
+def _files(store: DiskStore) -> list[Path]:
+    return [
+        path for folder in (store.layout.kernels, store.layout.temp) for path in folder.rglob("*") if path.is_file()
+    ]
 
 
-def test_the_count_of_allocations_reaches_the_last_one(starving: Start) -> None:
-    """An operation fails where its last ones are refused, and does not where those behind them are."""
-    trials = starving("pin")
-    last = trials.allocations()
-    refused = [bool(trials._starved(number, number + 1).error) for number in range(last - 8, last + 9)]
-    assert any(refused[:8])
-    assert not any(refused[-4:])
+_ENDING = """
+import sys
+from cache_engine import GemmProblem, open_cache
+from cache_engine.store import publish
+
+def no_memory(*_, **__):
+    raise MemoryError
+
+cache = open_cache(sys.argv[1])
+publish.OwnFile.close = no_memory
+cache.get_or_compile(GemmProblem(64, 48, 80, dtype="fp32", arch="sm_90"))
+"""
 
 
-def test_results_that_are_read_without_memory_leave_no_lock(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while the exception is handled, which refers to all that was open."""
-    testcapi = pytest.importorskip("_testcapi")
-    kept = Evaluations(store.layout)
-    kept.evaluate(EvaluationProblem(64, 128, 64), CHIP)
-    kept.close()
-
-    def read_snapshot(_: ResultFile) -> None:
-        testcapi.set_nomemory(1, 50)
-        raise MemoryError
-
-    monkeypatch.setattr(ResultFile, "_read_snapshot", read_snapshot)
-    results = Evaluations(store.layout)._set(CHIP)
-    try:
-        with pytest.raises(MemoryError) as raised:
-            results.file.load()
-    finally:
-        testcapi.remove_mem_hooks()
-    with file_lock(store.layout.results_lock(CHIP.fingerprint()), 0):
-        assert raised.value is not None
+def test_a_process_that_ends_by_it_leaves_no_lock(tmp_path: Path) -> None:
+    """Not even one that it could not release."""
+    done = subprocess.run([sys.executable, "-c", _ENDING, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "MemoryError" in done.stderr
+    store = make_store(tmp_path)
+    locks = list(store.layout.locks.iterdir())
+    assert any(path.name.startswith("key-") for path in locks)
+    for path in locks:
+        with file_lock(path, 0):
+            pass
+    with open_cache(tmp_path) as cache:
+        assert cache.verify() == []
 
 
 _GETTING = """

@@ -9,30 +9,24 @@ from __future__ import annotations
 
 import gc
 import importlib
-import itertools
 import json
 import logging
-import operator
 import os
 import signal
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from cache_engine import process
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout
 from tests.faults.getting_operations import selection
-from tests.faults.operations import Action
 from tests.faults.result_operations import EVERY_OPERATION
 from tests.helpers import make_store
 
 GO = signal.SIGUSR1
 TOO_LONG_S = 60
 READY = b"ready\n"
-_FAR = 1_000_000  # more allocations than any operation makes
 
 
 def main() -> None:
@@ -83,8 +77,6 @@ def _trial(command: dict[str, str]) -> None:
 def _child(command: dict[str, str], writing: int) -> NoReturn:
     signal.alarm(TOO_LONG_S)
     act = EVERY_OPERATION[command["operation"]].begin(DiskStore(StoreLayout(Path(command["store"]))))
-    if "allocations" in command:
-        act = starved(act, *map(int, command["allocations"].split()))
     os.write(writing, READY)
     signal.sigwait({GO})
     os.getsid(0)
@@ -94,60 +86,10 @@ def _child(command: dict[str, str], writing: int) -> NoReturn:
         answer = {"error": repr(error), "types": [kind.__name__ for kind in type(error).__mro__]}
     os.getsid(0)
     # strace counts by thread: the n-th call of this one may come here only, and must be none that is refused.
-    if "allocations" in command:
-        answer["held"] = held(command["store"])
     try:
         os.writev(writing, [json.dumps(answer).encode()])
     finally:
         os._exit(0)
-
-
-def starved(act: Action, first: int, last: int) -> Action:
-    """The operation, with the interpreter's allocations from ``first`` up to ``last`` refused; 0 only counts them."""
-    _testcapi: Any = importlib.import_module("_testcapi")
-
-    # Only the operation's own allocations count, so that each trial refuses the same.
-    setattr(process, "start_new_thread", _no_thread)  # noqa: B010 (mypy knows its type)
-
-    def act_without() -> object:
-        _testcapi.set_nomemory(first, last)
-        try:
-            return act()
-        finally:
-            _testcapi.remove_mem_hooks()
-
-    def counting() -> object:
-        _testcapi.set_nomemory(_FAR, _FAR + 1)
-        in_all = _rounds_left()
-        _testcapi.set_nomemory(_FAR, _FAR + 1)
-        act()
-        left = _rounds_left()
-        _testcapi.remove_mem_hooks()
-        return round((in_all - left) * _FAR / in_all)
-
-    return act_without if first else counting
-
-
-def _rounds_left() -> int:
-    """How many rounds, which allocate the same each, go by until the allocation that is refused."""
-    rounds = itertools.repeat(None, _FAR)
-    with suppress(MemoryError):
-        for _ in rounds:
-            bytes(1000)
-    return _FAR - operator.length_hint(rounds)
-
-
-def _no_thread(*_: object) -> int:
-    raise RuntimeError("can't start new thread")
-
-
-def held(store: str) -> list[str]:
-    """Files of a store that this process still has open and no other could use: temporaries and locks."""
-    links = []
-    for descriptor in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return [link for link in links if link.startswith((f"{store}/temp/", f"{store}/locks/"))]
 
 
 def _say(message: dict[str, object]) -> None:

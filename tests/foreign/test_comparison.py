@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.comparison import Comparing, Difference, differences
-from cache_engine.foreign.culprits import meaning_of
+from cache_engine.foreign.comparison import Comparing, Difference, differences, meaning_of
 from cache_engine.foreign.frameworks.triton import Triton
 from cache_engine.foreign.frameworks.vllm import VLLM
 from cache_engine.foreign.values import Entry, Factor, KeyFactors, Place

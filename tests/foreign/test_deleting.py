@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.choosing import Chosen, CleaningRules, choose
+from cache_engine.foreign.cleaning import Chosen, CleaningRules, choose, plan_cleaning
 from cache_engine.foreign.deleting import DELETED, REPLACED, Deleted, delete, plan_offline
 from cache_engine.foreign.frameworks.triton import BUILT_WITHIN_S, READ_WITHIN_S, Triton
-from cache_engine.foreign.planning import plan_cleaning
 from cache_engine.foreign.registry import load_sources
 from cache_engine.foreign.survey import EntryFilter
 from cache_engine.foreign.values import DeletePlan, Entry, Part, PartKind, Place

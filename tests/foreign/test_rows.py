@@ -199,16 +199,33 @@ def _database_of_another(place: Place) -> None:
     os.chown(place.path / "cache.db", 65534, 65534)
 
 
+def _journal_of_everyone(place: Place) -> None:
+    """An empty journal is none to SQLite, until another user writes to it."""
+    (place.path / "cache.db-journal").touch()
+    (place.path / "cache.db-journal").chmod(0o666)
+
+
+def _journal_of_another(place: Place) -> None:
+    (place.path / "cache.db-journal").touch(0o600)
+    os.chown(place.path / "cache.db-journal", 65534, 65534)
+
+
 def _ours(place: Place) -> None:
     """The journal alone is why it stays: it may have come with an archive, for example."""
 
 
-@pytest.mark.parametrize("open_to", [_everyone, _written_by_everyone, _above, _of_another, _database_of_another, _ours])
+@pytest.mark.parametrize(
+    "open_to",
+    [
+        _everyone, _written_by_everyone, _above, _of_another, _database_of_another, _journal_of_everyone,
+        _journal_of_another, _ours,
+    ],
+)  # fmt: skip
 def test_where_others_may_put_a_journal_nothing_is_deleted(
     place: Place, tmp_path: Path, open_to: Callable[[Place], None]
 ) -> None:
     """SQLite would delete any file of the user: the super-journal that a journal names. Root is refused too."""
-    if os.geteuid() and open_to in (_of_another, _database_of_another):
+    if os.geteuid() and open_to in (_of_another, _database_of_another, _journal_of_another):
         pytest.skip("only root may give files away")
     (tmp_path / "victim").write_text("mine")
     plan = _plan(place)

@@ -81,7 +81,7 @@ def test_a_cubin_goes_with_its_folder_and_a_kernel_stays(place: Place, monkeypat
 
 def test_on_a_network_file_system_nothing_is_deleted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = f"server:/export {place.path} nfs4 rw 0 0\n"
-    monkeypatch.setattr("cache_engine.foreign.frameworks.tilelang.read_mounts", lambda: mounts)
+    monkeypatch.setattr("cache_engine.foreign.frameworks.reader.read_mounts", lambda: mounts)
     plan = TileLang().plan_delete(place, list(_entries(place).values()))
     assert isinstance(plan, Failure)
     assert "nfs4" in plan.reason

@@ -103,8 +103,8 @@ def broken(old: Schema, new: Schema, where: str) -> Iterator[str]:
 # ---- Documents ----
 
 
-def run(store: Path, *arguments: object) -> str:
-    """Standard output of ``gemm-cache --store STORE …``, run in this process."""
+def run(store: Path, *arguments: object, module: str = "cache_engine") -> str:
+    """Standard output of ``gemm-cache --store STORE …``, or of another module, run in this process."""
     argv = ["gemm-cache", "--store", str(store), *map(str, arguments)]
     handlers, on_ctrl_c = logging.getLogger("cache_engine").handlers[:], signal.getsignal(signal.SIGINT)
     out = io.StringIO()
@@ -114,7 +114,7 @@ def run(store: Path, *arguments: object) -> str:
         contextlib.redirect_stderr(io.StringIO()),
         contextlib.suppress(SystemExit),
     ):
-        runpy.run_module("cache_engine", run_name="__main__")
+        runpy.run_module(module, run_name="__main__")
     logging.getLogger("cache_engine").handlers[:] = handlers
     signal.signal(signal.SIGINT, on_ctrl_c)
     return out.getvalue()
@@ -272,7 +272,8 @@ def slow_documents(folder: Path) -> dict[str, list[Any]]:
     """The documents of verbs that take many seconds; one of each is recorded whole."""
     ask = Recorder(folder / "slow")
     ask("sample", "sample")
-    ask("bench", "bench", "store", "--entries", "10", "--rows", "10")
+    options = ("--entries", "10", "--rows", "10", "--json")
+    ask.documents["bench"] = [json.loads(run(ask.store, "store", *options, module="benchmarks"))]
     return ask.documents
 
 
@@ -316,7 +317,7 @@ def public_names() -> dict[str, Any]:
         commands = importlib.import_module("cache_engine.cli.main").commands
     except ModuleNotFoundError:
         commands = importlib.import_module("cache_engine.cli").commands
-    return {"names": names, "settings": settings, "verbs": dict(_verbs(commands, ""))}
+    return {"names": names, "settings": settings, "verbs": dict(verbs(commands))}
 
 
 def _parameters(found: Any) -> list[str] | None:
@@ -326,11 +327,12 @@ def _parameters(found: Any) -> list[str] | None:
         return None
 
 
-def _verbs(group: Any, prefix: str) -> Iterator[tuple[str, list[str]]]:
+def verbs(group: Any, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Each verb with its options."""
     for name, verb in group.commands.items():
         yield f"{prefix}{name}", sorted(option for parameter in verb.params for option in parameter.opts)
         if hasattr(verb, "commands"):
-            yield from _verbs(verb, f"{prefix}{name} ")
+            yield from verbs(verb, f"{prefix}{name} ")
 
 
 # ---- A store and a pack ----

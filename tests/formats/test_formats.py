@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from benchmarks import __main__ as benchmarks
+from benchmarks import documents
 from cache_engine.cli.documents import measured, to_json
 from cache_engine.engine.cache import open_cache
 from cache_engine.mirror import queries
@@ -22,6 +24,8 @@ RECORDED: dict[str, Schema] = json.loads((HERE / "schemas.json").read_text())
 NAMES: dict[str, Any] = json.loads((HERE / "public_names.json").read_text())
 MOVED = {"Cache.inspect": "cache_engine.insight.inspection.inspect_kernel"}
 """Names that moved on purpose, with the version after the recorded one."""
+TO_BENCHMARKS = "bench"
+"""The verb whose parts are now verbs of ``python -m benchmarks``."""
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +60,10 @@ def test_each_public_name_is_there_with_its_parameters() -> None:
 def test_each_setting_verb_and_option_is_there() -> None:
     now = record.public_names()
     assert set(NAMES["settings"]) <= set(now["settings"])
+    verbs = now["verbs"]
+    verbs[TO_BENCHMARKS] = {"what"}.union(*(options for _, options in record.verbs(benchmarks.commands)))
     for verb, options in NAMES["verbs"].items():
-        assert set(options) <= set(now["verbs"].get(verb, [])), verb
+        assert set(options) <= set(verbs.get(verb, [])), verb
 
 
 def test_a_store_of_the_recorded_version_opens_unchanged(old_store: Path) -> None:
@@ -108,7 +114,7 @@ def test_a_removed_a_retyped_and_an_optional_field_are_seen() -> None:
 @pytest.mark.parametrize("case", ["sample", "bench"])
 def test_documents_of_slow_verbs_are_read_as_their_types(case: str) -> None:
     """A field that the type lacks, or has as another type, would be lost or refused."""
-    types: dict[str, Any] = {"sample": measured.Sampled, "bench": measured.Benchmark}
+    types: dict[str, Any] = {"sample": measured.Sampled, "bench": documents.Benchmark}
     for text in json.loads((HERE / "slow_documents.json").read_text())[case]:
         read = json.loads(to_json(msgspec.convert(text, types[case])))
         assert {name: read[name] for name in text} == text  # a field may be added

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from cache_engine.adapted.groups import Group, UnknownGroup, is_plain, read_group
 from cache_engine.errors import CorruptEntry
+from cache_engine.foreign.groups import Group, UnknownGroup, is_plain, read_group
 from cache_engine.store.layout import StoreLayout
 
 _GROUP = Group("triton", "ABC234", "scale.json", {"scale.json": b"{}", "scale.cubin": b"code"})

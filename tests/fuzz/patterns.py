@@ -64,6 +64,12 @@ def _used_in(name: str, tree: ast.Module) -> Iterator[Used]:
     for variable, value in vars(module).items():
         for pattern in _compiled(value):
             yield Used(f"{name}.{variable}", pattern, tuple(sorted(called.get(variable, every))))
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            # Another class may be what uses it: that of ``foreign.frameworks.reader`` matches whole paths.
+            for attribute, inner in vars(value).items():
+                for pattern in _compiled(inner):
+                    methods = called.get(f"self.{attribute}", {"fullmatch"})
+                    yield Used(f"{name}.{variable}.{attribute}", pattern, tuple(sorted(methods)))
 
 
 def _compiled(value: object) -> Iterator[re.Pattern[Any]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from cache_engine.cli.documents.replaying import EvictionRow, Replayed, ReplayedStore, ReplayRow
-from cache_engine.cli.reading.replayed import LARGEST_DOCUMENT, replay_report
+from benchmarks.replay.documents import EvictionRow, Replayed, ReplayedStore, ReplayRow
+from benchmarks.replay.replayed import LARGEST_DOCUMENT, replay_report
 from cache_engine.errors import UsageError
 from cache_engine.report.html import written
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from benchmarks.replay.traces import read_trace
 from cache_engine.batch import jobs
 from cache_engine.catalogue import table_shapes
 from cache_engine.compilers.elf import cubin_fault, read_cubin
@@ -38,7 +39,6 @@ from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.policy.demand import by_bytes, by_count, by_flops, merge, shares
 from cache_engine.policy.timeline import Stored, Timeline
 from cache_engine.remote.outage import outage
-from cache_engine.replay.traces import read_trace
 from cache_engine.store import timings
 from cache_engine.store.codec import (
     MAX_RAW_BYTES,
@@ -53,8 +53,8 @@ from cache_engine.store.journal import SNAPSHOT, DecisionReader, Journal, fold, 
 from cache_engine.store.journal.demand import load_demand, read_timeline
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack, write_pack
+from cache_engine.store.results.file import NewResult, Usage, read_lines
 from cache_engine.store.results.interchange import UnknownResults, compress, decode_snapshot, decompress
-from cache_engine.store.results.log import read_lines
 from cache_engine.upkeep.contents import check_entry, check_record
 from cache_engine.upkeep.packs import look_into
 from tests.fuzz import caches, code, evaluated, groups, remotes, reports, signatures
@@ -209,7 +209,7 @@ def _read_result_log(data: bytes, _: Path) -> None:
         b"\n" + xxhash.xxh3_64_hexdigest(line).encode() + b" " + line + b"\n" for line in data.split(b"\n") if line
     )
     for line in (*read_lines(whole), *read_lines(data)):
-        assert line is None or line.usage is not None or isinstance(line.key, str)
+        assert line is None or isinstance(line, NewResult | Usage)
 
 
 def _decisions(_: Path) -> list[bytes]:

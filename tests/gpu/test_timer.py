@@ -114,7 +114,7 @@ def test_kernels_are_compared_with_cublas_and_not_measured_twice(tmp_path: Path)
     def bench(limit: int) -> dict[str, Any]:
         done = subprocess.run(
             [
-                sys.executable, "-m", "cache_engine", "--store", tmp_path / "store", "bench", "kernels", "--json",
+                sys.executable, "-m", "benchmarks", "--store", tmp_path / "store", "kernels", "--json",
                 "--limit", str(limit), "--output", tmp_path / "measured",
             ],
             capture_output=True,

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from cache_engine.adapted.groups import Group, put_group, read_group
 from cache_engine.errors import UsageError
-from cache_engine.mirror import adapted, adapted_queries, queries
-from cache_engine.mirror.adapted_queries import AdaptedFilter
+from cache_engine.foreign.groups import Group, put_group, read_group
+from cache_engine.mirror import queries, records
+from cache_engine.mirror.queries import KernelFilter
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
@@ -22,11 +22,15 @@ from cache_engine.store.layout import StoreLayout
 from tests.adapters.made import STAGES, TILE, put_kernel, triton_groups
 from tests.helpers import publish
 
+ALL = KernelFilter(frameworks=())
 
-def _rows(store: DiskStore, chosen: AdaptedFilter | None = None) -> list[adapted_queries.Row]:
+
+def _rows(store: DiskStore, chosen: KernelFilter = ALL) -> list[queries.Row]:
     mirror = Mirror(store)
     mirror.sync()
-    return mirror.query(adapted_queries.adapted_kernels, chosen or AdaptedFilter())
+    rows = mirror.query(queries.kernels, chosen)
+    assert mirror.query(queries.count, chosen) == len(rows)
+    return rows
 
 
 def test_a_row_says_what_the_files_say(store: DiskStore, tmp_path: Path) -> None:
@@ -52,8 +56,8 @@ def test_a_row_says_what_the_files_say(store: DiskStore, tmp_path: Path) -> None
     assert mirror.query(queries.names, [key]) == {key: "tile"}
     assert mirror.query(queries.sums_by_arch, [key])[0]["entries"] == 1
     assert mirror.query(queries.overview)["entries"] == 1
-    assert mirror.query(adapted_queries.adapted_kernel, key) == row
-    assert mirror.query(adapted_queries.frameworks) == {"triton": 1}
+    assert mirror.query(queries.adapted_kernel, key) == row
+    assert mirror.query(queries.facets)["framework"] == ["triton"]
 
 
 def test_only_what_changed_is_read_again(store: DiskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +71,7 @@ def test_only_what_changed_is_read_again(store: DiskStore, tmp_path: Path, monke
         read.append(key)
         return read_group(layout, key, **options)
 
-    monkeypatch.setattr(adapted, "read_group", reading)
+    monkeypatch.setattr(records, "read_group", reading)
     tile = groups[TILE]
     put_group(store.layout, msgspec.structs.replace(tile, made_at=1_800_000_000.0), durable=False)
     gone = next(group.key for group in groups.values() if group.key != tile.key)
@@ -87,30 +91,27 @@ def test_a_damaged_one_has_no_row_and_a_reason(store: DiskStore, tmp_path: Path)
     assert _rows(store) == []
     mirror = Mirror(store)
     with mirror.read() as connection:
-        assert connection.execute("SELECT source, name FROM skipped").fetchall() == [("groups", key)]
+        assert connection.execute("SELECT shard, key FROM unreadable").fetchall() == [("groups", key)]
     put_kernel(store.layout, tmp_path / "again")
     assert len(_rows(store)) == 1
     with mirror.read() as connection:
-        assert connection.execute("SELECT count(*) FROM skipped").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM unreadable").fetchone() == (0,)
 
 
 def test_they_are_found_by_words_targets_and_frameworks(store: DiskStore, tmp_path: Path) -> None:
     for group in triton_groups(tmp_path).values():
         put_group(store.layout, group, durable=False)
-    assert len(_rows(store, AdaptedFilter("TILE 3.9.0 num_warps=4"))) == 1
-    assert len(_rows(store, AdaptedFilter(archs=("sm_80",)))) == 1
-    assert len(_rows(store, AdaptedFilter("scale", ("sm_90a",), ("triton",)))) == 2
-    assert _rows(store, AdaptedFilter(frameworks=("cupy",))) == []
+    assert len(_rows(store, KernelFilter("TILE 3.9.0 num_warps=4", frameworks=()))) == 1
+    assert len(_rows(store, KernelFilter(archs=("sm_80",), frameworks=()))) == 1
+    assert len(_rows(store, KernelFilter("scale", ("sm_90a",), frameworks=("triton",)))) == 2
+    assert _rows(store, KernelFilter(frameworks=("cupy",))) == []
     mirror = Mirror(store)
-    for sort in adapted_queries.SORTS:
-        assert len(mirror.query(adapted_queries.adapted_kernels, AdaptedFilter(), sort=sort)) == 4
-    sizes = [
-        row["stored_bytes"]
-        for row in mirror.query(adapted_queries.adapted_kernels, AdaptedFilter(), sort="size on disk")
-    ]
+    for sort in queries.SORTS:
+        assert len(mirror.query(queries.kernels, ALL, sort=sort)) == 4
+    sizes = [row["stored_bytes"] for row in mirror.query(queries.kernels, ALL, sort="size on disk")]
     assert sizes == sorted(sizes, reverse=True)
     with pytest.raises(UsageError, match="cannot sort"):
-        mirror.query(adapted_queries.adapted_kernels, AdaptedFilter(), sort="colour")
+        mirror.query(queries.kernels, ALL, sort="colour")
 
 
 def test_they_live_next_to_ours(store: DiskStore, tmp_path: Path) -> None:
@@ -120,6 +121,15 @@ def test_they_live_next_to_ours(store: DiskStore, tmp_path: Path) -> None:
     assert [row["key"] for row in mirror.query(queries.kernels, queries.KernelFilter())] == [ours]
     assert [row["key"] for row in _rows(store)] == [theirs]
     assert mirror.query(queries.overview)["entries"] == 2
+
+
+def test_a_file_under_the_key_of_one_of_ours_takes_it_nothing(store: DiskStore, tmp_path: Path) -> None:
+    ours, theirs = publish(store, 1), put_kernel(store.layout, tmp_path)
+    Mirror(store).sync()
+    Path(store.layout.group_path(ours)).write_bytes(Path(store.layout.group_path(theirs)).read_bytes())
+    synced = Mirror(store).sync()
+    assert (synced.removed, synced.unreadable) == (0, 1)
+    assert [row["key"] for row in Mirror(store).query(queries.kernels, KernelFilter())] == [ours]
 
 
 @pytest.mark.parametrize(

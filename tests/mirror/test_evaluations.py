@@ -69,14 +69,14 @@ def test_results_are_taken_over_as_they_are(store: DiskStore) -> None:
     assert not mirror.sync().changed
 
 
-def test_only_new_results_are_read_again(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_results_are_copied(store: DiskStore) -> None:
     keep(store, 50)
     mirror = Mirror(store)
     mirror.sync()
     kept = Evaluations(store.layout, durable=False)
     kept.put(replace(PROBLEM, m=1000), CHIP, SearchMode(), FOUND)
     assert mirror.sync().results == 2
-    kept._sets[CHIP.fingerprint()].file.fold()
+    kept._sets[CHIP.fingerprint()].file.change(lambda _: None)
     assert mirror.sync().results == 1, "the same results, in another file"
     assert content(mirror) == rebuilt(store)
 
@@ -108,9 +108,6 @@ def test_results_are_read_where_the_mirror_is_busy(store: DiskStore) -> None:
 @pytest.mark.parametrize("change", [{"flops": 10**400}, {"order": "kmn"}, {"tile": {"m": 1}}])
 def test_a_damaged_result_is_counted_and_does_not_stop_the_rest(store: DiskStore, change: dict[str, Any]) -> None:
     keep(store, 5)
-    with Evaluations(store.layout, durable=False) as kept:
-        kept.preload(CHIP)
-        kept._sets[CHIP.fingerprint()].file.fold()
     path = store.layout.results_file(CHIP.fingerprint())
     stored = json.loads(path.read_bytes())
     entry = stored["cache_entries"][key_of(replace(PROBLEM, m=2), SearchMode())]
@@ -161,7 +158,7 @@ def test_pages_are_filtered_and_sorted(store: DiskStore) -> None:
         ask(mirror, "evaluations", EvaluationFilter(), sort="key; DROP TABLE evaluations")
 
 
-STEPS = st.lists(st.sampled_from(["put", "hit", "fold", "compress", "prune", "sync", "kernel"]), max_size=12)
+STEPS = st.lists(st.sampled_from(["put", "hit", "prune", "sync", "kernel"]), max_size=12)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
@@ -172,15 +169,12 @@ def test_after_any_history_it_equals_a_rebuilt_one(
     store, chance = make_store(tmp_path_factory.mktemp("any") / "store"), random.Random(seed)
     mirror = Mirror(store)
     for step in steps:
-        with Evaluations(store.layout, durable=False, compressed=step == "compress") as kept:
+        with Evaluations(store.layout, durable=False) as kept:
             problem = replace(PROBLEM, m=chance.randrange(1, 6))
             if step == "put":
                 kept.put(problem, CHIP, SearchMode(), FOUND, chance.random())
             elif step == "hit":
                 kept.evaluate(problem, CHIP)
-            elif step in ("fold", "compress"):
-                kept.preload(CHIP)
-                kept._sets[CHIP.fingerprint()].file.fold()
             elif step == "prune":
                 kept.prune(kept.plan_pruning(max_entries=3))
             elif step == "kernel":

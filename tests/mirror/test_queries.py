@@ -215,6 +215,7 @@ def test_facets_are_the_values_there_are(connection: Any) -> None:
         "dtype": ["bf16"],
         "family": ["tensor_core"],
         "compiler": ["nvrtc"],
+        "framework": [],
     }
 
 

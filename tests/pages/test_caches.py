@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 from app.caches import looking
 from app.presenters.store.caches import directory_table, growth_figure
 from cache_engine.errors import MirrorError
-from cache_engine.foreign import installed
+from cache_engine.foreign import registry
 from cache_engine.foreign.registry import Sources
 from cache_engine.foreign.values import Place
 from cache_engine.mirror import foreign
@@ -81,7 +81,7 @@ def test_what_another_version_than_the_installed_one_made_is_stale(shown: Shown,
     metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"triton_version": "3.2.0"}))
     shutil.copytree(metadata.parent, cache / ("A" * 52))  # whose stamp is new
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(installed, "version", {"triton": "3.9.0+git1"}.__getitem__)
+        monkeypatch.setattr(registry, "version", {"triton": "3.9.0+git1"}.__getitem__)
         app = shown()
     assert _tiles(app)["Stale"] == "2"
     assert sorted(_table(app, "Version", "Installed here", "Stale", "Entries")) == [

@@ -267,19 +267,6 @@ def test_a_child_that_leaves_its_parents_turn_ends_nothing(store: DiskStore) -> 
     assert tickets(store.layout) == []
 
 
-def test_a_ticket_is_deleted_even_if_there_is_no_memory_to_identify_its_file(
-    store: DiskStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_memory(_: object) -> None:
-        raise MemoryError
-
-    with Ticket(store.layout, KEYS[3], Priority.CALLER, State.COMPILES):
-        assert len(tickets(store.layout)) == 1
-        monkeypatch.setattr(os, "fstat", no_memory)
-    monkeypatch.undo()
-    assert tickets(store.layout) == []
-
-
 def test_tickets_say_what_their_names_say_and_nothing_else_is_one(store: DiskStore) -> None:
     before_us = time.time() * 1e6
     with Ticket(store.layout, KEYS[3], Priority.WARM, State.QUEUED) as ticket:

@@ -125,7 +125,9 @@ def test_a_deletion_that_fails_half_way_leaves_an_event_of_what_went(
     with closing(Journal(store.layout.journal, 3600.0)) as journal, pytest.raises(RemoteError):
         checking.delete(dated, planned.going, journal, by="some user")
     left = compare(store, dated)
-    (event,) = read_journal(store.layout.journal).recent
+    event, begun = sorted(read_journal(store.layout.journal).recent, key=lambda one: one.at, reverse=True)
+    assert (begun.kind, begun.stored_bytes, begun.by) == (CLEAN_REMOTE, 0, "some user")
+    assert begun.detail == f"5 kernels of {dated.url} to delete"  # which a kill leaves
     assert (event.kind, event.by) == (CLEAN_REMOTE, "some user")
     gone = 5 - len(left.all_there)
     assert event.detail == f"{gone} kernels of {dated.url}"

@@ -6,26 +6,35 @@ Every timing here is invented: input for the store, not a measurement.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.file import UnknownResults
-from cache_engine.store.timings import Timings
+from cache_engine.store.results.interchange import UnknownResults
+from cache_engine.store.timings import Timings, encode
 from cache_engine.upkeep import integrity
 from cache_engine.upkeep.integrity import Kind
-from tests.helpers import invented_timing
+from tests.helpers import INVENTED_GPU, invented_timing
+from tests.store.old_results import write_log
 from tests.store.test_timings import CONFIG, DIGEST, OTHER_GPU, PROBLEM, fill_timings, medians, snapshot_file
 
 
-def test_a_damaged_file_is_quarantined_and_the_log_still_counts(
+def log_of_0_2(layout: StoreLayout, *medians_us: float, device: DeviceFingerprint = INVENTED_GPU) -> Path:
+    """A log of timings, as that version wrote, and as yet without a file to merge it into."""
+    made = [invented_timing(PROBLEM, CONFIG, median, device=device) for median in medians_us]
+    entries = {f"timing-{number}": encode(one) for number, one in enumerate(made)}
+    return write_log(layout.for_timings(), DIGEST, entries)
+
+
+def test_a_damaged_file_is_quarantined_and_a_log_of_0_2_still_counts(
     store: DiskStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill_timings(store.layout, 3)
-    Timings(store.layout)._file(DIGEST).fold()
-    fill_timings(store.layout, 1)
+    log = log_of_0_2(store.layout, 1.0)
     snapshot_file(store.layout).write_bytes(b'{"version": "0')
     assert medians(store.layout) == [1.0]
     assert "damaged" in caplog.text
@@ -33,11 +42,11 @@ def test_a_damaged_file_is_quarantined_and_the_log_still_counts(
     fill_timings(store.layout, 2)
     assert [path.read_bytes() for path in store.layout.quarantine.iterdir()] == [b'{"version": "0']
     assert medians(store.layout) == [1.0, 1.0, 2.0]
+    assert not log.exists()
 
 
 def test_a_torn_file_keeps_each_timing_whose_own_checksum_is_right(store: DiskStore) -> None:
     fill_timings(store.layout, 100)
-    Timings(store.layout)._file(DIGEST).fold()
     path = snapshot_file(store.layout)
     whole = path.read_bytes()
     torn = whole[: whole.index(b'"median_us":60.0')] + b"}"
@@ -53,7 +62,6 @@ def test_a_torn_file_keeps_each_timing_whose_own_checksum_is_right(store: DiskSt
 
 def test_one_damaged_timing_is_skipped_with_a_warning(store: DiskStore, caplog: pytest.LogCaptureFixture) -> None:
     fill_timings(store.layout, 3)
-    Timings(store.layout)._file(DIGEST).fold()
     path = snapshot_file(store.layout)
     path.write_bytes(path.read_bytes().replace(b'"median_us":2.0', b'"median_us":0.5'))
     assert medians(store.layout) == [1.0, 3.0]
@@ -61,16 +69,13 @@ def test_one_damaged_timing_is_skipped_with_a_warning(store: DiskStore, caplog: 
 
 
 def test_timings_of_another_device_in_a_devices_file_are_skipped(store: DiskStore) -> None:
+    log_of_0_2(store.layout, 9.0, device=OTHER_GPU)
     fill_timings(store.layout, 1)
-    Timings(store.layout).add([invented_timing(PROBLEM, CONFIG, 9.0, device=OTHER_GPU)])
-    layout = store.layout.for_timings()
-    layout.results_log(OTHER_GPU.digest(), 0).replace(layout.results_log(DIGEST, 1))
     assert medians(store.layout) == [1.0]
 
 
 def test_an_unknown_format_is_left_alone(store: DiskStore, timings: Timings) -> None:
     fill_timings(store.layout, 1)
-    Timings(store.layout)._file(DIGEST).fold()
     path = snapshot_file(store.layout)
     path.write_bytes(json.dumps({**json.loads(path.read_bytes()), "cache_format_version": "9.0"}).encode())
     before = path.read_bytes()
@@ -82,28 +87,27 @@ def test_an_unknown_format_is_left_alone(store: DiskStore, timings: Timings) -> 
     assert path.read_bytes() == before
 
 
-def _flipped_in_the_snapshot(layout: StoreLayout) -> None:
-    Timings(layout)._file(DIGEST).fold()
+def _flipped_in_the_file(layout: StoreLayout) -> None:
+    fill_timings(layout, 3)
     path = snapshot_file(layout)
     path.write_bytes(path.read_bytes().replace(b'"median_us":2.0', b'"median_us":0.5'))
 
 
-def _flipped_in_the_log(layout: StoreLayout) -> None:
-    (path,) = layout.timings.glob("*.log")
+def _flipped_in_a_log(layout: StoreLayout) -> None:
+    path = log_of_0_2(layout, 1.0, 2.0, 3.0)
     path.write_bytes(path.read_bytes().replace(b'"median_us":2.0', b'"median_us":0.5'))
 
 
 def _half_written(layout: StoreLayout) -> None:
-    """What a killed writer leaves, once another has written after it."""
-    (path,) = layout.timings.glob("*.log")
+    """What a killed writer left, once another had written after it."""
+    path = log_of_0_2(layout, 1.0, 2.0, 3.0)
     data = path.read_bytes()
     start = data.rindex(b"\n", 0, data.index(b'"median_us":2.0')) + 1
     path.write_bytes(data[:start] + data[start : start + 100] + data[data.index(b"\n", start) :])
 
 
-@pytest.mark.parametrize("damage", [_flipped_in_the_snapshot, _flipped_in_the_log, _half_written])
+@pytest.mark.parametrize("damage", [_flipped_in_the_file, _flipped_in_a_log, _half_written])
 def test_damage_is_found_and_quarantined_and_the_rest_still_serves(store: DiskStore, damage: object) -> None:
-    fill_timings(store.layout, 3)
     damage(store.layout)  # type: ignore[operator]
     files = {path: path.read_bytes() for path in store.layout.timings.iterdir()}
     (finding,) = findings = list(integrity.check(store))
@@ -129,5 +133,5 @@ def test_an_unreadable_file_is_found_and_quarantined(store: DiskStore) -> None:
     assert snapshot_file(store.layout).read_bytes() == b"\0" * 1000, "checking changes nothing"
     assert integrity.repair(store, Journal(store.layout.journal, 3600.0), findings) == findings
     assert list(integrity.check(store)) == []
-    assert medians(store.layout) == [1.0, 2.0]
+    assert medians(store.layout) == []
     assert {b"\0" * 1000, b"mine"} <= {path.read_bytes() for path in store.layout.quarantine.iterdir()}

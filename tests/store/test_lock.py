@@ -310,21 +310,6 @@ def test_two_locks_are_made_at_once(path: Path) -> None:
         assert path.exists()
 
 
-def test_a_lock_file_that_was_just_made_is_closed_even_if_its_folder_cannot_be_released(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def _out_of_memory(_: object) -> None:
-        raise MemoryError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(lock, "_release", _out_of_memory)
-        with pytest.raises(MemoryError), file_lock(path, 0):
-            pass
-    links = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-    assert path.exists()
-    assert str(path) not in links
-
-
 def test_locking_does_not_import_redis_and_leaves_it_to_the_program(tmp_path: Path) -> None:
     pytest.importorskip("redis")
     code = (

@@ -30,7 +30,6 @@ from cache_engine.model.outcome import Failure
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results import file as results
 from cache_engine.store.results.file import NewResult
 from cache_engine.store.timings import Timings, decode, encode
 from cache_engine.upkeep import integrity
@@ -183,7 +182,6 @@ def test_with_caching_off_no_timing_is_stored_and_a_failure_is_returned() -> Non
 
 
 def _add_many(root: Path, first: int, count: int) -> None:
-    results._FOLD_BYTES = 20_000  # folds now and then, while others write
     kept = Timings(open_store(root), durable=False)
     for number in range(first, first + count):
         kept.add([invented_timing(PROBLEM, CONFIG, float(number))])
@@ -206,7 +204,7 @@ def test_processes_with_60_timings_each_lose_nothing(store: DiskStore, processes
 
 def test_a_killed_writer_loses_no_stored_result(store: DiskStore) -> None:
     code = (
-        "import sys\nfrom tests.store.test_timings import *\nresults._FOLD_BYTES = 5000\n"
+        "import sys\nfrom tests.store.test_timings import *\n"
         "kept = Timings(open_store(Path(sys.argv[1])), durable=False)\n"
         "for number in range(1, 10**6):\n"
         "    kept.add([invented_timing(PROBLEM, CONFIG, float(number))])\n    print(number, flush=True)\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.model.artifact import Record
-from cache_engine.model.events import CLEAN, EVICT
+from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT, Event
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock, try_lock
@@ -73,10 +73,28 @@ def test_an_interrupted_run_is_in_the_audit_with_its_result(store: DiskStore, jo
 
     with pytest.raises(KeyboardInterrupt):
         housekeeping.apply(store, journal, plan, interrupted, by="somebody")
-    (event,) = [event for event in read_journal(store.layout.journal).recent if event.kind == CLEAN]
+    planned, event = _cleanings(store)
+    assert (planned.by, planned.stored_bytes, planned.detail) == ("somebody", 0, "3 entries to delete")
     assert (event.by, event.detail) == ("somebody", "2 of 3 planned entries")
     assert event.stored_bytes == sum(victim.stored_bytes for victim in plan.victims[:2])
     assert len(list(store.keys())) == 1
+
+
+def _cleanings(store: DiskStore) -> list[Event]:
+    """The events of cleanings, the oldest first."""
+    events = [event for event in read_journal(store.layout.journal).recent if event.kind == CLEAN]
+    return sorted(events, key=lambda event: event.at)
+
+
+def test_what_is_to_be_deleted_is_in_the_audit_before_it_goes(store: DiskStore, journal: Journal) -> None:
+    """So that a kill leaves it. Automatic cleaning, which goes by the settings, says only what it did."""
+    fill(store, 3)
+    plan, seen = housekeeping.plan_cleaning(store, Limits(everything=True)), list[str]()
+    housekeeping.apply(store, journal, plan, lambda _: seen.extend(event.detail for event in _cleanings(store)))
+    assert set(seen) == {"3 entries to delete"}
+    fill(store, 3)
+    housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, Limits(everything=True)), by=AUTOMATIC)
+    assert [event.detail for event in _cleanings(store)][2:] == ["3 of 3 planned entries"]
 
 
 def test_applying_a_plan_evicts_its_victims_and_records_why(store: DiskStore, journal: Journal) -> None:
@@ -91,7 +109,7 @@ def test_applying_a_plan_evicts_its_victims_and_records_why(store: DiskStore, jo
     journal.flush()
     tally = read_journal(store.layout.journal)
     assert (tally.totals.evictions, tally.totals.evicted_bytes) == (2, plan.freed_bytes)
-    assert sorted(event.kind for event in tally.recent) == [CLEAN, EVICT, EVICT]
+    assert sorted(event.kind for event in tally.recent) == [CLEAN, CLEAN, EVICT, EVICT]
     assert {event.detail for event in tally.recent if event.kind == EVICT} == {"expired"}
 
 

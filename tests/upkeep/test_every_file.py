@@ -8,42 +8,43 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.adapted.groups import Group, put_group
 from cache_engine.errors import StoreUnusable
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.foreign.groups import Group, put_group
 from cache_engine.model.decision import MISS, Decision
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import SNAPSHOT, Journal, append_decisions, fold
 from cache_engine.store.layout import StoreLayout
+from cache_engine.store.results.interchange import compress
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep.integrity import check
-from tests.helpers import blob_file, invented_timing, publish, record_file
+from tests.helpers import INVENTED_GPU, blob_file, invented_timing, publish, record_file
+from tests.store.old_results import into_a_log
 
+CHIP = PRESETS["SG2262"]
 _PROBLEM = GemmProblem(128, 256, 192, arch="sm_90")
 
 
-def _results(store: DiskStore, *, compressed: bool = False) -> None:
-    with Evaluations(store.layout, durable=False, compressed=compressed) as kept:
-        kept.evaluate(EvaluationProblem(64, 128, 64), PRESETS["SG2262"])
-
-
 def _evaluations(store: DiskStore) -> Path:
-    _results(store)
-    return next(store.layout.evaluations.glob("*.json"))
+    with Evaluations(store.layout, durable=False) as kept:
+        kept.evaluate(EvaluationProblem(64, 128, 64), CHIP)
+    return store.layout.results_file(CHIP.fingerprint())
 
 
 def _compressed_evaluations(store: DiskStore) -> Path:
-    _results(store, compressed=True)
-    return next(store.layout.evaluations.glob("*.zst"))
+    plain, path = _evaluations(store), store.layout.compressed_results_file(CHIP.fingerprint())
+    path.write_bytes(compress(plain.read_bytes()))
+    plain.unlink()
+    return path
 
 
 def _log_of_evaluations(store: DiskStore) -> Path:
-    _results(store)
-    return next(store.layout.evaluations.glob("*.log"))
+    _evaluations(store)
+    return into_a_log(store.layout, CHIP.fingerprint())
 
 
 def _timings(store: DiskStore) -> Path:
@@ -55,7 +56,7 @@ def _timings(store: DiskStore) -> Path:
 
 def _log_of_timings(store: DiskStore) -> Path:
     _timings(store)
-    return next(store.layout.timings.glob("*.log"))
+    return into_a_log(store.layout.for_timings(), INVENTED_GPU.digest())
 
 
 def _snapshot(store: DiskStore) -> Path:

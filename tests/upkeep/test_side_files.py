@@ -27,7 +27,8 @@ from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleaning, integrity, quarantine
 from cache_engine.upkeep.integrity import Finding, Kind
 from cache_engine.upkeep.plan import Limits
-from tests.helpers import fill, invented_timing
+from tests.helpers import INVENTED_GPU, fill, invented_timing
+from tests.store.old_results import into_a_log
 
 CHIP = PRESETS["SG2262"]
 PROBLEM = EvaluationProblem(64, 256, 128)
@@ -41,8 +42,6 @@ def full(store: DiskStore) -> DiskStore:
     with Evaluations(layout, durable=False) as kept:
         for m in (1, 2, 3):
             kept.put(EvaluationProblem(m, 256, 128), CHIP, SearchMode(), evaluate(PROBLEM, CHIP))
-        kept._set(CHIP).file.fold()
-        kept.put(PROBLEM, CHIP, SearchMode(), evaluate(PROBLEM, CHIP))
     timings = Timings(layout, durable=False)
     config = KernelConfig(64, 64, 32, 2, 2, 3)
     timings.add(invented_timing(GemmProblem(16, 64, 64, arch="sm_90"), config, 5.0 + n, key=keys[0]) for n in range(3))
@@ -71,7 +70,7 @@ def _flip(path: Path, text: bytes) -> None:
 
 
 def _log_of_evaluations(layout: StoreLayout) -> Path:
-    path = _only(layout.evaluations, "*.log")
+    path = into_a_log(layout, CHIP.fingerprint())
     _flip(path, b"latency_us")
     return path
 
@@ -83,7 +82,7 @@ def _snapshot_of_evaluations(layout: StoreLayout) -> Path:
 
 
 def _log_of_timings(layout: StoreLayout) -> Path:
-    path = _only(layout.timings, "*.log")
+    path = into_a_log(layout.for_timings(), INVENTED_GPU.digest())
     _flip(path, b"median_us")
     return path
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import tzinfo
 
 from app.presenters.shared import Row, Tile, kernel_address, moment, when
-from cache_engine.adapted.facts import config_text
-from cache_engine.catalogue import read_search
+from cache_engine.foreign.adapted import config_text
 from cache_engine.foreign.values import Entry
-from cache_engine.mirror.adapted_queries import AdaptedFilter
 from cache_engine.units import human_bytes, human_ms
 
 _UNKNOWN = "–"
@@ -18,16 +16,6 @@ _FACTS = {
     "Shared memory": "shared_bytes", "Stack": "stack_bytes", "Spills": "spill_bytes", "Machine code": "code_bytes",
     "Compile time": "compile_ms",
 }  # fmt: skip
-
-
-def adapted_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> AdaptedFilter | None:
-    """The filter for a search text and the chosen values of each facet; ``None`` if one selects only our kernels.
-
-    Raises ``UsageError`` as ``kernel_filter``.
-    """
-    if any(values for facet, values in chosen.items() if facet != "arch"):
-        return None
-    return AdaptedFilter.of(read_search(text), tuple(chosen.get("arch", ())))
 
 
 def adapted_table(rows: Iterable[Row], zone: tzinfo, address: Callable[[str], str] = kernel_address) -> list[Row]:

@@ -21,8 +21,8 @@ from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
+    from cache_engine.foreign.cleaning import Plans
     from cache_engine.foreign.deleting import Deleted
-    from cache_engine.foreign.planning import Plans
     from cache_engine.foreign.values import Place
 
 _MOST_SHOWN = 20
@@ -86,8 +86,7 @@ def clean_verb(
     environment variable names another directory, a framework's usual one is cleaned only with --in.
     """
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.foreign.choosing import CleaningRules, choose
-    from cache_engine.foreign.planning import plan_cleaning, with_irs
+    from cache_engine.foreign.cleaning import CleaningRules, choose, plan_cleaning, with_irs
     from cache_engine.foreign.survey import EntryFilter
     from cache_engine.foreign.values import Entry, Finding
 
@@ -103,7 +102,7 @@ def clean_verb(
     seen = list(scanned(settings, sources, places))
     found = [(place, each) for place, each in seen if isinstance(each, Entry)]
     chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
-    plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline)
+    plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline, known=known)
     findings = [documents.finding(place, each) for place, each in seen if isinstance(each, Finding)]
     document = documents.cleaning(chosen, plans, {}, findings, listed)
     if offline and not as_json:

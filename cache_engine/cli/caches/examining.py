@@ -36,7 +36,7 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
     from cache_engine.cli.documents import caches as documents
     from cache_engine.device.probe import local_arch
     from cache_engine.foreign.doctor import code_runs_on, examine, read_mounts
-    from cache_engine.foreign.installed import in_memory_here
+    from cache_engine.foreign.registry import in_memory_here
 
     sources, known = known_places(settings)
     places = places_in(known, None)

@@ -56,7 +56,7 @@ def caches_verb(ctx: click.Context, /, as_json: bool) -> None:
     settings = settings_of(ctx)
     logs.configure(settings.log or "warning")
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.foreign.installed import in_memory_here
+    from cache_engine.foreign.registry import in_memory_here
     from cache_engine.foreign.survey import sums
 
     sources, places = known_places(settings)

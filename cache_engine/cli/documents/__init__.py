@@ -11,10 +11,9 @@ a job's result as one.
 - ``toolchains`` -- ``regressions``
 - ``migrating`` -- ``migrate``
 - ``decisions`` -- ``log``, ``pin``, ``unpin``, ``history``, ``audit``
-- ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``, ``bench``
+- ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``
 - ``evaluator`` -- ``evaluate`` of a shape, ``evaluations``
 - ``models`` -- ``evaluate`` of a model
-- ``replaying`` -- ``replay``
 - ``asking`` -- ``demand``
 - ``caches`` -- ``caches``
 """

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cache_engine.adapted.facts import config_text
+from cache_engine.foreign.adapted import config_text
 from cache_engine.foreign.values import KeyFactors
 from cache_engine.model.outcome import Failure
 
 if TYPE_CHECKING:
-    from cache_engine.adapted.groups import Group
     from cache_engine.foreign.base import Source
-    from cache_engine.foreign.choosing import Chosen
+    from cache_engine.foreign.cleaning import Chosen
     from cache_engine.foreign.deleting import Deleted
     from cache_engine.foreign.doctor import Diagnosis
+    from cache_engine.foreign.groups import Group
     from cache_engine.foreign.survey import Sums
     from cache_engine.foreign.values import DeletePlan, Entry, Finding, Part, Place
     from cache_engine.model.events.usage import EntryUsage

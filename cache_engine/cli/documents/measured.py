@@ -1,18 +1,13 @@
-"""Documents about many kernels at once: timings, tuning, warming, benchmarks."""
+"""Documents about many kernels at once: timings, tuning, warming."""
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cache_engine.bench.fleet.costs import Costs
-from cache_engine.bench.fleet.events import Assumed, Outcome
-from cache_engine.bench.results import LeftOut, Line, Result, Score, Size
 from cache_engine.cli.documents.kernels import TimingRow
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -22,7 +17,6 @@ from cache_engine.store.timings import TimedDevice
 if TYPE_CHECKING:
     from cache_engine.batch import tuning
     from cache_engine.batch.tuning import Candidate, Tuned
-    from cache_engine.bench.kernels.speed import Measured, Report, Summary
     from cache_engine.engine.selection import Selection
 
 
@@ -229,53 +223,6 @@ class Sampled(msgspec.Struct, kw_only=True):
     seconds: float
 
 
-class TimeRow(msgspec.Struct, kw_only=True):
-    """A measured time and its reference; see ``bench.results.Result``."""
-
-    name: str
-    seconds: float
-    beside: str
-    beside_seconds: float
-    goal_seconds: float | None
-    goal_ratio: float | None
-    ratio: float
-    met: bool | None
-
-
-class SizeRow(msgspec.Struct, kw_only=True):
-    """A measured size and its reference; see ``bench.results.Size``."""
-
-    name: str
-    size_bytes: float
-    beside: str
-    beside_bytes: float
-    goal_ratio: float | None
-    ratio: float
-    met: bool | None
-
-
-class Benchmark(msgspec.Struct, kw_only=True):
-    """What ``bench`` prints. Times are medians in seconds."""
-
-    machine: str
-    results: list[TimeRow]
-    sizes: list[SizeRow]
-    scores: list[Score] = msgspec.field(default_factory=list)
-    left_out: list[LeftOut]
-
-
-class KernelBenchmark(msgspec.Struct, kw_only=True):
-    """What ``bench kernels`` prints: cases measured now, measured before, and not measured yet."""
-
-    file: str
-    measured: int
-    kept: int
-    left: int
-    left_out: list[LeftOut]
-    summary: list[Summary]
-    measurements: list[Measured]
-
-
 # ---- From the engine's values ----
 
 
@@ -313,51 +260,4 @@ def chosen(selected: Selection) -> Chosen:
         config=selected.config,
         config_text=str(selected.config),
         config_from=selected.config_from,
-    )
-
-
-class FleetBenchmark(msgspec.Struct, kw_only=True):
-    """What ``bench fleet`` prints: what was measured on this machine, what is assumed, and what follows for a fleet."""
-
-    machine: str
-    nodes: int
-    costs: Costs
-    assumed: Assumed
-    outcomes: list[Outcome]
-
-
-def benchmark(lines: Sequence[Line]) -> Benchmark:
-    """The document of a benchmark."""
-    return Benchmark(
-        machine=this_machine(),
-        results=[
-            TimeRow(**msgspec.to_builtins(line), ratio=line.ratio, met=line.met)
-            for line in lines
-            if isinstance(line, Result)
-        ],
-        sizes=[
-            SizeRow(**msgspec.to_builtins(line), ratio=line.ratio, met=line.met)
-            for line in lines
-            if isinstance(line, Size)
-        ],
-        scores=[line for line in lines if isinstance(line, Score)],
-        left_out=[line for line in lines if isinstance(line, LeftOut)],
-    )
-
-
-def this_machine() -> str:
-    """What measured times are of, in words."""
-    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}"
-
-
-def kernel_benchmark(report: Report, summaries: Sequence[Summary]) -> KernelBenchmark:
-    """The document of a benchmark of kernels."""
-    return KernelBenchmark(
-        file=str(report.file),
-        measured=report.measured,
-        kept=report.kept,
-        left=report.left,
-        left_out=report.left_out,
-        summary=list(summaries),
-        measurements=report.measurements,
     )

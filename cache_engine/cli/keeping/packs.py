@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cache_engine.adapted.facts import describe
-from cache_engine.adapted.groups import Group
 from cache_engine.catalogue import TOKENS
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
@@ -21,6 +19,8 @@ from cache_engine.cli.support.completion import models
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
+from cache_engine.foreign.adapted import describe
+from cache_engine.foreign.groups import Group
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import DType

@@ -1,1 +1,1 @@
-"""The verbs that predict: ``evaluate``, ``evaluations`` and ``replay``."""
+"""The verbs that predict: ``evaluate``, ``evaluations``, ``calibrate``, ``demand`` and ``promote``."""

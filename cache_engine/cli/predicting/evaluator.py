@@ -108,7 +108,7 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool
     Other tools can read the file. A name that ends in .zst gives a compressed file; - prints JSON.
     """
     from cache_engine.cli.documents import evaluator as documents
-    from cache_engine.store.results.file import compress
+    from cache_engine.store.results.interchange import compress
 
     with open_cache(settings, create=False) as cache:
         stored = cache.evaluations

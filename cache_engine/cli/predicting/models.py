@@ -113,11 +113,11 @@ def _check(chips: list[Hardware | Gpu], mode: SearchMode) -> None:
 
 @contextmanager
 def _results(settings: Settings) -> Iterator[Evaluations | None]:
-    """The stored results; none where there is no store. New ones are written together, the last at the end."""
+    """The stored results; none where there is no store."""
     if not settings.uses_directory:
         yield None
         return
-    with open_cache(settings.with_overrides({"save_results_later": True}), optional=True) as cache:
+    with open_cache(settings, optional=True) as cache:
         yield cache.evaluations if cache.has_store else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -201,12 +202,12 @@ def _list(
 ) -> None:
     from cache_engine.catalogue import read_search
     from cache_engine.catalogue.searching import advice
-    from cache_engine.mirror import adapted_queries, queries
+    from cache_engine.mirror import queries
 
     search = read_search(text)
     chosen = queries.KernelFilter.of(search, archs, dtype, family, compiler)
     # Kernels of other frameworks have no dtype or family that would be known, and ours have no framework.
-    others = None if dtype or family or compiler else adapted_queries.AdaptedFilter.of(search, archs, framework)
+    others = replace(chosen, frameworks=framework)
     has_ours = not framework
     page: dict[str, Any] = {
         "sort": sort.replace("-", " "), "descending": not ascending, "limit": limit, "offset": offset,
@@ -216,12 +217,12 @@ def _list(
             cache.query(queries.count, chosen) if has_ours else 0,
             offset,
             cache.query(queries.kernels, chosen, **page) if has_ours else [],
-            cache.query(adapted_queries.adapted_count, others) if others else 0,
-            cache.query(adapted_queries.adapted_kernels, others, **page) if others else [],
+            cache.query(queries.count, others),
+            cache.query(queries.kernels, others, **page),
         )
         there: dict[str, list[str]] = {}
         if not document.rows and not document.adapted.rows:
-            there = cache.query(queries.facets) | {"framework": [*cache.query(adapted_queries.frameworks)]}
+            there = cache.query(queries.facets)
             there["hint"] = advice(
                 text,
                 lambda one: cache.query(queries.count, queries.KernelFilter.of(read_search(one))),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cache_engine.cli.documents import store
+from cache_engine.cli.moved import BENCHMARKS
 from cache_engine.cli.support import Verb, emit, json_option, open_cache, printing
 from cache_engine.cli.support.completion import keys as some_keys
 from cache_engine.cli.support.output import write_file
@@ -28,19 +29,13 @@ if TYPE_CHECKING:
         "report -o store.html",
         "report 3f2a -o kernel.html",
         "report 3f2a 91bc -o compared.html",
-        "report --replay replay.json -o replay.html",
     ),
     done="The report is written.",
     failed="No kernel has such a key prefix, several have it, or an entry is damaged.",
     completers={"keys": some_keys},
 )
 @click.argument("keys", metavar="[KEY] [KEY]", nargs=-1)
-@click.option(
-    "--replay",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Report what `replay --json` printed, from this file.",
-)
+@click.option("--replay", type=click.Path(path_type=Path), hidden=True)
 @click.option(
     "-o", "--output", "file", type=click.Path(path_type=Path, allow_dash=True), required=True, metavar="FILE",
     help="The HTML file to write; - prints it.",
@@ -56,14 +51,16 @@ def report_verb(
     Without KEY, the store; with two, a comparison. The file holds all it shows: figures, tables, code and the command
     that makes it again. It has no script and loads nothing, so it opens anywhere, also offline, and prints.
     """
-    if len(keys) > 2 or (keys and replay):
-        raise UsageError("give one KEY, two to compare, or none for the whole store; --replay takes none")
+    if replay is not None:
+        raise UsageError(f"{BENCHMARKS} report")
+    if len(keys) > 2:
+        raise UsageError("give one KEY, two to compare, or none for the whole store")
     if str(file) == "-" and as_json:
         raise UsageError("--output - prints the report itself; give it a file name, or leave --json out")
     from cache_engine.report.html import written
 
     now = time.time()
-    report = _report(settings, keys, replay, now)
+    report = _report(settings, keys, now)
     text = written(report, now).encode()
     if str(file) == "-":
         with printing():
@@ -74,11 +71,7 @@ def report_verb(
     emit(document, as_json, lambda: print(printable(f"{document.title}: {file}, {human_bytes(len(text))}.")))
 
 
-def _report(settings: Settings, keys: tuple[str, ...], replay: Path | None, now: float) -> Report:
-    if replay is not None:
-        from cache_engine.cli.reading.replayed import replay_report
-
-        return replay_report(replay)
+def _report(settings: Settings, keys: tuple[str, ...], now: float) -> Report:
     with open_cache(settings, create=False) as cache:
         if not keys:
             from cache_engine.report.stores import store_report

@@ -25,6 +25,7 @@ class _Takes(click.Command):
     """A command that takes the global options, but for names that it uses itself, and whose help has examples."""
 
     examples: tuple[str, ...] = ()
+    program = "gemm-cache"
 
     def take_global_options(self) -> None:
         """Appends the options."""
@@ -54,7 +55,7 @@ class _Takes(click.Command):
         """Writes the examples."""
         with formatter.section("Examples"):
             for example in self.examples:
-                formatter.write(f"{'':{formatter.current_indent}}gemm-cache {example}\n")
+                formatter.write(f"{'':{formatter.current_indent}}{self.program} {example}\n")
 
 
 class LazyVerbs(MutableMapping[str, click.Command]):
@@ -96,7 +97,7 @@ class VerbGroup(_Takes, click.Group):
     """Verbs under one name.
 
     Args:
-        examples: commands, without ``gemm-cache`` in front.
+        examples: commands, without ``program`` in front.
     """
 
     def __init__(self, *arguments: Any, examples: Sequence[str], **options: Any) -> None:

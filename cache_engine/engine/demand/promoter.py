@@ -26,7 +26,7 @@ class Promoter:
         self._cache, self._interval_s = weakref.ref(cache), interval_s
         self._closing = False
         self._thread: Background | None = None
-        with suppress(RuntimeError, MemoryError):
+        with suppress(RuntimeError):
             self._thread = Background(self, interval_s)
         renew_after_fork(self)
         self._forget_end = run_at_end(self.close)

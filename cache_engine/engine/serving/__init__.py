@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -149,7 +149,7 @@ class Serving:
                 with stages(QUEUE):
                     turn.__enter__()
                 artifact = _make(selection, stages, debug_dump)
-            except (GemmCacheError, OSError, MemoryError) as error:
+            except (GemmCacheError, OSError) as error:
                 self._not_compiled(selection, in_words(error))
                 raise
             finally:
@@ -213,7 +213,7 @@ class Serving:
             if no_lock is None:
                 self._quarantine(self._store, key, error)
             return error
-        except (OSError, MemoryError) as error:
+        except OSError as error:
             self._tiers.skip(self._store.name, key, error)
             return error
         if loaded is None:
@@ -320,7 +320,7 @@ class Serving:
             self._journal.lock_wait(time.perf_counter() - started, timed_out=True)
             _log.info("no lock for %s, so it is compiled here and not stored: %s", key[:12], error)
             return Failure(str(error))
-        except (OSError, MemoryError) as error:
+        except OSError as error:
             into.release()
             return Failure(f"the store cannot be locked: {in_words(error)}")
         waited_s = time.perf_counter() - started
@@ -344,14 +344,14 @@ class Serving:
             if self._store is not None and failure is None:
                 try:
                     record = self._store.publish(key, artifact, record_of)
-                    with suppress(MemoryError):  # the entry is there, whatever is not counted or logged
-                        size = stored_bytes(record)
-                        self._journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=size)
-                        extra = fields("publish", key=key, kernel=record.name, stored_bytes=size, compile_us=compile_us)
-                        _log.info("published: %s (%s), %s bytes", record.name, key[:12], size, extra=extra)
-                        self._team.published(key)
-                except (OSError, StoreError, MemoryError) as error:
+                except (OSError, StoreError) as error:
                     failure = refusal(error)
+                else:
+                    size = stored_bytes(record)
+                    self._journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=size)
+                    extra = fields("publish", key=key, kernel=record.name, stored_bytes=size, compile_us=compile_us)
+                    _log.info("published: %s (%s), %s bytes", record.name, key[:12], size, extra=extra)
+                    self._team.published(key)
             if failure is not None:
                 self.unpublished += 1
                 record = record_of(encode_blob(key, artifact, compress=self._settings.compression)[1])
@@ -409,6 +409,6 @@ def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> 
     return make_artifact_and_dump(debug_dump, selection, stages)
 
 
-def refusal(error: OSError | StoreError | MemoryError) -> Failure:
+def refusal(error: OSError | StoreError) -> Failure:
     """Why the store did not take something."""
     return Failure(f"the store refused it: {in_words(error)}")

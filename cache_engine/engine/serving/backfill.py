@@ -70,7 +70,7 @@ class Backfill:
             if self._thread is None or not self._thread.is_alive:
                 try:
                     self._thread = Background(self, _IDLE_S)
-                except (RuntimeError, MemoryError):
+                except RuntimeError:
                     return None
             return self._thread
 

@@ -10,10 +10,7 @@ from cache_engine.store.lock import Held
 
 
 class KeyLock:
-    """Holds what ``lock`` takes for the body of a ``with``; gives what it returns.
-
-    A class, as a generator may outlive its ``with``, and hold the lock, when memory runs out.
-    """
+    """Holds what ``lock`` takes for the body of a ``with``; gives what it returns."""
 
     __slots__ = ("_held", "_lock")
 

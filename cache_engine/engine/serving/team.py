@@ -98,7 +98,7 @@ class Team:
             return None
         try:
             fetched = tier.fetch(key)
-        except (CorruptEntry, OSError, MemoryError) as error:
+        except (CorruptEntry, OSError) as error:
             is_said = isinstance(error, OSError) and bool(tier.breaker.why)  # by ``_changed``
             self._tiers.skip(tier.name, key, error, is_said=is_said)
             return None
@@ -153,7 +153,7 @@ class Team:
             return Failure("there is no store")
         try:
             into.take(file_lock(self._store.layout.key_lock(key), 0))
-        except (LockTimeout, OSError, MemoryError) as error:
+        except (LockTimeout, OSError) as error:
             into.release()
             return Failure(in_words(error))
         return None
@@ -180,7 +180,7 @@ class Team:
             store.place(fetched.record, fetched.record_data, fetched.blob_data)
             if self._housekeeper is not None:
                 self._housekeeper.published(stored_bytes(fetched.record))
-        except (OSError, StoreError, MemoryError) as error:
+        except (OSError, StoreError) as error:
             self._tiers.skip(store.name, key, error)
 
     def _opened(self) -> RemoteTier | None:

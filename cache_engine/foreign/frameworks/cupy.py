@@ -9,14 +9,12 @@ import hashlib
 import re
 import stat
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from cache_engine.compilers.elf import lacks_last_byte
-from cache_engine.foreign.base import Surroundings
-from cache_engine.foreign.facts import entry_of, image_facts, kernels_in, without_binary
+from cache_engine.foreign.facts import image_facts, kernels_in
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
-from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file, times_of, walk
+from cache_engine.foreign.frameworks.reader import Known, Reader, made, nothing_known, stamp_of, stray_file
 from cache_engine.foreign.values import (
     MOST_NAME,
     DeletePlan,
@@ -25,50 +23,54 @@ from cache_engine.foreign.values import (
     Part,
     PartKind,
     Place,
-    Seen,
     State,
     Unchanged,
     first_of,
     id_of,
-)
+)  # fmt: skip
 from cache_engine.model.outcome import Failure
 
-_NAME = re.compile(r"[0-9a-f]{32,64}\.(cubin|ltoir|hsaco)")
 _DIGEST_BYTES = 40  # of SHA-1, in hexadecimal digits; 32 in versions before 11, whose files are not read
 _NAMES_MAGIC = b"\x93CUPYNE\x00"
 _MOST_NAMES = 10_000
 
 
-class CuPy:
+class CuPy(Reader):
     """The source ``cupy``."""
 
     kind = "cupy"
     title = "CuPy"
-    unknowable: Mapping[str, str] = {
-        "version": "CuPy does not store its version",
-        "compile_ms": "CuPy does not store how long a compile took",
-        "spill_bytes": "CuPy does not store the report of ptxas",
-    }
+    default = ".cupy/kernel_cache"
+    variables: Mapping[str, str] = {"CUPY_CACHE_DIR": ""}
+    entries = re.compile(r"[0-9a-f]{32,64}\.(cubin|ltoir|hsaco)")
 
-    def discover(self, where: Surroundings) -> Iterable[Place]:
-        """Where ``CUPY_CACHE_DIR`` says, else the default."""
-        return where.places(self.kind, ".cupy/kernel_cache", CUPY_CACHE_DIR="")
-
-    def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
-        """See ``Source.scan``."""
-        return walk(place, known, _entry, lambda _: False)
+    def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
+        """A file, and the source of the program in another."""
+        status = above.stat(path)
+        if known == stamp_of(status):
+            return Unchanged(id_of(path))
+        if not self.entries.fullmatch(path) or not stat.S_ISREG(status.st_mode):
+            # The source of a program is a part of it, unless the program is gone.
+            program = path.removesuffix(".cu")
+            is_part = program != path and self.entries.fullmatch(program) and _size(above, program) is not None
+            return None if is_part else stray_file(above, path, path)
+        parts = [Part(path.rpartition(".")[2], PartKind.BINARY, status.st_size, id_of(path))]
+        if (source := _size(above, f"{path}.cu")) is not None:
+            parts.append(Part("source", PartKind.SOURCE, source, id_of(f"{path}.cu")))
+        facts, unread = _facts(above, path)
+        return made(path, stamp_of(status), status, {**facts, "parts": tuple(parts)}, unread)
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """See ``Source.read``. Of a program the CUBIN alone, without the digest and the names in front.
+        """Of a program the CUBIN alone, without the digest and the names in front.
 
         CuPy cuts off its last byte, a zero, without which NVIDIA's tools read nothing of it; it is put there again.
         """
-        data = read_part(place, part)
+        data = super().read(place, entry, part)
         if isinstance(data, Failure) or part.kind != PartKind.BINARY:
             return data
         return with_last_byte(program_in(data[_DIGEST_BYTES:])[1])
 
-    def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
+    def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
         """None: CuPy stores only the digest of them."""
         return Failure("CuPy stores only the digest of a key's inputs; the source is stored where it was asked to")
 
@@ -77,50 +79,22 @@ class CuPy:
         return Failure("CuPy fails where a file vanishes between its look and its opening, so no way is safe")
 
 
-def _entry(root: Folder, _: str, name: str, known: str | None) -> Entry | Unchanged | None:
-    status = root.stat(name)
-    if known == stamp_of(status):
-        return Unchanged(id_of(name))
-    if not _NAME.fullmatch(name):
-        # The source of a program is a part of it, unless the program is gone.
-        if name.endswith(".cu") and _NAME.fullmatch(name.removesuffix(".cu")) and _is_there(root, name[:-3]):
-            return None
-        return stray_file(root, name)
-    if not stat.S_ISREG(status.st_mode):
-        return stray_file(root, name)
-    parts = [Part(name.rpartition(".")[2], PartKind.BINARY, status.st_size, id_of(name))]
-    if (source := _size(root, f"{name}.cu")) is not None:
-        parts.append(Part("source", PartKind.SOURCE, source, id_of(f"{name}.cu")))
-    facts, unread = _facts(root, name)
-    created_at, last_used_at = times_of(status)
-    facts |= {
-        "id": id_of(name),
-        "stamp": stamp_of(status),
-        "parts": tuple(parts),
-        "created_at": created_at,
-        "last_used_at": last_used_at,
-    }
-    return entry_of(facts, unread)
-
-
-def _facts(root: Folder, name: str) -> tuple[dict[str, Any], dict[str, str]]:
+def _facts(root: Folder, name: str) -> Known:
     try:
         data = root.read(name, MOST_BINARY_BYTES)
     except Unread as error:
-        return {"state": State.UNREAD}, {"name": str(error), **without_binary(str(error))}
+        return nothing_known(str(error), State.UNREAD)
     payload = data[_DIGEST_BYTES:]
     # The digest is CuPy's own check for damage; what fails it is compiled again.
     if hashlib.sha1(payload, usedforsecurity=False).hexdigest().encode() != data[:_DIGEST_BYTES]:
         why = "its digest is not that of its content: CuPy compiles this program again"
-        return {"state": State.PARTIAL}, {"name": why, **without_binary(why)}
+        return nothing_known(why, State.PARTIAL)
     instances, image = program_in(payload)
     facts, unread = image_facts(image, id_of(name))
     kernels = instances or kernels_in(image)
     config = {"kernels": len(kernels)} if len(kernels) > 1 else {}
-    return {**facts, "name": first_of(kernels), "config": config}, {
-        "name": f"{id_of(name)}: it has no kernel",
-        **unread,
-    }
+    unread = {"name": f"{id_of(name)}: it has no kernel", **unread}
+    return {**facts, "name": first_of(kernels), "config": config}, unread
 
 
 def program_in(payload: bytes) -> tuple[tuple[str, ...], bytes]:
@@ -146,12 +120,9 @@ def with_last_byte(image: bytes) -> bytes:
 
 
 def _size(root: Folder, name: str) -> int | None:
+    """That of a regular file; ``None`` where there is none of this name."""
     try:
         status = root.stat(name)
     except OSError:
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _is_there(root: Folder, name: str) -> bool:
-    return _size(root, name) is not None

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from cache_engine.foreign.base import Surroundings
 from cache_engine.foreign.facts import entry_of, image_facts, json_object, text_in
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
-from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file
+from cache_engine.foreign.frameworks.reader import Reader, stamp_of, stray_file
 from cache_engine.foreign.rows import BUSY, IN_PROCESS, JOURNALS, is_quiet
 from cache_engine.foreign.values import (
     MOST_NAME,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 _FILE = "cache.db"
+_BELOW = "cutile-python"
 _VARIABLE, _OFF = "CUDA_TILE_CACHE_DIR", ("", "0", "off", "none")
 _RELEASE = re.compile(r"(\w{1,100}):.*?release [^\n]{0,100}?V(\d[\d.]{0,30})", re.DOTALL)
 _TRIES, _PAUSE_S = 5, 0.02
@@ -50,27 +51,26 @@ _MOST_STEPS = 20_000  # of a thousand instructions of SQLite: a hostile schema c
 _LIST = "SELECT key, length(blob), atime, {metadata} FROM cache"
 
 
-class CuTile:
+class CuTile(Reader):
     """The source ``cutile``."""
 
     kind = "cutile"
     title = "cuTile"
-    unknowable: Mapping[str, str] = {
-        "version": "cuTile stores the version of its compiler, not its own",
-        "spill_bytes": "cuTile does not store the report of ptxas",
-    }
+    default = f".cache/{_BELOW}"
+    variables: Mapping[str, str] = {_VARIABLE: "", "XDG_CACHE_HOME": _BELOW}
+    stores = ("compile_ms",)
+    unknown: Mapping[str, str] = {"version": "cuTile stores the version of its compiler, not its own"}
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """Where ``CUDA_TILE_CACHE_DIR`` says, else the default; with caching off no directory is in use."""
-        below = "cutile-python"
-        places = where.places(self.kind, f".cache/{below}", CUDA_TILE_CACHE_DIR="", XDG_CACHE_HOME=below)
-        if where.environment.get(_VARIABLE, below).strip().lower() not in _OFF:
+        places = super().discover(where)
+        if where.environment.get(_VARIABLE, _BELOW).strip().lower() not in _OFF:
             return places
         found = (place for place in places if place.origin != _VARIABLE)
         return (place if place.origin == "given" else replace(place, replaced_by=_VARIABLE) for place in found)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
-        """See ``Source.scan``."""
+        """The rows of the database, and other files."""
         import sqlite3
 
         with Folder(place.path) as folder:
@@ -86,18 +86,18 @@ class CuTile:
             for item in folder:
                 if item.name != _FILE and item.name not in {f"{_FILE}{ending}" for ending in JOURNALS}:
                     try:
-                        yield stray_file(folder, item.name)
+                        yield stray_file(folder, item.name, item.name)
                     except FileNotFoundError:
                         continue
                     except Unread as error:
                         yield error.finding(item.name)
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """See ``Source.read``."""
+        """A column of a row, or a file."""
         import sqlite3
 
         if part.file:
-            return read_part(place, part)
+            return super().read(place, entry, part)
         try:
             with Folder(place.path) as folder, IN_PROCESS, closing(_opened(folder, place)) as database:
                 column = "blob" if part.kind == PartKind.BINARY else "metadata"

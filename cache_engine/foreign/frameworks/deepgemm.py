@@ -9,33 +9,15 @@ DeepGEMM made.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from cache_engine.foreign.base import Surroundings
-from cache_engine.foreign.facts import digest_of, entry_of, factors_of, image_facts, kernels_in, without_binary
-from cache_engine.foreign.folder import MOST_BINARY_BYTES, MOST_TEXT_BYTES, Folder, Unread
-from cache_engine.foreign.frameworks.common import folder_stamp, read_part, stray_file, times_of, walk
-from cache_engine.foreign.values import (
-    DeletePlan,
-    Entry,
-    Factor,
-    KeyFactors,
-    Part,
-    PartKind,
-    Place,
-    Seen,
-    State,
-    Unchanged,
-    Value,
-    id_of,
-    name_of,
-)
+from cache_engine.foreign.facts import digest_of, factors_of, image_facts, kernels_in, without_binary
+from cache_engine.foreign.folder import MOST_BINARY_BYTES, MOST_TEXT_BYTES, Folder, Listing, Unread
+from cache_engine.foreign.frameworks.reader import Known, Match, NoEntry, Reader, Timed
+from cache_engine.foreign.values import Entry, Factor, KeyFactors, PartKind, State, Value, id_of, name_of
 from cache_engine.model.outcome import Failure
 
-_ENTRY = re.compile(r"cache/kernel\.(.+)\.[0-9a-f]{8,64}")
 _SOURCE, _BINARY, _VERSION_1 = "kernel.cu", "kernel.cubin", "kernel.so"
-_KINDS = {_SOURCE: PartKind.SOURCE, _BINARY: PartKind.BINARY, "kernel.ptx": PartKind.PTX}
 # No match runs past the start of the next one, so the time for a hostile text is linear in its length.
 _INSTANCE = re.compile(rb"reinterpret_cast<void\*>\(&(\w{1,200})<([^&(){};]{1,4000})>\)")
 _INCLUDES = re.compile(rb"// Includes' hash value: ([0-9a-f]{1,64})\n")
@@ -60,39 +42,35 @@ follow each other there. Releases differ after the first seven numbers; with ano
 """
 
 
-class DeepGemm:
-    """The source ``deepgemm``."""
+class DeepGemm(Reader):
+    """The source ``deepgemm``.
+
+    No way of deleting is known: DeepGEMM ends its process if a folder lacks one of the two files.
+    """
 
     kind = "deepgemm"
     title = "DeepGEMM"
-    unknowable: Mapping[str, str] = {
-        "version": "DeepGEMM does not store its version",
-        "compile_ms": "DeepGEMM does not store how long a compile took",
-        "spill_bytes": "DeepGEMM does not store the report of ptxas",
-    }
+    default = ".deep_gemm"
+    variables: Mapping[str, str] = {"DG_JIT_CACHE_DIR": ""}
+    areas = re.compile("cache|tmp")
+    entries = re.compile(r"cache/kernel\.(.+)\.[0-9a-f]{8,64}")
+    kinds: Mapping[str, PartKind] = {
+        _SOURCE: PartKind.SOURCE, _BINARY: PartKind.BINARY, "kernel.ptx": PartKind.PTX,
+    }  # fmt: skip
 
-    def discover(self, where: Surroundings) -> Iterable[Place]:
-        """Where ``DG_JIT_CACHE_DIR`` says, else the default."""
-        return where.places(self.kind, ".deep_gemm", DG_JIT_CACHE_DIR="")
+    def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
+        """Those of the source and of the CUBIN."""
+        if _VERSION_1 in listing.files:
+            raise NoEntry("DeepGEMM 1 made it: a library for the host, which is not opened")
+        facts, unread = _facts(folder)
+        return listing.files.get(_BINARY), {**facts, "name": id_of(found[1]) if found else None}, unread
 
-    def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
-        """See ``Source.scan``."""
-        return walk(place, known, _entry, lambda path: path in ("cache", "tmp"))
-
-    def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """See ``Source.read``."""
-        return read_part(place, part)
-
-    def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
+    def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
         """The name, the arguments of the template, and the digests of the text and of the headers it includes."""
         part = entry.part(PartKind.SOURCE)
         if part is None:
             return Failure(f"it has no {_SOURCE}, which has the arguments of the template")
-        try:
-            with Folder(place.path) as root:
-                text = root.read(name_of(part.file), MOST_TEXT_BYTES)
-        except (OSError, Unread) as error:
-            return Failure(f"cannot read the entry: {error}")
+        text = root.read(name_of(part.file), MOST_TEXT_BYTES)
         factors = [Factor("name", entry.name, "name")] if entry.name else []
         if includes := _INCLUDES.match(text):
             factors.append(Factor("headers", includes[1].decode(), "digest"))
@@ -106,40 +84,8 @@ class DeepGemm:
         factors.append(Factor(_SOURCE, digest_of(text), "digest"))
         return factors_of(factors, ("the compiler, its version and its flags",))
 
-    def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """Always a failure: DeepGEMM ends its process if a folder lacks one of the two files."""
-        return Failure("for DeepGEMM's cache no way of deleting is known that no reader of it notices")
 
-
-def _entry(above: Folder, path: str, name: str, known: str | None) -> Entry | Unchanged:
-    found = _ENTRY.fullmatch(path)
-    if found is None:
-        entry = stray_file(above, name, path)
-        return Unchanged(id_of(path)) if entry.stamp == known else entry
-    with above.enter(name) as folder:
-        stamp = folder_stamp(folder)
-        if stamp == known:
-            return Unchanged(id_of(path))
-        listing = folder.list()
-        if _VERSION_1 in listing.files:
-            return stray_file(above, name, path, "DeepGEMM 1 made it: a library for the host, which is not opened")
-        created_at, last_used_at = times_of(listing.files.get(_BINARY, folder.status))
-        facts, unread = _facts(folder)
-        facts |= {
-            "id": id_of(path),
-            "stamp": stamp,
-            "name": id_of(found[1]),
-            "parts": tuple(
-                Part(id_of(file), _KINDS.get(file, PartKind.OTHER), status.st_size, id_of(f"{path}/{file}"))
-                for file, status in listing.files.items()
-            ),
-            "created_at": created_at,
-            "last_used_at": last_used_at,
-        }
-        return entry_of(facts, unread)
-
-
-def _facts(folder: Folder) -> tuple[dict[str, Any], dict[str, str]]:
+def _facts(folder: Folder) -> Known:
     """What the text and the CUBIN say. DeepGEMM needs both files, and reads the CUBIN alone."""
     state = State.COMPLETE
     config: dict[str, Value] = {}

@@ -11,7 +11,6 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from cache_engine.foreign.facts import (
     chosen_in,
     code_facts,
     digest_of,
-    entry_of,
     factors_of,
     number_in,
     read_object,
@@ -31,7 +29,7 @@ from cache_engine.foreign.facts import (
     without_binary,
 )
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Listing, Unread
-from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file, subfolders, times_of, walk
+from cache_engine.foreign.frameworks.reader import Known, Reader, made, stamp_of, stray_file, subfolders
 from cache_engine.foreign.values import (
     DeletePlan,
     Deletion,
@@ -42,7 +40,6 @@ from cache_engine.foreign.values import (
     Part,
     PartKind,
     Place,
-    Seen,
     State,
     Unchanged,
     id_of,
@@ -85,15 +82,12 @@ _HIDDEN = (
 )
 
 
-class Triton:
+class Triton(Reader):
     """The source ``triton``."""
 
     kind = "triton"
     title = "Triton"
-    unknowable: Mapping[str, str] = {
-        "compile_ms": "Triton does not store how long a compile took",
-        "spill_bytes": "Triton does not store the report of ptxas",
-    }
+    stores = ("version",)
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """The user's cache, and those within Inductor's and vLLM's."""
@@ -115,26 +109,31 @@ class Triton:
     def _below(self, place: Place, *pattern: str, origin: str, replaced_by: str) -> Iterator[Place]:
         return (Place(self.kind, path, origin, replaced_by) for path in subfolders(place.path, *pattern))
 
-    def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
-        """See ``Source.scan``."""
-        return walk(place, known, partial(_entry, place.path), lambda _: False)
+    def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged:
+        """A folder."""
+        if known is not None and _is_same(above, path, known):
+            return Unchanged(id_of(path))
+        try:
+            opened = above.enter(path)
+        except Unread as error:
+            if error.fault != Fault.NOT_A_FILE:
+                raise
+            return stray_file(above, path, path)
+        with opened as folder:
+            listing = folder.list()
+            groups = [file for file in listing.files if file.startswith(_GROUP) and file.endswith(".json")]
+            facts, unread = _facts(place.path / path, folder, listing, groups)
+            facts |= {"parts": (*_parts(path, listing), *_temporaries(path, folder, listing))}
+            times = listing.files[groups[0]] if groups else folder.status
+            return made(path, _stamp(folder, listing, groups[0] if groups else ""), times, facts, unread)
 
-    def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """See ``Source.read``."""
-        return read_part(place, part)
-
-    def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
+    def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
         """The options, the target, the variables of the environment and the version that the metadata state."""
         metadata, source = entry.part(PartKind.METADATA), entry.part(PartKind.SOURCE)
         if metadata is None:
             return Failure("the entry has no metadata; Triton writes the inputs of a key there")
-        try:
-            with Folder(place.path) as root:
-                document = read_object(root, name_of(metadata.file))
-                text = root.read(name_of(source.file), MOST_BINARY_BYTES) if source else b""
-        except (OSError, Unread) as error:
-            return Failure(f"cannot read {metadata.file}: {error}")
-        return factors_in(document, text if source else None)
+        document = read_object(root, name_of(metadata.file))
+        return factors_in(document, root.read(name_of(source.file), MOST_BINARY_BYTES) if source else None)
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """The group file first: without it Triton compiles the kernel again. See ``deleting``."""
@@ -160,30 +159,6 @@ def _plan(place: Place, entries: Sequence[Entry], deletion: Callable[[Folder, En
             except Unread as error:
                 left[entry.id] = error.detail
     return DeletePlan(tuple(deletions), READ_WITHIN_S, left)
-
-
-def _entry(place: Path, root: Folder, _: str, name: str, known: str | None) -> Entry | Unchanged:
-    if known is not None and _is_same(root, name, known):
-        return Unchanged(id_of(name))
-    try:
-        opened = root.enter(name)
-    except Unread as error:
-        if error.fault != Fault.NOT_A_FILE:
-            raise
-        return stray_file(root, name)
-    with opened as folder:
-        listing = folder.list()
-        groups = [file for file in listing.files if file.startswith(_GROUP) and file.endswith(".json")]
-        created_at, last_used_at = times_of(listing.files[groups[0]] if groups else folder.status)
-        facts, unread = _facts(place / name, folder, listing, groups)
-        facts |= {
-            "id": id_of(name),
-            "stamp": _stamp(folder, listing, groups[0] if groups else ""),
-            "parts": (*_parts(name, listing), *_temporaries(name, folder, listing)),
-            "created_at": created_at,
-            "last_used_at": last_used_at,
-        }
-        return entry_of(facts, unread)
 
 
 AHEAD = "torch_aot_compile"
@@ -306,11 +281,7 @@ def _temporaries(name: str, folder: Folder, listing: Listing) -> Iterator[Part]:
             continue
 
 
-_Known = tuple[dict[str, Any], dict[str, str]]
-"""Facts, and the reasons for what is not known."""
-
-
-def _facts(path: Path, folder: Folder, listing: Listing, groups: Sequence[str]) -> _Known:
+def _facts(path: Path, folder: Folder, listing: Listing, groups: Sequence[str]) -> Known:
     """What is known of an entry besides its files and times, and the reasons for what is not."""
     if not _KEY.fullmatch(path.name):
         return {"state": State.UNREAD}, {"name": "it is not named as Triton names a key"}
@@ -322,7 +293,7 @@ def _facts(path: Path, folder: Folder, listing: Listing, groups: Sequence[str]) 
     return {"state": State.PARTIAL}, {"name": "it has no group file: Triton compiles this kernel again"}
 
 
-def _kernel(path: Path, folder: Folder, listing: Listing, group: str) -> _Known:
+def _kernel(path: Path, folder: Folder, listing: Listing, group: str) -> Known:
     """What is known of a kernel whose group file is there."""
     stem = group.removeprefix(_GROUP).removesuffix(".json")
     state, unread = State.COMPLETE, {}

@@ -1,7 +1,6 @@
 """The log of decisions: two files of bounded size, to which every process appends.
 
-A line is ``<XXH3 of the rest> <JSON>``. Each starts with a newline, so a line that a killed writer left incomplete does
-not damage the next. When the newer file is long it takes the place of the older.
+Each line has a checksum (``lines``). When the newer file is long it takes the place of the older.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
-from xxhash import xxh3_64_hexdigest
 
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.decision import DEMOTION, Decision, standing
 from cache_engine.model.events import DAY_S
 from cache_engine.store.files import copy_to_quarantine, read_whole
+from cache_engine.store.journal.lines import CHECKSUM_BYTES, append, decoded, texts, whole_lines, with_checksum
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock
 from cache_engine.store.ownership import open_file, own_file
@@ -29,7 +28,6 @@ from cache_engine.store.publish import publish_file
 LONG_BYTES = 4 * 1024**2
 _MOST_BYTES = 16 * LONG_BYTES  # more, and it is not a log of ours
 _MOST_WAITING = 10_000
-_CHECKSUM_BYTES = 17  # of a line, with the newline before it
 _APPEND_TIMEOUT_S, _MEND_TIMEOUT_S = 1.0, 30.0
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
@@ -81,14 +79,13 @@ def append_decisions(layout: StoreLayout, decisions: Iterable[Decision]) -> None
         CorruptEntry: when the file is a link, or another user may change it.
         OSError: when writing fails.
     """
-    data = b"".join(_line(_encode(one)) for one in decisions)
+    data = b"".join(with_checksum(_encode(one)) for one in decisions)
     with suppress(FileExistsError):
         layout.decisions.mkdir(mode=0o700)
     with file_lock(layout.decisions_lock, _APPEND_TIMEOUT_S, shared=True):
         file = own_file(layout.decisions_log, _APPENDING)
         try:
-            if os.write(file.descriptor, data) != len(data):
-                raise OSError("only a part of the data was written")
+            append(file.descriptor, data)
             is_long = os.fstat(file.descriptor).st_size >= LONG_BYTES
         finally:
             file.close()
@@ -134,14 +131,13 @@ class DecisionReader:
     def _more(self, file: BinaryIO) -> list[Decision]:
         status = os.fstat(file.fileno())
         # A file system may give the inode of a deleted file to the next one.
-        identity = status.st_ino, file.read(_CHECKSUM_BYTES)
+        identity = status.st_ino, file.read(CHECKSUM_BYTES)
         position = self._read.get(identity, 0)
         file.seek(position if position <= status.st_size else 0)
         data = file.read(_MOST_BYTES)
-        # A process may still be writing the last line.
-        whole = data.rfind(b"\n") + 1
-        self._read[identity] = file.tell() - len(data) + whole
-        lines = list(_lines(data[:whole], status.st_mtime))
+        whole = whole_lines(data)
+        self._read[identity] = file.tell() - len(data) + len(whole)
+        lines = list(_lines(whole, status.st_mtime))
         self.damaged += lines.count(None)
         return [line for line in lines if line is not None]
 
@@ -183,7 +179,7 @@ def mend_decisions(layout: StoreLayout, path: Path) -> None:
         copy = copy_to_quarantine(layout, path, durable=True, most_bytes=_MOST_BYTES)
         if copy is not None and path.exists():
             lines = _lines(read_whole(path, _MOST_BYTES) or b"", path.stat().st_mtime)
-            data = b"".join(_line(_encode(line)) for line in lines if line is not None)
+            data = b"".join(with_checksum(_encode(line)) for line in lines if line is not None)
             publish_file(layout.temp, str(path), data, durable=True)
 
 
@@ -195,21 +191,13 @@ def _identity(path: Path) -> tuple[int, int]:
     return 0, 0
 
 
-def _line(text: bytes) -> bytes:
-    return b"\n" + xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
-
-
 def _lines(data: bytes, written_at: float) -> Iterator[Decision | None]:
     """The lines; ``None`` for each that is damaged or from the future.
 
     That is a day after now and after the file was last written: setting a clock back makes no line one of the future.
     """
     latest = max(time.time(), written_at) + DAY_S
-    for line in data.split(b"\n"):
-        if line:
-            text, decision = line[17:], None
-            if xxh3_64_hexdigest(text) == line[:16].decode("ascii", "replace"):
-                # A checksum shows that a line is unchanged, not that its values are valid.
-                with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                    decision = _decode(text)
-            yield decision if decision is not None and decision.at <= latest else None
+    for text in texts(data):
+        # A checksum shows that a line is unchanged, not that its values are valid.
+        decision = None if text is None else next(decoded(_decode, [text]), None)
+        yield decision if decision is not None and decision.at <= latest else None

@@ -23,6 +23,7 @@ from cache_engine.policy.timeline import LARGEST_BYTES, Stored, Timeline
 from cache_engine.store.files import read_whole
 from cache_engine.store.journal import files
 from cache_engine.store.journal.files import UnknownSnapshot, read_new
+from cache_engine.store.journal.lines import decoded
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
 
@@ -113,9 +114,7 @@ def read_lines(folder: Path, folded: FoldedDemand, positions: dict[str, int]) ->
 
 def decode_lines(data: bytes) -> Iterator[Asked]:
     """The lines of a file that say what was asked for; damaged ones are skipped."""
-    for line in _marked(data):
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            yield _decode(line)
+    return decoded(_decode, _marked(data))
 
 
 def damaged_demand(data: bytes) -> int:

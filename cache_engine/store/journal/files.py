@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.store.files import read_whole
+from cache_engine.store.journal.lines import whole_lines
 from cache_engine.store.layout import JOURNAL_FOLDING, JOURNAL_OPEN, JOURNAL_SNAPSHOT
 
 OPEN, FOLDING, SNAPSHOT = JOURNAL_OPEN, JOURNAL_FOLDING, JOURNAL_SNAPSHOT
@@ -38,9 +39,9 @@ def read_new(folder: Path, folded: set[str], positions: dict[str, int]) -> Itera
         stem = stem_of(name)
         if stem not in folded:
             data = _read_from(folder, stem, positions.get(stem, 0))
-            whole = data.rfind(b"\n") + 1
-            positions[stem] = positions.get(stem, 0) + whole
-            yield stem, data[:whole]
+            whole = whole_lines(data)
+            positions[stem] = positions.get(stem, 0) + len(whole)
+            yield stem, whole
 
 
 def _read_from(folder: Path, stem: str, position: int) -> bytes:

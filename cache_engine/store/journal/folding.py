@@ -26,6 +26,7 @@ from cache_engine.store.journal.files import (
     read_new,
     stem_of,
 )
+from cache_engine.store.journal.lines import decoded, whole_lines
 from cache_engine.store.journal.spans import known
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock, try_lock
@@ -263,8 +264,7 @@ def damaged_lines(path: Path) -> tuple[int, int]:
     data = read_whole(path, LARGEST_BYTES, trust=True)
     if data is None:  # folded meanwhile
         return 0, 0
-    # A process may still be writing the last one.
-    data = data[: data.rfind(b"\n") + 1]
+    data = whole_lines(data)
     lines = _line_count(data)
     from cache_engine.store.journal.demand import damaged_demand
 
@@ -276,6 +276,4 @@ def _line_count(data: bytes) -> int:
 
 
 def _decode_lines(data: bytes) -> Iterator[Event]:
-    for line in data.splitlines():
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            yield _decode(line)
+    return decoded(_decode, data.splitlines())

@@ -13,6 +13,7 @@ from cache_engine.errors import CorruptEntry
 from cache_engine.model.events import Event
 from cache_engine.store.files import read_whole
 from cache_engine.store.journal.files import LARGEST_BYTES, OPEN
+from cache_engine.store.journal.lines import decoded
 
 _TAIL_BYTES = 2**18
 """Of each file: several minutes of a process that uses, or compiles, as many kernels as it can."""
@@ -29,12 +30,10 @@ def recent_events(folder: Path, kinds: Collection[str], since: float) -> Iterato
             data = read_whole(path, LARGEST_BYTES, max(0, size - _TAIL_BYTES))
         if data is None or not any(mark in data for mark in marks):  # to decode all would take a hundred times as long
             continue
-        for line in data.splitlines():
-            if any(mark in line for mark in marks):
-                with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                    event = _decode(line)
-                    if event.kind in kinds and event.at >= since:
-                        yield event
+        marked = (line for line in data.splitlines() if any(mark in line for mark in marks))
+        for event in decoded(_decode, marked):
+            if event.kind in kinds and event.at >= since:
+                yield event
 
 
 def _written_since(folder: Path, since: float) -> list[tuple[Path, int]]:

@@ -26,6 +26,7 @@ from cache_engine.process import Background, Order, OwnFile, holds, renew_after_
 from cache_engine.store.journal.asking import Wanted, lines_of
 from cache_engine.store.journal.decisions import DecisionLog
 from cache_engine.store.journal.files import OPEN, file_names
+from cache_engine.store.journal.lines import append
 from cache_engine.store.journal.spans import Spans
 from cache_engine.store.lock import is_loading, try_lock
 from cache_engine.store.ownership import own_file
@@ -170,25 +171,22 @@ class Journal:
 
     def decided(self, kind: str, **fields: object) -> None:
         """Notes a decision for the log, with the fields of ``Decision``. Writes nothing yet."""
-        with suppress(MemoryError):  # a decision is lost, kernels are not
-            self._log.add(msgspec.convert({"kind": kind, "at": self._now(), **fields}, Decision))
-            with self._lock:
-                self._rare.promotions += kind in (PROMOTION, SPECULATION)
-                self._rare.demotions += kind == DEMOTION
-                if self._thread is None:
-                    self._start_thread()
+        self._log.add(msgspec.convert({"kind": kind, "at": self._now(), **fields}, Decision))
+        with self._lock:
+            self._rare.promotions += kind in (PROMOTION, SPECULATION)
+            self._rare.demotions += kind == DEMOTION
+            if self._thread is None:
+                self._start_thread()
 
     def event(self, kind: str, **fields: object) -> None:
         """Writes an event at once, together with all counts and decisions so far."""
-        with suppress(MemoryError):  # counts are lost, kernels are not
-            event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
-            self._log.add(decision_of(event))
-            self._write([*self._take_counts(), event])
+        event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
+        self._log.add(decision_of(event))
+        self._write([*self._take_counts(), event])
 
     def flush(self) -> None:
         """Writes all counts so far."""
-        with suppress(MemoryError):
-            self._write(self._take_counts())
+        self._write(self._take_counts())
 
     @property
     def is_interrupted(self) -> bool:
@@ -253,7 +251,7 @@ class Journal:
         self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
         try:
             self._thread = Background(self, self._flush_s)
-        except (RuntimeError, MemoryError) as error:
+        except RuntimeError as error:
             # This process cannot start another thread. Counts are written with the next event, or at the end.
             _log.log(self._complaint, "usage is written only with events and at the end: %s", error)
             self._complaint = logging.DEBUG
@@ -316,8 +314,7 @@ class Journal:
         status = None if self._file is None else self._file.status()
         if self._file is None or status is None:
             self._file, status = self._acquire()
-        if os.write(self._file.descriptor, data) != len(data):
-            raise OSError("only a part of the data was written")
+        append(self._file.descriptor, data)
         if status.st_size + len(data) >= _ROTATE_BYTES:
             self._release()
             self._looked_at = 0.0

@@ -31,7 +31,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=100)]
 class Statistics(msgspec.Struct):
     """Statistics of an accelerator's results; times in seconds since 1970.
 
-    ``corrupt_lines`` counts damaged log lines that were skipped.
+    ``corrupt_lines`` counts damaged lines of the logs of version 0.2 that were skipped.
     """
 
     total_entries: Count = 0
@@ -62,8 +62,7 @@ class Snapshot(msgspec.Struct):
         statistics: of these results.
         evaluator: the evaluator that made these results.
         usage: when each result was last used; without those never used.
-        generation: the snapshot contains the logs with lower numbers. Tools without logs omit it; then it contains
-            none.
+        generation: the file contains the logs of version 0.2 with lower numbers; without it, none.
     """
 
     version: _Text
@@ -117,6 +116,16 @@ def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
     if fingerprint and snapshot.arch_fingerprint != fingerprint:
         raise CorruptEntry(f"the results file of {fingerprint} holds results of {snapshot.arch_fingerprint[:40]!r}")
     return snapshot
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The interchange file, each entry on a line of its own."""
+    encode = msgspec.json.encode
+    text = encode(msgspec.structs.replace(snapshot, cache_entries={}))
+    # The fields behind the last of these have only numbers, so that it is the field itself.
+    head, _, tail = text.rpartition(b'"cache_entries":{}')
+    lines = b",\n".join(b"%b:%b" % (encode(key), bytes(raw)) for key, raw in snapshot.cache_entries.items())
+    return b'%b"cache_entries":{\n%b\n}%b' % (head, lines, tail)
 
 
 def check_names(data: bytes) -> None:

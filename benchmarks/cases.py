@@ -1,0 +1,107 @@
+"""What is measured, and in which order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from benchmarks import farming
+from benchmarks.browser import dashboard, pages
+from benchmarks.entries import (
+    caches,
+    calls,
+    footprint,
+    growing,
+    hits,
+    opening,
+    peers,
+    publishing,
+    remotes,
+    scanning,
+)
+from benchmarks.kernels import compiling, warming
+from benchmarks.results import LeftOut, Report, Result
+from benchmarks.timing import medians
+from cache_engine.engine.cache import open_cache
+from cache_engine.errors import ExtraMissing
+from cache_engine.extras import require
+
+ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD = "all", "compile", "store", "pages", "evaluator", "dashboard"
+FARM = "farm"
+SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD, FARM)
+"""Everything but the last two, the compilers, the store and its peers, the wait for pages, the evaluator, the dashboard
+in a browser, or workers of a compile farm."""
+
+
+def run(report: Report, chosen: str, entries: int, rows: int) -> None:
+    """Runs the cases of a set and reports each line as it comes.
+
+    Args:
+        chosen: one of ``SETS``.
+        entries: how many entries the large store has.
+        rows: how many records are mirrored for the queries.
+    """
+    with tempfile.TemporaryDirectory(prefix="gemm-cache-bench-") as folder:
+        place = Path(folder)
+        if chosen == ALL:
+            _entering(report)
+            warming.warming(report, place)
+        if chosen in (ALL, COMPILE):
+            compiling.compiling(report, place)
+        if chosen in (ALL, STORE):
+            _store(report, place, entries)
+        for name, measure in ((PAGES, partial(_pages, rows=rows)), (EVALUATOR, _evaluator)):
+            try:
+                if chosen in (ALL, name):
+                    measure(report, place, entries)
+            except ExtraMissing as error:
+                if chosen != ALL:
+                    raise
+                report(LeftOut(name, str(error)))
+        if chosen == FARM:
+            farming.farming(report, place / "farm")
+        if chosen == DASHBOARD:
+            require("dashboard", "the dashboard")
+            for mirrored in (entries, rows, 10 * rows):
+                dashboard.dashboard(report, place / f"dashboard-{mirrored}", mirrored)
+
+
+def _store(report: Report, place: Path, entries: int) -> None:
+    peers.announce(report)
+    with open_cache(place / "one", durability="fast") as cache:
+        hits.hits(report, cache, place)
+        hits.keys(report, cache)
+    calls.calls(report)
+    peers.lookups(report, place)
+    publishing.publishing(report, place)
+    remotes.remotes(report, place / "remotes")
+    footprint.footprint(report, place, entries)
+    scanning.scanning(report, place / "scanning", entries)
+    growing.growing(report, place / "growing", entries)
+    opening.opening(report, place, entries)  # the last: its many new files keep the disk busy for a while
+
+
+def _pages(report: Report, place: Path, entries: int, rows: int) -> None:
+    pages.syncing(report, place, entries)
+    pages.asking(report, place, rows)
+    caches.caches(report, place / "caches", entries)
+
+
+def _evaluator(report: Report, place: Path, entries: int) -> None:
+    from benchmarks import evaluating  # which needs NumPy
+
+    evaluating.evaluating(report, place / "evaluator", entries)
+
+
+def _entering(report: Report) -> None:
+    """Starting Python and importing, less starting Python, compared with starting Python."""
+    for statement, goal in (("import cache_engine", 0.080), ("from cache_engine import open_cache", None)):
+        bare, entered = medians([partial(_python, "pass"), partial(_python, statement)], samples=15)
+        report(Result(f"{statement}, less bare Python", entered - bare, "python -c pass", bare, goal))
+
+
+def _python(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True)

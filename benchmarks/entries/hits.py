@@ -1,0 +1,128 @@
+"""Hits and keys: what a process waits for when it asks for a kernel that is there."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from benchmarks.entries.peers import diskcache_of
+from benchmarks.entries.subjects import PROBLEM, large_cubin, store_of
+from benchmarks.results import Report
+from benchmarks.timing import compare
+from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.model.gemm import GemmProblem, Specialisation
+from cache_engine.model.key import CacheKey
+from cache_engine.queue.tickets import Priority
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal.spans import Spans
+
+PLAIN_FILE_GOAL = 3.0
+"""What a disk hit should not exceed, compared with reading a plain file of the same compiled code."""
+
+
+COUNTED_GOAL = 1.15
+"""What a hit in memory that counts as demand should not exceed, compared with one that does not."""
+
+
+def hits(report: Report, cache: Cache, place: Path) -> None:
+    """Hits in memory compared with a dict lookup, hits on disk compared with reading a plain file of the same code."""
+    kernel = cache.get_or_compile(PROBLEM)
+    known = {kernel.key: kernel}
+    lookup = partial(known.get, kernel.key)
+    by_key, by_problem = partial(cache.get, kernel.key), partial(cache.get_or_compile, PROBLEM)
+    report(compare("memory hit, by key", by_key, "dict lookup", lookup, goal_seconds=3e-6, calls=1000))
+    report(compare("memory hit from the problem, key included", by_problem, "dict lookup", lookup, calls=200))
+    uncounted = partial(cache.get_or_compile, PROBLEM, priority=Priority.WARM)
+    name = "memory hit from the problem, counted as demand"
+    report(compare(name, by_problem, "one that is not", uncounted, goal_ratio=COUNTED_GOAL, calls=200))
+    count = partial(cache.journal.asked, cache.select(PROBLEM).problem)
+    report(compare("counting one request as demand", count, "dict lookup", lookup, goal_seconds=0.3e-6, calls=5000))
+    with open_cache(cache.layout.root, durability="fast") as untimed:
+        untimed.journal.spans = _NoSpans()
+        without = partial(untimed.get_or_compile, PROBLEM)
+        without()
+        report(
+            compare(
+                "memory hit from the problem, its length counted", by_problem, "one that is not", without, calls=200
+            )
+        )
+    cache.get_or_compile(replace(PROBLEM, specialisation=Specialisation.DYNAMIC))
+    cold = (cache.targeted(replace(PROBLEM, n=2 * PROBLEM.n)), None, None, None)
+
+    def stand_in() -> None:
+        next(cache.meanwhile.look(cold))
+
+    report(compare("look for a kernel that serves meanwhile", stand_in, "memory hit", by_problem, goal_seconds=60e-6))
+    _disk_hit(report, cache.store, kernel.key, kernel.cubin, place, f"a {_kb(kernel.cubin)} CUBIN")
+    cubin = large_cubin(cache)
+    large = store_of(place / "large", kernel.record, cubin)
+    _disk_hit(report, large, kernel.key, cubin, place, "a 64 KiB CUBIN", goal_seconds=150e-6)
+    with diskcache_of(place / "diskcache-64") as peer:
+        if peer is not None:
+            peer["key"] = cubin
+            hit, get = partial(large.get, kernel.key), partial(peer.get, "key")
+            report(compare("disk hit of a 64 KiB CUBIN", hit, "diskcache get (unverified)", get, calls=10))
+
+
+class _NoSpans(Spans):
+    """Counts no lengths."""
+
+    __slots__ = ()
+
+    def add(self, span: str, ms: float) -> None:
+        """Does nothing."""
+
+
+def keys(report: Report, cache: Cache) -> None:
+    """Keys of shapes, known and new, compared with hashing as many bytes."""
+    selection = cache.select(PROBLEM)
+    text = repr(selection.prefix.with_constants(selection.constants)).encode()
+    widths, heights = count(64, 64), count(1)
+
+    def new() -> None:  # each has so many more columns that it cannot share the config of one before
+        cache.select(GemmProblem(PROBLEM.m, next(widths), PROBLEM.k, arch=PROBLEM.arch))
+
+    def alike() -> None:  # as when a model serves another batch: most have as many tiles as one before
+        cache.select(GemmProblem(next(heights), PROBLEM.n, PROBLEM.k, arch=PROBLEM.arch))
+
+    def digest() -> None:
+        hashlib.sha256(text).digest()
+
+    report(
+        compare("key of a shape asked for before", partial(cache.select, PROBLEM), "sha256 of it", digest, calls=100)
+    )
+    # In short samples, which other work seldom interrupts; of so many shapes that choices are forgotten again.
+    for name, key in (("key of a new shape, config chosen", new), ("key of a new m, n and k known", alike)):
+        report(compare(name, key, "sha256 of it", digest, goal_seconds=25e-6, samples=2000, calls=10))
+
+
+def _disk_hit(
+    report: Report,
+    store: DiskStore,
+    key: CacheKey,
+    cubin: bytes,
+    place: Path,
+    what: str,
+    goal_seconds: float | None = None,
+) -> None:
+    """A hit by key, record and code verified, compared with reading a file of the same code alone."""
+    plain = place / f"{key}.cubin"
+    plain.write_bytes(cubin)
+    report(
+        compare(
+            f"disk hit of {what}, every byte verified",
+            partial(store.get, key),
+            "reading a plain file",
+            plain.read_bytes,
+            goal_seconds=goal_seconds,
+            goal_ratio=PLAIN_FILE_GOAL,
+            calls=10,
+        )
+    )
+
+
+def _kb(data: bytes) -> str:
+    return f"{len(data) / 1000:.0f} kB"

@@ -1,0 +1,145 @@
+"""What a remote costs: nothing on a hit here, and on a hit there little more than fetching the bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.entries.subjects import PROBLEM, new_signer
+from benchmarks.results import LeftOut, Report
+from benchmarks.timing import compare
+from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.errors import ExtraMissing
+from cache_engine.extras import require
+from cache_engine.model.key import CacheKey
+
+LOCAL_GOAL, FETCH_GOAL, COMPILE_GOAL, SIGNATURE_GOAL_S = 1.05, 1.5, 0.2, 0.4e-3
+"""A hit here with a remote and without; a hit there and a bare get; a hit there and compiling; checking a signature."""
+
+
+def remotes(report: Report, place: Path) -> None:
+    """Hits with a remote that is up and one that is down, and what is fetched from a directory."""
+    try:
+        require("remote", "a remote")
+        require("trust", "signatures")
+    except ExtraMissing as error:
+        report(LeftOut("remote", str(error)))
+        return
+    place.mkdir()
+    signers = new_signer(place)
+    with open_cache(place / "store", durability="fast") as alone:
+        kernel = alone.get_or_compile(PROBLEM)
+        url = f"file://{place}/remote"
+        _send(alone, url, place, kernel.key)
+        for name, remote in (("up", url), ("down", "redis://127.0.0.1:1/0")):
+            with open_cache(place / "store", durability="fast", remote=remote, trusted_signers=signers) as cache:
+                cache.get_or_compile(PROBLEM)
+                if name == "down":  # so that it has found out
+                    cache.get_or_compile(PROBLEM.on("sm_80"))
+                local = partial(cache.get_or_compile, PROBLEM)
+                without = partial(alone.get_or_compile, PROBLEM)
+                what = f"memory hit, remote {name}"
+                report(compare(what, local, "without a remote", without, goal_ratio=LOCAL_GOAL, calls=200))
+                hit, plain = partial(cache.store.get, kernel.key), partial(alone.store.get, kernel.key)
+                what = f"disk hit, remote {name}"
+                report(compare(what, hit, "without a remote", plain, goal_ratio=LOCAL_GOAL, calls=10))
+        _fetches(report, alone, url, signers, kernel.key)
+        _fetches_over_http(report, place, signers, kernel.key)
+
+
+def _fetches_over_http(report: Report, place: Path, signers: Path, key: CacheKey) -> None:
+    """From another process of this machine: what a network adds makes the part of the checks smaller."""
+    import obstore
+    from obstore.store import from_url
+
+    from cache_engine.remote.base import LOOKUP
+    from cache_engine.remote.client_process import ClientProcess
+    from cache_engine.remote.entries import name_of
+    from cache_engine.remote.tier import RemoteTier
+    from cache_engine.trust.signers import TrustedSigners
+
+    with _http_server(place) as address:
+        options: Any = {"endpoint": address, "skip_signature": True, "region": "us-east-1"}
+        remote = ClientProcess("s3://remote", LOOKUP, **options)
+        tier = RemoteTier(remote, TrustedSigners(signers).require)
+        client = from_url("s3://remote", client_options={"allow_http": True}, **options)
+        get = partial(tier.get, key)
+        report(
+            compare(
+                "remote hit over HTTP, all checked", get, "the client's bare get",
+                lambda: obstore.get(client, name_of(key)).bytes(), goal_ratio=FETCH_GOAL,
+            )
+        )  # fmt: skip
+        tier.close(time.monotonic() + 1)
+        remote.close()
+
+
+@contextmanager
+def _http_server(folder: Path) -> Iterator[str]:
+    """The address of a server of the files in a folder."""
+    import subprocess
+    import sys
+
+    code = (
+        "import functools, http.server, sys\n"
+        "class Quiet(http.server.SimpleHTTPRequestHandler):\n"
+        "    protocol_version = 'HTTP/1.1'\n"
+        "    disable_nagle_algorithm = True\n"
+        "    wbufsize = -1\n"
+        "    def log_message(self, *_): pass\n"
+        "serving = functools.partial(Quiet, directory=sys.argv[1])\n"
+        "server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), serving)\n"
+        "print(server.server_port, flush=True)\n"
+        "server.serve_forever()\n"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield f"http://127.0.0.1:{next(server.stdout or iter(())).strip()}"
+        finally:
+            server.kill()
+
+
+def _fetches(report: Report, cache: Cache, url: str, signers: Path, key: CacheKey) -> None:
+    from cache_engine.remote.base import LOOKUP
+    from cache_engine.remote.entries import MOST_BYTES, name_of, unpacked
+    from cache_engine.remote.opening import open_remote
+    from cache_engine.remote.tier import RemoteTier
+    from cache_engine.trust.signers import TrustedSigners
+
+    remote, trusted = open_remote(url, LOOKUP), TrustedSigners(signers)
+    tier = RemoteTier(remote, trusted.require)
+    get, bare = partial(tier.get, key), partial(remote.get, name_of(key), MOST_BYTES)
+    # Without a goal: the file is read in less time than its signature takes.
+    report(compare("remote hit from a directory, all checked", get, "a bare get", bare))
+    with open_cache(signers.parent / "served", remote=url, trusted_signers=signers, memory_bytes=0) as served:
+
+        def compiling() -> None:
+            served.store.delete(key)  # so that the next lookup asks the remote
+            cache.get_or_compile(PROBLEM, force=True)
+
+        name, look_up = "lookup that a directory serves", partial(served.get_or_compile, PROBLEM)
+        report(compare(name, look_up, "compiling", compiling, goal_ratio=COMPILE_GOAL, samples=9))
+    record_data, _ = unpacked(key, bare() or b"")
+    check, digest = partial(trusted.require, record_data), partial(_digest, record_data)
+    report(
+        compare("check of a signature", check, "sha256 of the record", digest, goal_seconds=SIGNATURE_GOAL_S, calls=10)
+    )
+    tier.close(time.monotonic() + 1)
+
+
+def _digest(data: bytes) -> None:
+    hashlib.sha256(data).digest()
+
+
+def _send(cache: Cache, url: str, place: Path, key: CacheKey) -> None:
+    from cache_engine.remote.moving import push
+    from cache_engine.remote.opening import open_remote
+    from cache_engine.trust.keys import SigningKey
+
+    push(cache.store, open_remote(url), [key], sign=SigningKey.read(place / "key").sign)
