@@ -115,7 +115,7 @@ def test_each_environment_compiles_every_family_and_serves_the_packs_of_the_othe
 @pytest.mark.parametrize("version", ["3.6"])  # what machines with an H200 have; that of the tests is newer
 def test_an_older_triton_compiles_every_specialisation(wheel: Path, tmp_path: Path, version: str) -> None:
     python = _environment(tmp_path / "environment", wheel, f"triton=={version}.*")
-    command = [python, "-c", _TRITON, tmp_path / "store"]
+    command = [str(python), "-c", _TRITON, str(tmp_path / "store")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=python.parent)
     assert done.returncode == 0, done.stderr
     made = [line.split() for line in done.stdout.splitlines()]
