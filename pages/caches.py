@@ -109,7 +109,7 @@ if not places:
         st.info("No cache of another framework is here. The setting caches names directories elsewhere.")
         not_in_use()
     widgets.end_page()
-if "q" in st.query_params and "part" not in st.query_params:  # a link to a search
+if ("words" in st.query_params or "q" in st.query_params) and "part" not in st.query_params:  # a link to a search
     st.session_state.setdefault("part", ENTRIES)
 part = widgets.choose_one("Part", PARTS, OVERVIEW, key="part", hidden=True)
 if part == OVERVIEW:

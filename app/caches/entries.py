@@ -65,7 +65,8 @@ def chosen() -> EntryFilter:
     """What the reader asks for. It is part of the address."""
     search, left, middle, right = st.columns([3, 1, 1, 1])
     text = search.text_input(
-        "Search", key="q", bind="query-params", max_chars=200,
+        # Not "q", which is what Kernels is searched for: a field keeps its text where another page has one of its name.
+        "Search", st.query_params.get("q", ""), key="words", bind="query-params", max_chars=200,
         placeholder="Words of name, target, version, config or id",
     )  # fmt: skip
     archs, kinds = (

@@ -17,7 +17,7 @@ from cache_engine.units import counted
 
 _CACHES, _KERNEL, _COMPARE = "../pages/caches.py", "../pages/kernel.py", "../pages/compare.py"
 _RESULTS = "entries last seen"
-_LIST = ("part", "q", "kind", "arch", "state", "sort", "asc", "page")
+_LIST = ("part", "words", "kind", "arch", "state", "sort", "asc", "page")
 
 
 def asks(entry: str) -> bool:
@@ -54,7 +54,7 @@ def matching_link(text: str) -> None:
     count = context.ask(queries.count, EntryFilter(text)) if text else 0
     if count:
         label = f"{counted(count, 'entry', 'entries')} of other frameworks"
-        widgets.page_link(_CACHES, label=label, icon=":material/inventory_2:", query_params={"q": text})
+        widgets.page_link(_CACHES, label=label, icon=":material/inventory_2:", query_params={"words": text})
 
 
 def entry_link(label: str, address: Address) -> None:

@@ -210,7 +210,8 @@ def _stored(text: str) -> tuple[list[Place], list[Place]]:
         return [], []
     kernels, count, entries, entry_count = answers if len(answers) == 4 else ([], 0, *answers)
     more = Place("Kernel", f"All {counted(count, 'kernel')}", "that match", "kernels", {"text": text})
-    others_more = Place("Entry", f"All {counted(entry_count, 'entry', 'entries')}", "that match", "caches", {"q": text})
+    all_entries = f"All {counted(entry_count, 'entry', 'entries')}"
+    others_more = Place("Entry", all_entries, "that match", "caches", {"words": text})
     return (
         [*map(_kernel, kernels), *([more] if count > len(kernels) else [])],
         [*map(_entry, entries), *([others_more] if entry_count > len(entries) else [])],

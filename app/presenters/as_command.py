@@ -77,7 +77,8 @@ def _demand(values: Values, _: str) -> tuple[str, ...]:
 
 
 def _caches(values: Values, _: str) -> tuple[str, ...]:
-    return ("caches", "ls", str(values["q"])) if values.get("q") else ("caches",)
+    words = values.get("words") or values.get("q")
+    return ("caches", "ls", str(words)) if words else ("caches",)
 
 
 def _compile(values: Values, arch: str) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,9 @@ from typing import Any, Protocol
 
 from cache_engine.device.probe import require_gpu
 from cache_engine.errors import OutOfDeviceMemory, UsageError
+
+MOST_ALLOCATIONS = 1000
+"""How many allocations a pool remembers."""
 
 
 class Allocator(Protocol):
@@ -88,6 +93,23 @@ class PoolStatistics:
         return self.cached_bytes / self.allocated_bytes * (1 - 1 / self.cached_blocks)
 
 
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One time that memory was asked for.
+
+    Attributes:
+        at: when, in seconds since 1970.
+        size_bytes: what was asked for.
+        in_use_bytes: of the pool on the current GPU, afterwards.
+        is_failed: whether there was not enough.
+    """
+
+    at: float
+    size_bytes: int
+    in_use_bytes: int
+    is_failed: bool
+
+
 @dataclass(slots=True)
 class PoolLimit:
     """The most bytes that a pool takes from the driver on each device by default; ``None``: no limit."""
@@ -100,7 +122,12 @@ shared_limit = PoolLimit()
 
 
 class DeviceMemoryPool:
-    """Memory of the current device. Safe to use from several threads."""
+    """Memory of the current device. Safe to use from several threads.
+
+    Attributes:
+        on_allocation: called after each time that memory was asked for, in the thread that asked; ``None`` for nothing.
+            What it raises reaches the one who asked.
+    """
 
     def __init__(
         self,
@@ -124,6 +151,8 @@ class DeviceMemoryPool:
         self._applied: dict[int, int] = {}
         self._peak_bytes = self._allocations = self._failures = 0
         self._lock = threading.Lock()
+        self._log: deque[Allocation] = deque(maxlen=MOST_ALLOCATIONS)
+        self.on_allocation: Callable[[Allocation], None] | None = None
 
     def limit(self, size_bytes: int | None) -> None:
         """Sets what may be taken from the driver at most, on the current device; ``None`` for all there is.
@@ -150,12 +179,25 @@ class DeviceMemoryPool:
         except OutOfMemoryError as error:
             with self._lock:
                 self._failures += 1
+            self._noted(size_bytes, self._allocator.used_bytes(), is_failed=True)
             raise OutOfDeviceMemory(_shortage(size_bytes, self.statistics(), self._free_bytes())) from error
         in_use = self._allocator.used_bytes()
         with self._lock:
             self._allocations += 1
             self._peak_bytes = max(self._peak_bytes, in_use)
+        self._noted(size_bytes, in_use, is_failed=False)
         return pointer
+
+    @property
+    def allocation_log(self) -> tuple[Allocation, ...]:
+        """The last ``MOST_ALLOCATIONS`` times that memory was asked for, the oldest first."""
+        return tuple(self._log)
+
+    def _noted(self, size_bytes: int, in_use_bytes: int, *, is_failed: bool) -> None:
+        one = Allocation(time.time(), size_bytes, in_use_bytes, is_failed)
+        self._log.append(one)
+        if self.on_allocation is not None:
+            self.on_allocation(one)
 
     @contextmanager
     def serving(self) -> Iterator[DeviceMemoryPool]:

@@ -38,7 +38,7 @@ def test_triton_s_kernels_are_shown_without_configuration_and_a_planted_empty_fi
         page.get_by_placeholder("Words of name").fill("scale num_warps=8")
         page.keyboard.press("Enter")
         expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
-        expect(page).to_have_url(re.compile(r"[?&]q=scale"), timeout=WAIT_MS)
+        expect(page).to_have_url(re.compile(r"[?&]words=scale"), timeout=WAIT_MS)
         expect(page.get_by_test_id("stException")).to_have_count(0)
         _from_another_page(page)
 

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.model.gemm import Specialisation
+
 ROOT = Path(__file__).parents[2]
+PIP = (sys.executable, "-m", "pip")
 PINS = {
     "12.9": ("nvidia-cuda-nvrtc-cu12>=12.9,<13",),
     "13.0": ("nvidia-cuda-nvrtc==13.0.88",),  # what PyTorch's wheels for CUDA 13.0 pin
@@ -46,24 +49,45 @@ print(*sorted(tiers), *sorted(versions))
 """
 
 
+_TRITON = """
+import sys
+from cache_engine import GemmProblem, open_cache
+from cache_engine.model.gemm import Specialisation
+with open_cache(sys.argv[1], durability="fast") as cache:
+    for specialisation in Specialisation:
+        problem = GemmProblem(128, 256, 512, arch="sm_90", specialisation=specialisation)
+        kernel = cache.get_or_compile(problem, compiler="triton")
+        print(kernel.tier, kernel.record.compiler, kernel.record.compiler_version)
+"""
+
+
 @pytest.fixture(scope="module")
-def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The Python of each environment, with the core installed from the wheel."""
-    folder = tmp_path_factory.mktemp("environments")
-    pip = [sys.executable, "-m", "pip"]
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project as users install it."""
+    folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", f"-w{folder}", str(ROOT)], check=True
+        [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", f"-w{folder}", str(ROOT)], check=True
     )
     (wheel,) = folder.glob("*.whl")
-    pythons = {}
-    for name, pins in PINS.items():
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / name)], check=True)
-        pythons[name] = folder / name / "bin" / "python"
-        there = [*pip, f"--python={pythons[name]}"]
-        subprocess.run([*there, "install", "--quiet", "--no-compile", str(wheel), *pins], check=True)
-        if name == "12.9":
-            subprocess.run([*there, "uninstall", "--quiet", "--yes", "nvidia-cuda-nvrtc"], check=True)
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def pythons(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The Python of each environment, with the core installed from the wheel."""
+    folder = tmp_path_factory.mktemp("environments")
+    pythons = {name: _environment(folder / name, wheel, *pins) for name, pins in PINS.items()}
+    without = [*PIP, f"--python={pythons['12.9']}", "uninstall", "--quiet", "--yes", "nvidia-cuda-nvrtc"]
+    subprocess.run(without, check=True)
     return pythons
+
+
+def _environment(at: Path, *packages: str | Path) -> Path:
+    """The Python of a new environment with these packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(at)], check=True)
+    python = at / "bin" / "python"
+    subprocess.run([*PIP, f"--python={python}", "install", "--quiet", "--no-compile", *map(str, packages)], check=True)
+    return python
 
 
 def _get(python: Path, *arguments: Path) -> list[str]:
@@ -85,3 +109,16 @@ def test_each_environment_compiles_every_family_and_serves_the_packs_of_the_othe
     for here, there in permutations(pythons, 2):
         served = _get(pythons[here], tmp_path / f"{here}-{there}", packs[there], packs[there])
         assert served == ["pack", *made[there][1:]], (here, there)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("version", ["3.6"])  # what machines with an H200 have; that of the tests is newer
+def test_an_older_triton_compiles_every_specialisation(wheel: Path, tmp_path: Path, version: str) -> None:
+    python = _environment(tmp_path / "environment", wheel, f"triton=={version}.*")
+    command = [str(python), "-c", _TRITON, str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=python.parent)
+    assert done.returncode == 0, done.stderr
+    made = [line.split() for line in done.stdout.splitlines()]
+    assert len(made) == len(Specialisation)
+    assert {(tier, compiler) for tier, compiler, _ in made} == {("compiled", "triton")}
+    assert all(one.startswith(version) for _, _, one in made)

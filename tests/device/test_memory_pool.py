@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from cache_engine.device.memory_pool import DeviceMemoryPool, PoolLimit, PoolStatistics, shared_limit, shared_pool
+from cache_engine.device.memory_pool import (
+    MOST_ALLOCATIONS,
+    Allocation,
+    DeviceMemoryPool,
+    PoolLimit,
+    PoolStatistics,
+    shared_limit,
+    shared_pool,
+)
 from cache_engine.engine.cache import open_cache
 from cache_engine.errors import GpuRequired, OutOfDeviceMemory, UsageError
 
@@ -214,3 +222,25 @@ def test_without_a_gpu_there_is_no_shared_pool() -> None:
         pytest.skip("a GPU is here")
     with pytest.raises(GpuRequired, match="a pool of device memory needs an NVIDIA GPU"):
         shared_pool()
+
+
+def test_each_allocation_is_noted_and_reaches_the_hook(pool: DeviceMemoryPool) -> None:
+    seen: list[Allocation] = []
+    pool.allocate(100)  # before there is a hook
+    pool.on_allocation = seen.append
+    kept = pool.allocate(600)
+    with pytest.raises(OutOfDeviceMemory):
+        pool.allocate(2**20)
+    assert [(one.size_bytes, one.in_use_bytes, one.is_failed) for one in seen] == [
+        (600, 1024, False),
+        (2**20, 1024, True),
+    ]
+    assert pool.allocation_log[1:] == tuple(seen)
+    assert kept is not None
+
+
+def test_a_pool_remembers_only_the_last_allocations(pool: DeviceMemoryPool) -> None:
+    for _ in range(MOST_ALLOCATIONS + 5):
+        pool.allocate(512)
+    assert len(pool.allocation_log) == MOST_ALLOCATIONS
+    assert pool.statistics().allocations == MOST_ALLOCATIONS + 5

@@ -124,6 +124,9 @@ def test_the_rate_of_steady_demand_is_found_also_by_a_young_ledger(per_s: float,
 def test_a_ledger_of_no_age_has_no_rate() -> None:
     ledger = ledger_of([(SHAPES[0], 1, 5, 0.0)])
     assert rate(ledger, ledger.total, ledger.at) == 0
+    without_decay = Ledger(math.inf)
+    without_decay.add(SHAPES[0], 1, 5, START)
+    assert rate(without_decay, without_decay.total, without_decay.at) == 0
 
 
 def test_shares_by_count_flops_and_bytes() -> None:

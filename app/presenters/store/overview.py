@@ -364,8 +364,11 @@ LENGTHS = {
     "disk": "Lookup on disk",
     "remote": "Lookup in the remote",
     "lock": "Wait for the lock of a key",
+    "select": "Choose a config",
     "queue": "Wait for a compile slot",
+    "generate": "Generate the source",
     "compile": "Compile",
+    "publish": "Store the kernel",
     "module": "Load on a GPU",
 }
 

@@ -261,8 +261,8 @@ def directory(source: Source, place: Place, sums: Sums) -> CacheDirectory:
     return filled(
         CacheDirectory,
         place,
-        source,
         sums,
+        title=source.title,
         path=str(place.path),
         part_bytes=dict(sums.part_bytes.most_common()),
         targets=dict(sums.archs.most_common()),

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from cache_engine.cli.support.given import settings_of
+from cache_engine.cli.support.verb import NOTE
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -45,7 +46,7 @@ def _compiled_for(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
         from cache_engine.device.probe import local_arch
 
         if local_arch() is None:
-            click.echo(f"No --arch and no GPU here: the target is {settings_of(ctx).default_arch}.", err=True)
+            ctx.meta[NOTE] = f"No --arch and no GPU here: the target is {settings_of(ctx).default_arch}."
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -18,6 +19,8 @@ from cache_engine.errors import InvalidProblem
 OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
 
 DEVICE = "cache_engine.device"
+NOTE = "cache_engine.note"
+"""A line to be said once a verb has succeeded: an error is one line."""
 """Where ``--device`` is noted in a context's ``meta``."""
 
 
@@ -147,7 +150,10 @@ class Verb(_Takes):
             from cache_engine.device import probe
 
             probe.choose(ctx.meta[DEVICE])
-        return super().invoke(ctx)
+        done = super().invoke(ctx)
+        if NOTE in ctx.meta:
+            print(ctx.meta[NOTE], file=sys.stderr)
+        return done
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the examples and the exit codes."""
