@@ -12,16 +12,14 @@ from typing import Any
 import streamlit as st
 
 from app import context
-from app.presenters.downloads import FORMULA
 from app.presenters.shared import Row
-from cache_engine.units import bytes_unit, ms_unit
+from cache_engine.units import bytes_unit, defused, ms_unit
 
 COUNT = st.column_config.NumberColumn(format="localized")
 AGE = st.column_config.DatetimeColumn(format="distance")
 LINK = st.column_config.LinkColumn(display_text="open", width="small")
 PERCENT = st.column_config.NumberColumn(format="%,.1f%%")  # of shares: 0.5 is shown as 50.0%
 TIME = st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss")
-_FORMULA = re.compile(FORMULA)
 _TIMED = re.compile(r"(?:^|(?<=, ))(µs|ms|s)\b")
 _MS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
 _MOST_DIGITS = 4
@@ -113,8 +111,8 @@ def _defused(rows: list[Row]) -> Any:
     risky: dict[str, dict[str, str]] = {}
     for row in rows:
         for name, value in row.items():
-            if isinstance(value, str) and _FORMULA.match(value):
-                row[name] = f"'{value}"
+            if isinstance(value, str) and defused(value) != value:
+                row[name] = defused(value)
                 risky.setdefault(name, {})[row[name]] = value
     if not risky:
         return rows

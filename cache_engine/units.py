@@ -8,6 +8,9 @@ _SECONDS = {
     "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0,
 }  # fmt: skip
 
+FORMULA = r"^[=+\-@\t\r]"
+"""How a text begins that a spreadsheet runs as a formula."""
+
 
 def human_bytes(size: float) -> str:
     """A size in powers of 1024: ``"18.3 KiB"``."""
@@ -98,6 +101,11 @@ def human_age(seconds: float) -> str:
 def human_rate(share: float | None) -> str:
     """A share as a percentage; a dash when there is nothing to take a share of."""
     return "–" if share is None else f"{share:.1%}"
+
+
+def defused(text: str) -> str:
+    """Text as a cell of a CSV file: with an apostrophe before it where a spreadsheet would run it as a formula."""
+    return f"'{text}" if re.match(FORMULA, text) else text
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -14,15 +14,13 @@ from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.engine.selection import Selection
 from cache_engine.errors import CompileError
 from cache_engine.model.key import CacheKey
+from cache_engine.units import FORMULA
 
 if TYPE_CHECKING:
     import pyarrow
 
 MOST_ROWS = 100_000
 """The most rows of a list as a file, which is built in memory: about 40 MB as CSV."""
-
-FORMULA = r"^[=+\-@\t\r]"
-"""How a text begins that a spreadsheet runs as a formula."""
 
 
 def csv_file(batches: pyarrow.RecordBatchReader) -> bytes:

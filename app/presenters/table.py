@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from app.presenters.downloads import FORMULA
 from app.presenters.shared import Row
-from cache_engine.units import human_age, human_bytes, human_ms, human_rate
+from cache_engine.units import defused, human_age, human_bytes, human_ms, human_rate
 
 _NONE = "–"
 
@@ -72,9 +70,5 @@ def csv_text(rows: Sequence[Row]) -> str:
     writer = csv.writer(file)
     writer.writerow(rows[0] if rows else ())
     for row in rows:
-        writer.writerow([_defused(value) for value in row.values()])
+        writer.writerow([defused(value) if isinstance(value, str) else value for value in row.values()])
     return file.getvalue()
-
-
-def _defused(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and re.match(FORMULA, value) else value

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from cache_engine.device.matmul_plan import Asked, asked_alike
 from cache_engine.device.multiply import multiply, stream_of
 from cache_engine.device.probe import require_gpu
-from cache_engine.engine.operator import default_cache, fuses
-from cache_engine.engine.serving.launching import Product, code_found, code_of
+from cache_engine.engine.operator import code_found, default_cache, fuses
+from cache_engine.engine.serving.launching import Product, code_of
 from cache_engine.engine.serving.meanwhile import check_wait
 from cache_engine.engine.stages import StageClock
 from cache_engine.errors import UsageError

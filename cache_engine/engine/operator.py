@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cache_engine.config import Settings
 from cache_engine.device.profiling import Counts, OperatorCall, OperatorCalls, OperatorStatistics, Watch
 from cache_engine.engine.cache import COMPILED, Cache, CompiledKernel, open_cache
-from cache_engine.engine.serving.launching import Product, code_found
+from cache_engine.engine.serving.launching import Product, code_of
 from cache_engine.engine.serving.meanwhile import check_wait
 from cache_engine.engine.stages import COMPILE, StageClock
-from cache_engine.errors import StoreUnusable, UsageError
+from cache_engine.errors import NotCached, StoreUnusable, UsageError
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
     OPT_LEVELS,
@@ -395,3 +395,27 @@ def _opened(settings: Settings) -> Cache:
             raise
         _log.warning("kernels are cached in this process alone: %s", error)
         return Cache(None, settings, without_store=str(error))
+
+
+def code_found(
+    cache: Cache,
+    problem: GemmProblem,
+    family: str | None,
+    compiler: str | None,
+    find: Callable[[], CompiledKernel | Better[CompiledKernel]],
+) -> Code:
+    """The code of what ``find`` returns; with compiling switched off, and no kernel in any tier, cuBLAS's product.
+
+    Raises:
+        NotCached: when a family or compiler was named: then no other may serve.
+    """
+    try:
+        return code_of(find(), cache.journal)
+    except NotCached as missing:
+        if family is not None or compiler is not None or problem.mode:
+            raise
+        from cache_engine.device.multiply import Code
+
+        _log.info("cuBLAS serves: %s", missing)
+        selection = cache.select(cache.targeted(problem))
+        return Code(selection.key, None, "", None, cache.journal.asked)

@@ -296,7 +296,7 @@ def test_threads_processes_and_forks_keep_each_other_s_files(tmp_path: Path, mon
 
 _FIRST_USE = """
 import os, signal, sys, threading
-from cache_engine.adapted import folders
+from cache_engine.adapters import folders
 
 using, forked = threading.Event(), threading.Event()
 {within}

@@ -101,6 +101,8 @@ def test_a_job_that_is_not_there_is_an_error(place: Path) -> None:
 
 def _verbs(group: click.Group = commands, path: str = "") -> Iterator[str]:
     for name, verb in group.commands.items():
+        if verb.hidden:
+            continue
         if isinstance(verb, click.Group) and not verb.invoke_without_command:
             yield from _verbs(verb, f"{path}{name} ")
         else:

@@ -23,6 +23,7 @@ from cache_engine.config import Settings
 from cache_engine.device import by_cupy, fp8, groups, multiply, probe, unfused
 from cache_engine.device import launch as launching
 from cache_engine.engine import matmul as multiplication
+from cache_engine.engine import operator
 from cache_engine.engine.cache import CompiledKernel
 from cache_engine.engine.serving import launching as serving_code
 from cache_engine.kernels.family import launch_of
@@ -196,7 +197,7 @@ def launching_in_numpy(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = 
             found[got.entry] = got
         return code_of(got, journal)
 
-    for user in (serving_code, multiplication):
+    for user in (operator, multiplication):
         monkeypatch.setattr(user, "code_of", noted)
 
     def load_function(cubin: bytes, name: str, shared_bytes: int) -> Kernel:

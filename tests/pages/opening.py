@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters.downloads import FORMULA
 from cache_engine.mirror.reading import Attaching
 from cache_engine.model.artifact import Record
 from cache_engine.store.codec import encode_blob
+from cache_engine.units import FORMULA
 from cache_engine.upkeep.admission import Request
 from tests.helpers import make_entry
 

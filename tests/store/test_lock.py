@@ -20,6 +20,7 @@ import pytest
 from cache_engine import process
 from cache_engine.errors import LockTimeout
 from cache_engine.model.key import CacheKey
+from cache_engine.process import Thread
 from cache_engine.store import lock
 from cache_engine.store.lock import file_lock
 from tests.remote.waiting import until
@@ -211,7 +212,7 @@ def test_a_lock_that_comes_after_the_wait_is_free_though_a_fork_has_its_file(pat
     """A descriptor that is duplicated stands for the one that a forked child has: closing ours releases nothing."""
     with file_lock(path, 5), path.open("r+b") as file:
         waiter = lock._Waiter(file.fileno(), False)
-        thread = process.Thread(waiter.wait)
+        thread = Thread(waiter.wait)
         assert not waiter.acquired_within(thread, 0.01)
         forked = os.dup(waiter._file.descriptor)
     try:

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cache_engine.cli.documents import filled
+
 if TYPE_CHECKING:
     from cache_engine.engine.demand.report import DemandReport, DemandShare
-
-
-class ShapeRow(msgspec.Struct, kw_only=True):
-    """A problem without its m."""
-
-    n: int
-    k: int
-    batch: int
-    dtype: str
-    out_dtype: str
-    layout: str
-    epilogue: str
-    specialisation: str
-    opt_level: int
-    scales: str
-    mode: str
-    arch: str
 
 
 class ShareRow(msgspec.Struct, kw_only=True):
@@ -37,7 +22,7 @@ class ShareRow(msgspec.Struct, kw_only=True):
         launch_share, time_share, bytes_share, flops_share: of all, from 0 to 1; of time, of all that is known.
         gpu_seconds: of the launches whose time is known.
         timed_share, measured_share: how many of its launches have a known time, and a measured one.
-        shape: for shares by shape.
+        shape: for shares by shape: the problem without its m, and with every default.
         key: for shares by kernel; empty when no kernel can serve it.
         asked_shapes, all_shapes: for a model, how many of its (n, k) were asked for, of how many.
     """
@@ -52,7 +37,7 @@ class ShareRow(msgspec.Struct, kw_only=True):
     gpu_seconds: float
     timed_share: float
     measured_share: float
-    shape: ShapeRow | None = None
+    shape: dict[str, Any] | None = None
     key: str | None = None
     asked_shapes: int | None = None
     all_shapes: int | None = None
@@ -87,38 +72,25 @@ class DemandDocument(msgspec.Struct, kw_only=True):
 
 def demand(found: DemandReport) -> DemandDocument:
     """The document of a report."""
-    return DemandDocument(
-        by=found.by,
-        since=found.since,
-        at=found.at,
+    return filled(
+        DemandDocument,
+        found,
+        found.total,
         half_life_hours=None if found.half_life_s == math.inf else found.half_life_s / 3600,
-        launches=found.total.launches,
-        per_hour=found.total.per_hour,
         gpu_seconds=found.total.gpu_s,
-        dropped=found.dropped,
-        gpus=dict(found.gpus),
-        unpredicted=found.unpredicted,
         shares=[_row(found.by, share) for share in found.shares],
     )
 
 
 def _row(by: str, share: DemandShare) -> ShareRow:
-    shape = None
-    if share.shape is not None:
-        shape = ShapeRow(**msgspec.structs.asdict(share.shape))
     launches = share.launches or 1.0
-    return ShareRow(
-        name=share.name,
-        launches=share.launches,
-        per_hour=share.per_hour,
-        launch_share=share.launch_share,
-        time_share=share.time_share,
-        bytes_share=share.bytes_share,
-        flops_share=share.flops_share,
+    return filled(
+        ShareRow,
+        share,
         gpu_seconds=share.gpu_s,
         timed_share=share.timed / launches,
         measured_share=share.measured / launches,
-        shape=shape,
+        shape=None if share.shape is None else msgspec.structs.asdict(share.shape),
         key=share.key if by == "kernel" else None,
         asked_shapes=share.asked_shapes if by == "model" else None,
         all_shapes=share.all_shapes if by == "model" else None,

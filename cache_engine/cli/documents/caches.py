@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache_engine.cli.documents import filled
 from cache_engine.foreign.adapted import config_text
 from cache_engine.foreign.values import KeyFactors
 from cache_engine.model.outcome import Failure
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from cache_engine.foreign.doctor import Diagnosis
     from cache_engine.foreign.groups import Group
     from cache_engine.foreign.survey import Sums
-    from cache_engine.foreign.values import DeletePlan, Entry, Finding, Part, Place
+    from cache_engine.foreign.values import DeletePlan, Entry, Factor, Finding, Part, Place
     from cache_engine.model.events.usage import EntryUsage
 
 
@@ -147,23 +148,6 @@ class CacheEntries(msgspec.Struct, kw_only=True):
     findings: list[CacheFinding]
 
 
-class CachePart(msgspec.Struct, kw_only=True):
-    """One file of an entry; ``file`` is its path below the directory, empty for what is no file."""
-
-    name: str
-    kind: str
-    size_bytes: int
-    file: str
-
-
-class KeyFactor(msgspec.Struct, kw_only=True):
-    """One of the inputs of a key."""
-
-    group: str
-    name: str
-    value: str
-
-
 class CacheEntryShown(CacheEntry, kw_only=True):
     """What ``caches show`` prints.
 
@@ -173,9 +157,9 @@ class CacheEntryShown(CacheEntry, kw_only=True):
         no_factors: why there are none; else empty.
     """
 
-    parts: list[CachePart]
+    parts: Sequence[Part]
     unknown: dict[str, str]
-    factors: list[KeyFactor]
+    factors: Sequence[Factor]
     hidden: list[str]
     no_factors: str
 
@@ -274,21 +258,15 @@ def _cleaned(place: Place, entries: Iterable[CacheDeletion]) -> CacheCleaned:
 
 def directory(source: Source, place: Place, sums: Sums) -> CacheDirectory:
     """The row of a directory."""
-    return CacheDirectory(
-        **_at(place),
-        title=source.title,
-        origin=place.origin,
-        replaced_by=place.replaced_by,
-        entries=sums.entries,
-        size_bytes=sums.size_bytes,
-        partial=sums.partial,
-        unread=sums.unread,
+    return filled(
+        CacheDirectory,
+        place,
+        source,
+        sums,
+        path=str(place.path),
         part_bytes=dict(sums.part_bytes.most_common()),
         targets=dict(sums.archs.most_common()),
         versions=dict(sums.versions.most_common()),
-        oldest=sums.oldest,
-        newest=sums.newest,
-        last_used_at=sums.last_used_at,
         findings=len(sums.findings),
     )
 
@@ -305,34 +283,24 @@ def _at(place: Place) -> dict[str, str]:
 
 def entry(place: Place, found: Entry) -> CacheEntry:
     """The row of an entry."""
-    return CacheEntry(**_fields(place, found))
+    return filled(CacheEntry, place, found, path=str(place.path), config=dict(found.config))
 
 
 def shown(source: Source, place: Place, found: Entry, factors: KeyFactors | Failure) -> CacheEntryShown:
     """Everything about an entry."""
     known = KeyFactors(()) if isinstance(factors, Failure) else factors
-    return CacheEntryShown(
-        **_fields(place, found),
-        parts=[_part(part) for part in found.parts],
+    return filled(
+        CacheEntryShown,
+        place,
+        found,
+        path=str(place.path),
+        config=dict(found.config),
+        parts=found.parts,
         unknown={**source.unknowable, **found.unread},
-        factors=[KeyFactor(group=factor.group, name=factor.name, value=factor.value) for factor in known.factors],
+        factors=known.factors,
         hidden=list(known.hidden),
         no_factors=factors.reason if isinstance(factors, Failure) else "",
     )
-
-
-def _part(part: Part) -> CachePart:
-    return CachePart(name=part.name, kind=part.kind, size_bytes=part.size_bytes, file=part.file)
-
-
-def _fields(place: Place, found: Entry) -> dict[str, Any]:
-    names = set(CacheEntry.__struct_fields__) - {"kind", "path", "config", "size_bytes"}
-    return {
-        **{name: getattr(found, name) for name in names},
-        **_at(place),
-        "config": dict(found.config),
-        "size_bytes": found.size_bytes,
-    }
 
 
 class CacheDiagnosis(msgspec.Struct, kw_only=True):
@@ -370,38 +338,28 @@ def examined(
                 CacheDiagnosis(kind="", path="", id=each.id, ailment=each.fault, detail=each.detail, cure=update)
                 for each in plug_ins
             ),
-            *(
-                CacheDiagnosis(**_at(each.place), id=each.id, ailment=each.ailment, detail=each.detail, cure=each.cure)
-                for each in found
-            ),
+            *(filled(CacheDiagnosis, each, kind=each.place.kind, path=str(each.place.path)) for each in found),
         ],
         gpu=gpu,
         in_memory=in_memory,
     )
 
 
-_KNOWN = (
-    "version", "compiler", "arch", "registers", "shared_bytes", "stack_bytes", "spill_bytes", "code_bytes",
-    "size_bytes", "compile_ms",
-)  # fmt: skip
-
-
 def adapted_shown(
     group: Group, known: Entry, usage: EntryUsage | None, stored_bytes: int, *, is_pinned: bool
 ) -> AdaptedShown:
     """The document of an adapted kernel, from its files, what is known of them, and how it was used."""
-    return AdaptedShown(
-        **{name: getattr(known, name) for name in _KNOWN},
-        key=group.key,
-        framework=group.framework,
+    return filled(
+        AdaptedShown,
+        known,
+        group,
         name=known.name or "",
         stored_bytes=stored_bytes,
-        stages_ms=group.stages_ms,
         created_at=group.made_at,
         config=config_text(known),
         hits=sum(usage.hits.values()) if usage else 0,
         last_used_at=max(group.made_at, usage.last_used_at if usage else 0.0),
         pinned=is_pinned,
-        parts=[AdaptedPart(name=part.name, kind=part.kind, size_bytes=part.size_bytes) for part in known.parts],
+        parts=[filled(AdaptedPart, part) for part in known.parts],
         unknown=dict(known.unread),
     )

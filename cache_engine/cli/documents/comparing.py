@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from cache_engine.cli.documents import filled
 from cache_engine.cli.documents.caches import CacheEntry, entry
 from cache_engine.insight.comparison import Pair, in_words
 from cache_engine.model.kernel import KernelConfig
@@ -80,11 +82,11 @@ class Compared(msgspec.Struct, kw_only=True):
 
     keys: list[str]
     names: list[str]
-    components: list[Pair]
-    config: list[Pair]
-    resources: list[Pair]
-    occupancy: list[Pair]
-    instructions: list[Pair]
+    components: Sequence[Pair]
+    config: Sequence[Pair]
+    resources: Sequence[Pair]
+    occupancy: Sequence[Pair]
+    instructions: Sequence[Pair]
     notes: list[str]
     sass: str | UnsetType = UNSET
 
@@ -94,14 +96,11 @@ class Compared(msgspec.Struct, kw_only=True):
 
 def compared(first: Inspected, second: Inspected, comparison: Comparison, sass: str | None) -> Compared:
     """The document of a comparison; ``sass`` is the difference of the machine code, if that was requested."""
-    return Compared(
+    return filled(
+        Compared,
+        comparison,
         keys=[first.key, second.key],
         names=[first.name, second.name],
-        components=list(comparison.components),
-        config=list(comparison.config),
-        resources=list(comparison.resources),
-        occupancy=list(comparison.occupancy),
-        instructions=list(comparison.instructions),
         notes=list(dict.fromkeys((*comparison.notes, *first.notes, *second.notes))),
         sass=UNSET if sass is None else sass,
     )
@@ -111,25 +110,21 @@ def explained(found: Explanation) -> Explained:
     """The document of an explanation."""
     chosen, closest = found.selection, found.nearest
     pairs = () if closest is None else (*closest.causes, *closest.consequences)
-    return Explained(
+    return filled(
+        Explained,
+        found,
+        chosen,
+        chosen.problem,
         hit=found.tier is not None,
-        tier=found.tier,
-        key=chosen.key,
-        name=chosen.name,
         arch=str(chosen.problem.arch),
         compiler=chosen.compiler.name,
         family=chosen.family.name,
-        config=chosen.config,
-        config_from=chosen.config_from,
-        toolchain_from=chosen.toolchain_from,
-        specialisation=chosen.problem.specialisation,
-        opt_level=chosen.problem.opt_level,
-        compared=found.compared,
+        notes=list(found.notes),
         nearest=None
         if closest is None
-        else Nearest(
-            key=closest.record.key,
-            name=closest.record.name,
+        else filled(
+            Nearest,
+            closest.record,
             differences=[
                 Difference(
                     component=pair.name,
@@ -141,7 +136,6 @@ def explained(found: Explanation) -> Explained:
                 for pair in pairs
             ],
         ),
-        notes=list(found.notes),
     )
 
 
@@ -161,8 +155,8 @@ class CacheEntriesCompared(msgspec.Struct, kw_only=True):
     first: CacheEntry
     second: CacheEntry
     differences: list[CacheDifference]
-    hidden: list[str]
-    parts: list[str]
+    hidden: Sequence[str]
+    parts: Sequence[str]
     unknown: str
 
 
@@ -206,13 +200,12 @@ def entries_compared(
     one: tuple[Place, Entry], other: tuple[Place, Entry], found: EntriesCompared
 ) -> CacheEntriesCompared:
     """The document of two entries."""
-    return CacheEntriesCompared(
+    return filled(
+        CacheEntriesCompared,
+        found,
         first=entry(*one),
         second=entry(*other),
         differences=[_cache_difference(each) for each in found.differences],
-        hidden=list(found.hidden),
-        parts=list(found.parts),
-        unknown=found.unknown,
     )
 
 
@@ -225,15 +218,12 @@ def directories_compared(one: Place, other: Place, found: DirectoriesCompared) -
         changed=[CacheChanged(id=each.id, name=each.name, parts=list(parts)) for each, parts in found.changed],
         only_a=[_alone(miss) for miss in found.only_one],
         only_b=[_alone(miss) for miss in found.only_other],
-        causes=[
-            CacheCause(group=each.group, name=each.name, a=each.one, b=each.other, meaning=each.meaning, entries=count)
-            for each, count in found.causes
-        ],
+        causes=[filled(CacheCause, each, a=each.one, b=each.other, entries=count) for each, count in found.causes],
     )
 
 
 def _cache_difference(each: ForeignDifference) -> CacheDifference:
-    return CacheDifference(group=each.group, name=each.name, a=each.one, b=each.other, meaning=each.meaning)
+    return filled(CacheDifference, each, a=each.one, b=each.other)
 
 
 def _alone(miss: Miss) -> CacheAlone:

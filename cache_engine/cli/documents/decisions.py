@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from cache_engine.cli.documents import filled
 from cache_engine.model.decision import Decision
 from cache_engine.model.events import Event, Period
 
@@ -46,7 +47,7 @@ class Pins(msgspec.Struct, kw_only=True):
 
 def row_of(one: Decision) -> DecisionRow:
     """The row of a decision."""
-    return DecisionRow(**{name: getattr(one, name) for name in DecisionRow.__struct_fields__})
+    return filled(DecisionRow, one)
 
 
 class HistoryRow(msgspec.Struct, kw_only=True):
@@ -93,30 +94,9 @@ class Audit(msgspec.Struct, kw_only=True):
 
 def history(periods: Iterable[Period], step_seconds: int) -> History:
     """The document of these sums."""
-    rows = [
-        HistoryRow(
-            start=one.start,
-            seconds=one.seconds,
-            hits=one.hits,
-            misses=one.misses,
-            compiles=one.compiles,
-            compile_ms=one.compile_ms,
-            saved_ms=one.saved_ms,
-            publish_failures=one.publish_failures,
-            corruptions=one.corruptions,
-            lock_waits=one.lock_waits,
-            promotions=one.promotions,
-            demotions=one.demotions,
-        )
-        for one in periods
-    ]
-    return History(step_seconds=step_seconds, rows=rows)
+    return History(step_seconds=step_seconds, rows=[filled(HistoryRow, one) for one in periods])
 
 
 def audit(acts: Sequence[Event], limit: int) -> Audit:
     """The document of these actions, newest first."""
-    rows = [
-        AuditRow(at=one.at, kind=one.kind, by=one.by, bytes=one.stored_bytes, detail=one.detail, key=one.key)
-        for one in acts[:limit]
-    ]
-    return Audit(total=len(acts), rows=rows)
+    return Audit(total=len(acts), rows=[filled(AuditRow, one, bytes=one.stored_bytes) for one in acts[:limit]])

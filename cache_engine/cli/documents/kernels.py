@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from cache_engine.cli.documents import filled
 from cache_engine.cli.documents.caches import AdaptedList, AdaptedRow
 from cache_engine.cli.documents.comparing import Explained
 from cache_engine.engine.stages import LOAD
+from cache_engine.insight.timings import TimingRow, timing_row
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.kernel import KernelConfig
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
     from cache_engine.engine.cache import CompiledKernel
     from cache_engine.insight.inspection import Inspection
-
-TimingRow = dict[str, Any]
-"""A stored timing: every field that the program which measured wrote, whatever its version, and what it is of."""
-
 
 # What a page draws may be read from a job's file, where any number can stand.
 Amount = Annotated[float, Meta(ge=0, lt=1e15)]
@@ -199,7 +195,7 @@ class Resident(msgspec.Struct, kw_only=True):
     blocks_per_sm: int
     warps_per_sm: int
     share: float
-    bound_by: list[str]
+    bound_by: Sequence[str]
 
 
 class Shown(msgspec.Struct, kw_only=True):
@@ -235,7 +231,7 @@ class Shown(msgspec.Struct, kw_only=True):
     created_at: float
     created_by: str
     components: dict[str, str]
-    warnings: list[str]
+    warnings: Sequence[str]
     config_from: str
     instructions: Instructions | UnsetType | None = UNSET
     occupancy: Resident | UnsetType | None = UNSET
@@ -250,20 +246,18 @@ class Shown(msgspec.Struct, kw_only=True):
 
 def compiled(kernel: CompiledKernel) -> Compiled:
     """The document of a kernel that was requested."""
-    return Compiled(
-        key=kernel.key,
-        tier=kernel.tier,
-        name=kernel.record.name,
-        config_from=kernel.config_from,
-        toolchain_from=kernel.toolchain_from,
-        compile_ms=kernel.record.compile_ms,
+    return filled(
+        Compiled,
+        kernel,
+        kernel.record,
+        kernel.record.problem,
+        kernel.record.resources,
         load_ms=kernel.stages_ms.get(LOAD, 0.0),
-        stages_ms=kernel.stages_ms,
+        stored_bytes=stored_bytes(kernel.record),
         unpublished=in_json(kernel.unpublished),
         warnings=list(kernel.record.warnings),
         stands_in_for=kernel.better.key if kernel.better else "",
         behind_failure=in_json(kernel.better.failure if kernel.better else None),
-        **_about(kernel.record),
     )
 
 
@@ -271,54 +265,16 @@ def timed(
     kernel: CompiledKernel, timing: Timing, unkept: Failure | None = None, memory: PoolStatistics | None = None
 ) -> Timed:
     """The document of a timing; ``memory`` is what the pool held at the end."""
-    measured: dict[str, Any] = msgspec.to_builtins(timing)
-    measured.pop("device")
-    return Timed(
-        key=kernel.key,
+    return filled(
+        Timed,
+        kernel,
+        timing,
         device=timing.device.name,
         device_fingerprint=timing.device,
         unkept=in_json(unkept),
         kernel=compiled(kernel),
-        device_memory=UNSET if memory is None else device_memory(memory),
-        **measured,
+        device_memory=UNSET if memory is None else filled(DeviceMemory, memory),
     )
-
-
-def device_memory(memory: PoolStatistics) -> DeviceMemory:
-    """The document of a pool of device memory."""
-    held: dict[str, Any] = msgspec.to_builtins(memory)
-    return DeviceMemory(**held, cached_bytes=memory.cached_bytes, fragmentation=memory.fragmentation)
-
-
-def timing_row(stored: Measurement) -> TimingRow:
-    """A stored timing: what was measured, then of what, and on what."""
-    about: dict[str, Any] = msgspec.to_builtins(stored)
-    fingerprint, timing = about.pop("device"), about.pop("timing")
-    return {**timing, **about, "device": fingerprint["name"], "device_fingerprint": fingerprint}
-
-
-def timings_csv(rows: Iterable[TimingRow]) -> str:
-    """Timings as CSV, with a column for each nested field, such as ``config.block_m``."""
-    flat = [dict(_flattened(row)) for row in rows]
-    columns = dict.fromkeys(name for row in flat for name in row)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(columns), restval="")
-    writer.writeheader()
-    writer.writerows(flat)
-    return out.getvalue()
-
-
-def _flattened(row: TimingRow, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in row.items():
-        if isinstance(value, dict):
-            yield from _flattened(value, f"{prefix}{_defused(name)}.")
-        else:
-            yield f"{prefix}{_defused(name)}", _defused(value) if isinstance(value, str) else value
-
-
-def _defused(text: str) -> str:
-    """Text that no spreadsheet reads as a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def kernel_list(
@@ -331,56 +287,16 @@ def kernel_list(
 
 def shown(stored: Record, inspection: Inspection | None = None, timings: Sequence[Measurement] | None = None) -> Shown:
     """The document of a record, with what an inspection and timings add."""
-    document = Shown(
-        key=stored.key,
-        name=stored.name,
-        compiler_version=stored.compiler_version,
-        problem=stored.problem,
-        compile_ms=stored.compile_ms,
-        stages_ms=stored.stages_ms,
-        created_at=stored.created_at,
-        created_by=stored.created_by,
+    document = filled(
+        Shown, stored, stored.problem, stored.resources, stored_bytes=stored_bytes(stored),
         components=dict(stored.components),
-        warnings=list(stored.warnings),
-        config_from=stored.config_from,
-        **_about(stored),
-    )
+    )  # fmt: skip
     if inspection is not None:
         mix, resident = inspection.instructions, inspection.occupancy
-        document.instructions = (
-            None if mix is None else Instructions(total=mix.total, classes=dict(mix.classes), opcodes=dict(mix.opcodes))
-        )
-        document.occupancy = (
-            None
-            if resident is None
-            else Resident(
-                arch=resident.arch,
-                warps_per_block=resident.warps_per_block,
-                most_warps_per_sm=resident.most_warps_per_sm,
-                block_limits=resident.block_limits,
-                blocks_per_sm=resident.blocks_per_sm,
-                warps_per_sm=resident.warps_per_sm,
-                share=resident.share,
-                bound_by=list(resident.bound_by),
-            )
-        )
+        document.instructions = None if mix is None else filled(Instructions, mix)
+        document.occupancy = None if resident is None else filled(Resident, resident)
         document.notes = list(inspection.notes)
         document.fusion_saves_bytes = inspection.fusion_saves_bytes
     if timings is not None:
         document.timings = [timing_row(timing) for timing in timings]
     return document
-
-
-def _about(stored: Record) -> dict[str, Any]:
-    """The fields that documents of one kernel share."""
-    return {
-        "arch": stored.arch,
-        "compiler": stored.compiler,
-        "family": stored.family,
-        "config": stored.config,
-        "specialisation": stored.problem.specialisation,
-        "opt_level": stored.problem.opt_level,
-        "size_bytes": stored.size_bytes,
-        "stored_bytes": stored_bytes(stored),
-        **msgspec.to_builtins(stored.resources),
-    }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache_engine.cli.documents import filled
 from cache_engine.model.events import Counts
 from cache_engine.queue.tickets import QueueState
 from cache_engine.store.journal.spans import WORK, distributions
@@ -72,12 +73,7 @@ class LastDay(msgspec.Struct, kw_only=True):
     @classmethod
     def of(cls, day: Counts) -> LastDay:
         """Those of sums over a day."""
-        return cls(
-            compiles=day.compiles,
-            compiles_per_hour=day.compiles / 24,
-            promotions=day.promotions,
-            demotions=day.demotions,
-        )
+        return filled(cls, day, compiles_per_hour=day.compiles / 24)
 
 
 class TurnRow(msgspec.Struct, kw_only=True):
@@ -102,12 +98,7 @@ class Queue(msgspec.Struct, kw_only=True):
 def queue_of(found: QueueState) -> Queue:
     """The document of the queue at one moment."""
     compiling, queued, waiting = (
-        [
-            TurnRow(
-                state=turn.state, priority=turn.priority.name.lower(), key=turn.key, pid=turn.pid, seconds=turn.seconds
-            )
-            for turn in turns
-        ]
+        [filled(TurnRow, turn, priority=turn.priority.name.lower()) for turn in turns]
         for turns in (found.compiling, found.queued, found.waiting)
     )
     return Queue(slots=found.slots, compiling=compiling, queued=queued, waiting=waiting)
@@ -142,25 +133,11 @@ def job_row(job: Job | LostJob) -> JobRow:
     from cache_engine.model.job import JobProgress
 
     if isinstance(job, LostJob):
-        return JobRow(
-            id=job.id, command=[], state="lost", started_at=0.0, ended_at=0.0, pid=0, total=0, done=0, failed=0,
-            cancel_asked=False, result="", error=job.error,
+        return filled(
+            JobRow, job, JobProgress(), command=[], state="lost", started_at=0.0, ended_at=0.0, pid=0,
+            cancel_asked=False, result="",
         )  # fmt: skip
-    progress = job.progress or JobProgress()
-    return JobRow(
-        id=job.id,
-        command=job.command,
-        state=job.state,
-        started_at=job.started_at,
-        ended_at=job.ended_at,
-        pid=job.pid,
-        total=progress.total,
-        done=progress.done,
-        failed=progress.failed,
-        cancel_asked=job.cancel_asked,
-        result=job.result,
-        error=job.error,
-    )
+    return filled(JobRow, job, job.progress or JobProgress())
 
 
 class FarmWorker(msgspec.Struct, kw_only=True):

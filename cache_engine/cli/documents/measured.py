@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cache_engine.cli.documents.kernels import TimingRow
+from cache_engine.cli.documents import filled
+from cache_engine.insight.timings import TimingRow
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.outcome import in_json
@@ -125,23 +126,12 @@ def agreement_report(found: Sequence[tuning.DeviceAgreement]) -> AgreementReport
     """The document of what the store's timings say."""
     return AgreementReport(
         devices=[
-            DeviceAgreement(
-                device=one.device,
-                fingerprint=one.fingerprint,
-                problems=one.agreement.problems,
-                timings=one.agreement.timings,
-                rank_correlation=one.agreement.rank_correlation,
-                lowest=one.agreement.lowest,
+            filled(
+                DeviceAgreement,
+                one,
+                one.agreement,
                 corrections=[
-                    CorrectionRow(
-                        family=row.family,
-                        block_m=row.tile[0],
-                        block_n=row.tile[1],
-                        ratio=row.ratio,
-                        uncertainty=row.uncertainty,
-                        timings=row.timings,
-                        applies=row.applies,
-                    )
+                    filled(CorrectionRow, row, block_m=row.tile[0], block_n=row.tile[1])
                     for row in one.agreement.corrections
                 ],
             )
@@ -229,14 +219,13 @@ class Sampled(msgspec.Struct, kw_only=True):
 def candidate(one: Candidate, clock_khz: int) -> CandidateRow:
     """The row of a config before it is timed."""
     selected = one.selection
-    return CandidateRow(
-        key=selected.key,
+    return filled(
+        CandidateRow,
+        one,
+        selected,
         family=selected.family.name,
         compiler=selected.compiler.name,
-        config=selected.config,
         config_text=str(selected.config),
-        tier=one.tier,
-        predicted_cycles=one.predicted_cycles,
         predicted_us=one.predicted_us(clock_khz),
     )
 
@@ -253,11 +242,6 @@ def add_timing(row: CandidateRow, one: Tuned) -> None:
 
 def chosen(selected: Selection) -> Chosen:
     """The document of a selection."""
-    return Chosen(
-        key=selected.key,
-        family=selected.family.name,
-        compiler=selected.compiler.name,
-        config=selected.config,
-        config_text=str(selected.config),
-        config_from=selected.config_from,
+    return filled(
+        Chosen, selected, family=selected.family.name, compiler=selected.compiler.name, config_text=str(selected.config)
     )

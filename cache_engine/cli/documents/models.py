@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache_engine.cli.documents import filled
 from cache_engine.evaluator.groups import GroupedProblem
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class ModelEvaluated(msgspec.Struct, kw_only=True):
     skew: float
     expert_counts: str
     sequences: int | None
-    alternatives: list[str]
+    alternatives: Sequence[str]
     passes: list[PassRow]
 
 
@@ -107,31 +109,27 @@ def model_evaluated(
     model: str, source: str, step: Step, counts: str, parallel: Parallel, passes: list[ModelPass]
 ) -> ModelEvaluated:
     """The document of a model's passes; ``counts`` is the file of the experts' counts, if any."""
-    return ModelEvaluated(
+    return filled(
+        ModelEvaluated,
+        step,
         model=model,
         source=source,
-        phase=step.phase,
-        dtype=step.dtype,
         tensor_parallel=parallel.tensor,
         expert_parallel=parallel.expert,
         data_parallel=parallel.data,
-        skew=step.skew,
         expert_counts=counts,
-        sequences=step.sequences,
-        alternatives=list(step.alternatives),
         passes=[_pass_row(one) for one in passes],
     )
 
 
 def _pass_row(one: ModelPass) -> PassRow:
-    return PassRow(
+    return filled(
+        PassRow,
+        one,
         chip=one.chip.name,
         model=one.predicted_by,
-        tokens=one.tokens,
         operations=[_operation_row(row, one.pass_us) for row in one.rows],
         layers=[LayerRow(kind=kind, latency_us=latency) for kind, latency in one.layers().items()],
-        pass_us=one.pass_us,
-        flops=one.flops,
         bytes=one.moved_bytes,
         effective_utilization=one.utilization,
     )
@@ -141,20 +139,15 @@ def _operation_row(row: Priced, pass_us: float) -> OperationRow:
     operation = row.operation
     work = operation.work
     groups = work.groups if isinstance(work, GroupedProblem) else ()
-    return OperationRow(
+    return filled(
+        OperationRow,
+        row,
+        operation,
+        work,
         operation=operation.name,
-        part=operation.part,
-        m=work.m,
-        n=work.n,
-        k=work.k,
-        batch=work.batch,
         groups=[GroupRow(rows=rows, count=count) for rows, count in groups],
-        calls=operation.calls,
         latency_us=row.cost.latency_us,
-        pass_us=row.pass_us,
         share=row.pass_us / pass_us,
-        flops=row.flops,
         bytes=row.moved_bytes,
-        bound_by=row.bound_by,
         effective_utilization=row.utilization,
     )

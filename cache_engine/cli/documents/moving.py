@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache_engine.cli.documents import filled
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP, Event, Tally
 from cache_engine.model.key import CacheKey
 from cache_engine.remote.base import without_query
@@ -92,8 +93,8 @@ class ImportReport(msgspec.Struct, kw_only=True):
     taken: int
     taken_bytes: int
     present: int
-    refused: list[Refused]
-    left: list[Refused] = []
+    refused: Sequence[Refused]
+    left: Sequence[Refused] = ()
 
 
 class RemoteReport(msgspec.Struct, kw_only=True):
@@ -137,7 +138,7 @@ class PushReport(msgspec.Struct, kw_only=True):
     sent: int
     sent_bytes: int
     present: int
-    refused: list[Refused]
+    refused: Sequence[Refused]
 
 
 class PullReport(msgspec.Struct, kw_only=True):
@@ -148,7 +149,7 @@ class PullReport(msgspec.Struct, kw_only=True):
     taken: int
     taken_bytes: int
     present: int
-    refused: list[Refused]
+    refused: Sequence[Refused]
 
 
 class RemoteVerifyReport(msgspec.Struct, kw_only=True):
@@ -275,12 +276,10 @@ def preflight(pack: Pack, found: Preflight, targets: list[str], keys: list[Cache
         reasons=reasons,
         targets=targets,
         carried=[
-            CarriedRow(
-                arch=one.arch,
-                family=one.made.family,
-                compiler=one.made.compiler,
-                compiler_version=one.made.compiler_version,
-                compiler_build=one.made.compiler_build,
+            filled(
+                CarriedRow,
+                one,
+                one.made,
                 kernels=one.entries,
                 differs=[DifferingFactor(factor=f.name, in_pack=f.in_pack, here=f.here) for f in one.differs],
             )
@@ -295,15 +294,7 @@ def preflight(pack: Pack, found: Preflight, targets: list[str], keys: list[Cache
 
 def imported(file: Path, found: Imported, dry_run: bool) -> ImportReport:
     """The document of an import from a file, or of its dry run."""
-    return ImportReport(
-        file=str(file.absolute()),
-        dry_run=dry_run,
-        taken=found.taken,
-        taken_bytes=found.taken_bytes,
-        present=found.present,
-        refused=list(found.refused),
-        left=list(found.left),
-    )
+    return filled(ImportReport, found, file=str(file.absolute()), dry_run=dry_run)
 
 
 def remote_state(
@@ -349,13 +340,7 @@ def remote_state(
 
 def pushed(url: str, found: Pushed, present: int) -> PushReport:
     """The document of a push; ``present`` are those that were not even offered."""
-    return PushReport(
-        url=url,
-        sent=found.sent,
-        sent_bytes=found.sent_bytes,
-        present=found.present + present,
-        refused=list(found.refused),
-    )
+    return filled(PushReport, found, url=url, present=found.present + present)
 
 
 def farmed(url: str, kernels: int, done: Farmed, seconds: float) -> FarmReport:
@@ -376,11 +361,4 @@ def farmed(url: str, kernels: int, done: Farmed, seconds: float) -> FarmReport:
 
 def pulled(url: str, found: Imported, present: int, *, dry_run: bool) -> PullReport:
     """The document of a pull; ``present`` are those that were not even asked for."""
-    return PullReport(
-        url=url,
-        dry_run=dry_run,
-        taken=found.taken,
-        taken_bytes=found.taken_bytes,
-        present=found.present + present,
-        refused=list(found.refused),
-    )
+    return filled(PullReport, found, url=url, dry_run=dry_run, present=found.present + present)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache_engine.cli.documents import filled
+
 if TYPE_CHECKING:
     from cache_engine.engine.demand.promotion import Candidate, PromotionPlan
     from cache_engine.model.outcome import Failure
@@ -98,22 +100,21 @@ def promoted(
 ) -> Promoted:
     """The document of a plan; of a dry run ``failed`` is ``None``."""
     keys = {one.selection.key for one in taken}
-    return Promoted(
+    return filled(
+        Promoted,
+        plan,
         horizon_seconds=plan.horizon_s,
         budget_seconds=_finite(budget_s),
-        asked_kernels=plan.asked_kernels,
         model=plan.model or None,
         compile_records=plan.compile_times.records,
         compile_error=plan.compile_times.error,
-        unpredicted=plan.unpredicted,
         rows=[_row(one, one.selection.key in keys) for one in plan.candidates],
         compiled=None if failed is None else len(taken) - len(failed),
         failed=[FailedCandidate(key=one.selection.key, reason=str(why)) for one, why in failed or ()],
         changes=[
-            ChangeRow(
-                kind=one.kind,
-                key=one.key,
-                name=one.name,
+            filled(
+                ChangeRow,
+                one,
                 forecast_seconds=one.forecast_s,
                 price_seconds=one.price_s,
                 why=f"{one.reason}: {one.detail}",
@@ -124,18 +125,15 @@ def promoted(
 
 
 def _row(one: Candidate, is_taken: bool) -> CandidateRow:
-    s, value = one.selection, one.value
-    return CandidateRow(
-        kind=one.kind,
-        key=s.key,
-        name=s.name,
-        m=one.m,
-        n=s.problem.n,
-        k=s.problem.k,
+    value = one.value
+    return filled(
+        CandidateRow,
+        one,
+        one.selection,
+        one.selection.problem,
+        value,
         instead=one.instead or None,
-        launches=value.launches,
         saved_gpu_seconds=value.saved_s,
-        wait_chance=value.wait_chance,
         compile_seconds=value.compile_s,
         price_seconds=value.price_s,
         net_seconds=value.net_s,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from cache_engine.cli.documents import filled
 from cache_engine.cli.documents.lengths import LastDay, Length, Queue, lengths_of, queue_of
 from cache_engine.cli.documents.moving import SignatureRow
 from cache_engine.config import BY_NAME, Settings, variable
@@ -153,7 +154,7 @@ class QuarantineItem(msgspec.Struct, kw_only=True):
     set_aside_at: float
     why: str
     stored_bytes: int
-    files: list[File]
+    files: Sequence[File]
     kernel: str | None
     restorable: bool
     cause: str
@@ -236,34 +237,15 @@ def stats(
 ) -> Stats:
     """The document of a store's statistics."""
     totals = found.totals
-    return Stats(
-        entries=found.entries,
-        max_entries=found.max_entries,
-        stored_bytes=found.stored_bytes,
-        max_bytes=found.max_bytes,
-        journal_bytes=found.journal_bytes,
-        max_memory_bytes=found.max_memory_bytes,
+    return filled(
+        Stats,
+        found,
+        totals,
         hits=totals.hits,
-        misses=totals.misses,
-        hit_rate=found.hit_rate,
-        compiles=totals.compiles,
-        compile_ms=totals.compile_ms,
-        saved_ms=totals.saved_ms,
-        evictions=totals.evictions,
-        evicted_bytes=totals.evicted_bytes,
-        corruptions=totals.corruptions,
-        publish_failures=totals.publish_failures,
         tier_failures=totals.failures,
-        lock_waits=totals.lock_waits,
-        lock_timeouts=totals.lock_timeouts,
-        lock_wait_ms=totals.lock_wait_ms,
         last_publish_at=totals.last_publish_at or None,
         hit_rates=found.tier_hit_rates,
         lengths=lengths_of(totals.spans),
-        promotions=totals.promotions,
-        demotions=totals.demotions,
-        remote_sent=totals.remote_sent,
-        remote_dropped=totals.remote_dropped,
         last_24h=LastDay.of(found.last_24h),
         queue=UNSET if queue is None else queue_of(queue),
         architectures=UNSET if architectures is None else msgspec.convert(architectures, list[TargetRow]),
@@ -299,12 +281,9 @@ def verification(checked: int, acts: Iterable[RepairAct], repaired: Iterable[Fin
     return Verification(
         checked=checked,
         findings=[
-            FindingRow(
-                kind=act.finding.kind,
-                path=act.finding.path,
-                key=act.finding.key,
-                cause=act.finding.cause,
-                remedy=act.finding.remedy,
+            filled(
+                FindingRow,
+                act.finding,
                 files=[StoredFile(path=path, stored_bytes=size) for path, size in act.files],
                 repaired=act.finding in done,
             )
@@ -315,23 +294,13 @@ def verification(checked: int, acts: Iterable[RepairAct], repaired: Iterable[Fin
 
 def quarantined(item: Item, examined: Examined) -> QuarantineItem:
     """The document of an item in quarantine."""
-    return QuarantineItem(
-        name=item.name,
-        key=item.key,
-        set_aside_at=item.set_aside_at,
-        why=item.why,
-        stored_bytes=item.stored_bytes,
-        files=list(item.files),
-        kernel=None if examined.record is None else examined.record.name,
-        restorable=not examined.cause,
-        cause=examined.cause,
-    )
+    kernel = None if examined.record is None else examined.record.name
+    return filled(QuarantineItem, item, examined, kernel=kernel, restorable=not examined.cause)
 
 
 def synced(found: Synced, ms: float) -> SyncReport:
     """The document of a sync that took so many milliseconds."""
-    changed: dict[str, Any] = msgspec.to_builtins(found)
-    return SyncReport(**changed, ms=ms)
+    return filled(SyncReport, found, ms=ms)
 
 
 def settings_in_force(settings: Settings) -> list[SettingRow]:

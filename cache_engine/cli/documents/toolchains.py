@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache_engine.cli.documents import filled
+
 if TYPE_CHECKING:
     from cache_engine.insight import regressions
     from cache_engine.insight.coverage import Cell
+    from cache_engine.insight.regressions import Summary
     from cache_engine.insight.toolchains import Made
-
-
-class MetricRow(msgspec.Struct, kw_only=True):
-    """A figure over all kernels; see ``insight.regressions.Summary``."""
-
-    metric: str
-    compared: int
-    median_ratio: float | None
-    worse: int
-    better: int
 
 
 class WorseRow(msgspec.Struct, kw_only=True):
@@ -29,7 +21,7 @@ class WorseRow(msgspec.Struct, kw_only=True):
 
     Attributes:
         from_key, to_key: empty for the compile time, which is judged over all kernels.
-        ratio: ``None`` where there was nothing before.
+        ratio: infinity, which is ``null`` in JSON, where there was nothing before.
     """
 
     name: str
@@ -38,7 +30,7 @@ class WorseRow(msgspec.Struct, kw_only=True):
     metric: str
     before: float
     after: float
-    ratio: float | None
+    ratio: float
     where: str
 
 
@@ -49,46 +41,13 @@ class Regressions(msgspec.Struct, kw_only=True):
     to_toolchain: str
     threshold: float
     kernels: int
-    summaries: list[MetricRow]
+    summaries: Sequence[Summary]
     worse: list[WorseRow]
 
 
 def comparison(found: regressions.Regressions, threshold: float) -> Regressions:
     """The document of a comparison."""
-    return Regressions(
-        from_toolchain=found.from_toolchain,
-        to_toolchain=found.to_toolchain,
-        threshold=threshold,
-        kernels=found.kernels,
-        summaries=[
-            MetricRow(
-                metric=one.metric,
-                compared=one.compared,
-                median_ratio=_finite(one.median_ratio),
-                worse=one.worse,
-                better=one.better,
-            )
-            for one in found.summaries
-        ],
-        worse=[
-            WorseRow(
-                name=one.name,
-                from_key=one.from_key,
-                to_key=one.to_key,
-                metric=one.metric,
-                before=one.before,
-                after=one.after,
-                ratio=_finite(one.ratio),
-                where=one.where,
-            )
-            for one in found.worse
-        ],
-    )
-
-
-def _finite(ratio: float | None) -> float | None:
-    """Infinity is no number in JSON."""
-    return None if ratio is None or math.isinf(ratio) else ratio
+    return filled(Regressions, found, threshold=threshold, worse=[filled(WorseRow, one) for one in found.worse])
 
 
 class ToolchainRow(msgspec.Struct, kw_only=True):
@@ -98,7 +57,7 @@ class ToolchainRow(msgspec.Struct, kw_only=True):
     version: str
     build: str
     state: str
-    changed: list[str]
+    changed: Sequence[str]
     entries: int
     size_bytes: int
     stored_bytes: int
@@ -147,12 +106,7 @@ class Coverage(msgspec.Struct, kw_only=True):
 
 def toolchains(found: Iterable[Made]) -> Toolchains:
     """The document of these toolchains."""
-    names = [name for name in ToolchainRow.__struct_fields__ if name != "changed"]
-    return Toolchains(
-        rows=[
-            ToolchainRow(changed=list(made.changed), **{name: getattr(made, name) for name in names}) for made in found
-        ]
-    )
+    return Toolchains(rows=[filled(ToolchainRow, made) for made in found])
 
 
 def coverage(
@@ -177,15 +131,11 @@ def coverage(
 
 def _covered(cell: Cell, cached: Collection[str]) -> CoverageRow:
     missing = [str(kernel.key) for kernel in cell.kernels if kernel.key not in cached]
-    return CoverageRow(
-        model=cell.shape.model,
-        operation=cell.shape.operation,
-        n=cell.shape.n,
-        k=cell.shape.k,
-        batch=cell.shape.batch,
-        arch=cell.arch,
+    return filled(
+        CoverageRow,
+        cell,
+        cell.shape,
         kernels=len(cell.kernels),
         cached=len(cell.kernels) - len(missing),
         missing=missing,
-        refused=cell.refused,
     )

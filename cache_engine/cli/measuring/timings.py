@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import kernels, measured, to_json
+from cache_engine.cli.documents import measured, to_json
 from cache_engine.cli.support import (
     SizedVerb,
     Verb,
@@ -31,6 +31,7 @@ from cache_engine.cli.support import (
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.config import Settings
+from cache_engine.insight.timings import timing_row, timings_csv
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
@@ -212,7 +213,7 @@ def ls_verb(settings: Settings, /, key: str | None, device: str | None, as_json:
     with open_cache(settings, create=False) as cache:
         found = _found(cache, key, device)
         document = measured.TimingList(
-            devices=cache.timings.devices(), total=len(found), rows=[kernels.timing_row(one) for one in found]
+            devices=cache.timings.devices(), total=len(found), rows=[timing_row(one) for one in found]
         )
     emit(document, as_json, lambda: _print_list(found))
 
@@ -237,8 +238,8 @@ def export_verb(
     A name that ends in .csv gives CSV, any other JSON; - prints JSON.
     """
     with open_cache(settings, create=False) as cache:
-        rows = [kernels.timing_row(one) for one in _found(cache, key, device)]
-    text = kernels.timings_csv(rows) if file.suffix.lower() == ".csv" else to_json(rows) + "\n"
+        rows = [timing_row(one) for one in _found(cache, key, device)]
+    text = timings_csv(rows) if file.suffix.lower() == ".csv" else to_json(rows) + "\n"
     if str(file) == "-":
         with printing():
             sys.stdout.write(text)

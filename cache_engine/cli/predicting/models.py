@@ -18,7 +18,7 @@ from cache_engine.cli.support import emit, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
 from cache_engine.errors import UsageError
 from cache_engine.model.sizes import count_sizes, parse_sizes
-from cache_engine.units import counted, human_bytes, printable
+from cache_engine.units import counted, defused, human_bytes, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,7 +214,5 @@ def _csv(d: documents.ModelEvaluated) -> str:
     for one in d.passes:
         for row in one.operations:
             values = msgspec.to_builtins(row)
-            # A spreadsheet would run a name that begins so as a formula.
-            model = f"'{d.model}" if d.model.startswith(("=", "+", "-", "@", "\t", "\r")) else d.model
-            writer.writerow([model, d.phase, one.chip, one.tokens, *(values[name] for name in names)])
+            writer.writerow([defused(d.model), d.phase, one.chip, one.tokens, *(values[name] for name in names)])
     return out.getvalue()
