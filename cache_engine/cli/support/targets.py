@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -45,8 +46,15 @@ def _compiled_for(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
         from cache_engine.device.probe import local_arch
 
         if local_arch() is None:
-            click.echo(f"No --arch and no GPU here: the target is {settings_of(ctx).default_arch}.", err=True)
+            ctx.call_on_close(lambda: _say(settings_of(ctx).default_arch))
     return value
+
+
+def _say(target: str) -> None:
+    """At the end of a verb that did its work: an error is one line."""
+    error = sys.exc_info()[1]
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        click.echo(f"No --arch and no GPU here: the target is {target}.", err=True)
 
 
 def _target(name: str) -> str:
