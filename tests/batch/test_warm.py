@@ -207,7 +207,7 @@ def test_the_catalogue_that_ships_is_a_table_too() -> None:
 def test_a_bad_table_is_refused_naming_the_line(place: Path, tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(text)
-    done = run("warm", path, store=place)
+    done = run("warm", path, "--arch", "sm_90", store=place)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert named in done.stderr

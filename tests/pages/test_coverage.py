@@ -75,7 +75,7 @@ def test_compiling_the_missing_starts_a_job_and_leads_to_it(
     ((command, asked),) = started
     parsed = commands.commands[command[0]].make_context("warm", command[1:]).params
     wanted = (("sm_90",), "bf16", (range(1, 8193),))
-    assert (parsed["arch"], parsed["dtype"], parsed["ms"]) == wanted
+    assert (parsed["archs"], parsed["dtype"], parsed["ms"]) == wanted
     assert asked is not None
     assert (asked["model"], asked["arch"]) == ("Qwen3-0.6B", ["sm_90"]), "the Compile page shows what was asked"
     assert "s of compiling on this machine, predicted from 4 compiles in this store" in before
