@@ -19,19 +19,19 @@ import streamlit as st
 
 from app.presenters.compiling.forms import missing_compilers as look_for_compilers
 from cache_engine.batch.jobs import Jobs
-from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.engine.demand.report import DemandReport
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.demand.report import DemandReport
 from cache_engine.errors import GemmCacheError, MirrorError
-from cache_engine.foreign.groups import Group
+from cache_engine.frameworks.groups import Group
+from cache_engine.index import summaries
 from cache_engine.insight.inspection import Inspected, Inspection, Stored, inspect, inspect_stored, sass_of
 from cache_engine.insight.linked.kernel import linked_code
 from cache_engine.insight.linked.panes import Linked
-from cache_engine.mirror import summaries
 from cache_engine.model.artifact import Record
 
 if TYPE_CHECKING:
-    from cache_engine.mirror import Connection
-    from cache_engine.mirror.sync import Mirror
+    from cache_engine.index import Connection
+    from cache_engine.index.sync import Mirror
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -12,12 +12,12 @@ from app.components.tiles import draw_tiles
 from app.patience import Patience
 from app.presenters.evaluations.evaluated import Chip, as_csv, as_json
 from app.presenters.evaluations.models import pass_figure, pass_table, pass_tiles, shapes_on_one_chip
-from cache_engine.catalogue import model_shapes
-from cache_engine.catalogue.layers import Parallel
-from cache_engine.catalogue.published import LARGEST_CONFIG_BYTES
 from cache_engine.errors import InvalidProblem
-from cache_engine.evaluations import Evaluations
+from cache_engine.evaluator.catalogue import model_shapes
+from cache_engine.evaluator.catalogue.layers import Parallel
+from cache_engine.evaluator.catalogue.published import LARGEST_CONFIG_BYTES
 from cache_engine.evaluator.problem import ITEMSIZE
+from cache_engine.evaluator.results import Evaluations
 from cache_engine.insight.passes import PHASES, ModelPass, Step, asking, model_pass, operations
 
 MOST_TOKENS = 2**24

@@ -14,7 +14,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app import context, tables
 from app.presenters.shared import Row, page_count, when
 from app.presenters.store.admin import arch_figure, arch_table
-from cache_engine.mirror.queries import FACETS
+from cache_engine.index.queries import FACETS
 from cache_engine.model.key import is_key
 from cache_engine.units import human_age
 from cache_engine.upkeep.decisions import Departure

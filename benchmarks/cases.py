@@ -25,9 +25,9 @@ from benchmarks.entries import (
 from benchmarks.kernels import compiling, warming
 from benchmarks.results import LeftOut, Report, Result
 from benchmarks.timing import medians
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.errors import ExtraMissing
-from cache_engine.extras import require
+from cache_engine.settings.extras import require
 
 ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD = "all", "compile", "store", "pages", "evaluator", "dashboard"
 FARM = "farm"

@@ -15,7 +15,7 @@ from benchmarks.verb import Experiment
 from cache_engine.cli.documents import to_json
 from cache_engine.cli.support import FAILED, device_option, json_option, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, short_time
-from cache_engine.config import Settings
+from cache_engine.settings import Settings
 from cache_engine.units import human_bytes, human_ms, printable
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def kernels_verb(
     Ctrl-C ends it; the same command resumes.
     """
     from benchmarks.kernels.speed import measure, summarise
-    from cache_engine.device.probe import require_gpu
+    from cache_engine.gpu.probe import require_gpu
 
     require_gpu("kernels")
     wrong = False

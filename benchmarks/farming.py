@@ -16,13 +16,13 @@ from pathlib import Path
 
 from benchmarks.entries.subjects import PROBLEM, new_signer
 from benchmarks.results import Report, Result
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.remote.base import Remote
+from cache_engine.cache.remote.opening import open_remote
 from cache_engine.errors import RemoteError, ToolMissing
-from cache_engine.extras import require
-from cache_engine.farm.submitting import Submission
 from cache_engine.model.gemm import GemmProblem
-from cache_engine.remote.base import Remote
-from cache_engine.remote.opening import open_remote
+from cache_engine.settings.extras import require
+from cache_engine.team.submitting import Submission
 
 OVERHEAD_GOAL_S, TOGETHER_GOAL = 0.05, 1 / 1.8
 """Of each kernel; and of two workers, compared with one."""

@@ -24,7 +24,7 @@ from benchmarks.verb import Experiment
 from cache_engine.evaluator.fitting import INTERVAL, Bounds, fitted_values
 from cache_engine.evaluator.gpu import ALL, M_RANGES, PARAMETERS_FILE, Floats, GpuParameters, Spread, latencies_us
 from cache_engine.evaluator.validation import Measurements, read_measurements
-from cache_engine.extras import lazy
+from cache_engine.settings.extras import lazy
 
 if TYPE_CHECKING:
     import numpy as np

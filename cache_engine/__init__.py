@@ -15,40 +15,36 @@ The rooms, top to bottom; each imports only from those below it:
 - ``cli`` -- the ``gemm-cache`` command: ``main``, a file for each group of verbs, what they print
 - ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``,
   ``rebuilding`` what others made, to compare
-- ``farm`` -- a model compiled on many machines: ``messages``, the ``broker``, ``working``, ``submitting``,
+- ``team`` -- a model compiled on many machines: ``messages``, the ``broker``, ``working``, ``submitting``,
   ``following``; its ``board``, for people, and ``watching`` it
-- ``report`` -- one HTML file to send, of a kernel, of two, or of a store; its figures are SVG
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
-  ``coverage`` of a model, ``passes`` of one (what they cost), ``toolchains`` that are stale, ``linked`` code
-- ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config
+  ``coverage`` of a model, ``passes`` of one (what they cost), ``toolchains`` that are stale, ``linked`` code; a
+  ``report`` is one HTML file to send
+- ``cache`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config
   and key, ``elsewhere`` (other toolchains), ``making`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
-  ``operator``, ``matmul``, ``debug_dump``
+  ``operator``, ``matmul``, ``debug_dump``; the ``queue`` of compiles, over all processes of a store; the ``remote``,
+  an object store that a team shares
 - ``adapters`` -- other frameworks keep their kernels in our store: ``triton`` is the class for
   ``TRITON_CACHE_MANAGER``, ``cuda_core`` has a cache for its ``Program.compile``, ``cupy`` has ``use_store``
-- ``remote`` -- an object store that a team shares: ``objects``, one for each of our ``entries``, ``moving`` them
-- ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``contents`` and ``side_files``
-  (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export), ``leftovers``,
-  ``admission``
-- ``queue`` -- compiles wait their turn, over all processes of a store: ``tickets``,
-  ``slots``; compiles ``behind`` a kernel that serves
-- ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
-- ``evaluations`` -- stored results of the evaluator
-- ``foreign`` -- the caches of other frameworks: the protocol of a ``Source``, one for each framework, ``survey``; and
-  their kernels in our store, as ``groups`` of files
-- ``trust`` -- who made a kernel: signatures (``sshsig``), the file of trusted ``signers``, signing ``keys``
-- ``catalogue`` -- GEMM shapes: ``tables`` of public models, ``published`` (``config.json``), ``layers`` of a model
-- ``logs`` -- log messages, where they are asked for
+- ``upkeep`` -- a store in order: ``admin`` is all of it, ``plan`` and ``cleaning``, ``integrity``, ``contents`` and
+  ``side_files`` (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export),
+  ``leftovers``, ``admission``
+- ``index`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
+- ``frameworks`` -- the caches of other frameworks: the protocol of a ``Source``, a reader for each framework,
+  ``survey``; and their kernels in our store, as ``groups`` of files
+- ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone; stored ``results``; the ``catalogue``
+  of models' shapes
 - ``store`` -- entries on disk and in memory: ``layout`` of paths, ``codec``, ``publish``, ``lock``, ``journal``,
-  ``pack``, ``results``, ``timings``, ``descriptors`` in reserve
+  ``pack``, ``results``, ``timings``, ``descriptors`` in reserve; ``signatures``: who made a kernel, and who is trusted
 - ``kernels`` -- families, configs, their cost model (``prediction``) and choice (``select``), source from templates
 - ``compilers`` -- NVRTC, NVCC, Triton; disassembling
-- ``device`` -- the only room that touches a GPU: launching, timing, memory
-- ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone
-- ``assets`` · ``units`` -- files that travel with the package; numbers as people read them
-- ``policy`` -- decisions as pure values and functions: ``demand`` ledger, its ``sketch`` and ``timeline``,
+- ``gpu`` -- the only room that touches a GPU: launching, timing, memory
+- ``usage`` -- what is asked for, as pure values and functions: ``demand`` ledger, its ``sketch`` and ``timeline``,
   ``promotion``, ``payback``, ``compile_time``, ``value`` for eviction
 - ``model`` -- values: problem, config, architecture, key, provenance, artifact, record, measurement, event
-- ``config`` · ``extras`` -- settings, from arguments, the environment and the settings file; optional packages
+- ``settings`` -- from arguments, the environment and the settings file; ``extras``, optional packages
+- ``logs`` · ``assets`` · ``units`` -- log messages, where they are asked for; files that travel with the package;
+  numbers as people read them
 - ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user
   names, and who may change them; forks, signals, the end of a process; version
 """
@@ -61,20 +57,17 @@ if TYPE_CHECKING:
 
     from cache_engine._version import __version__
     from cache_engine.batch.warm import Warmed, problems_of, warm
-    from cache_engine.catalogue import ModelShape, model_shapes, table_shapes
-    from cache_engine.config import Settings
-    from cache_engine.device.fp8 import dequantise, quantise
-    from cache_engine.device.memory_pool import DeviceMemoryPool, PoolStatistics, release_device_memory, shared_pool
-    from cache_engine.device.profiling import OperatorCall, OperatorCalls, OperatorStatistics
-    from cache_engine.engine.cache import Cache, open_cache
-    from cache_engine.engine.demand import Demand
-    from cache_engine.engine.demand.report import DemandReport, DemandShare
-    from cache_engine.engine.matmul import grouped_matmul, matmul
-    from cache_engine.engine.operator import GemmOperator, Switches, default_cache, switches
-    from cache_engine.engine.selection import Selection
-    from cache_engine.engine.serving import CompiledKernel
-    from cache_engine.engine.serving.launching import Product
-    from cache_engine.engine.tiers import Found, Preloaded
+    from cache_engine.cache.cache import Cache, open_cache
+    from cache_engine.cache.demand import Demand
+    from cache_engine.cache.demand.report import DemandReport, DemandShare
+    from cache_engine.cache.matmul import grouped_matmul, matmul
+    from cache_engine.cache.operator import GemmOperator, Switches, default_cache, switches
+    from cache_engine.cache.queue.behind import Better
+    from cache_engine.cache.queue.tickets import Priority, QueueState
+    from cache_engine.cache.selection import Selection
+    from cache_engine.cache.serving import CompiledKernel
+    from cache_engine.cache.serving.launching import Product
+    from cache_engine.cache.tiers import Found, Preloaded
     from cache_engine.errors import (
         CompileError,
         CompilerMissing,
@@ -107,14 +100,18 @@ if TYPE_CHECKING:
         Untrusted,
         UsageError,
     )
-    from cache_engine.evaluations import Evaluations
-    from cache_engine.evaluations.outcomes import Answer
+    from cache_engine.evaluator.catalogue import ModelShape, model_shapes, table_shapes
     from cache_engine.evaluator.cost import Evaluation, SearchMode
     from cache_engine.evaluator.gpu import Prediction, predict, predict_grouped
     from cache_engine.evaluator.gpus import GPUS, Gpu
     from cache_engine.evaluator.hardware import PRESETS, Hardware
     from cache_engine.evaluator.problem import EvaluationProblem
+    from cache_engine.evaluator.results import Evaluations
+    from cache_engine.evaluator.results.outcomes import Answer
     from cache_engine.evaluator.search import evaluate
+    from cache_engine.gpu.fp8 import dequantise, quantise
+    from cache_engine.gpu.memory_pool import DeviceMemoryPool, PoolStatistics, release_device_memory, shared_pool
+    from cache_engine.gpu.profiling import OperatorCall, OperatorCalls, OperatorStatistics
     from cache_engine.insight.comparison import Nearest, Pair
     from cache_engine.insight.explanation import Explanation, explain
     from cache_engine.insight.metrics import prometheus_text, write_to_textfile
@@ -141,8 +138,7 @@ if TYPE_CHECKING:
     from cache_engine.model.kernel import KernelConfig, Launch
     from cache_engine.model.key import CacheKey
     from cache_engine.model.outcome import Failure
-    from cache_engine.queue.behind import Better
-    from cache_engine.queue.tickets import Priority, QueueState
+    from cache_engine.settings import Settings
     from cache_engine.store.base import Loaded
     from cache_engine.upkeep.cleaning import Cleaned
     from cache_engine.upkeep.findings import Finding
@@ -276,26 +272,26 @@ __all__ = [
 _HOMES = {
     "_version": "__version__",
     "batch.warm": "Warmed problems_of warm",
-    "catalogue": "ModelShape model_shapes table_shapes",
-    "config": "Settings",
-    "device.fp8": "dequantise quantise",
-    "device.memory_pool": "DeviceMemoryPool PoolStatistics release_device_memory shared_pool",
-    "device.profiling": "OperatorCall OperatorCalls OperatorStatistics",
-    "engine.cache": "Cache open_cache",
-    "engine.demand": "Demand",
-    "engine.demand.report": "DemandReport DemandShare",
-    "engine.matmul": "grouped_matmul matmul",
-    "engine.operator": "GemmOperator Switches default_cache switches",
-    "engine.selection": "Selection",
-    "engine.serving": "CompiledKernel",
-    "engine.serving.launching": "Product",
-    "engine.tiers": "Found Preloaded",
+    "evaluator.catalogue": "ModelShape model_shapes table_shapes",
+    "settings": "Settings",
+    "gpu.fp8": "dequantise quantise",
+    "gpu.memory_pool": "DeviceMemoryPool PoolStatistics release_device_memory shared_pool",
+    "gpu.profiling": "OperatorCall OperatorCalls OperatorStatistics",
+    "cache.cache": "Cache open_cache",
+    "cache.demand": "Demand",
+    "cache.demand.report": "DemandReport DemandShare",
+    "cache.matmul": "grouped_matmul matmul",
+    "cache.operator": "GemmOperator Switches default_cache switches",
+    "cache.selection": "Selection",
+    "cache.serving": "CompiledKernel",
+    "cache.serving.launching": "Product",
+    "cache.tiers": "Found Preloaded",
     "errors": "CompileError CompilerMissing CorruptEntry ExtraMissing GemmCacheError GpuRequired InfeasibleConfig "
     "InvalidHardware InvalidProblem KeyNotFound Level LockTimeout MirrorDamaged MirrorError Misplaced "
     "NotCached NotHereError NotPermitted OutOfDeviceMemory PackUnusable RemoteError SearchStopped "
     "StoreError StoreUnusable ToolMissing TooManyJobs Truncated Unproved Untrusted UsageError",
-    "evaluations": "Evaluations",
-    "evaluations.outcomes": "Answer",
+    "evaluator.results": "Evaluations",
+    "evaluator.results.outcomes": "Answer",
     "evaluator.cost": "Evaluation SearchMode",
     "evaluator.gpu": "Prediction predict predict_grouped",
     "evaluator.gpus": "GPUS Gpu",
@@ -313,8 +309,8 @@ _HOMES = {
     "model.kernel": "KernelConfig Launch",
     "model.key": "CacheKey",
     "model.outcome": "Failure",
-    "queue.behind": "Better",
-    "queue.tickets": "Priority QueueState",
+    "cache.queue.behind": "Better",
+    "cache.queue.tickets": "Priority QueueState",
     "store.base": "Loaded",
     "upkeep.cleaning": "Cleaned",
     "upkeep.findings": "Finding",

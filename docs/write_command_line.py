@@ -17,7 +17,7 @@ import click
 
 from cache_engine.cli.main import commands
 from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb
-from cache_engine.config import SETTINGS
+from cache_engine.settings import SETTINGS
 
 PAGE = Path(__file__).resolve().parent / "command-line.md"
 SETTINGS_PAGE = PAGE.with_name("settings.md")

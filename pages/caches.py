@@ -22,10 +22,10 @@ from app.presenters.store.caches import (
     part_figure,
     version_table,
 )
-from cache_engine.device.probe import local_arch
-from cache_engine.foreign.doctor import Diagnosis, code_runs_on
-from cache_engine.foreign.registry import installed_version
-from cache_engine.mirror import foreign_queries as queries
+from cache_engine.frameworks.doctor import Diagnosis, code_runs_on
+from cache_engine.frameworks.registry import installed_version
+from cache_engine.gpu.probe import local_arch
+from cache_engine.index import foreign_queries as queries
 from cache_engine.units import counted
 
 OVERVIEW, ENTRIES, FINDINGS, COMPARISON, _ = PARTS = ("Overview", "Entries", "Findings", "Comparison", "Cleaning")

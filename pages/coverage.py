@@ -20,12 +20,12 @@ from app.presenters.store.coverage import (
 from cache_engine.batch.estimate import Estimate, estimate
 from cache_engine.batch.jobs import RUNNING
 from cache_engine.batch.warm import processors
-from cache_engine.catalogue import TOKENS, model_shapes
-from cache_engine.device.probe import local_arch
-from cache_engine.engine.selection import Selection
+from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, MirrorError, StoreError
+from cache_engine.evaluator.catalogue import TOKENS, model_shapes
+from cache_engine.gpu.probe import local_arch
+from cache_engine.index import queries
 from cache_engine.insight.coverage import Cell, coverage, distinct, wanted
-from cache_engine.mirror import queries
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, DType
 from cache_engine.units import counted

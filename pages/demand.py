@@ -27,14 +27,14 @@ from app.presenters.store.demand import (
     share_table,
     source_words,
 )
-from cache_engine.catalogue import model_shapes
-from cache_engine.engine.demand.report import MODEL, SHAPE, DemandReport
+from cache_engine.cache.demand.report import MODEL, SHAPE, DemandReport
 from cache_engine.errors import GemmCacheError, SearchStopped
+from cache_engine.evaluator.catalogue import model_shapes
+from cache_engine.index import queries, summaries
 from cache_engine.insight.coverage import coverage, wanted
-from cache_engine.mirror import queries, summaries
 from cache_engine.model.gemm import DType
-from cache_engine.policy.demand import Ledger
 from cache_engine.units import counted, human_age
+from cache_engine.usage.demand import Ledger
 
 STEP_S = 60  # answers are cached for as long
 MOST_AGAIN = 50

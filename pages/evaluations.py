@@ -40,8 +40,8 @@ from app.views.stored_result import SAVED, storing
 from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError, SearchStopped
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
-from cache_engine.mirror import evaluation_queries
-from cache_engine.mirror.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
+from cache_engine.index import evaluation_queries
+from cache_engine.index.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
 
 ONE, MODEL, MEASURED, KEPT = "Single shape", "Whole model", "Validation", SAVED
 ALONE = "none"

@@ -14,12 +14,12 @@ from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernels.listed import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
 from app.views.adapted import list_adapted
-from cache_engine.catalogue import read_search
-from cache_engine.catalogue.searching import advice
 from cache_engine.errors import UsageError
-from cache_engine.foreign.survey import EntryFilter
-from cache_engine.mirror import foreign_queries, queries
-from cache_engine.mirror.queries import OLD_SORTS, SORTS, KernelFilter
+from cache_engine.evaluator.catalogue import read_search
+from cache_engine.evaluator.catalogue.searching import advice
+from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.index import foreign_queries, queries
+from cache_engine.index.queries import OLD_SORTS, SORTS, KernelFilter
 from cache_engine.units import counted
 
 PAGE_ROWS, MOST_PAGES = 50, 10**6

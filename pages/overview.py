@@ -40,11 +40,11 @@ from app.presenters.store.overview import (
 )
 from app.presenters.store.remote import remote_check
 from app.presenters.store.toolchains import stale_words, toolchain_table
-from cache_engine.device.probe import gpu
+from cache_engine.cache.queue.tickets import QueueState
+from cache_engine.gpu.probe import gpu
+from cache_engine.index import queries, summaries
 from cache_engine.insight.toolchains import STALE, made_by_toolchain
-from cache_engine.mirror import queries, summaries
 from cache_engine.model.events import DAY_S, HOUR_S, SEEN
-from cache_engine.queue.tickets import QueueState
 from cache_engine.upkeep import acknowledged
 
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}

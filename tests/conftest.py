@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store.disk import DiskStore
 from tests import isolation

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cache_engine.foreign.base import Surroundings
-from cache_engine.foreign.registry import load_sources, surroundings
+from cache_engine.frameworks.base import Surroundings
+from cache_engine.frameworks.registry import load_sources, surroundings
 
 _WATCHED, _SEEN = "TESTS_WATCHED_CACHES", "TESTS_SEEN_READING"
 _EVENTS = {

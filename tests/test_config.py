@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.config import GIB, SETTINGS, Origin, Settings, parse_bytes
 from cache_engine.errors import UsageError
+from cache_engine.settings import GIB, SETTINGS, Origin, Settings, parse_bytes
 
 
 def test_a_batch_may_use_every_processor_unless_slots_are_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 import cache_engine
 from cache_engine import Cache, errors
 from cache_engine.cli.main import commands
-from cache_engine.config import SETTINGS
+from cache_engine.settings import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.device.probe import gpu
+from cache_engine.gpu.probe import gpu
 from tests.gpu import needs
 from tests.helpers import needs_host_compiler
 

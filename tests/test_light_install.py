@@ -16,11 +16,11 @@ from pathlib import Path
 import click
 import pytest
 
+from cache_engine.cache.cache import open_cache
 from cache_engine.cli.main import commands
-from cache_engine.engine.cache import open_cache
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.extras import EXTRAS, how_to_install, pip
+from cache_engine.settings.extras import EXTRAS, how_to_install, pip
 from tests.foreign.fixtures import unpack
 
 ROOT = Path(__file__).parent.parent
@@ -262,7 +262,7 @@ def test_every_verb_is_in_the_table() -> None:
 # Runs ``_WITH_GPU`` in a child for each line of arguments, forked from a process that has imported what most verbs do.
 _FORKING = """
 import json, os, sys
-import rich.console, rich.table, cache_engine.cli.support, cache_engine.engine.cache
+import rich.console, rich.table, cache_engine.cli.support, cache_engine.cache.cache
 for line in sys.stdin:
     program, arguments, folder = json.loads(line)
     child = os.fork()
@@ -289,7 +289,7 @@ def forking(_filled: Core) -> Iterator[subprocess.Popen[str]]:
 _WITH_GPU = """
 import sys
 from cache_engine.cli.main import main
-from cache_engine.device import probe
+from cache_engine.gpu import probe
 from cache_engine.model.fingerprint import DeviceFingerprint
 probe.gpu = lambda: DeviceFingerprint("NVIDIA H100", "sm_90", 132, 80 * 2**30, 50 * 2**20, 1_980_000, "13.0")
 main()
@@ -326,7 +326,7 @@ def test_python_gets_an_error_with_the_one_command(filled: Core) -> None:
         _WITH_GPU.partition("main()")[0]
         + """
 from cache_engine import GemmCacheError, matmul, open_cache
-from cache_engine.mirror import queries
+from cache_engine.index import queries
 with open_cache(sys.argv[1]) as cache:
     calls = [lambda: matmul(None, None), lambda: cache.query(queries.count, queries.KernelFilter())]
     for call in calls:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine import logs
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import NotCached, UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.upkeep.plan import Limits

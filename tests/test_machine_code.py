@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 

@@ -36,8 +36,8 @@ from cache_engine import (
     problems_of,
     warm,
 )
+from cache_engine.cache.stages import LOAD
 from cache_engine.cli.documents import kernels, store
-from cache_engine.engine.stages import LOAD
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, Activation
 from cache_engine.store.codec import stored_bytes

@@ -9,10 +9,10 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from cache_engine import config
-from cache_engine.config import BY_NAME, GIB, RETIRED, Origin, Settings
-from cache_engine.config.file import default_place
+from cache_engine import settings as config
 from cache_engine.errors import UsageError
+from cache_engine.settings import BY_NAME, GIB, RETIRED, Origin, Settings
+from cache_engine.settings.file import default_place
 
 
 @pytest.fixture

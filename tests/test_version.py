@@ -15,7 +15,7 @@ import pytest
 
 from cache_engine import _version
 from cache_engine._version import __version__, version_and_build
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
 from cache_engine.model.gemm import GemmProblem
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +64,7 @@ def test_files_that_are_no_part_of_the_package_change_nothing(package: Path) -> 
     [
         lambda package: append(package / "units.py", "# edited\n"),
         lambda package: append(package / "kernels/templates/primitives.cuh", "\n"),
-        lambda package: append(package / "mirror/schema.sql", "\n"),
+        lambda package: append(package / "index/schema.sql", "\n"),
         lambda package: (package / "new.py").touch(),
         lambda package: (package / "units.py").rename(package / "unit.py"),
         lambda package: (package / "py.typed").unlink(),
@@ -119,7 +119,7 @@ def test_a_record_names_the_build_which_is_no_part_of_its_key(cache: Cache, monk
     problem = GemmProblem(16, 48, 80, arch="sm_90")
     first = cache.get_or_compile(problem)
     assert first.record.created_by == f"gemm-cache {version_and_build()}"
-    monkeypatch.setattr("cache_engine.engine.making.version_and_build", lambda: "9.9.9+another")
+    monkeypatch.setattr("cache_engine.cache.making.version_and_build", lambda: "9.9.9+another")
     second = cache.get_or_compile(problem, force=True)
     assert second.record.created_by == "gemm-cache 9.9.9+another"
     assert second.key == first.key

@@ -7,7 +7,7 @@ import streamlit as st
 from app import context, tables, widgets
 from app.presenters.shared import rows_shown
 from app.presenters.store.admin import AUDITED, audit_table, kind_words
-from cache_engine.mirror import queries
+from cache_engine.index import queries
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS
 
 SHOWN = 50

@@ -17,10 +17,10 @@ from app.presenters.store.admin import (
     rules_offered,
     victim_table,
 )
-from cache_engine.config import parse_bytes
 from cache_engine.errors import GemmCacheError, MirrorError
-from cache_engine.mirror import queries
+from cache_engine.index import queries
 from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.settings import parse_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.plan import EvictionPlan, Limits

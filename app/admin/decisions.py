@@ -8,7 +8,7 @@ from app import context, tables, widgets
 from app.presenters.shared import rows_shown
 from app.presenters.store.decisions import counts_text, logged_file, logged_names, logged_rows, matching, name_of
 from app.presenters.table import csv_text
-from cache_engine.mirror import queries
+from cache_engine.index import queries
 from cache_engine.model.decision import DEMOTION, KINDS, PROMOTION, SPECULATION
 
 SHOWN = 50

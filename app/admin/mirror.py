@@ -11,7 +11,7 @@ from app import context, tables, widgets
 from app.components.tiles import draw_tiles
 from app.presenters.store.admin import mirror_table, mirror_tiles
 from cache_engine.errors import GemmCacheError
-from cache_engine.mirror import queries
+from cache_engine.index import queries
 from cache_engine.units import counted, human_ms
 from cache_engine.upkeep.admission import READ_ONLY
 

@@ -12,12 +12,12 @@ from app import context, guard, tables, widgets
 from app.caches import entries, looking
 from app.presenters.store.caches import cleaned_table, cleaning_arguments, deletion_table, left_table
 from cache_engine.cli.documents import caches as documents
-from cache_engine.config import parse_bytes
 from cache_engine.errors import GemmCacheError
-from cache_engine.foreign.cleaning import Chosen, CleaningRules, Plans, choose, plan_cleaning, with_irs
-from cache_engine.foreign.deleting import Deleted
-from cache_engine.foreign.values import DeletePlan
-from cache_engine.mirror import foreign_queries as queries
+from cache_engine.frameworks.cleaning import Chosen, CleaningRules, Plans, choose, plan_cleaning, with_irs
+from cache_engine.frameworks.deleting import Deleted
+from cache_engine.frameworks.values import DeletePlan
+from cache_engine.index import foreign_queries as queries
+from cache_engine.settings import parse_bytes
 from cache_engine.units import counted, human_bytes
 
 DAYS, VERSIONS, SIZE, EVERYTHING = RULES = ("Unused for days", "Made by versions", "Down to a size", "All that match")

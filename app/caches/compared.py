@@ -15,10 +15,10 @@ from app.presenters.kernels.compare import compared_figure, pair_table
 from app.presenters.kernels.others import Address, Named, address_of, compared, difference_table
 from app.presenters.store.caches import ENTRY_COLUMNS, entry_lines
 from cache_engine.errors import GemmCacheError
-from cache_engine.foreign.comparison import Comparing, EntriesCompared
-from cache_engine.foreign.survey import EntryFilter
-from cache_engine.foreign.values import Entry, PartKind, key_of
-from cache_engine.mirror import foreign_queries as queries
+from cache_engine.frameworks.comparison import Comparing, EntriesCompared
+from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.values import Entry, PartKind, key_of
+from cache_engine.index import foreign_queries as queries
 
 SHOWN = 20
 _WIDE = st.column_config.TextColumn(width="large")

@@ -12,9 +12,9 @@ from app.components.tiles import draw_tiles
 from app.presenters.kernels.others import Address
 from app.presenters.shared import Row, Tile
 from app.presenters.store.caches import cause_table, changed_table, miss_table
-from cache_engine.foreign.comparison import Comparing, DirectoriesCompared
-from cache_engine.foreign.values import Entry, Place
-from cache_engine.mirror import foreign_queries as queries
+from cache_engine.frameworks.comparison import Comparing, DirectoriesCompared
+from cache_engine.frameworks.values import Entry, Place
+from cache_engine.index import foreign_queries as queries
 
 SHOWN = 200
 _WIDE = st.column_config.TextColumn(width="large")

@@ -10,9 +10,9 @@ import streamlit as st
 from app import context, widgets
 from app.caches import looking
 from app.presenters.kernels.others import Address
-from cache_engine.foreign.survey import EntryFilter
-from cache_engine.foreign.values import Entry
-from cache_engine.mirror import foreign_queries as queries
+from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.values import Entry
+from cache_engine.index import foreign_queries as queries
 from cache_engine.units import counted
 
 _CACHES, _KERNEL, _COMPARE = "../pages/caches.py", "../pages/kernel.py", "../pages/compare.py"

@@ -10,9 +10,9 @@ import streamlit as st
 
 from app import context, widgets
 from cache_engine.errors import GemmCacheError
-from cache_engine.foreign.registry import Sources, load_sources, surroundings
-from cache_engine.foreign.values import Place
-from cache_engine.mirror.foreign import Progress
+from cache_engine.frameworks.registry import Sources, load_sources, surroundings
+from cache_engine.frameworks.values import Place
+from cache_engine.index.foreign import Progress
 from cache_engine.process import Thread
 from cache_engine.units import counted, human_age
 

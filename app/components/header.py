@@ -15,13 +15,13 @@ from app.presenters.kernels.listed import kernel_filter
 from app.presenters.kernels.others import address_of
 from app.presenters.palette import MOST, Place, places, plain
 from app.presenters.shared import Row, dtypes
-from cache_engine.device.probe import local_arch
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.foreign.survey import EntryFilter
-from cache_engine.mirror import foreign_queries, queries
-from cache_engine.report.html import written
-from cache_engine.report.page import Report
+from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.gpu.probe import local_arch
+from cache_engine.index import foreign_queries, queries
+from cache_engine.insight.report.html import written
+from cache_engine.insight.report.page import Report
 from cache_engine.units import counted
 
 SHORTCUT = "Ctrl+K"
@@ -122,19 +122,19 @@ def _is_there(cache: Cache, *keys: str) -> bool:
 
 
 def _store_report(cache: Cache) -> Report:  # what makes reports is imported for those who want one
-    from cache_engine.report.stores import store_report
+    from cache_engine.insight.report.stores import store_report
 
     return store_report(cache, time.time())
 
 
 def _kernel_report(cache: Cache, key: str) -> Report:
-    from cache_engine.report.kernels import kernel_report
+    from cache_engine.insight.report.kernels import kernel_report
 
     return kernel_report(cache, cache.find(key))
 
 
 def _comparison_report(cache: Cache, first: str, second: str) -> Report:
-    from cache_engine.report.kernels import comparison_report
+    from cache_engine.insight.report.kernels import comparison_report
 
     return comparison_report(cache, cache.find(first), cache.find(second))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.presenters.compiling.forms import OWN_TABLE, command_of, shape_form, table_form, tune_form
 from app.presenters.store.admin import asked_keys
-from cache_engine.mirror.queries import FACETS
+from cache_engine.index.queries import FACETS
 
 Values = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.engine.selection import Selection
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.selection import Selection
 from cache_engine.errors import CompileError
 from cache_engine.model.key import CacheKey
 from cache_engine.units import FORMULA

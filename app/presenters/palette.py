@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cache_engine.catalogue import model_shapes
-from cache_engine.config import SETTINGS
+from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.settings import SETTINGS
 
 MOST = 6
 """Of one kind."""

@@ -20,7 +20,7 @@ from cache_engine.assets import assets_root
 from cache_engine.errors import GemmCacheError
 
 _FIRST = ("app/main.py", "pages/overview.py")
-_LAZY = ("duckdb", "cache_engine.mirror.sync")  # which every page imports when it asks the index
+_LAZY = ("duckdb", "cache_engine.index.sync")  # which every page imports when it asks the index
 _LATER = ("pandas", "pyarrow.compute")  # by Streamlit, for tables
 _PROGRAMS = ("app.main", "app.serve")
 _OURS = ("app", "cache_engine")

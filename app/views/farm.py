@@ -21,9 +21,9 @@ from app.presenters.store.farm import (
     worker_table,
 )
 from cache_engine.errors import ExtraMissing
-from cache_engine.farm.board import MOST_FAILURES
-from cache_engine.farm.broker import Broker
-from cache_engine.farm.watching import MOST_RUNS, MOST_WORKERS, RUNNING, Farm, SeenRun, Watcher
+from cache_engine.team.board import MOST_FAILURES
+from cache_engine.team.broker import Broker
+from cache_engine.team.watching import MOST_RUNS, MOST_WORKERS, RUNNING, Farm, SeenRun, Watcher
 from cache_engine.units import human_age, printable
 
 POLL_S = 3.0

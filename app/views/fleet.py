@@ -11,7 +11,7 @@ from app.presenters.palette import plain
 from app.presenters.store.fleet import Node
 from app.presenters.store.remote import remote_check
 from cache_engine.errors import GemmCacheError
-from cache_engine.mirror import queries
+from cache_engine.index import queries
 
 _EVENTS = 500
 _SWITCH = "store chosen by the switch"

@@ -9,9 +9,9 @@ import streamlit as st
 from app import context, guard, widgets
 from app.patience import Patience
 from cache_engine.errors import GemmCacheError
-from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results import Evaluations
 
 _FAILED = "a result could not be stored"
 SAVED = "Saved results"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from benchmarks.browser.multiply import multiply_rows
 from benchmarks.browser.population import add_records, ask, settle
 from benchmarks.results import LeftOut, Report, Result, Score, Size
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.errors import UsageError
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import Any
 from benchmarks.browser.population import FIRST_MADE_AT, add_entries, add_records, settle
 from benchmarks.results import Report
 from benchmarks.timing import compare
-from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.mirror import queries, summaries
-from cache_engine.mirror.queries import KernelFilter
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.index import queries, summaries
+from cache_engine.index.queries import KernelFilter
 from cache_engine.model.events import DAY_S, HOUR_S
 from cache_engine.model.gemm import GemmProblem
 

@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from cache_engine.catalogue import model_shapes
-from cache_engine.engine.cache import Cache
-from cache_engine.engine.selection import Selection
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.selection import Selection
+from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
 from cache_engine.model.gemm import DType
 from cache_engine.model.key import CacheKey

@@ -9,12 +9,12 @@ from pathlib import Path
 from benchmarks.entries.scanning import triton_cache
 from benchmarks.results import Report, Result
 from benchmarks.timing import compare
-from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.foreign.registry import load_sources
-from cache_engine.foreign.survey import EntryFilter
-from cache_engine.foreign.values import Place
-from cache_engine.mirror import foreign_queries as queries
-from cache_engine.mirror.foreign import scan
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.frameworks.registry import load_sources
+from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.values import Place
+from cache_engine.index import foreign_queries as queries
+from cache_engine.index.foreign import scan
 
 _LATER_GOAL_S = 0.600
 _GOAL_ENTRIES = 50_000

@@ -8,8 +8,8 @@ from typing import Any
 from benchmarks.results import LeftOut, Report
 from benchmarks.timing import compare
 from cache_engine.errors import ExtraMissing
-from cache_engine.extras import require
 from cache_engine.model.gemm import NO_EPILOGUE
+from cache_engine.settings.extras import require
 
 _M, _N, _K, _GROUPS = 64, 4096, 2048, 8
 
@@ -39,9 +39,9 @@ def calls(report: Report) -> None:
         return
     import numpy
 
-    from cache_engine.device.groups import Counts
-    from cache_engine.device.matmul_plan import asked_alike
-    from cache_engine.device.multiply import operands_of, prepare
+    from cache_engine.gpu.groups import Counts
+    from cache_engine.gpu.matmul_plan import asked_alike
+    from cache_engine.gpu.multiply import operands_of, prepare
 
     asked = asked_alike(None, None, NO_EPILOGUE)
     a, out = _Array(1 << 30, (_M, _K), None, "<f2"), _Array(1 << 32, (_M, _N), None, "<f2")

@@ -12,7 +12,7 @@ from benchmarks.results import Report, Result, Size
 from benchmarks.timing import medians
 from cache_engine.batch.sample import sample_problems
 from cache_engine.batch.warm import warm
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.model.artifact import SECTIONS, Record
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import encode_record, stored_bytes

@@ -15,12 +15,12 @@ from benchmarks.browser.population import add_entries
 from benchmarks.entries.subjects import PROBLEM, artifact_of
 from benchmarks.results import Report, Size
 from benchmarks.timing import compare
-from cache_engine.config import GIB
-from cache_engine.engine.cache import open_cache
-from cache_engine.engine.selection import Selection
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.selection import Selection
 from cache_engine.model.artifact import Artifact
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
+from cache_engine.settings import GIB
 from cache_engine.upkeep.plan import Limits
 
 _FEW, _MOST = 10, 10_000

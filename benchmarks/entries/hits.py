@@ -12,10 +12,10 @@ from benchmarks.entries.peers import diskcache_of
 from benchmarks.entries.subjects import PROBLEM, large_cubin, store_of
 from benchmarks.results import Report
 from benchmarks.timing import compare
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.queue.tickets import Priority
 from cache_engine.model.gemm import GemmProblem, Specialisation
 from cache_engine.model.key import CacheKey
-from cache_engine.queue.tickets import Priority
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal.spans import Spans
 

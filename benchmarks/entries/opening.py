@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.browser.population import add_records
 from benchmarks.results import Report
 from benchmarks.timing import compare
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 
 _FEW = 10
 _GOAL = 1.5

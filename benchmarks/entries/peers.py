@@ -17,9 +17,9 @@ from benchmarks.entries import versus_triton
 from benchmarks.entries.subjects import PROBLEM
 from benchmarks.results import LeftOut, Report
 from benchmarks.timing import Thunk, compare
-from cache_engine.engine.cache import CompiledKernel, open_cache
-from cache_engine.extras import how_to_install
+from cache_engine.cache.cache import CompiledKernel, open_cache
 from cache_engine.model.artifact import SOURCE
+from cache_engine.settings.extras import how_to_install
 
 DISKCACHE, TRITON, CUDA_CORE = "diskcache", "Triton", "cuda.core"
 _MODULES = {DISKCACHE: "diskcache", TRITON: "triton.compiler", CUDA_CORE: "cuda.core.utils"}

@@ -13,7 +13,7 @@ from benchmarks.entries.peers import DISKCACHE, diskcache_of
 from benchmarks.entries.subjects import PROBLEM, artifact_of, describer
 from benchmarks.results import Report
 from benchmarks.timing import compare
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.model.artifact import Artifact, Record
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import encode_blob, encode_record

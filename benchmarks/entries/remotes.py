@@ -13,10 +13,10 @@ from typing import Any
 from benchmarks.entries.subjects import PROBLEM, new_signer
 from benchmarks.results import LeftOut, Report
 from benchmarks.timing import compare
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import ExtraMissing
-from cache_engine.extras import require
 from cache_engine.model.key import CacheKey
+from cache_engine.settings.extras import require
 
 LOCAL_GOAL, FETCH_GOAL, COMPILE_GOAL, SIGNATURE_GOAL_S = 1.05, 1.5, 0.2, 0.4e-3
 """A hit here with a remote and without; a hit there and a bare get; a hit there and compiling; checking a signature."""
@@ -57,11 +57,11 @@ def _fetches_over_http(report: Report, place: Path, signers: Path, key: CacheKey
     import obstore
     from obstore.store import from_url
 
-    from cache_engine.remote.base import LOOKUP
-    from cache_engine.remote.client_process import ClientProcess
-    from cache_engine.remote.entries import name_of
-    from cache_engine.remote.tier import RemoteTier
-    from cache_engine.trust.signers import TrustedSigners
+    from cache_engine.cache.remote.base import LOOKUP
+    from cache_engine.cache.remote.client_process import ClientProcess
+    from cache_engine.cache.remote.entries import name_of
+    from cache_engine.cache.remote.tier import RemoteTier
+    from cache_engine.store.signatures.signers import TrustedSigners
 
     with _http_server(place) as address:
         options: Any = {"endpoint": address, "skip_signature": True, "region": "us-east-1"}
@@ -106,11 +106,11 @@ def _http_server(folder: Path) -> Iterator[str]:
 
 
 def _fetches(report: Report, cache: Cache, url: str, signers: Path, key: CacheKey) -> None:
-    from cache_engine.remote.base import LOOKUP
-    from cache_engine.remote.entries import MOST_BYTES, name_of, unpacked
-    from cache_engine.remote.opening import open_remote
-    from cache_engine.remote.tier import RemoteTier
-    from cache_engine.trust.signers import TrustedSigners
+    from cache_engine.cache.remote.base import LOOKUP
+    from cache_engine.cache.remote.entries import MOST_BYTES, name_of, unpacked
+    from cache_engine.cache.remote.opening import open_remote
+    from cache_engine.cache.remote.tier import RemoteTier
+    from cache_engine.store.signatures.signers import TrustedSigners
 
     remote, trusted = open_remote(url, LOOKUP), TrustedSigners(signers)
     tier = RemoteTier(remote, trusted.require)
@@ -138,8 +138,8 @@ def _digest(data: bytes) -> None:
 
 
 def _send(cache: Cache, url: str, place: Path, key: CacheKey) -> None:
-    from cache_engine.remote.moving import push
-    from cache_engine.remote.opening import open_remote
-    from cache_engine.trust.keys import SigningKey
+    from cache_engine.cache.remote.moving import push
+    from cache_engine.cache.remote.opening import open_remote
+    from cache_engine.store.signatures.keys import SigningKey
 
     push(cache.store, open_remote(url), [key], sign=SigningKey.read(place / "key").sign)

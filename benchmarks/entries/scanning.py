@@ -12,9 +12,9 @@ from pathlib import Path
 from benchmarks.entries.subjects import PROBLEM
 from benchmarks.results import Report, Result
 from benchmarks.timing import medians
-from cache_engine.engine.cache import open_cache
-from cache_engine.foreign.frameworks.triton import Triton
-from cache_engine.foreign.values import Entry, Place
+from cache_engine.cache.cache import open_cache
+from cache_engine.frameworks.readers.triton import Triton
+from cache_engine.frameworks.values import Entry, Place
 
 _READ_GOAL_S, _UNCHANGED_GOAL_S = 0.3e-3, 20e-6
 _MOST = 2_000  # entries; their files are of the size of real ones, and mostly holes

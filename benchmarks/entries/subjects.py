@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
 from cache_engine.model.artifact import SECTIONS, Artifact, Blob, Record
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey

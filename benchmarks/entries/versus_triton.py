@@ -12,8 +12,8 @@ from unittest.mock import patch
 from benchmarks.entries.subjects import PROBLEM
 from benchmarks.results import Report
 from benchmarks.timing import Thunk, compare
+from cache_engine.cache.cache import CompiledKernel, open_cache
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine.cache import CompiledKernel, open_cache
 from cache_engine.model.artifact import SOURCE
 
 _HIT_GOAL = 1 / 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.results import LeftOut, Report, Score
 from cache_engine.batch.tuning import agreements
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
 from cache_engine.units import counted
 
 _NAME = "rank correlation of predicted and measured time"

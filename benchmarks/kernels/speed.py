@@ -25,14 +25,14 @@ import msgspec
 from benchmarks.results import LeftOut
 from cache_engine._version import version_and_build
 from cache_engine.batch.warm import warm
-from cache_engine.catalogue import model_shapes
-from cache_engine.device.launch import cupy_version
-from cache_engine.device.memory_pool import shared_pool
-from cache_engine.device.probe import require_gpu
-from cache_engine.device.probe.nvml import driver_release
-from cache_engine.device.timer import Timing, time_kernel
-from cache_engine.engine.cache import Cache, CompiledKernel
+from cache_engine.cache.cache import Cache, CompiledKernel
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError
+from cache_engine.evaluator.catalogue import model_shapes
+from cache_engine.gpu.launch import cupy_version
+from cache_engine.gpu.memory_pool import shared_pool
+from cache_engine.gpu.probe import require_gpu
+from cache_engine.gpu.probe.nvml import driver_release
+from cache_engine.gpu.timer import Timing, time_kernel
 from cache_engine.inputs import open_input
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from benchmarks.results import Report, Result
 from cache_engine.batch.warm import warm
-from cache_engine.catalogue import model_shapes
+from cache_engine.cache.cache import open_cache
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine.cache import open_cache
+from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.insight.coverage import coverage, distinct, wanted
 from cache_engine.model.gemm import DType
 from cache_engine.model.sizes import parse_sizes

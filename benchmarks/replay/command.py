@@ -16,10 +16,10 @@ from cache_engine.cli.support import Size, emit, json_option, open_cache
 from cache_engine.cli.support.amounts import Amount
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table, progress
-from cache_engine.config import Settings
-from cache_engine.config.kinds import parse_bytes
 from cache_engine.errors import UsageError
-from cache_engine.extras import needing
+from cache_engine.settings import Settings
+from cache_engine.settings.extras import needing
+from cache_engine.settings.kinds import parse_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
 
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ def replay_verb(settings: Settings, /, trace: str, as_json: bool, sizes: tuple[s
     with needing("evaluate", "replay"):
         from benchmarks.replay import batching, machines
         from benchmarks.replay.kernels import gpu_for, kernels_of
-    from cache_engine.catalogue import shapes_of
-    from cache_engine.engine.selection import Selector
+    from cache_engine.cache.selection import Selector
+    from cache_engine.evaluator.catalogue import shapes_of
 
     limits = batching.Limits(asked["token_budget"], asked["sequences"])
     policies = _policies(asked["names"])
@@ -278,7 +278,7 @@ def report_verb(replayed: Path, file: Path, force: bool, as_json: bool) -> None:
     """Write one HTML file with figures of what `replay --json` printed into FILE."""
     from benchmarks.replay.replayed import replay_report
     from cache_engine.cli.documents.store import Reported
-    from cache_engine.report.html import written
+    from cache_engine.insight.report.html import written
 
     report = replay_report(replayed)
     text = written(report, time.time()).encode()

@@ -8,8 +8,8 @@ from itertools import islice
 from statistics import median
 
 from cache_engine.model.artifact import Record
-from cache_engine.policy.compile_time import PUBLISHED_S
 from cache_engine.store.codec import stored_bytes
+from cache_engine.usage.compile_time import PUBLISHED_S
 
 MOST_RECORDS = 2000
 

@@ -14,9 +14,9 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_engine.catalogue import ModelShape
-from cache_engine.engine.selection import Selector
+from cache_engine.cache.selection import Selector
 from cache_engine.errors import InvalidProblem, UsageError
+from cache_engine.evaluator.catalogue import ModelShape
 from cache_engine.evaluator.gpu import DTYPES, MODEL_VERSION, choice_times_us, parameters_of
 from cache_engine.evaluator.gpus import GPUS, Gpu, gpus_running
 from cache_engine.insight.covering import cover

@@ -12,8 +12,8 @@ from benchmarks.replay.documents import EvictionRow, Replayed, ReplayedStore, Re
 from cache_engine.cli.support import named
 from cache_engine.errors import UsageError
 from cache_engine.inputs import open_input
-from cache_engine.report.drawing import Bar, Series, bars, columns
-from cache_engine.report.page import MOST_ROWS, Facts, Figure, Note, Report, Section, Table, moment
+from cache_engine.insight.report.drawing import Bar, Series, bars, columns
+from cache_engine.insight.report.page import MOST_ROWS, Facts, Figure, Note, Report, Section, Table, moment
 from cache_engine.units import counted, human_bytes, human_ms, human_rate
 
 LARGEST_DOCUMENT, LARGEST_NUMBER = 16 * 2**20, 1e18

@@ -8,16 +8,16 @@ from statistics import median
 
 from benchmarks.replay.costs import PUBLISHED
 from benchmarks.replay.evictions import Kernel, Played, Requests, play
-from cache_engine.engine.cache import Cache
-from cache_engine.engine.making import compile_of
-from cache_engine.engine.selection import Selection
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.making import compile_of
+from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError
 from cache_engine.model.asked import Shape
 from cache_engine.model.gemm import Specialisation
 from cache_engine.model.key import CacheKey
-from cache_engine.policy.compile_time import fitted
-from cache_engine.policy.value import ORDERS
 from cache_engine.store.codec import stored_bytes
+from cache_engine.usage.compile_time import fitted
+from cache_engine.usage.value import ORDERS
 
 _SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
 

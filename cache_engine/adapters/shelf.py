@@ -10,9 +10,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cache_engine.config import Settings
 from cache_engine.errors import CorruptEntry, StoreError
-from cache_engine.foreign.groups import (
+from cache_engine.frameworks.groups import (
     Group,
     StoredGroup,
     UnknownGroup,
@@ -24,6 +23,7 @@ from cache_engine.foreign.groups import (
 )
 from cache_engine.model.events import CORRUPT, EVICT, PUBLISH
 from cache_engine.process import run_at_end
+from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import DecisionLog, Journal, fold_when_long
 from cache_engine.store.lock import file_lock_to_delete

@@ -24,7 +24,7 @@ from triton.runtime import cache as triton_cache
 from cache_engine.adapters.folders import add_files, files_of, write_files
 from cache_engine.adapters.shelf import Shelf, shelf
 from cache_engine.errors import CorruptEntry
-from cache_engine.foreign.groups import Group, is_plain
+from cache_engine.frameworks.groups import Group, is_plain
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
 
 def _target(metadata: bytes) -> str:
     """The target that Triton has just compiled for."""
-    from cache_engine.foreign.facts import json_object  # not for a hit
-    from cache_engine.foreign.frameworks.triton import target_of
+    from cache_engine.frameworks.facts import json_object  # not for a hit
+    from cache_engine.frameworks.readers.triton import target_of
 
     return target_of(json_object(metadata)) or ""

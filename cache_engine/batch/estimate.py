@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cache_engine.engine.cache import Cache
-from cache_engine.engine.making import compile_of
-from cache_engine.engine.selection import Selection
-from cache_engine.policy.compile_time import CompileTimes, predicted_compile_seconds
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.making import compile_of
+from cache_engine.cache.selection import Selection
+from cache_engine.usage.compile_time import CompileTimes, predicted_compile_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cache_engine.batch.warm import side_by_side
-from cache_engine.engine.cache import Cache
-from cache_engine.engine.selection import Selection
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.selection import Selection
 from cache_engine.errors import CorruptEntry, GemmCacheError
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import GIVEN
-from cache_engine.queue.tickets import Priority
 from cache_engine.store.codec import FORMAT, stored_bytes
 
 CARRIED, SUPERSEDED, AGAIN, FOREIGN, UNKNOWN, DAMAGED = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cache_engine.engine.cache import Cache
-from cache_engine.engine.making import make_artifact
-from cache_engine.engine.stages import StageClock
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.making import make_artifact
+from cache_engine.cache.stages import StageClock
 from cache_engine.errors import CompileError, NotHereError, UsageError
 from cache_engine.model.artifact import Record
 

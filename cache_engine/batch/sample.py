@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cache_engine.catalogue import ModelShape, model_shapes
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
+from cache_engine.evaluator.catalogue import ModelShape, model_shapes
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
 

@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cache_engine.batch.warm import side_by_side
+from cache_engine.cache.cache import Cache, CompiledKernel
+from cache_engine.cache.history import compared
+from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.selection import Selection
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine.cache import Cache, CompiledKernel
-from cache_engine.engine.history import compared
-from cache_engine.engine.selection import Selection
 from cache_engine.errors import GemmCacheError, GpuRequired
 from cache_engine.kernels.agreement import Agreement, agreement
 from cache_engine.kernels.select import choose, ranking
@@ -19,10 +20,9 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import TUNED
 from cache_engine.model.outcome import Failure
-from cache_engine.queue.tickets import Priority
 
 if TYPE_CHECKING:
-    from cache_engine.device.timer import Timing
+    from cache_engine.gpu.timer import Timing
 
 TOP = 8
 
@@ -146,7 +146,7 @@ def tune(
         NotHereError: when something is not installed, so that none can be made.
     """
     if timer is None:
-        from cache_engine.device.probe import require_gpu
+        from cache_engine.gpu.probe import require_gpu
 
         require_gpu("timing kernels")
         timer = _on_the_gpu
@@ -187,6 +187,6 @@ def _timed(
 
 
 def _on_the_gpu(kernel: CompiledKernel) -> Timing:
-    from cache_engine.device.timer import time_kernel
+    from cache_engine.gpu.timer import time_kernel
 
     return time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from cache_engine.batch.estimate import Estimate, estimate
-from cache_engine.catalogue import TOKENS, ModelShape, shapes_of
-from cache_engine.engine.cache import Cache, CompiledKernel
+from cache_engine.cache.cache import Cache, CompiledKernel
+from cache_engine.cache.queue.tickets import Priority
 from cache_engine.errors import GemmCacheError, NotHereError
+from cache_engine.evaluator.catalogue import TOKENS, ModelShape, shapes_of
 from cache_engine.insight.coverage import Cell, coverage, distinct, require_served, wanted
 from cache_engine.insight.covering import Covering
 from cache_engine.model.gemm import (
@@ -35,7 +36,6 @@ from cache_engine.model.gemm import (
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.model.sizes import count_sizes, parse_sizes
-from cache_engine.queue.tickets import Priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def load_on_gpu(warmed: Warmed) -> Warmed:
     Raises:
         GpuRequired: when there is no GPU.
     """
-    from cache_engine.device.launch import load_function
+    from cache_engine.gpu.launch import load_function
 
     kernel = warmed.kernel
     if kernel is None:

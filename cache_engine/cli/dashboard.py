@@ -15,9 +15,9 @@ import click
 
 from cache_engine.assets import assets_root, dashboard_script, dashboard_server
 from cache_engine.cli.support import Verb, open_cache
-from cache_engine.config import CONFIG_VARIABLE, Settings, variable
 from cache_engine.errors import UsageError
-from cache_engine.extras import require
+from cache_engine.settings import CONFIG_VARIABLE, Settings, variable
+from cache_engine.settings.extras import require
 from cache_engine.upkeep.admission import is_loopback
 
 ADDRESS = "127.0.0.1"

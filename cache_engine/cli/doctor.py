@@ -16,24 +16,24 @@ from pathlib import Path
 import click
 
 from cache_engine._version import version_and_build
+from cache_engine.cache.serving.pack_state import pack_state
 from cache_engine.cli.documents import store
 from cache_engine.cli.documents.store import CheckRow
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, print_table, short_time
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.tools import cuda_for, find_tool
-from cache_engine.config import LOCAL, PACKS, Origin, Settings, unknown_in_words, unknown_variables
-from cache_engine.device.memory_pool import free_and_total_bytes
-from cache_engine.device.probe import driver_cuda, gpu, gpu_extra, local_arch
-from cache_engine.engine.serving.pack_state import pack_state
 from cache_engine.errors import CompileError, ExtraMissing, GemmCacheError, NotHereError, PackUnusable, UsageError
-from cache_engine.extras import how_to_install, pip, require
+from cache_engine.gpu.memory_pool import free_and_total_bytes
+from cache_engine.gpu.probe import driver_cuda, gpu, gpu_extra, local_arch
 from cache_engine.insight.packs import signed_by
 from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.settings import LOCAL, PACKS, Origin, Settings, unknown_in_words, unknown_variables
+from cache_engine.settings.extras import how_to_install, pip, require
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack, find_packs
-from cache_engine.trust.signers import TrustedSigners, named_by
+from cache_engine.store.signatures.signers import TrustedSigners, named_by
 from cache_engine.units import counted, human_bytes, printable
 from cache_engine.upkeep.plan import NO_FREE_BYTES
 

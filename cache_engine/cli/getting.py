@@ -23,15 +23,15 @@ from cache_engine.cli.support import (
     reporting,
 )
 from cache_engine.cli.terminal import print_fields, print_warnings, short_time
-from cache_engine.config import PACKS, Settings
 from cache_engine.errors import UsageError
 from cache_engine.insight.description import described
 from cache_engine.model.artifact import Record
+from cache_engine.settings import PACKS, Settings
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
 
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
-    from cache_engine.engine.cache import Cache, CompiledKernel
+    from cache_engine.cache.cache import Cache, CompiledKernel
 
 # How long a job, for which a person waits, may look for the nearest entry.
 _EXPLAIN_S = 2.0
@@ -114,9 +114,9 @@ def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | N
 
     Compiles the kernel on a miss, verifies its result and stores the timing; gemm-cache timings ls lists timings.
     """
-    from cache_engine.device.memory_pool import shared_pool
-    from cache_engine.device.probe import require_gpu
-    from cache_engine.device.timer import time_kernel
+    from cache_engine.gpu.memory_pool import shared_pool
+    from cache_engine.gpu.probe import require_gpu
+    from cache_engine.gpu.timer import time_kernel
 
     with reporting(job) as reporter:
         require_gpu("timing a kernel")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cache_engine.catalogue import TOKENS
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import measured, to_json
 from cache_engine.cli.support import (
@@ -26,18 +25,19 @@ from cache_engine.cli.support import (
     specialise_option,
 )
 from cache_engine.cli.support.targets import targets_option
-from cache_engine.config import Settings
 from cache_engine.errors import UsageError
+from cache_engine.evaluator.catalogue import TOKENS
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import INPUT_DTYPES, DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.model.outcome import in_json
 from cache_engine.model.sizes import Sizes, parse_sizes, sizes_text
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_ms, printable
 
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
     from cache_engine.batch.warm import Warmed, WarmPlan
-    from cache_engine.engine.cache import Cache
+    from cache_engine.cache.cache import Cache
     from cache_engine.insight.coverage import Wanted
 
 
@@ -175,7 +175,7 @@ def _wanted(
     **asked: Any,
 ) -> list[list[Wanted]]:
     """What the options ask for."""
-    from cache_engine.catalogue import shapes_of
+    from cache_engine.evaluator.catalogue import shapes_of
     from cache_engine.insight.coverage import wanted
 
     shapes = shapes_of(table)
@@ -205,7 +205,7 @@ def _check_how(family: str | None, compiler: str | None, *, load: bool, dry_run:
     if load and dry_run:
         raise UsageError("--dry-run compiles nothing, and so --load has nothing to load; leave one of them out")
     if load:
-        from cache_engine.device.probe import require_gpu
+        from cache_engine.gpu.probe import require_gpu
 
         require_gpu("warm --load")
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cache_engine.config import user_cache_folder
 from cache_engine.errors import CompilerMissing
+from cache_engine.settings import user_cache_folder
 
 Identity = tuple[int, int, int, int, int]
 """Of a file: device, inode, size, mtime and ctime in nanoseconds since 1970."""

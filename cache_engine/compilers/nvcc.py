@@ -24,9 +24,9 @@ from cache_engine.compilers.flags import LINE_TABLES, flags_at_level
 from cache_engine.compilers.tools import HOW_TO_CHOOSE, package_files, toolkit_files
 from cache_engine.compilers.workplace import Workplace, sweep, workplace
 from cache_engine.errors import CompileError, CompilerMissing
-from cache_engine.extras import how_to_install
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.process import renew_after_fork
+from cache_engine.settings.extras import how_to_install
 
 # A large kernel takes seconds. A compile that takes longer than this hangs.
 _TIMEOUT_S = 600.0

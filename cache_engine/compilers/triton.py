@@ -19,10 +19,10 @@ from cache_engine.compilers.base import Compiled, Cuda
 from cache_engine.compilers.contents import WatchedFiles, digests
 from cache_engine.compilers.flags import flags_at_level
 from cache_engine.errors import CompileError, CompilerMissing, InfeasibleConfig, InvalidProblem, UsageError
-from cache_engine.extras import how_to_install
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.process import renew_after_fork, run_at_end
+from cache_engine.settings.extras import how_to_install
 
 if TYPE_CHECKING:
     from subprocess import Popen

@@ -13,8 +13,8 @@ from cache_engine.evaluator.fitting import INTERVAL, fitted_values
 from cache_engine.evaluator.gpu import MODEL_VERSION, Floats, latencies_us, parameters_of, roofline_us
 from cache_engine.evaluator.gpus import Gpu, gpu_called
 from cache_engine.evaluator.validation import Measurements
-from cache_engine.extras import lazy
 from cache_engine.model.measurement import Measurement
+from cache_engine.settings.extras import lazy
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from cache_engine.evaluator.gpu import Floats
-from cache_engine.extras import lazy
+from cache_engine.settings.extras import lazy
 
 if TYPE_CHECKING:
     import numpy as np

@@ -30,7 +30,7 @@ import msgspec
 from cache_engine.errors import InvalidHardware, InvalidProblem
 from cache_engine.evaluator.gpus import GPUS, Gpu
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
-from cache_engine.extras import lazy
+from cache_engine.settings.extras import lazy
 
 if TYPE_CHECKING:
     import numpy as np

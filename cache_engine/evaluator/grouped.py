@@ -33,7 +33,7 @@ from cache_engine.evaluator.groups import GroupedProblem, Work
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import SLACK, BlockSearch, evaluate, least_latency, least_times, partitions_of
-from cache_engine.extras import lazy
+from cache_engine.settings.extras import lazy
 
 if TYPE_CHECKING:
     import numpy as np

@@ -40,7 +40,7 @@ from cache_engine.evaluator.cost import (
 )
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem, check_unscaled
-from cache_engine.extras import lazy
+from cache_engine.settings.extras import lazy
 
 if TYPE_CHECKING:
     import numpy as np

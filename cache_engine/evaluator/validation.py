@@ -26,8 +26,8 @@ from cache_engine.evaluator.gpu import (
     spread_of,
 )
 from cache_engine.evaluator.gpus import GPUS, Gpu, gpu_called
-from cache_engine.extras import lazy
 from cache_engine.inputs import open_input
+from cache_engine.settings.extras import lazy
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import msgspec
 
-from cache_engine.foreign.comparison import Difference, differences
-from cache_engine.foreign.values import KeyFactors, PartKind
+from cache_engine.frameworks.comparison import Difference, differences
+from cache_engine.frameworks.values import KeyFactors, PartKind
 from cache_engine.insight.alignment import aligned, as_diff
 from cache_engine.insight.inspection import AdaptedInspection, Inspected, Inspection
 from cache_engine.model.artifact import Record

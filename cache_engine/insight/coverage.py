@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from cache_engine.catalogue import TOKENS, ModelShape
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError
+from cache_engine.evaluator.catalogue import TOKENS, ModelShape
 from cache_engine.insight.covering import Covering, cover
 from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Layout, Mode, Specialisation
 from cache_engine.model.gemm.kinds import checked_mode

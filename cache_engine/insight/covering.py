@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from cache_engine.engine.selection import Selection, Selector
+from cache_engine.cache.selection import Selection, Selector
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.sizes import Sizes

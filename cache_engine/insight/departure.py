@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from cache_engine.engine.cache import Cache
-from cache_engine.engine.selection import Selection
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 
-from cache_engine.engine.cache import COMPILED, Cache, CompiledKernel
-from cache_engine.engine.selection import Selection
-from cache_engine.engine.stages import LOAD, OnStage
+from cache_engine.cache.cache import COMPILED, Cache, CompiledKernel
+from cache_engine.cache.selection import Selection
+from cache_engine.cache.stages import LOAD, OnStage
 from cache_engine.errors import CorruptEntry, GemmCacheError
 from cache_engine.insight.comparison import Nearest, nearest
 from cache_engine.insight.packs import notes_on_packs

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, InvalidProblem
-from cache_engine.foreign.adapted import describe, inputs_of, text_of
-from cache_engine.foreign.groups import Group
-from cache_engine.foreign.values import Entry, KeyFactors
+from cache_engine.frameworks.adapted import describe, inputs_of, text_of
+from cache_engine.frameworks.groups import Group
+from cache_engine.frameworks.values import Entry, KeyFactors
 from cache_engine.kernels.family import threads_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import architecture
@@ -20,7 +20,7 @@ from cache_engine.model.outcome import Failure
 from cache_engine.units import human_bytes
 
 if TYPE_CHECKING:
-    from cache_engine.engine.cache import Cache
+    from cache_engine.cache.cache import Cache
 
 
 _WARP, _MOST_WARPS = 32, 32

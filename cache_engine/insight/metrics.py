@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.queue.tickets import QueueState
 from cache_engine.model.events import Statistics
-from cache_engine.queue.tickets import QueueState
 from cache_engine.store.files import refuse_device
 from cache_engine.store.journal.spans import LOOKUPS, Distribution, ceiling_s, distributions
 

@@ -7,15 +7,15 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cache_engine.config import Settings
-from cache_engine.engine.cache import Cache
-from cache_engine.engine.elsewhere import STORE
-from cache_engine.engine.selection import Selection, Selector
-from cache_engine.engine.serving.pack_state import Factor, differing, pack_state, refusals, refused_in_store
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.elsewhere import STORE
+from cache_engine.cache.selection import Selection, Selector
+from cache_engine.cache.serving.pack_state import Factor, differing, pack_state, refusals, refused_in_store
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.provenance import Provenance
+from cache_engine.settings import Settings
 from cache_engine.store.pack import Pack
-from cache_engine.trust.signers import Signed, Standing, TrustedSigners, named_by
+from cache_engine.store.signatures.signers import Signed, Standing, TrustedSigners, named_by
 from cache_engine.units import printable
 
 _MOST_SIGNATURES = 1_000  # a third of a second

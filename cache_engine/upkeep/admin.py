@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from cache_engine import upkeep
-from cache_engine.config import Settings
 from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageError
-from cache_engine.foreign.groups import Group, UnknownGroup, group_keys, read_group
+from cache_engine.frameworks.groups import Group, UnknownGroup, group_keys, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
 from cache_engine.model.events import CLEAN_OTHER, SEEN
 from cache_engine.model.events.usage import EntryUsage
 from cache_engine.model.key import CacheKey, check_prefix
+from cache_engine.settings import Settings
 from cache_engine.store import pins
 from cache_engine.store.codec import signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.pack import Pack
-from cache_engine.trust import proof_for
+from cache_engine.store.signatures import proof_for
 from cache_engine.units import counted, printable
 from cache_engine.upkeep import cleaning
 from cache_engine.upkeep.acknowledged import in_words
@@ -34,9 +34,9 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 from cache_engine.upkeep.survey import Survey
 
 if TYPE_CHECKING:
-    from cache_engine.foreign.deleting import Deleted
-    from cache_engine.foreign.values import DeletePlan, Place
-    from cache_engine.trust.signers import Signed
+    from cache_engine.frameworks.deleting import Deleted
+    from cache_engine.frameworks.values import DeletePlan, Place
+    from cache_engine.store.signatures.signers import Signed
     from cache_engine.upkeep.integrity import Finding, RepairAct
     from cache_engine.upkeep.packs import Exported, Imported, Incoming
 
@@ -120,7 +120,7 @@ class Admin:
 
         The audit has an event of what is to be deleted, which a kill leaves, and one of what was.
         """
-        from cache_engine.foreign.deleting import Deleted, delete
+        from cache_engine.frameworks.deleting import Deleted, delete
 
         self.store  # noqa: B018 (raises where there is none: nothing is deleted without an audit)
         done, by = Deleted(), by or local_user()
@@ -260,7 +260,7 @@ class Admin:
             UsageError: when the file of trusted signers cannot be used.
             ExtraMissing: when the package ``cryptography`` is not installed.
         """
-        from cache_engine.trust.signers import named_by
+        from cache_engine.store.signatures.signers import named_by
 
         signers = named_by(self.settings)
         for key in self.store.keys() if keys is None else keys:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from cache_engine.config import Settings
 from cache_engine.errors import LockTimeout, StoreError
-from cache_engine.foreign.groups import is_unknown_group
+from cache_engine.frameworks.groups import is_unknown_group
 from cache_engine.logs import fields
 from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Thread
+from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold_journal
 from cache_engine.store.layout import (
@@ -327,7 +327,7 @@ def prune_results(store: DiskStore, settings: Settings, journal: Journal) -> int
     Raises:
         OSError, StoreError: when they cannot be read or written.
     """
-    from cache_engine.evaluations import Evaluations  # rarely needed
+    from cache_engine.evaluator.results import Evaluations  # rarely needed
 
     def acted(kind: str, detail: str, by: str) -> None:
         journal.event(kind, detail=detail, by=by)

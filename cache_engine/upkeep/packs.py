@@ -13,8 +13,8 @@ from heapq import merge
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
-from cache_engine.foreign.adapted import describe
-from cache_engine.foreign.groups import (
+from cache_engine.frameworks.adapted import describe
+from cache_engine.frameworks.groups import (
     Group,
     UnknownGroup,
     group_bytes,
@@ -23,8 +23,8 @@ from cache_engine.foreign.groups import (
     read_group,
     read_stored,
 )
-from cache_engine.foreign.packing import is_group, packed_row, unpacked_row
-from cache_engine.foreign.values import Entry
+from cache_engine.frameworks.packing import is_group, packed_row, unpacked_row
+from cache_engine.frameworks.values import Entry
 from cache_engine.model.artifact import CUBIN, SECTIONS, Record
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
@@ -218,7 +218,7 @@ def import_triton(
     Raises:
         OSError: when the directory cannot be read, or a disk fails; kernels imported so far stay, and are sound.
     """
-    from cache_engine.foreign.packing import NotTaken, triton_kernels  # rarely needed
+    from cache_engine.frameworks.packing import NotTaken, triton_kernels  # rarely needed
 
     taken = taken_bytes = present = 0
     refused: list[Refused] = []

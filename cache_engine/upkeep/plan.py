@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cache_engine.config import Settings
-from cache_engine.policy.value import LRU, Worth, order
+from cache_engine.settings import Settings
 from cache_engine.store.layout import Identities
+from cache_engine.usage.value import LRU, Worth, order
 
 EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, FOREIGN, EVERYTHING = (
     "expired",

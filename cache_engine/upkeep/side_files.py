@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, LockTimeout, Untrusted
-from cache_engine.evaluations import Evaluations
-from cache_engine.evaluations.entry import judge
-from cache_engine.foreign.groups import UnknownGroup, read_group
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.evaluator.results.entry import judge
+from cache_engine.frameworks.groups import UnknownGroup, read_group
 from cache_engine.inputs import others_may_change
 from cache_engine.model.job import MOST_BYTES, decode_job
 from cache_engine.model.key import CacheKey, is_key

@@ -11,12 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from cache_engine.errors import CompilerMissing, CorruptEntry
-from cache_engine.foreign.groups import UnknownGroup, read_group
+from cache_engine.frameworks.groups import UnknownGroup, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.events.usage import EntryUsage
 from cache_engine.model.gemm import Specialisation
 from cache_engine.model.key import CacheKey, is_key
-from cache_engine.policy.value import VALUE
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import shards_in
 from cache_engine.store.journal import read_journal
@@ -24,6 +23,7 @@ from cache_engine.store.journal.decisions import demoted_keys
 from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.pins import pinned_keys
 from cache_engine.upkeep.plan import EntryFacts, EvictionPlan, Limits, plan
+from cache_engine.usage.value import VALUE
 
 NONE_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default with a name)
 
@@ -186,7 +186,7 @@ def _with_record_facts(
     except (CorruptEntry, OSError):
         return entry
     if group is not None:
-        from cache_engine.foreign.adapted import describe  # not for a hit
+        from cache_engine.frameworks.adapted import describe  # not for a hit
 
         hits_of_it = hits.get((key, group.made_at), 0.0)
         return replace(

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
-from cache_engine.mirror.queries import KernelFilter, kernels
+from cache_engine.cache.cache import open_cache
+from cache_engine.index.queries import KernelFilter, kernels
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.upkeep.integrity import check
 

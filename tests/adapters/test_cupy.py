@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
-from cache_engine.foreign.adapted import part_of
-from cache_engine.foreign.values import PartKind
-from cache_engine.mirror.queries import KernelFilter, kernels
+from cache_engine.cache.cache import open_cache
+from cache_engine.frameworks.adapted import part_of
+from cache_engine.frameworks.values import PartKind
+from cache_engine.index.queries import KernelFilter, kernels
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.upkeep.integrity import check

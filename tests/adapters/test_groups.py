@@ -19,7 +19,7 @@ import zstandard
 from cache_engine.adapters import folders
 from cache_engine.adapters.folders import files_of, own_folder
 from cache_engine.errors import CorruptEntry, Misplaced, Untrusted
-from cache_engine.foreign.groups import (
+from cache_engine.frameworks.groups import (
     Group,
     StoredGroup,
     UnknownGroup,

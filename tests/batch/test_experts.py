@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cache_engine.batch.warm import problems_of
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import InvalidProblem
 from cache_engine.model.gemm import Mode
 

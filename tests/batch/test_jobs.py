@@ -31,8 +31,8 @@ from cache_engine.batch.jobs import (
     _process_start,
 )
 from cache_engine.cli.measuring.timings import _steps
-from cache_engine.device.probe import gpu
 from cache_engine.errors import StoreError, TooManyJobs
+from cache_engine.gpu.probe import gpu
 from cache_engine.store.disk import open_store
 from tests.cli.test_cli import document, run
 from tests.engine.test_debug_dump import ASKED, broken

@@ -21,8 +21,8 @@ from cache_engine.batch.migration import (
     migrate,
     plan_migration,
 )
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cli.main import commands
-from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey

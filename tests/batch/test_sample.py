@@ -10,9 +10,9 @@ import pytest
 from cache_engine.assets import shape_catalogue
 from cache_engine.batch.sample import ARCHITECTURES, sample_problems
 from cache_engine.batch.warm import Warmed, warm
-from cache_engine.catalogue import model_shapes
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
 from cache_engine.errors import UsageError
+from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.model.gemm import DType, GemmProblem
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from cache_engine.batch.tuning import candidates, tune
-from cache_engine.device.probe import gpu
-from cache_engine.device.timer import Timing
-from cache_engine.engine.cache import Cache, CompiledKernel
+from cache_engine.cache.cache import Cache, CompiledKernel
 from cache_engine.errors import CompileError, GpuRequired, UsageError
+from cache_engine.gpu.probe import gpu
+from cache_engine.gpu.timer import Timing
 from cache_engine.kernels.select import choose, ranking
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem

@@ -17,12 +17,12 @@ import pytest
 from click.testing import CliRunner
 
 from cache_engine.batch.warm import Warmed, plan_warming, problems_of, warm
-from cache_engine.catalogue import LARGEST_TABLE_BYTES, MOST_SHAPES, ModelShape, model_shapes, table_shapes
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cli.main import commands
 from cache_engine.compilers import COMPILERS, inspect
-from cache_engine.device import launch, probe
-from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompilerMissing, InvalidProblem, NotHereError, ToolMissing, UsageError
+from cache_engine.evaluator.catalogue import LARGEST_TABLE_BYTES, MOST_SHAPES, ModelShape, model_shapes, table_shapes
+from cache_engine.gpu import launch, probe
 from cache_engine.insight.coverage import EVERY_M, coverage, distinct, wanted
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout
 from cache_engine.model.outcome import Failure

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
-from cache_engine.mirror import queries
-from cache_engine.mirror.queries import KernelFilter
+from cache_engine.cache.cache import open_cache
+from cache_engine.index import queries
+from cache_engine.index.queries import KernelFilter
 
 # In a process of its own: there is one Playwright in a process, and the other tests have theirs.
 MEASURE = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.extras import how_to_install
+from cache_engine.settings.extras import how_to_install
 from tests.benchmarks.running import run
 from tests.helpers import needs_host_compiler
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.browser.multiply import multiply_rows
 from benchmarks.browser.population import add_records, ask, settle
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 
 
 def test_a_mirror_has_as_many_rows_as_asked_for_and_one_in_five_was_used(tmp_path: Path) -> None:

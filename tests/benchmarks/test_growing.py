@@ -11,7 +11,7 @@ import pytest
 from benchmarks import timing
 from benchmarks.entries import growing
 from benchmarks.results import Line, Result, Size
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 
 
 def test_a_store_grows_by_valid_kernels_that_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.kernels.ranking import ranking
 from benchmarks.results import LeftOut, Line, Score
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from tests.helpers import invented_timing, make_entry

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.model.gemm import GemmProblem
 from tests.browser.conftest import served
 from tests.helpers import make_entry, make_store, require_triton

@@ -17,9 +17,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app.presenters.evaluations.evaluated import chip_text
-from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate
 from cache_engine.store.disk import open_store
 from cache_engine.units import human_us

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import encode_record
 from tests.browser.test_walk import at_rest

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cache_engine.catalogue.fields import NAMES, Condition
-from cache_engine.catalogue.searching import advice, read_search
-from cache_engine.catalogue.tables import model_shapes
 from cache_engine.errors import UsageError
+from cache_engine.evaluator.catalogue.fields import NAMES, Condition
+from cache_engine.evaluator.catalogue.searching import advice, read_search
+from cache_engine.evaluator.catalogue.tables import model_shapes
 
 NOW = 1_790_000_000.0
 

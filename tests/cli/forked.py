@@ -36,7 +36,7 @@ _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OPENBLAS_", "JE_", "MALLOC_")
 # What verbs import when they need it.
 IMPORTED = (
     "duckdb", "numpy", "pandas", "portalocker", "pyarrow", "xxhash", "zstandard", "rich.table", "rich.progress",
-    "cache_engine.engine.cache", "cache_engine.mirror.sync", "cache_engine.upkeep.integrity",
+    "cache_engine.cache.cache", "cache_engine.index.sync", "cache_engine.upkeep.integrity",
 )  # fmt: skip
 # NumPy and Arrow would start threads, and what has threads cannot be forked safely.
 WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}

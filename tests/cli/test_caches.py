@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from cache_engine.cache.cache import open_cache
 from cache_engine.cli.caches import comparing, indexed
 from cache_engine.cli.main import commands
-from cache_engine.engine.cache import open_cache
 from cache_engine.errors import GemmCacheError, MirrorError, StoreUnusable
-from cache_engine.mirror import foreign, foreign_queries
+from cache_engine.index import foreign, foreign_queries
 from tests.foreign.fixtures import unpack
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.errors import UsageError
-from cache_engine.foreign.frameworks.triton import Triton
-from cache_engine.foreign.values import Place
+from cache_engine.frameworks.readers.triton import Triton
+from cache_engine.frameworks.values import Place
 from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.model.outcome import Failure
 from cache_engine.store.journal import read_journal
@@ -28,7 +28,7 @@ from tests.foreign.fixtures import unpack
 def machine(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A machine whose only cache is Triton's, forty days old; nothing waits."""
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "store"))
-    monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", lambda _: None)
+    monkeypatch.setattr("cache_engine.frameworks.deleting.time.sleep", lambda _: None)
     machine = Machine(home)
     for path in machine.cache.rglob("*"):
         os.utime(path, (time.time() - 40 * 86_400,) * 2)
@@ -72,7 +72,9 @@ def test_what_is_to_be_deleted_is_in_the_audit_before_it_goes(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", lambda _: seen.append(audited(tmp_path / "store")))
+    monkeypatch.setattr(
+        "cache_engine.frameworks.deleting.time.sleep", lambda _: seen.append(audited(tmp_path / "store"))
+    )
     machine.run("clean", "--all", "--delete")
     assert seen == [[(0, f"triton, {machine.cache}: 4 entries to delete")]]
 

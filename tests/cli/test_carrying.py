@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cache_engine.compilers import COMPILERS, nvrtc
-from cache_engine.config import Settings
 from cache_engine.insight.packs import preflight
 from cache_engine.model.fingerprint import ToolchainFingerprint
+from cache_engine.settings import Settings
 from cache_engine.store.pack import Pack
 from tests.cli.test_cli import document, run
 from tests.trust.keys import Builder, signers_file

@@ -67,7 +67,7 @@ def test_after_the_verb_counts_before_it_and_each_v_counts(tmp_path: Path, monke
 def test_a_store_named_after_the_verb_is_used_and_logs_leave_standard_output_alone(tmp_path: Path) -> None:
     done = run("compile", *SHAPE, "--json", "-v", "--store", str(tmp_path / "mine"))
     assert json.loads(done.stdout)["tier"] == "compiled"
-    assert "INFO cache_engine.engine.serving: miss: gemm_simt" in done.stderr
+    assert "INFO cache_engine.cache.serving: miss: gemm_simt" in done.stderr
     assert (tmp_path / "mine" / "metadata").is_dir()
     done = run("compile", *SHAPE, "--config", "gemm-cache.toml", "--store", str(tmp_path / "mine"))
     assert done.returncode == 2

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.upkeep.plan import Limits
 from tests.cli.test_cli import run
 from tests.faults.test_hostile_text import HOSTILE

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.operator import GemmOperator
 from cache_engine.cli.main import commands
 from cache_engine.cli.support import WRONG_USAGE, _code_of
-from cache_engine.engine.cache import open_cache
-from cache_engine.engine.operator import GemmOperator
 from cache_engine.errors import GemmCacheError, UsageError
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from app.presenters.store.overview import tier_table
-from cache_engine.engine.cache import open_cache
-from cache_engine.mirror import queries
+from cache_engine.cache.cache import open_cache
+from cache_engine.index import queries
 from cache_engine.model.events import REMOTE_DOWN
 from cache_engine.store.journal import Journal
-from cache_engine.trust.signers import TrustedSigners
+from cache_engine.store.signatures.signers import TrustedSigners
 from tests.cli.test_cli import document, run
 from tests.helpers import make_store
 from tests.trust.keys import Builder, signers_file

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.catalogue.searching import target_of
 from cache_engine.compilers import COMPILERS
-from cache_engine.device.probe import local_arch
 from cache_engine.errors import CompilerMissing
+from cache_engine.evaluator.catalogue.searching import target_of
+from cache_engine.gpu.probe import local_arch
 from tests.cli.test_cli import document, run
 
 

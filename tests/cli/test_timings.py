@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.device.probe import gpu
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
+from cache_engine.gpu.probe import gpu
 from cache_engine.kernels.select import predicted_cycles, ranking
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.extras import how_to_install
+from cache_engine.settings.extras import how_to_install
 from tests.cli.test_cli import document, run
 from tests.helpers import require_triton
 

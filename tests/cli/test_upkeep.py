@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.store.lock import file_lock
 from tests.cli.test_cli import SHAPE, document, run
 from tests.conftest import SAMPLE

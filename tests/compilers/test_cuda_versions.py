@@ -22,7 +22,7 @@ from cache_engine.compilers.inspect import sass
 from cache_engine.compilers.nvrtc import Nvrtc
 from cache_engine.compilers.tools import cuda_for, package_files
 from cache_engine.errors import CompilerMissing, ToolMissing
-from cache_engine.extras import how_to_install
+from cache_engine.settings.extras import how_to_install
 from tests.helpers import needs_host_compiler
 
 EMPTY = 'extern "C" __global__ void k() {}'
@@ -97,7 +97,7 @@ def test_the_driver_says_which_cuda_compiles_unless_the_setting_does(
 _DOCTOR = """
 import json, msgspec
 from cache_engine.cli.doctor import _compilers, _cupy
-from cache_engine.config import Settings
+from cache_engine.settings import Settings
 print(json.dumps(msgspec.to_builtins([next(_compilers(Settings.load())), _cupy()])))
 """
 

@@ -16,8 +16,8 @@ import pytest
 
 from cache_engine.compilers import triton
 from cache_engine.errors import CompilerMissing
-from cache_engine.extras import how_to_install
 from cache_engine.model.gemm import GemmProblem
+from cache_engine.settings.extras import how_to_install
 from tests.compilers.test_triton import TRITON, _source
 from tests.helpers import patch_in_place, require_triton
 
@@ -30,7 +30,7 @@ def _needs_triton() -> None:
 def test_the_fingerprint_does_not_need_triton_loaded() -> None:
     """Neither a hit nor a key must pay for the compiler."""
     code = (
-        "import sys\nfrom cache_engine import GemmProblem\nfrom cache_engine.engine.selection import Selector\n"
+        "import sys\nfrom cache_engine import GemmProblem\nfrom cache_engine.cache.selection import Selector\n"
         "selection = Selector().select(GemmProblem(8, 8, 8, arch='sm_90'), 'triton', None, None)\n"
         "print(selection.compiler.fingerprint())\nassert not {'triton', 'subprocess', 'numpy'} & set(sys.modules)\n"
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.compilers import COMPILERS, nvcc, nvrtc, triton
 from cache_engine.compilers.base import Compiler
 from cache_engine.compilers.diagnostics import diagnostics, warnings
@@ -24,13 +25,12 @@ from cache_engine.compilers.elf import code_of as elf_code
 from cache_engine.compilers.elf import cubin_fault
 from cache_engine.compilers.flags import ALLOWED, extra_flags
 from cache_engine.compilers.inspect import resources, sass
-from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompileError, CompilerMissing, InvalidProblem, Level, UsageError
-from cache_engine.extras import how_to_install
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.settings.extras import how_to_install
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import code_of, missing_bytes, needs_host_compiler, require_triton
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.base import Source
-from cache_engine.foreign.folder import MOST_TEXT_BYTES
-from cache_engine.foreign.registry import load_sources
-from cache_engine.foreign.survey import survey
-from cache_engine.foreign.values import (
+from cache_engine.frameworks.base import Source
+from cache_engine.frameworks.folder import MOST_TEXT_BYTES
+from cache_engine.frameworks.registry import load_sources
+from cache_engine.frameworks.survey import survey
+from cache_engine.frameworks.values import (
     DeletePlan,
     Entry,
     Fault,

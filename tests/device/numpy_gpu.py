@@ -19,18 +19,18 @@ from typing import Any
 import numpy
 import pytest
 
-from cache_engine.config import Settings
-from cache_engine.device import by_cupy, fp8, groups, multiply, probe, unfused
-from cache_engine.device import launch as launching
-from cache_engine.engine import matmul as multiplication
-from cache_engine.engine import operator
-from cache_engine.engine.cache import CompiledKernel
-from cache_engine.engine.serving import launching as serving_code
+from cache_engine.cache import matmul as multiplication
+from cache_engine.cache import operator
+from cache_engine.cache.cache import CompiledKernel
+from cache_engine.cache.serving import launching as serving_code
+from cache_engine.gpu import by_cupy, fp8, groups, multiply, probe, unfused
+from cache_engine.gpu import launch as launching
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem, Mode
 from cache_engine.model.key import CacheKey
+from cache_engine.settings import Settings
 from cache_engine.store.journal import Journal, NoJournal
 
 DEVICE = DeviceFingerprint("NumPy", "sm_90", 1, 2**30, 2**20, 1, "0.0")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.device import arrays
-from cache_engine.device.arrays import (
+from cache_engine.errors import UsageError
+from cache_engine.gpu import arrays
+from cache_engine.gpu.arrays import (
     BITS8,
     BITS16,
     ArrayView,
@@ -21,7 +22,6 @@ from cache_engine.device.arrays import (
     read_interface,
     view,
 )
-from cache_engine.errors import UsageError
 
 
 class OnGpu:

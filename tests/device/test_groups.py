@@ -9,10 +9,10 @@ from typing import Any
 import numpy
 import pytest
 
-from cache_engine.device import multiply
-from cache_engine.device.fp8 import dequantise, quantise
-from cache_engine.engine import matmul as multiplication
+from cache_engine.cache import matmul as multiplication
 from cache_engine.errors import UsageError
+from cache_engine.gpu import multiply
+from cache_engine.gpu.fp8 import dequantise, quantise
 from cache_engine.kernels.select import choose
 from cache_engine.model.gemm import Layout, Mode
 from tests.device import numpy_gpu

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.device.arrays import ArrayView, Form, view
-from cache_engine.device.matmul_plan import MatmulPlan, check_places, plan_matmul
 from cache_engine.errors import InvalidProblem, UsageError
+from cache_engine.gpu.arrays import ArrayView, Form, view
+from cache_engine.gpu.matmul_plan import MatmulPlan, check_places, plan_matmul
 from cache_engine.model.gemm import Activation, DType, Epilogue, Layout
 from tests.device.test_arrays import OnGpu
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from cache_engine.device.memory_pool import (
+from cache_engine.cache.cache import open_cache
+from cache_engine.errors import GpuRequired, OutOfDeviceMemory, UsageError
+from cache_engine.gpu.memory_pool import (
     MOST_ALLOCATIONS,
     Allocation,
     DeviceMemoryPool,
@@ -23,8 +25,6 @@ from cache_engine.device.memory_pool import (
     shared_limit,
     shared_pool,
 )
-from cache_engine.engine.cache import open_cache
-from cache_engine.errors import GpuRequired, OutOfDeviceMemory, UsageError
 
 
 class Pointer:
@@ -216,7 +216,7 @@ def test_threads_are_counted_together(pool: DeviceMemoryPool) -> None:
 
 
 def test_without_a_gpu_there_is_no_shared_pool() -> None:
-    from cache_engine.device.probe import gpu
+    from cache_engine.gpu.probe import gpu
 
     if not isinstance(gpu(), str):
         pytest.skip("a GPU is here")

@@ -11,13 +11,13 @@ import numpy
 import pytest
 
 import cache_engine
-from cache_engine.device import launch as launching
-from cache_engine.device import multiply
-from cache_engine.device.fp8 import dequantise, quantise
-from cache_engine.device.probe import gpu
-from cache_engine.engine import matmul as multiplication
-from cache_engine.engine.operator import GemmOperator
+from cache_engine.cache import matmul as multiplication
+from cache_engine.cache.operator import GemmOperator
 from cache_engine.errors import GpuRequired, UsageError
+from cache_engine.gpu import launch as launching
+from cache_engine.gpu import multiply
+from cache_engine.gpu.fp8 import dequantise, quantise
+from cache_engine.gpu.probe import gpu
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Scales

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cache_engine.device import probe
 from cache_engine.errors import GpuRequired
+from cache_engine.gpu import probe
 from cache_engine.model.fingerprint import DeviceFingerprint
 
 GPUS = ("first", "second", "third")

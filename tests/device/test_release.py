@@ -11,8 +11,8 @@ import numpy
 import pytest
 
 from cache_engine import GemmOperator, grouped_matmul, matmul, release_device_memory
-from cache_engine.device import memory_pool, multiply
-from cache_engine.device.memory_pool import DeviceMemoryPool
+from cache_engine.gpu import memory_pool, multiply
+from cache_engine.gpu.memory_pool import DeviceMemoryPool
 from tests.device import numpy_gpu
 from tests.device.numpy_gpu import Finder, array
 from tests.device.test_memory_pool import Books
@@ -107,7 +107,7 @@ def test_the_pool_gives_back_what_is_cached_on_each_gpu_that_had_kernels(gpus: A
 
 def test_where_nothing_was_launched_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine without a GPU, or without the extra."""
-    for name in ("cupy", "cache_engine.device.multiply"):
+    for name in ("cupy", "cache_engine.gpu.multiply"):
         monkeypatch.setitem(sys.modules, name, None)  # to import it would fail
     memory_pool.shared_pool.cache_clear()
     assert release_device_memory() == 0

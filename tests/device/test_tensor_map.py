@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cache_engine.device import tensor_map
-from cache_engine.device.launch import LoadedKernel, Operands
-from cache_engine.device.tensor_map import TensorMap, address_of, encode, map_of
 from cache_engine.errors import UsageError
+from cache_engine.gpu import tensor_map
+from cache_engine.gpu.launch import LoadedKernel, Operands
+from cache_engine.gpu.tensor_map import TensorMap, address_of, encode, map_of
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
 from cache_engine.model.gemm import DType, GemmProblem, Layout

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cache_engine.device.fp8 import FP8, fp8_in_order, fp8_values
+from cache_engine.gpu.fp8 import FP8, fp8_in_order, fp8_values
 from cache_engine.kernels.family import Family, launch_of
 from cache_engine.kernels.source import render
 from cache_engine.model.gemm import DType, GemmProblem

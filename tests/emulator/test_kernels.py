@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cache_engine.device.fp8 import dequantise, fp8_values, quantise
+from cache_engine.gpu.fp8 import dequantise, fp8_values, quantise
 from cache_engine.kernels.family import Family, check_config
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import architecture

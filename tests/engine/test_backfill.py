@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cache_engine.engine.serving import backfill as module
-from cache_engine.engine.serving.backfill import Backfill
-from cache_engine.engine.serving.key_lock import KeyLock
+from cache_engine.cache.serving import backfill as module
+from cache_engine.cache.serving.backfill import Backfill
+from cache_engine.cache.serving.key_lock import KeyLock
 
 
 class Key:

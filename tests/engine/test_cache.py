@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from cache_engine.cache import selection as selection_module
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine import selection as selection_module
-from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompilerMissing, InvalidProblem, KeyNotFound, UsageError
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
@@ -125,7 +125,7 @@ def test_a_target_is_taken_from_the_argument_then_the_problem_then_the_settings(
         assert cache.targeted(open_problem, "sm_80").arch == "sm_80"
         assert cache.targeted(PROBLEM, "sm_80").arch == "sm_80"
         assert cache.targeted(PROBLEM).arch == "sm_90"
-        from cache_engine.device.probe import local_arch
+        from cache_engine.gpu.probe import local_arch
 
         assert cache.targeted(open_problem).arch == (local_arch() or "sm_100")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine import debug_dump
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache import debug_dump
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from cache_engine.cache.cache import open_cache
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine.cache import open_cache
 from cache_engine.errors import NotCached
 from cache_engine.kernels.select import ranking
 from cache_engine.model.decision import CHOICE, MISS, Causes, Decision

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cache_engine import GemmProblem, NotCached, StoreUnusable, open_cache, warm
-from cache_engine.engine.cache import Cache
-from cache_engine.queue.tickets import Priority
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.queue.tickets import Priority
 
 PROBLEM = GemmProblem(128, 256, 192, arch="sm_90")  # as compiled_store has it
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cache_engine import GemmProblem, UsageError, model_shapes, open_cache
-from cache_engine.engine.cache import Cache
-from cache_engine.engine.demand.report import DemandReport, DemandShare
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.demand.report import DemandReport, DemandShare
 from cache_engine.evaluator.gpu import predict
 from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.problem import EvaluationProblem

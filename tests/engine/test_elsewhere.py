@@ -17,25 +17,25 @@ from typing import Any
 import msgspec
 import pytest
 
+from cache_engine.cache import selection as selection_module
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.elsewhere import MOST_TOOLCHAINS, STORE, Elsewhere
+from cache_engine.cache.selection import INSTALLED
 from cache_engine.compilers import COMPILERS, nvrtc
 from cache_engine.compilers.tools import package_files
-from cache_engine.config import Settings
-from cache_engine.device import probe
-from cache_engine.engine import selection as selection_module
-from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.engine.elsewhere import MOST_TOOLCHAINS, STORE, Elsewhere
-from cache_engine.engine.selection import INSTALLED
 from cache_engine.errors import CompilerMissing, NotCached, PackUnusable, StoreUnusable, UsageError
-from cache_engine.farm import working
-from cache_engine.farm.messages import Asked
+from cache_engine.gpu import probe
 from cache_engine.kernels.select import ranking
 from cache_engine.model.artifact import SECTIONS, Artifact, Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey, key_of
 from cache_engine.model.provenance import Provenance
+from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.pack import Pack
-from cache_engine.trust.keys import SigningKey
+from cache_engine.store.signatures.keys import SigningKey
+from cache_engine.team import working
+from cache_engine.team.messages import Asked
 from cache_engine.upkeep.plan import Limits
 from tests.cli.test_cli import document
 from tests.conftest import SAMPLE

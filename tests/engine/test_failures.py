@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine import making as making_module
-from cache_engine.engine import serving
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache import making as making_module
+from cache_engine.cache import serving
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.queue.tickets import State, tickets
 from cache_engine.errors import CompileError, NotCached
-from cache_engine.queue.tickets import State, tickets
 from cache_engine.store.lock import file_lock
 from cache_engine.upkeep.integrity import Kind
 from cache_engine.upkeep.plan import Limits
@@ -124,9 +124,11 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
         path.chmod(0o555 if path.is_dir() else 0o444)
     # The environment's own modules are loaded before the user changes, who may not be able to read them.
     as_user = (
-        "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.engine.cache, cache_engine.mirror.sync, "
+        "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.cache.cache, cache_engine.index.sync, "
     )
-    as_user += "cache_engine.mirror.queries, cache_engine.compilers.inspect, cache_engine.catalogue.searching, "
+    as_user += (
+        "cache_engine.index.queries, cache_engine.compilers.inspect, cache_engine.evaluator.catalogue.searching, "
+    )
     as_user += "tempfile, importlib.metadata\n"
     as_user += (
         "from cache_engine.compilers import COMPILERS; COMPILERS['nvrtc'].load(); COMPILERS['nvrtc'].fingerprint()\n"

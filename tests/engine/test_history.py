@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.compilers import COMPILERS
-from cache_engine.device.probe import gpu
-from cache_engine.device.timer import Timing
-from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompilerMissing
+from cache_engine.gpu.probe import gpu
+from cache_engine.gpu.timer import Timing
 from cache_engine.insight.explanation import explain
 from cache_engine.kernels.prediction import STEADY
 from cache_engine.kernels.select import choose, predicted_cycles, ranking
@@ -269,7 +269,7 @@ def test_without_timings_a_process_looks_once_whether_there_are_any(tmp_path: Pa
         "        cache.select(GemmProblem(m, 64, 64, arch='sm_90'))\n"
         "    print([Path(look).name for look in looks if look.startswith(sys.argv[1])])\n"
         "    print([name for name, text in seen if f'{sys.argv[1]}/timings' in text])\n"
-        "    asked = sys.modules['cache_engine.device.probe'].gpu.cache_info().currsize\n"
+        "    asked = sys.modules['cache_engine.gpu.probe'].gpu.cache_info().currsize\n"
         "    print(asked > 0, 'cache_engine.store.results.file' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], capture_output=True, text=True)

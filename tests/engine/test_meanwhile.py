@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.queue.tickets import State, tickets
+from cache_engine.cache.serving.meanwhile import stand_ins
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.engine.serving.meanwhile import stand_ins
 from cache_engine.errors import CompileError, NotCached, UsageError
 from cache_engine.kernels.family import launch_of
 from cache_engine.model.decision import NOT_COMPILED, REFUSAL
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Specialisation
-from cache_engine.queue.tickets import State, tickets
 from cache_engine.store.lock import file_lock
 from tests.remote.waiting import until
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import cache_engine
-from cache_engine.engine import operator, serving
-from cache_engine.engine.cache import CompiledKernel, open_cache
-from cache_engine.engine.making import make_artifact
-from cache_engine.engine.operator import GemmOperator, Switches, switches
+from cache_engine.cache import operator, serving
+from cache_engine.cache.cache import CompiledKernel, open_cache
+from cache_engine.cache.making import make_artifact
+from cache_engine.cache.operator import GemmOperator, Switches, switches
 from cache_engine.errors import InvalidProblem, NotCached, StoreUnusable
 from cache_engine.model.artifact import Artifact
 from cache_engine.model.outcome import Failure

@@ -12,12 +12,12 @@ import numpy
 import pytest
 
 from cache_engine import GemmOperator, OperatorStatistics, matmul, open_cache
-from cache_engine.device import multiply
-from cache_engine.device.fp8 import dequantise, quantise
-from cache_engine.device.launch import from_stored
-from cache_engine.device.probe import gpu
-from cache_engine.engine import operator
+from cache_engine.cache import operator
 from cache_engine.errors import GpuRequired, NotCached, UsageError
+from cache_engine.gpu import multiply
+from cache_engine.gpu.fp8 import dequantise, quantise
+from cache_engine.gpu.launch import from_stored
+from cache_engine.gpu.probe import gpu
 from cache_engine.model.gemm import DType, Scales
 from tests.device import numpy_gpu
 from tests.device.numpy_gpu import Finder, normal, stored

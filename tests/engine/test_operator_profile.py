@@ -12,9 +12,9 @@ import numpy
 import pytest
 
 from cache_engine import GemmOperator, UsageError, matmul, switches
-from cache_engine.device import multiply, unfused
-from cache_engine.device.launch import LoadedKernel, from_stored, to_stored
-from cache_engine.engine import operator
+from cache_engine.cache import operator
+from cache_engine.gpu import multiply, unfused
+from cache_engine.gpu.launch import LoadedKernel, from_stored, to_stored
 from cache_engine.model.gemm import NO_EPILOGUE, DType
 from tests.device.numpy_gpu import Finder, normal, stored
 

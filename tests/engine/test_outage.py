@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.engine.serving import team
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.remote.client_process import ClientProcess
+from cache_engine.cache.remote.moving import push
+from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.serving import team
 from cache_engine.errors import RemoteError
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Thread
-from cache_engine.remote.client_process import ClientProcess
-from cache_engine.remote.moving import push
-from cache_engine.remote.objects import Objects
 from cache_engine.store.journal import Journal
 from tests.helpers import fill, make_store
 from tests.remote.waiting import until

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.engine.demand.demotion import note
-from cache_engine.engine.demand.promoter import Promoter
-from cache_engine.engine.demand.promotion import plan_promotion, promote
-from cache_engine.engine.demand.times import LaunchTimes
-from cache_engine.engine.selection import Asked, Selection
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.demand.demotion import note
+from cache_engine.cache.demand.promoter import Promoter
+from cache_engine.cache.demand.promotion import plan_promotion, promote
+from cache_engine.cache.demand.times import LaunchTimes
+from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.selection import Asked, Selection
 from cache_engine.insight.explanation import explain
 from cache_engine.model.asked import Shape
 from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation
-from cache_engine.policy.value import ORDERS
-from cache_engine.queue.tickets import Priority
 from cache_engine.upkeep.plan import Limits
+from cache_engine.usage.value import ORDERS
 from tests.cli.test_cli import run
 from tests.helpers import INVENTED_GPU, invented_timing
 from tests.remote.waiting import until
@@ -326,7 +326,7 @@ def test_the_background_demotes(cache: Cache, monkeypatch: pytest.MonkeyPatch) -
     promoter = Promoter(cache, interval_s=20.0)
     promoter.work(None)
     plan = plan_promotion(cache, 1.0)
-    monkeypatch.setattr("cache_engine.engine.demand.promoter.plan_promotion", lambda _: plan)
+    monkeypatch.setattr("cache_engine.cache.demand.promoter.plan_promotion", lambda _: plan)
     promoter.work(None)
     assert [one.key for one in cache.admin.decisions(kinds=[DEMOTION])] == [key]
     stats = cache.stats()

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.compilers import COMPILERS
-from cache_engine.config import Settings
-from cache_engine.engine.cache import open_cache
-from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.settings import Settings
 from tests.helpers import require_triton
 from tests.pages.opening import a_record
 

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from cache_engine.batch.warm import warm
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.remote.moving import push
+from cache_engine.cache.remote.objects import Objects
 from cache_engine.model.events import REMOTE, REMOTE_DOWN
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.remote.moving import push
-from cache_engine.remote.objects import Objects
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.lock import file_lock
-from cache_engine.trust.signers import TrustedSigners
+from cache_engine.store.signatures.signers import TrustedSigners
 from tests.trust.keys import Builder, signers_file
 
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
@@ -257,7 +257,7 @@ def test_a_local_hit_imports_nothing_of_a_remote(machine: Open, tmp_path: Path, 
         "    problem = GemmProblem(64, 48, 80, dtype='fp32', arch='sm_90')\n"
         "    print(cache.get_or_compile(problem).tier, cache.get_or_compile(problem).tier)\n"
         "print(sorted(name for name in sys.modules if name.split('.')[0] in ('obstore', 'cryptography')\n"
-        "             or name.startswith(('cache_engine.remote', 'cache_engine.trust.'))))"
+        "             or name.startswith(('cache_engine.cache.remote', 'cache_engine.store.signatures.'))))"
     )
     given = (tmp_path / "store", f"file://{built[0]}", tmp_path / "trusted_signers")
     done = subprocess.run([sys.executable, "-c", code, *map(str, given)], capture_output=True, text=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.tiers import Tiers
+from cache_engine.cache.tiers import Tiers
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.key import CacheKey
 from cache_engine.store.base import Loaded

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.evaluations import Evaluations
+from cache_engine.evaluator.results import Evaluations
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from cache_engine.evaluations import Evaluations
-from cache_engine.evaluations.entry import key_of
 from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import Hardware
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.evaluator.results.entry import key_of
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results import file as results

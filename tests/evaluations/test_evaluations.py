@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.evaluations import Evaluations
-from cache_engine.evaluations import kept as kept_module
-from cache_engine.evaluations.entry import decode_entry, encode_entry, key_of, make_entry
 from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.evaluator.results import kept as kept_module
+from cache_engine.evaluator.results.entry import decode_entry, encode_entry, key_of, make_entry
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
 
@@ -61,7 +61,7 @@ def test_a_result_is_found_again_by_another_process(layout: StoreLayout) -> None
     assert (made.cached, again.cached, made.unkept) == (False, True, None)
     assert made.evaluation == again.evaluation == search.evaluate(PROBLEM, CHIP)
     code = (
-        "import sys\nfrom pathlib import Path\nfrom cache_engine.evaluations import Evaluations\n"
+        "import sys\nfrom pathlib import Path\nfrom cache_engine.evaluator.results import Evaluations\n"
         "from cache_engine.evaluator.hardware import PRESETS\n"
         "from cache_engine.evaluator.problem import EvaluationProblem\nfrom cache_engine.store.disk import open_store\n"
         "with Evaluations(open_store(Path(sys.argv[1]))) as kept:\n"
@@ -192,7 +192,7 @@ def test_results_found_in_a_row_are_written_together(layout: StoreLayout, monkey
     assert seen[:9] == [1] * 9
     assert 10 < seen[20] < 30
     code = (
-        "import sys\nfrom pathlib import Path\nfrom cache_engine.evaluations import Evaluations\n"
+        "import sys\nfrom pathlib import Path\nfrom cache_engine.evaluator.results import Evaluations\n"
         "from cache_engine.evaluator.hardware import PRESETS\n"
         "from cache_engine.evaluator.problem import EvaluationProblem\nfrom cache_engine.store.disk import open_store\n"
         "kept = Evaluations(open_store(Path(sys.argv[1])))\n"
@@ -223,7 +223,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from cache_engine import evaluations
-from cache_engine.evaluations import Evaluations
+from cache_engine.evaluator.results import Evaluations
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, SearchMode, keys, open_store, search
 
 FILES = {evaluations.__file__, evaluations.kept.__file__}

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cache_engine.evaluations import Evaluations
-from cache_engine.evaluations.entry import decode_entry, encode_entry, key_of
 from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import Hardware
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.evaluator.results.entry import decode_entry, encode_entry, key_of
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results.interchange import compress

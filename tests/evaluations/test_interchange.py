@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from cache_engine.errors import CorruptEntry, UsageError
-from cache_engine.evaluations import Evaluations
-from cache_engine.evaluations.entry import key_of
 from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import Hardware
-from cache_engine.mirror.sync import Mirror
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.evaluator.results.entry import key_of
+from cache_engine.index.sync import Mirror
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from cache_engine.errors import InvalidHardware
-from cache_engine.evaluations import Evaluations
-from cache_engine.evaluations.entry import key_of
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.grouped import evaluate_work
 from cache_engine.evaluator.groups import GroupedProblem
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.evaluator.results.entry import key_of
 from cache_engine.evaluator.search import evaluate
 from cache_engine.store.layout import StoreLayout
 

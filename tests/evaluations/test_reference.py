@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cache_engine.errors import CorruptEntry, UsageError
-from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate
 from cache_engine.store.layout import StoreLayout
 

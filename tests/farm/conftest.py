@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.farm.broker import connected
-from cache_engine.remote.objects import Objects
+from cache_engine.cache.remote.objects import Objects
+from cache_engine.team.broker import connected
 from tests.remote.redis_server import program
 from tests.trust.keys import Builder
 

@@ -26,18 +26,18 @@ import celery.worker.consumer  # noqa: F401
 import pytest
 import redis  # noqa: F401
 
+from cache_engine.cache import making, serving
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.remote.opening import open_remote
+from cache_engine.cache.selection import Selection
 from cache_engine.compilers import nvrtc  # noqa: F401
-from cache_engine.config import Settings
-from cache_engine.engine import making, serving
-from cache_engine.engine.cache import open_cache
-from cache_engine.engine.selection import Selection
-from cache_engine.farm import working
-from cache_engine.farm.broker import Broker
-from cache_engine.farm.messages import asked
-from cache_engine.farm.submitting import Submission
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.remote.opening import open_remote
-from cache_engine.trust.keys import SigningKey
+from cache_engine.settings import Settings
+from cache_engine.store.signatures.keys import SigningKey
+from cache_engine.team import working
+from cache_engine.team.broker import Broker
+from cache_engine.team.messages import asked
+from cache_engine.team.submitting import Submission
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 TABLE = 6

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from cache_engine.engine.cache import Cache
-from cache_engine.engine.selection import Selection
-from cache_engine.farm.submitting import Farmed, Submission
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.selection import Selection
 from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.team.submitting import Farmed, Submission
 
 
 def table(cache: Cache, count: int) -> list[Selection]:

@@ -19,15 +19,15 @@ from threading import Event, Thread
 
 import pytest
 
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.remote.objects import Objects
 from cache_engine.errors import RemoteError, UsageError
-from cache_engine.farm.board import FAILURES, RUN, RUNS, WORKER, WORKERS, Board, Heart, Present, Run
-from cache_engine.farm.broker import LEASE_S, MOST_ANSWER_BYTES, Broker, Keys, connected
-from cache_engine.farm.messages import Answered, Asked, answered, encode
-from cache_engine.farm.submitting import Submission, keys_there
-from cache_engine.farm.watching import look
 from cache_engine.process import Order
-from cache_engine.remote.objects import Objects
+from cache_engine.team.board import FAILURES, RUN, RUNS, WORKER, WORKERS, Board, Heart, Present, Run
+from cache_engine.team.broker import LEASE_S, MOST_ANSWER_BYTES, Broker, Keys, connected
+from cache_engine.team.messages import Answered, Asked, answered, encode
+from cache_engine.team.submitting import Submission, keys_there
+from cache_engine.team.watching import look
 from tests.cli.test_cli import document, run
 from tests.farm.conftest import Redis, Workers
 from tests.farm.running import InBackground, table

@@ -14,10 +14,15 @@ from typing import Any
 import pytest
 
 from cache_engine.batch.tuning import all_candidates
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.remote.objects import Objects
 from cache_engine.errors import RemoteError, UsageError
-from cache_engine.farm import submitting
-from cache_engine.farm.board import (
+from cache_engine.insight.covering import cover
+from cache_engine.model.asked import Shape
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.sizes import parse_sizes
+from cache_engine.team import submitting
+from cache_engine.team.board import (
     FAILURES,
     GONE_S,
     HOUR,
@@ -30,17 +35,12 @@ from cache_engine.farm.board import (
     Run,
     eta_s,
 )
-from cache_engine.farm.broker import Broker, Keys, connected
-from cache_engine.farm.following import Following, by_demand, compile_times
-from cache_engine.farm.messages import Asked, encode
-from cache_engine.farm.submitting import Submission
-from cache_engine.farm.watching import MOST_WORKERS, NOT_FOLLOWED, RUNNING, Watcher, look
-from cache_engine.insight.covering import cover
-from cache_engine.model.asked import Shape
-from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.model.sizes import parse_sizes
-from cache_engine.policy.demand import Ledger
-from cache_engine.remote.objects import Objects
+from cache_engine.team.broker import Broker, Keys, connected
+from cache_engine.team.following import Following, by_demand, compile_times
+from cache_engine.team.messages import Asked, encode
+from cache_engine.team.submitting import Submission
+from cache_engine.team.watching import MOST_WORKERS, NOT_FOLLOWED, RUNNING, Watcher, look
+from cache_engine.usage.demand import Ledger
 from tests.cli.test_cli import run
 from tests.farm.conftest import Redis
 
@@ -130,7 +130,7 @@ def test_a_run_says_how_far_it_is_and_when_it_will_end(broker: Redis, cache: Cac
 
 
 def _compile(selection: Any) -> Any:
-    from cache_engine.engine.making import compile_of
+    from cache_engine.cache.making import compile_of
 
     return compile_of(selection)
 
@@ -307,7 +307,7 @@ def test_the_verbs_say_what_the_farm_does(broker: Redis, tmp_path: Path, monkeyp
 
 
 def test_a_setting_that_is_no_broker_is_refused_without_its_password() -> None:
-    from cache_engine.config import Settings
+    from cache_engine.settings import Settings
 
     with pytest.raises(UsageError, match="redis://host") as refused:
         Settings().with_overrides({"broker": "amqp://me:secret@host"})

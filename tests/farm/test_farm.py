@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from cache_engine.config import Settings
-from cache_engine.engine import serving
-from cache_engine.engine.cache import Cache
-from cache_engine.engine.selection import Selection
+from cache_engine.cache import serving
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.remote.moving import pull, push
+from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.selection import Selection
 from cache_engine.errors import RemoteError, UsageError
-from cache_engine.farm import broker as broker_module
-from cache_engine.farm import submitting, working
-from cache_engine.farm.broker import Broker, Keys, connected
-from cache_engine.farm.messages import Answered, Asked, answered, encode
-from cache_engine.farm.submitting import MOST_SENT, Submission, keys_there
-from cache_engine.remote.moving import pull, push
-from cache_engine.remote.objects import Objects
-from cache_engine.trust.signers import TrustedSigners
+from cache_engine.settings import Settings
+from cache_engine.store.signatures.signers import TrustedSigners
+from cache_engine.team import broker as broker_module
+from cache_engine.team import submitting, working
+from cache_engine.team.broker import Broker, Keys, connected
+from cache_engine.team.messages import Answered, Asked, answered, encode
+from cache_engine.team.submitting import MOST_SENT, Submission, keys_there
 from tests.cli.test_cli import document, run
 from tests.farm.conftest import Redis, Workers
 from tests.farm.running import InBackground, table

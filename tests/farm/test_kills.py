@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
-from cache_engine.remote import checking
-from cache_engine.remote.entries import FOLDER, key_in
-from cache_engine.remote.objects import Objects
-from cache_engine.trust.signers import TrustedSigners
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.remote import checking
+from cache_engine.cache.remote.entries import FOLDER, key_in
+from cache_engine.cache.remote.objects import Objects
+from cache_engine.store.signatures.signers import TrustedSigners
 from tests.farm.conftest import Redis
 from tests.farm.machines import table
 from tests.faults.counting import report

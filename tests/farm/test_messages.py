@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
 from cache_engine.errors import UsageError
-from cache_engine.farm.messages import Answered, Asked, answered, asked, encode
+from cache_engine.team.messages import Answered, Asked, answered, asked, encode
 from tests.conftest import SAMPLE
 
 JOB, KEY = "0" * 32, "a" * 64

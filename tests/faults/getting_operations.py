@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 
 from cache_engine._version import version_and_build
-from cache_engine.config import Settings
-from cache_engine.engine import cache as engine
-from cache_engine.engine import serving
-from cache_engine.engine.making import describe
-from cache_engine.engine.selection import Selection, Selector
-from cache_engine.engine.stages import COMPILE, StageClock
+from cache_engine.cache import cache as engine
+from cache_engine.cache import serving
+from cache_engine.cache.making import describe
+from cache_engine.cache.selection import Selection, Selector
+from cache_engine.cache.stages import COMPILE, StageClock
 from cache_engine.model.artifact import Artifact
+from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import TicketName
 from tests.faults.operations import PROBLEM, Action, Counts, Operation, Promise, code_of, filled

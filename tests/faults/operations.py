@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 
-from cache_engine.mirror.sync import Mirror
+from cache_engine.index.sync import Mirror
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig

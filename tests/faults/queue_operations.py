@@ -9,16 +9,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cache_engine._version import version_and_build
-from cache_engine.config import Settings
-from cache_engine.engine import cache as engine
-from cache_engine.engine import serving
-from cache_engine.engine.making import describe
-from cache_engine.engine.selection import Selection, Selector
-from cache_engine.engine.serving.meanwhile import stand_ins
-from cache_engine.engine.stages import COMPILE, StageClock
+from cache_engine.cache import cache as engine
+from cache_engine.cache import serving
+from cache_engine.cache.making import describe
+from cache_engine.cache.queue.slots import Slots
+from cache_engine.cache.queue.tickets import Priority, queue_state
+from cache_engine.cache.selection import Selection, Selector
+from cache_engine.cache.serving.meanwhile import stand_ins
+from cache_engine.cache.stages import COMPILE, StageClock
 from cache_engine.model.artifact import Artifact
-from cache_engine.queue.slots import Slots
-from cache_engine.queue.tickets import Priority, queue_state
+from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore
 from tests.faults.getting_operations import selection
 from tests.faults.operations import NEW_BYTES, PROBLEM, Action, Counts, Operation, Promise, code_of, filled

@@ -6,11 +6,11 @@ import json
 from dataclasses import replace
 
 import cache_engine.evaluator.search
-from cache_engine.evaluations import Evaluations
-from cache_engine.evaluations.entry import encode_entry, key_of, make_entry
 from cache_engine.evaluator.cost import Evaluation, SearchMode
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.evaluator.results.entry import encode_entry, key_of, make_entry
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.upkeep import integrity

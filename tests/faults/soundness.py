@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.evaluations import Evaluations
-from cache_engine.foreign.groups import read_group
-from cache_engine.mirror.sync import Mirror
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.frameworks.groups import read_group
+from cache_engine.index.sync import Mirror
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import DecisionReader, Journal, read_journal

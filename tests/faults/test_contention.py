@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from tests.faults.counting import report
 
 _ASK = """

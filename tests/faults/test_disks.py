@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
-from cache_engine.foreign.frameworks.triton import Triton
-from cache_engine.foreign.values import DeletePlan, Entry, Place
-from cache_engine.mirror import queries
-from cache_engine.mirror.sync import Mirror
+from cache_engine.cache.cache import open_cache
+from cache_engine.frameworks.readers.triton import Triton
+from cache_engine.frameworks.values import DeletePlan, Entry, Place
+from cache_engine.index import queries
+from cache_engine.index.sync import Mirror
 from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.outcome import Failure
@@ -121,7 +121,7 @@ def test_irs_are_deleted_on_a_full_disk_whose_store_is_full_too(mount: Mount, mo
     place = Place("triton", unpack("triton", disk), "given")
     for path in place.path.rglob("*"):
         os.utime(path, (path.stat().st_mtime - 3600,) * 2)
-    monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", lambda _: None)
+    monkeypatch.setattr("cache_engine.frameworks.deleting.time.sleep", lambda _: None)
     found = [seen for seen in Triton().scan(place, {}) if isinstance(seen, Entry)]
     with open_cache(disk / "store") as cache:
         filler = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from cache_engine.cache import operator
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.operator import GemmOperator
 from cache_engine.cli.main import commands
-from cache_engine.config import Settings
-from cache_engine.engine import operator
-from cache_engine.engine.cache import open_cache
-from cache_engine.engine.operator import GemmOperator
 from cache_engine.errors import StoreUnusable
 from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.settings import Settings
 
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
 

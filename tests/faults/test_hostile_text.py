@@ -12,10 +12,10 @@ import pytest
 from cache_engine.cli.documents import comparing, kernels, to_json
 from cache_engine.cli.reading.inspect import print_difference, print_inspection
 from cache_engine.cli.reading.listing import print_kernels
+from cache_engine.index import queries
+from cache_engine.index.sync import Mirror
 from cache_engine.insight.comparison import compare, sass_difference
 from cache_engine.insight.inspection import inspect
-from cache_engine.mirror import queries
-from cache_engine.mirror.sync import Mirror
 from cache_engine.model.artifact import Blob, Record
 from cache_engine.model.key import CacheKey, key_of
 from cache_engine.store.codec import encode_blob, encode_record

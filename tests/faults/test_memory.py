@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.store import codec
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.lock import file_lock

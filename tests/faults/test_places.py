@@ -19,16 +19,16 @@ import pytest
 from click.testing import CliRunner
 
 from cache_engine.batch.jobs import Job, Jobs, LostJob, Reporter
-from cache_engine.catalogue import table_shapes
+from cache_engine.cache import operator
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.operator import GemmOperator, default_cache
 from cache_engine.cli.main import commands
-from cache_engine.engine import operator
-from cache_engine.engine.cache import open_cache
-from cache_engine.engine.operator import GemmOperator, default_cache
 from cache_engine.errors import CorruptEntry, GemmCacheError, StoreUnusable, UsageError
+from cache_engine.evaluator.catalogue import table_shapes
 from cache_engine.evaluator.chips import load_chip
 from cache_engine.evaluator.validation import read_measurements
-from cache_engine.mirror import queries
-from cache_engine.mirror.sync import Mirror
+from cache_engine.index import queries
+from cache_engine.index.sync import Mirror
 from cache_engine.model.events import CLEAN, EVICT
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import file_lock
@@ -27,9 +27,9 @@ _PROGRAM = """
 import json, os, random, signal, sys, time
 import portalocker, cache_engine.store.results.file
 from pathlib import Path
-from cache_engine.engine import serving as engine
-from cache_engine.engine.cache import open_cache
-from cache_engine.engine.stages import COMPILE
+from cache_engine.cache import serving as engine
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.stages import COMPILE
 from cache_engine.model.gemm import GemmProblem
 from tests.helpers import INVENTED_GPU, invented_timing, make_entry
 from cache_engine.model.kernel import KernelConfig

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cache_engine.engine.cache import open_cache
-from cache_engine.mirror.sync import Mirror
+from cache_engine.cache.cache import open_cache
+from cache_engine.index.sync import Mirror
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep import integrity
@@ -20,7 +20,7 @@ _PROGRAM = """
 import json, sys
 version, store, *widths = int(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
 from cache_engine.store import codec
-from cache_engine.mirror import sync
+from cache_engine.index import sync
 codec.FORMAT = version  # of records and blobs; the store's own stays
 sync.SCHEMA_VERSION = f"of version {version}"
 from cache_engine import GemmProblem, open_cache

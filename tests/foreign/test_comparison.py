@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.comparison import Comparing, Difference, differences, meaning_of
-from cache_engine.foreign.frameworks.triton import Triton
-from cache_engine.foreign.frameworks.vllm import VLLM
-from cache_engine.foreign.values import Entry, Factor, KeyFactors, Place
+from cache_engine.frameworks.comparison import Comparing, Difference, differences, meaning_of
+from cache_engine.frameworks.readers.triton import Triton
+from cache_engine.frameworks.readers.vllm import VLLM
+from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Place
 from tests.foreign.fixtures import unpack
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cache_engine.compilers.inspect import resources
-from cache_engine.foreign.doctor import Ailment, examine_entry
-from cache_engine.foreign.frameworks.cuda_core import CudaCore
-from cache_engine.foreign.frameworks.cupy import CuPy
-from cache_engine.foreign.values import Entry, PartKind, Place, Seen, State
+from cache_engine.frameworks.doctor import Ailment, examine_entry
+from cache_engine.frameworks.readers.cuda_core import CudaCore
+from cache_engine.frameworks.readers.cupy import CuPy
+from cache_engine.frameworks.values import Entry, PartKind, Place, Seen, State
 from tests.foreign.fixtures import unpack
 
 

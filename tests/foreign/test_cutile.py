@@ -9,10 +9,10 @@ from threading import Thread
 
 import pytest
 
-from cache_engine.foreign import rows
-from cache_engine.foreign.frameworks import cutile
-from cache_engine.foreign.frameworks.cutile import CuTile
-from cache_engine.foreign.values import DeletePlan, Entry, Fault, Finding, KeyFactors, Place, Seen
+from cache_engine.frameworks import rows
+from cache_engine.frameworks.readers import cutile
+from cache_engine.frameworks.readers.cutile import CuTile
+from cache_engine.frameworks.values import DeletePlan, Entry, Fault, Finding, KeyFactors, Place, Seen
 from tests.foreign.fixtures import unpack
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.comparison import differences
-from cache_engine.foreign.frameworks.deepgemm import DeepGemm
-from cache_engine.foreign.values import Entry, KeyFactors, PartKind, Place, State
+from cache_engine.frameworks.comparison import differences
+from cache_engine.frameworks.readers.deepgemm import DeepGemm
+from cache_engine.frameworks.values import Entry, KeyFactors, PartKind, Place, State
 from cache_engine.model.outcome import Failure
 from tests.foreign.fixtures import unpack
 

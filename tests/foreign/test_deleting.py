@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.cleaning import Chosen, CleaningRules, choose, plan_cleaning
-from cache_engine.foreign.deleting import DELETED, REPLACED, Deleted, delete, plan_offline
-from cache_engine.foreign.frameworks.triton import BUILT_WITHIN_S, READ_WITHIN_S, Triton
-from cache_engine.foreign.registry import load_sources
-from cache_engine.foreign.survey import EntryFilter
-from cache_engine.foreign.values import DeletePlan, Entry, Part, PartKind, Place
+from cache_engine.frameworks.cleaning import Chosen, CleaningRules, choose, plan_cleaning
+from cache_engine.frameworks.deleting import DELETED, REPLACED, Deleted, delete, plan_offline
+from cache_engine.frameworks.readers.triton import BUILT_WITHIN_S, READ_WITHIN_S, Triton
+from cache_engine.frameworks.registry import load_sources
+from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.values import DeletePlan, Entry, Part, PartKind, Place
 from tests.foreign.fixtures import unpack
 
 _DAY_S = 86_400
@@ -52,7 +52,7 @@ def _while_waiting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -
         waits.append(seconds)
         act()
 
-    monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", acts)
+    monkeypatch.setattr("cache_engine.frameworks.deleting.time.sleep", acts)
     return waits
 
 

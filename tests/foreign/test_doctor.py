@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.deleting import DELETED
-from cache_engine.foreign.doctor import CURES, Ailment, code_runs_on, examine, network_file_system, read_mounts
-from cache_engine.foreign.registry import load_sources
-from cache_engine.foreign.survey import survey
-from cache_engine.foreign.values import Place
+from cache_engine.frameworks.deleting import DELETED
+from cache_engine.frameworks.doctor import CURES, Ailment, code_runs_on, examine, network_file_system, read_mounts
+from cache_engine.frameworks.registry import load_sources
+from cache_engine.frameworks.survey import survey
+from cache_engine.frameworks.values import Place
 from tests.foreign.fixtures import unpack
 
 LOCAL = "/dev/sda / ext4 rw 0 0\n"

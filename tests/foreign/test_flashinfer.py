@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.comparison import Comparing
-from cache_engine.foreign.doctor import Ailment, examine_entry
-from cache_engine.foreign.frameworks.flashinfer import FlashInfer
-from cache_engine.foreign.values import Entry, KeyFactors, Place, State, Unchanged
+from cache_engine.frameworks.comparison import Comparing
+from cache_engine.frameworks.doctor import Ailment, examine_entry
+from cache_engine.frameworks.readers.flashinfer import FlashInfer
+from cache_engine.frameworks.values import Entry, KeyFactors, Place, State, Unchanged
 
 COMMAND = """\
 ninja_required_version = 1.3

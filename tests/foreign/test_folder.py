@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign import folder as module
-from cache_engine.foreign.folder import Folder, Unread
-from cache_engine.foreign.values import Fault, id_of, name_of
+from cache_engine.frameworks import folder as module
+from cache_engine.frameworks.folder import Folder, Unread
+from cache_engine.frameworks.values import Fault, id_of, name_of
 
 
 @pytest.fixture

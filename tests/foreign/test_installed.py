@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cache_engine.foreign.registry import PACKAGES, installed_version, is_stale
+from cache_engine.frameworks.registry import PACKAGES, installed_version, is_stale
 
 
 @pytest.mark.parametrize("kind", PACKAGES)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.config import parse_place
 from cache_engine.errors import UsageError
-from cache_engine.foreign import registry
-from cache_engine.foreign.base import Surroundings
-from cache_engine.foreign.frameworks.triton import Triton
-from cache_engine.foreign.registry import load_sources, surroundings
-from cache_engine.foreign.values import Fault
+from cache_engine.frameworks import registry
+from cache_engine.frameworks.base import Surroundings
+from cache_engine.frameworks.readers.triton import Triton
+from cache_engine.frameworks.registry import load_sources, surroundings
+from cache_engine.frameworks.values import Fault
+from cache_engine.settings import parse_place
 
 
 class Own(Triton):
@@ -54,7 +54,7 @@ def test_a_plug_in_is_a_source_as_ours(plug_in: Callable[[str], None], tmp_path:
         ("tests.foreign.test_registry:_Fails", "RuntimeError: no luck"),
         ("no.such.module:Source", "ModuleNotFoundError"),
         ("tests.foreign.test_registry:Path", "kind"),
-        ("cache_engine.foreign.frameworks.triton:Triton", "there is a source triton already"),
+        ("cache_engine.frameworks.readers.triton:Triton", "there is a source triton already"),
     ],
 )
 def test_a_plug_in_that_fails_is_a_finding_and_the_others_stay(

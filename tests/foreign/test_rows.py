@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign import rows
-from cache_engine.foreign.deleting import Deleted, delete
-from cache_engine.foreign.frameworks.cutile import CuTile
-from cache_engine.foreign.values import DeletePlan, Entry, Place
+from cache_engine.frameworks import rows
+from cache_engine.frameworks.deleting import Deleted, delete
+from cache_engine.frameworks.readers.cutile import CuTile
+from cache_engine.frameworks.values import DeletePlan, Entry, Place
 from tests.foreign.fixtures import unpack
 
 
@@ -71,7 +71,7 @@ def test_rows_go_a_few_at_a_time_and_others_have_their_turn_between(
             counts.append(database.execute("SELECT count(*) FROM cache").fetchone()[0])
             database.commit()
 
-    monkeypatch.setattr("cache_engine.foreign.rows.time.sleep", other)
+    monkeypatch.setattr("cache_engine.frameworks.rows.time.sleep", other)
     assert len(delete(place, _plan(place), Deleted()).ids) == 4
     assert counts == [3, 2, 1]
 

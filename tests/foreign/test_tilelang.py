@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.deleting import Deleted, delete
-from cache_engine.foreign.frameworks.tilelang import TileLang
-from cache_engine.foreign.values import DeletePlan, Entry, KeyFactors, PartKind, Place, State
+from cache_engine.frameworks.deleting import Deleted, delete
+from cache_engine.frameworks.readers.tilelang import TileLang
+from cache_engine.frameworks.values import DeletePlan, Entry, KeyFactors, PartKind, Place, State
 from cache_engine.model.outcome import Failure
 from tests.foreign.fixtures import unpack
 
@@ -81,7 +81,7 @@ def test_a_cubin_goes_with_its_folder_and_a_kernel_stays(place: Place, monkeypat
 
 def test_on_a_network_file_system_nothing_is_deleted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = f"server:/export {place.path} nfs4 rw 0 0\n"
-    monkeypatch.setattr("cache_engine.foreign.frameworks.reader.read_mounts", lambda: mounts)
+    monkeypatch.setattr("cache_engine.frameworks.readers.reader.read_mounts", lambda: mounts)
     plan = TileLang().plan_delete(place, list(_entries(place).values()))
     assert isinstance(plan, Failure)
     assert "nfs4" in plan.reason

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.frameworks.triton import Triton
-from cache_engine.foreign.registry import load_sources, surroundings
-from cache_engine.foreign.values import Entry, KeyFactors, PartKind, Place, State
+from cache_engine.frameworks.readers.triton import Triton
+from cache_engine.frameworks.registry import load_sources, surroundings
+from cache_engine.frameworks.values import Entry, KeyFactors, PartKind, Place, State
 from tests.foreign.fixtures import unpack
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.frameworks.vllm import VLLM
-from cache_engine.foreign.registry import load_sources, surroundings
-from cache_engine.foreign.survey import sums, survey
-from cache_engine.foreign.values import Entry, Finding, KeyFactors, Place, State
+from cache_engine.frameworks.readers.vllm import VLLM
+from cache_engine.frameworks.registry import load_sources, surroundings
+from cache_engine.frameworks.survey import sums, survey
+from cache_engine.frameworks.values import Entry, Finding, KeyFactors, Place, State
 from cache_engine.model.outcome import Failure
 
 SECRET = "sk-0123456789"

@@ -279,7 +279,7 @@ def slow_documents(folder: Path) -> dict[str, list[Any]]:
 
 def _of_a_gpu(ask: Recorder) -> None:
     """The documents of verbs that time kernels, on a GPU that does not exist: their form is recorded, not a time."""
-    timer, memory = (importlib.import_module(f"cache_engine.device.{name}") for name in ("timer", "memory_pool"))
+    timer, memory = (importlib.import_module(f"cache_engine.gpu.{name}") for name in ("timer", "memory_pool"))
     pool = mock.Mock()
     pool.statistics.return_value = memory.PoolStatistics(1, 1, 1, 1, 1, 1, 1)
     numbers = {"repeats": 50, "tflops": 1.5, "max_rel_error": 1e-3}
@@ -290,9 +290,9 @@ def _of_a_gpu(ask: Recorder) -> None:
     )
     for timing in (plain, full):
         with (
-            mock.patch("cache_engine.device.probe.require_gpu"),
-            mock.patch("cache_engine.device.memory_pool.shared_pool", return_value=pool),
-            mock.patch("cache_engine.device.timer.time_kernel", return_value=timing),
+            mock.patch("cache_engine.gpu.probe.require_gpu"),
+            mock.patch("cache_engine.gpu.memory_pool.shared_pool", return_value=pool),
+            mock.patch("cache_engine.gpu.timer.time_kernel", return_value=timing),
         ):
             ask("time", "time", *SHAPE, "--arch", "sm_90")
             ask("tune", "tune", *SHAPE, "--arch", "sm_90", "--top", "1")
@@ -312,7 +312,7 @@ def public_names() -> dict[str, Any]:
             for member in sorted(set(dir(found))):
                 if not member.startswith("_") and not hasattr(Exception, member):
                     names[f"{name}.{member}"] = _parameters(getattr(found, member))
-    settings = [setting.name for setting in importlib.import_module("cache_engine.config").SETTINGS]
+    settings = [setting.name for setting in importlib.import_module("cache_engine.settings").SETTINGS]
     try:
         commands = importlib.import_module("cache_engine.cli.main").commands
     except ModuleNotFoundError:

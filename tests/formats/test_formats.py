@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import documents
+from cache_engine.cache.cache import open_cache
 from cache_engine.cli.documents import measured, to_json
-from cache_engine.engine.cache import open_cache
-from cache_engine.mirror import queries
+from cache_engine.index import queries
 from cache_engine.model.artifact import CUBIN
 from tests.formats import record
 from tests.formats.record import FROM, Schema, broken, merged, schema_of

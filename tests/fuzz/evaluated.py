@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.assets import model_configs
-from cache_engine.catalogue.layers import Parallel, layers_of
-from cache_engine.catalogue.published import read_config
 from cache_engine.errors import CorruptEntry, GemmCacheError, UsageError
-from cache_engine.evaluations import entry as results
-from cache_engine.evaluations import reference
+from cache_engine.evaluator.catalogue.layers import Parallel, layers_of
+from cache_engine.evaluator.catalogue.published import read_config
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results import entry as results
+from cache_engine.evaluator.results import reference
 from cache_engine.evaluator.validation import Measurements, read_measurements, validate
 from cache_engine.insight.passes import Step, operations
 

@@ -6,9 +6,9 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
+from cache_engine.cache.remote.entries import packed, unpacked
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.key import CacheKey
-from cache_engine.remote.entries import packed, unpacked
 
 _KEY = CacheKey("ab" * 32)
 

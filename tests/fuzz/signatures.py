@@ -10,8 +10,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cache_engine.errors import UsageError
-from cache_engine.trust import sshsig
-from cache_engine.trust.signers import NAMESPACE, TrustedSigners
+from cache_engine.store.signatures import sshsig
+from cache_engine.store.signatures.signers import NAMESPACE, TrustedSigners
 
 _KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 _MESSAGE = b"a record"

@@ -21,14 +21,15 @@ import xxhash
 
 from benchmarks.replay.traces import read_trace
 from cache_engine.batch import jobs
-from cache_engine.catalogue import table_shapes
+from cache_engine.cache.remote.outage import outage
 from cache_engine.compilers.elf import cubin_fault, read_cubin
 from cache_engine.errors import CorruptEntry, GemmCacheError, InvalidHardware, PackUnusable, StoreUnusable, UsageError
-from cache_engine.evaluations import entry as results
+from cache_engine.evaluator.catalogue import table_shapes
 from cache_engine.evaluator.chips import load_chip
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results import entry as results
 from cache_engine.evaluator.search import evaluate
 from cache_engine.model.artifact import CUBIN, Blob, Section
 from cache_engine.model.decision import Causes, Decision
@@ -36,9 +37,6 @@ from cache_engine.model.events import REMOTE_DOWN
 from cache_engine.model.gemm import Epilogue, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, check_prefix
-from cache_engine.policy.demand import by_bytes, by_count, by_flops, merge, shares
-from cache_engine.policy.timeline import Stored, Timeline
-from cache_engine.remote.outage import outage
 from cache_engine.store import timings
 from cache_engine.store.codec import (
     MAX_RAW_BYTES,
@@ -57,6 +55,8 @@ from cache_engine.store.results.file import NewResult, Usage, read_lines
 from cache_engine.store.results.interchange import UnknownResults, compress, decode_snapshot, decompress
 from cache_engine.upkeep.contents import check_entry, check_record
 from cache_engine.upkeep.packs import look_into
+from cache_engine.usage.demand import by_bytes, by_count, by_flops, merge, shares
+from cache_engine.usage.timeline import Stored, Timeline
 from tests.fuzz import caches, code, evaluated, groups, remotes, reports, signatures
 from tests.helpers import invented_timing, make_cubin, make_entry, make_store
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.device.probe import gpu
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.gpu.probe import gpu
 from cache_engine.model.fingerprint import DeviceFingerprint
 
 HERE = Path(__file__).parent

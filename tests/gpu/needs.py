@@ -27,7 +27,7 @@ FOLDER = ".gpu-packages"
 
 def _for_this_driver(package: str) -> str:
     """What pip calls a package for the driver's version of CUDA."""
-    from cache_engine.device.probe import gpu_extra
+    from cache_engine.gpu.probe import gpu_extra
 
     names = {"cupy-cuda13x": "cupy-cuda12x", "nvidia-cublas": "nvidia-cublas-cu12"}
     return names.get(package, package) if gpu_extra() == "cuda12" else package
@@ -37,8 +37,8 @@ def _toolkit() -> Iterator[tuple[str, str]]:
     """Packages with what of the CUDA toolkit is needed and not here, neither from PyPI nor the system's."""
     from cache_engine.compilers import COMPILERS
     from cache_engine.compilers.tools import cuda_for, find_tool
-    from cache_engine.device.probe import driver_cuda, gpu, local_arch
     from cache_engine.errors import NotHereError
+    from cache_engine.gpu.probe import driver_cuda, gpu, local_arch
 
     cuda = cuda_for("auto", driver_cuda(), local_arch() or "")
     try:

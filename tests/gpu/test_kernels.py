@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from cache_engine.device.launch import LoadedKernel
-from cache_engine.device.memory_pool import shared_pool
-from cache_engine.device.probe import gpu
-from cache_engine.device.reference import check, tolerance
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
 from cache_engine.errors import InfeasibleConfig, InvalidProblem
+from cache_engine.gpu.launch import LoadedKernel
+from cache_engine.gpu.memory_pool import shared_pool
+from cache_engine.gpu.probe import gpu
+from cache_engine.gpu.reference import check, tolerance
 from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES, architecture

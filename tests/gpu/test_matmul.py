@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cache_engine import matmul
-from cache_engine.device import multiply
-from cache_engine.device.launch import from_stored, to_stored
-from cache_engine.engine.cache import Cache, CompiledKernel
+from cache_engine.cache.cache import Cache, CompiledKernel
 from cache_engine.errors import UsageError
+from cache_engine.gpu import multiply
+from cache_engine.gpu.launch import from_stored, to_stored
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from tests.gpu.test_kernels import KINDS
 

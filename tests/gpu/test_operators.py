@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from cache_engine import GemmOperator, UsageError, matmul
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cli.main import commands
-from cache_engine.device.memory_pool import shared_limit, shared_pool
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.gpu.memory_pool import shared_limit, shared_pool
 from tests.gpu.test_matmul import close, normal
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from cache_engine.device.launch import poisoned, random_operands
-from cache_engine.device.memory_pool import shared_pool
-from cache_engine.device.reference import Reference, cublas, largest_error, tolerance
-from cache_engine.device.timer import time_kernel
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
+from cache_engine.gpu.launch import poisoned, random_operands
+from cache_engine.gpu.memory_pool import shared_pool
+from cache_engine.gpu.reference import Reference, cublas, largest_error, tolerance
+from cache_engine.gpu.timer import time_kernel
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout
 
 TYPES = [

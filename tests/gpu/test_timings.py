@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cache_engine.device.probe import gpu
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
+from cache_engine.gpu.probe import gpu
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.measurement import COST_MODEL, TUNED
@@ -27,7 +27,7 @@ PROBLEM = GemmProblem(64, 1024, 2048)
 
 
 def test_a_timing_is_stored_as_measured(cache: Cache) -> None:
-    from cache_engine.device.timer import time_kernel
+    from cache_engine.gpu.timer import time_kernel
 
     kernel = cache.get_or_compile(PROBLEM)
     timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)

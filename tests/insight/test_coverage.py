@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.catalogue import ModelShape, model_shapes
+from cache_engine.cache.cache import Cache
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine.cache import Cache
 from cache_engine.errors import CompilerMissing
+from cache_engine.evaluator.catalogue import ModelShape, model_shapes
 from cache_engine.insight.coverage import coverage, distinct, wanted
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm import DType, Epilogue

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from cache_engine.catalogue import model_shapes
-from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.engine.history import History
-from cache_engine.engine.selection import Selector
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.history import History
+from cache_engine.cache.selection import Selector
+from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.insight.covering import Covering, cover
 from cache_engine.kernels.select import FAMILIES, ranking
 from cache_engine.model.architecture import ARCHITECTURES, architecture

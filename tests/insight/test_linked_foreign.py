@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cache_engine.foreign.base import Source
-from cache_engine.foreign.frameworks.cupy import CuPy
-from cache_engine.foreign.frameworks.triton import Triton
-from cache_engine.foreign.values import Entry, Part, PartKind, Place
+from cache_engine.frameworks.base import Source
+from cache_engine.frameworks.readers.cupy import CuPy
+from cache_engine.frameworks.readers.triton import Triton
+from cache_engine.frameworks.values import Entry, Part, PartKind, Place
 from cache_engine.insight.linked.foreign import linked_parts
 from cache_engine.insight.linked.panes import Linked
 from cache_engine.model.outcome import Failure

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.serving.pack_state import pack_state
 from cache_engine.compilers import COMPILERS, nvrtc
-from cache_engine.config import Settings
-from cache_engine.engine.cache import open_cache
-from cache_engine.engine.serving.pack_state import pack_state
 from cache_engine.errors import CompilerMissing
 from cache_engine.insight.explanation import explain
 from cache_engine.model.fingerprint import ToolchainFingerprint
+from cache_engine.settings import Settings
 from cache_engine.store.pack import Pack
 from tests.conftest import SAMPLE
 

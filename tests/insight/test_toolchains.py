@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompilerMissing
+from cache_engine.index import queries
 from cache_engine.insight.toolchains import PRESENT, STALE, UNKNOWN, Made, made_by_toolchain
-from cache_engine.mirror import queries
 from cache_engine.model.artifact import Record
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.store.codec import encode_record

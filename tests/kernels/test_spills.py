@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.errors import GemmCacheError
 from cache_engine.kernels.select import choose
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales, Specialisation

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cache_engine.cache.selection import Selector
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine.selection import Selector
 from cache_engine.errors import InfeasibleConfig, UsageError
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation

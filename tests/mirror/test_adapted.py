@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from cache_engine.errors import UsageError
-from cache_engine.foreign.groups import Group, put_group, read_group
-from cache_engine.mirror import queries, records
-from cache_engine.mirror.queries import KernelFilter
-from cache_engine.mirror.sync import Mirror
+from cache_engine.frameworks.groups import Group, put_group, read_group
+from cache_engine.index import queries, records
+from cache_engine.index.queries import KernelFilter
+from cache_engine.index.sync import Mirror
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal

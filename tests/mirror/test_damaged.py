@@ -7,8 +7,8 @@ import os
 import pytest
 
 from cache_engine.errors import MirrorError
-from cache_engine.mirror import queries
-from cache_engine.mirror.sync import Mirror
+from cache_engine.index import queries
+from cache_engine.index.sync import Mirror
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from cache_engine.mirror import summaries
-from cache_engine.mirror.sync import Mirror
+from cache_engine.index import summaries
+from cache_engine.index.sync import Mirror
 from cache_engine.model.gemm import GemmProblem
-from cache_engine.policy.demand import Ledger
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold_journal
 from cache_engine.store.journal.demand import read_timeline
+from cache_engine.usage.demand import Ledger
 from tests.helpers import publish
 
 PROBLEM = GemmProblem(16, 7168, 2048, arch="sm_90a")

@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cache_engine.errors import UsageError
-from cache_engine.evaluations import Evaluations
-from cache_engine.evaluations.entry import key_of
 from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.mirror import evaluation_queries as queries
-from cache_engine.mirror.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
-from cache_engine.mirror.sync import Mirror
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.evaluator.results.entry import key_of
+from cache_engine.index import evaluation_queries as queries
+from cache_engine.index.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
+from cache_engine.index.sync import Mirror
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store
 

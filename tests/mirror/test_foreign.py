@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
-from cache_engine.foreign import doctor
-from cache_engine.foreign.registry import Sources, load_sources
-from cache_engine.foreign.survey import EntryFilter, sums, survey
-from cache_engine.foreign.values import Entry, Place, Seen
-from cache_engine.mirror import foreign, foreign_queries
-from cache_engine.mirror.foreign import Scanned, scan
-from cache_engine.mirror.sync import Mirror
+from cache_engine.cache.cache import open_cache
+from cache_engine.frameworks import doctor
+from cache_engine.frameworks.registry import Sources, load_sources
+from cache_engine.frameworks.survey import EntryFilter, sums, survey
+from cache_engine.frameworks.values import Entry, Place, Seen
+from cache_engine.index import foreign, foreign_queries
+from cache_engine.index.foreign import Scanned, scan
+from cache_engine.index.sync import Mirror
 from tests.foreign.fixtures import unpack
 from tests.helpers import make_store
 

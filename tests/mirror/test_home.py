@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from cache_engine import inputs
-from cache_engine.mirror.reading import is_own
-from cache_engine.mirror.sync import Mirror
+from cache_engine.index.reading import is_own
+from cache_engine.index.sync import Mirror
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cache_engine.mirror import sync as sync_module
-from cache_engine.mirror.sync import Mirror
+from cache_engine.index import sync as sync_module
+from cache_engine.index.sync import Mirror
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill
 

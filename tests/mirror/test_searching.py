@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from cache_engine.catalogue.fields import Condition
-from cache_engine.catalogue.searching import read_search
-from cache_engine.mirror import queries
-from cache_engine.mirror.queries import KernelFilter
-from cache_engine.mirror.rows import compared
-from cache_engine.mirror.sync import Mirror
+from cache_engine.evaluator.catalogue.fields import Condition
+from cache_engine.evaluator.catalogue.searching import read_search
+from cache_engine.index import queries
+from cache_engine.index.queries import KernelFilter
+from cache_engine.index.rows import compared
+from cache_engine.index.sync import Mirror
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal

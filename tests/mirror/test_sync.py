@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache_engine.errors import MirrorError
-from cache_engine.mirror import sync as sync_module
-from cache_engine.mirror.sync import Mirror
+from cache_engine.index import sync as sync_module
+from cache_engine.index.sync import Mirror
 from cache_engine.model.events import CORRUPT, PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -336,8 +336,8 @@ def test_a_store_that_cannot_be_written_is_mirrored_elsewhere(
 def test_processes_sync_and_read_at_once(store: DiskStore) -> None:
     fill(store, 30)
     code = (
-        "import sys; from pathlib import Path; from cache_engine.mirror.sync import Mirror\n"
-        "from cache_engine.mirror import queries; from tests.helpers import make_store, publish\n"
+        "import sys; from pathlib import Path; from cache_engine.index.sync import Mirror\n"
+        "from cache_engine.index import queries; from tests.helpers import make_store, publish\n"
         "store = make_store(Path(sys.argv[1])); mirror = Mirror(store)\n"
         "for n in range(8):\n"
         "    publish(store, 1000 + n); mirror.sync()\n"

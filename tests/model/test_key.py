@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.selection import Selector
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers import environment as environment_module
 from cache_engine.compilers import nvrtc as nvrtc_module
 from cache_engine.compilers.contents import digests
 from cache_engine.compilers.nvrtc import Nvrtc
-from cache_engine.engine.cache import Cache
-from cache_engine.engine.selection import Selector
 from cache_engine.errors import UsageError
 from cache_engine.kernels import source as source_module
 from cache_engine.model import key as key_module

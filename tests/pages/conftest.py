@@ -18,7 +18,7 @@ from streamlit.testing.v1.local_script_runner import LocalScriptRunner
 
 from app import context, guard
 from cache_engine.assets import dashboard_script
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from tests.pages.opening import Open, Reader
 
 # The test runner reads the metadata of all installed packages for every page, which takes longer than most pages.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from cache_engine.catalogue import ModelShape
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
+from cache_engine.evaluator.catalogue import ModelShape
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import encode_record
 from tests.pages.opening import Open, drawn, sound

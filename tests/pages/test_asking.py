@@ -21,7 +21,7 @@ def _script() -> None:
     import streamlit as st
 
     from app import context
-    from cache_engine.mirror import queries
+    from cache_engine.index import queries
     from tests.helpers import fill, make_store
 
     everything = queries.KernelFilter()

@@ -17,11 +17,11 @@ from streamlit.testing.v1 import AppTest
 from app.caches import looking
 from app.presenters.store.caches import directory_table, growth_figure
 from cache_engine.errors import MirrorError
-from cache_engine.foreign import registry
-from cache_engine.foreign.registry import Sources
-from cache_engine.foreign.values import Place
-from cache_engine.mirror import foreign
-from cache_engine.mirror.sync import Mirror
+from cache_engine.frameworks import registry
+from cache_engine.frameworks.registry import Sources
+from cache_engine.frameworks.values import Place
+from cache_engine.index import foreign
+from cache_engine.index.sync import Mirror
 from tests.foreign.fixtures import unpack
 from tests.pages.opening import Open, listed, sound
 

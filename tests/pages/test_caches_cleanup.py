@@ -14,9 +14,9 @@ from streamlit.testing.v1.element_tree import Button
 
 from app import context
 from app.caches import looking
-from cache_engine.foreign.frameworks import triton
-from cache_engine.foreign.values import Place
-from cache_engine.mirror import foreign
+from cache_engine.frameworks.readers import triton
+from cache_engine.frameworks.values import Place
+from cache_engine.index import foreign
 from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.admission import Request
@@ -112,7 +112,7 @@ def test_what_has_changed_since_the_preview_stays_and_is_said(machine: Machine) 
         (used / "tile.new").write_bytes(b"a process builds it")
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", building)
+        monkeypatch.setattr("cache_engine.frameworks.deleting.time.sleep", building)
         app = sound(_button(app, "Delete 4 entries").click().run())
     assert app.success[0].value.startswith("Deleted 3 entries, ")
     assert app.success[0].value.endswith("1 entry stayed: used or changed since the preview.")

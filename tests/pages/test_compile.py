@@ -16,9 +16,9 @@ from streamlit.testing.v1 import AppTest
 from app import context
 from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobProgress, JobStage, _process_start
 from cache_engine.compilers import COMPILERS
-from cache_engine.device.probe import local_arch
 from cache_engine.errors import CompilerMissing
-from cache_engine.extras import how_to_install
+from cache_engine.gpu.probe import local_arch
+from cache_engine.settings.extras import how_to_install
 from tests.engine.test_debug_dump import ASKED, broken
 from tests.helpers import make_store
 from tests.pages.opening import Open, sound

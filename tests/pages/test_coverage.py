@@ -20,9 +20,9 @@ from app.presenters.store.coverage import (
     with_missing,
 )
 from cache_engine.batch.jobs import Jobs
-from cache_engine.catalogue import ModelShape
+from cache_engine.cache.cache import Cache
 from cache_engine.cli.main import commands
-from cache_engine.engine.cache import Cache
+from cache_engine.evaluator.catalogue import ModelShape
 from cache_engine.insight.coverage import Cell, coverage, wanted
 from cache_engine.model.gemm import DType
 from cache_engine.model.job import Asked

@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.presenters.store.demand import main_kind
 from cache_engine import GemmProblem, model_shapes, open_cache
-from cache_engine.engine.demand.report import DemandReport, DemandShare
+from cache_engine.cache.demand.report import DemandReport, DemandShare
 from cache_engine.model.asked import Asked, Shape
 from cache_engine.model.decision import EVICTION, MISS, Decision
 from cache_engine.model.gemm import DType

@@ -11,9 +11,9 @@ import pyarrow.parquet
 import pytest
 
 from app.presenters.downloads import csv_file, pack_file, parquet_file
-from cache_engine.engine.cache import open_cache
-from cache_engine.mirror import queries
-from cache_engine.mirror.sync import Mirror
+from cache_engine.cache.cache import open_cache
+from cache_engine.index import queries
+from cache_engine.index.sync import Mirror
 from cache_engine.store.codec import encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal

@@ -22,14 +22,14 @@ from app.presenters.evaluations import evaluated as presenters
 from app.presenters.evaluations import figures
 from app.presenters.evaluations.models import pass_figure, pass_table
 from cache_engine.assets import model_configs
-from cache_engine.catalogue import model_shapes
 from cache_engine.errors import InvalidHardware
-from cache_engine.evaluations import Evaluations
+from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.gpu import predict
 from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate
 from cache_engine.insight.passes import Step, asking, model_pass, operations
 from cache_engine.store.disk import open_store

@@ -10,10 +10,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.presenters.store.farm import COMMANDS
-from cache_engine.farm.board import Board, Run
-from cache_engine.farm.broker import FARMS, Broker, connected
-from cache_engine.farm.messages import Asked
 from cache_engine.model.gemm import GemmProblem
+from cache_engine.team.board import Board, Run
+from cache_engine.team.broker import FARMS, Broker, connected
+from cache_engine.team.messages import Asked
 from tests.farm.conftest import Redis
 from tests.farm.test_board import HOSTILE, JOB, KEYS, beats, fill_with_lies, silent_broker
 from tests.helpers import make_store
@@ -78,7 +78,7 @@ def test_workers_runs_and_failures_are_shown_and_a_run_can_be_canceled(
 
 
 def test_what_failed_is_shown_with_its_text(open_page: Open, store: Path, broker: str) -> None:
-    from cache_engine.engine.cache import open_cache
+    from cache_engine.cache.cache import open_cache
 
     with open_cache(store) as cache:
         message = Asked.of(JOB, cache.select(GemmProblem(16, 48, 32, arch="sm_80")))

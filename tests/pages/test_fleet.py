@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from tests.helpers import make_store, publish
 from tests.pages.opening import Open, listed, sound
 

@@ -8,7 +8,7 @@ from app.presenters.kernels.glance import demand_rows, life_rows, speed_rows
 from app.presenters.kernels.speed import predictions
 from app.presenters.shared import Row
 from cache_engine.model.asked import Shape
-from cache_engine.policy.demand import Ledger
+from cache_engine.usage.demand import Ledger
 from tests.pages.opening import a_record
 
 HOUR_S = 3600.0

@@ -17,12 +17,12 @@ from app.presenters.kernels.kernel import (
     occupancy_by_chip,
     record_document,
 )
-from cache_engine.config import Settings
-from cache_engine.engine.reproduction import reproducing_command
+from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.insight.description import titled
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import CORRUPT, PUBLISH
 from cache_engine.model.key import CacheKey
+from cache_engine.settings import Settings
 from cache_engine.store.journal import Journal
 from cache_engine.units import human_ms
 from tests.helpers import blob_file, make_store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.model.artifact import Record
 from cache_engine.store.pins import pinned_keys
 from cache_engine.upkeep.plan import Limits

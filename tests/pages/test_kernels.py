@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.presenters.kernels.listed import COLUMNS, facet_choices, first_choices, page_number
-from cache_engine.engine.cache import open_cache
-from cache_engine.mirror.queries import SORTS
+from cache_engine.cache.cache import open_cache
+from cache_engine.index.queries import SORTS
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store

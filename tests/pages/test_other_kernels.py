@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.caches import looking
 from app.presenters.kernels.others import Address
-from cache_engine.foreign.values import Place
+from cache_engine.frameworks.values import Place
 from tests.foreign.fixtures import unpack
 from tests.pages.opening import Open, code_of, listed, sound
 

@@ -21,10 +21,10 @@ from app.presenters.store.overview import (
     rate_words,
     tier_table,
 )
+from cache_engine.cache.queue.slots import Slots
+from cache_engine.cache.queue.tickets import Priority, QueueState, State, Turn
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import CacheKey
-from cache_engine.queue.slots import Slots
-from cache_engine.queue.tickets import Priority, QueueState, State, Turn
 from cache_engine.store.journal import Journal
 from tests.helpers import damage_record, fill, make_store
 from tests.pages.opening import Open, drawn, listed, sound, tabled, tables

@@ -11,7 +11,7 @@ import pytest
 from app.presenters.as_command import equal
 from app.presenters.palette import MOST, PAGES, places, plain
 from cache_engine.cli.main import commands
-from cache_engine.config import SETTINGS
+from cache_engine.settings import SETTINGS
 from tests.pages.opening import Open, sound
 
 

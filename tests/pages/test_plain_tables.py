@@ -76,7 +76,7 @@ def test_the_first_page_is_imported_before_it_is_asked_for() -> None:
     assert {
         "app.components.table",
         "app.context",
-        "cache_engine.mirror.queries",
-        "cache_engine.queue.tickets",
+        "cache_engine.index.queries",
+        "cache_engine.cache.queue.tickets",
     } <= overview
     assert not {"streamlit", "os", "__future__"} & overview

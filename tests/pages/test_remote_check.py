@@ -8,8 +8,8 @@ import pytest
 
 from app.presenters.store.overview import FINE, LOOK, PLAIN
 from app.presenters.store.remote import remote_check
-from cache_engine.config import Settings
 from cache_engine.model.events import REMOTE_DOWN, REMOTE_UP
+from cache_engine.settings import Settings
 
 NOW = 1e9
 DOWN = {"kind": REMOTE_DOWN, "happened_at": NOW - 600, "detail": "HTTP 503\x1b[31m"}

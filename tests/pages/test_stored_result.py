@@ -10,9 +10,9 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app.views import stored_result
-from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results.file import ResultFile

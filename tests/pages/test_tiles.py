@@ -9,10 +9,10 @@ import pytest
 
 from app.presenters.kernels.tiles import tile_figure
 from cache_engine.insight.inspection import block_threads
+from cache_engine.insight.report.drawing import tiles
 from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks, walk
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import MAX_TILE, KernelConfig
-from cache_engine.report.drawing import tiles
 from tests.pages.opening import a_record
 
 

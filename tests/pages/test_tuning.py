@@ -15,11 +15,11 @@ import pytest
 from app.presenters.compiling.jobs import progress_text
 from app.presenters.downloads import dump_file
 from cache_engine.batch.jobs import DONE, Job, JobProgress
+from cache_engine.cache.cache import open_cache
 from cache_engine.cli.documents.measured import CandidateRow, Chosen, Tuning
 from cache_engine.compilers.nvrtc import Nvrtc
-from cache_engine.device.probe import gpu
-from cache_engine.engine.cache import open_cache
 from cache_engine.errors import CompileError
+from cache_engine.gpu.probe import gpu
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig

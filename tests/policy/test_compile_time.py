@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.policy.compile_time import (
+from cache_engine.store.codec import encode_blob
+from cache_engine.usage.compile_time import (
     _MOST_FEATURES,
     MOST_RECORDS,
     PUBLISHED_S,
@@ -22,7 +23,6 @@ from cache_engine.policy.compile_time import (
     fitted,
     predicted_compile_seconds,
 )
-from cache_engine.store.codec import encode_blob
 from tests.helpers import make_entry
 
 _, _ARTIFACT, _DESCRIBE = make_entry(0)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from cache_engine.errors import UsageError
 from cache_engine.model.asked import Shape
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
-from cache_engine.policy import demand
-from cache_engine.policy.demand import MOST_SHAPES, Ledger, by_bytes, by_count, by_flops, merge, rate, shares
-from cache_engine.policy.timeline import Timeline
+from cache_engine.usage import demand
+from cache_engine.usage.demand import MOST_SHAPES, Ledger, by_bytes, by_count, by_flops, merge, rate, shares
+from cache_engine.usage.timeline import Timeline
 
 START, HALF_LIFE_S = 1_800_000_000.0, 3600.0
 SHAPES = [Shape(n=4096, k=4096), Shape(n=6144, k=4096), Shape(n=4096, k=4096, arch="sm_90")]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.policy.payback import Use, payback
+from cache_engine.usage.payback import Use, payback
 
 HOUR_S = 3600.0
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.model.asked import Shape
-from cache_engine.policy import timeline as module
-from cache_engine.policy.demand import by_count, shares
-from cache_engine.policy.timeline import MOST_PERIODS, Stored, Timeline
+from cache_engine.usage import timeline as module
+from cache_engine.usage.demand import by_count, shares
+from cache_engine.usage.timeline import MOST_PERIODS, Stored, Timeline
 
 HOUR_S, DAY_S = 3600, 86_400
 NOW = 1_800_000_000.0  # the first second of an hour

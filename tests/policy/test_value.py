@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.policy.value import LRU, LRU2, ORDERS, VALUE, Worth, order
+from cache_engine.usage.value import LRU, LRU2, ORDERS, VALUE, Worth, order
 
 TIMES = st.floats(0, 1e6) | st.sampled_from([1.0, 2.0])
 WORTHS = st.lists(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cache_engine.device import tensor_map
-from cache_engine.device.tensor_map import TensorMap
+from cache_engine.gpu import tensor_map
+from cache_engine.gpu.tensor_map import TensorMap
 from cache_engine.model.gemm import DType
 from tests.device import numpy_gpu
 from tests.ptx import maps

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from cache_engine.device.fp8 import E8M0_BIAS, scaled
-from cache_engine.device.groups import rows_of_groups
-from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, from_stored, to_stored
+from cache_engine.gpu.fp8 import E8M0_BIAS, scaled
+from cache_engine.gpu.groups import rows_of_groups
+from cache_engine.gpu.launch import ARRAY_TYPES, LoadedKernel, Operands, from_stored, to_stored
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales, Specialisation

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cache_engine.compilers.nvrtc import Nvrtc
-from cache_engine.device.fp8 import E8M0_BIAS, scaled
-from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, from_stored, to_stored
 from cache_engine.errors import InvalidProblem
+from cache_engine.gpu.fp8 import E8M0_BIAS, scaled
+from cache_engine.gpu.launch import ARRAY_TYPES, LoadedKernel, Operands, from_stored, to_stored
 from cache_engine.kernels.family import Family, launch_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.kernels.source import render

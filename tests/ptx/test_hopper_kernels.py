@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from cache_engine.cache.cache import open_cache
 from cache_engine.compilers.nvrtc import Nvrtc
-from cache_engine.engine.cache import open_cache
 from cache_engine.errors import UsageError
 from cache_engine.kernels.family import check_config, launch_of
 from cache_engine.kernels.select import choose

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from cache_engine.cache.cache import open_cache
 from cache_engine.compilers.base import Cuda
 from cache_engine.compilers.nvrtc import Nvrtc
-from cache_engine.device.fp8 import dequantise, quantise, scaled
-from cache_engine.device.launch import Operands, from_stored
-from cache_engine.engine.cache import open_cache
+from cache_engine.gpu.fp8 import dequantise, quantise, scaled
+from cache_engine.gpu.launch import Operands, from_stored
 from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import architecture

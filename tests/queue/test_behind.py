@@ -13,10 +13,10 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
+from cache_engine.cache.queue.behind import Behind, Better
+from cache_engine.cache.queue.slots import GivenUp
 from cache_engine.errors import CompileError
 from cache_engine.model.key import CacheKey
-from cache_engine.queue.behind import Behind, Better
-from cache_engine.queue.slots import GivenUp
 from tests.queue.test_slots import KEYS
 from tests.remote.waiting import until
 
@@ -199,7 +199,7 @@ def test_a_process_that_ends_does_not_wait_for_what_is_queued() -> None:
     code = (
         "import os, threading, time\n"
         "from contextlib import nullcontext\n"
-        "from cache_engine.queue.behind import Behind\n"
+        "from cache_engine.cache.queue.behind import Behind\n"
         "behind, begun = Behind(1), threading.Event()\n"
         "def compile_it(is_wanted):\n"
         "    begun.set(); os.write(1, b'.'); time.sleep(0.2)\n"

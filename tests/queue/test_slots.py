@@ -14,11 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.errors import LockTimeout
-from cache_engine.model.key import CacheKey
-from cache_engine.model.outcome import Failure
-from cache_engine.queue.slots import GivenUp, Slots
-from cache_engine.queue.tickets import (
+from cache_engine.cache.queue.slots import GivenUp, Slots
+from cache_engine.cache.queue.tickets import (
     HEAD_START_S,
     Priority,
     QueueState,
@@ -29,6 +26,9 @@ from cache_engine.queue.tickets import (
     queue_state,
     tickets,
 )
+from cache_engine.errors import LockTimeout
+from cache_engine.model.key import CacheKey
+from cache_engine.model.outcome import Failure
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout, TicketName, ticket_of_name
 from cache_engine.store.lock import file_lock
@@ -41,8 +41,8 @@ HOLD = (
     "import sys, time\n"
     "from pathlib import Path\n"
     "from cache_engine.model.key import CacheKey\n"
-    "from cache_engine.queue.slots import Slots\n"
-    "from cache_engine.queue.tickets import Priority\n"
+    "from cache_engine.cache.queue.slots import Slots\n"
+    "from cache_engine.cache.queue.tickets import Priority\n"
     "from cache_engine.store.layout import StoreLayout\n"
     "slots = Slots(StoreLayout(Path(sys.argv[1])), 1, 60.0)\n"
     "with slots.turn(CacheKey(64 * 'b'), Priority(int(sys.argv[2]))) as failure:\n"
@@ -148,7 +148,7 @@ def test_one_that_comes_while_the_first_is_found_gone_is_not_passed_over(
                 urgent.enter_context(Ticket(layout, KEYS[1], Priority.CALLER, State.QUEUED))
             return is_alive(layout, ticket)
 
-        monkeypatch.setattr("cache_engine.queue.slots.is_alive", is_alive_after_one_came)
+        monkeypatch.setattr("cache_engine.cache.queue.slots.is_alive", is_alive_after_one_came)
         with Slots(store.layout, 1, 0.05).turn(KEYS[2], Priority.PROMOTION) as failure:
             assert failure is not None
             assert "no compile slot was free" in failure.reason

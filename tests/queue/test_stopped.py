@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from cache_engine.queue.slots import Slots
-from cache_engine.queue.tickets import Priority, State, Ticket
+from cache_engine.cache.queue.slots import Slots
+from cache_engine.cache.queue.tickets import Priority, State, Ticket
 from cache_engine.store.disk import DiskStore
 from tests.queue.test_slots import KEYS, Workers, other_process, said
 
@@ -34,7 +34,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("cache_engine.queue.slots.time", made)
+    monkeypatch.setattr("cache_engine.cache.queue.slots.time", made)
     return made
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.deleting import Deleted, delete
-from cache_engine.foreign.frameworks.cuda_core import CudaCore
-from cache_engine.foreign.values import DeletePlan, Entry, Place
+from cache_engine.frameworks.deleting import Deleted, delete
+from cache_engine.frameworks.readers.cuda_core import CudaCore
+from cache_engine.frameworks.values import DeletePlan, Entry, Place
 
 pytest.importorskip("cuda.core.utils", exc_type=ImportError)
 

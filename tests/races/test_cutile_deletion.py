@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cache_engine.foreign.deleting import Deleted, delete
-from cache_engine.foreign.frameworks.cutile import CuTile
-from cache_engine.foreign.values import DeletePlan, Entry, Place
+from cache_engine.frameworks.deleting import Deleted, delete
+from cache_engine.frameworks.readers.cutile import CuTile
+from cache_engine.frameworks.values import DeletePlan, Entry, Place
 from tests.foreign.fixtures import unpack
 
 _USE = """

@@ -8,8 +8,8 @@ import sys
 from itertools import accumulate
 from pathlib import Path
 
-from cache_engine.engine.cache import open_cache
-from cache_engine.queue.tickets import tickets
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.queue.tickets import tickets
 
 ASK = (
     "import json, sys, time\n"

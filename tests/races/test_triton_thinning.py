@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.foreign.deleting import Deleted, delete
-from cache_engine.foreign.frameworks.triton import Triton
-from cache_engine.foreign.values import DeletePlan, Entry, PartKind, Place
+from cache_engine.frameworks.deleting import Deleted, delete
+from cache_engine.frameworks.readers.triton import Triton
+from cache_engine.frameworks.values import DeletePlan, Entry, PartKind, Place
 
 pytest.importorskip("triton")
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from cache_engine.remote.base import Remote
-from cache_engine.remote.client_process import ClientProcess
+from cache_engine.cache.remote.base import Remote
+from cache_engine.cache.remote.client_process import ClientProcess
 from cache_engine.store.disk import DiskStore
 from tests.helpers import make_store
 from tests.remote.redis_server import redis_server

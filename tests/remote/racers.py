@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cache_engine.engine.cache import open_cache
-from cache_engine.remote.moving import push
-from cache_engine.remote.opening import open_remote
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.remote.moving import push
+from cache_engine.cache.remote.opening import open_remote
 from cache_engine.store.base import Loaded
-from cache_engine.trust.keys import SigningKey
+from cache_engine.store.signatures.keys import SigningKey
 from tests.helpers import make_store
 from tests.trust.keys import Builder, signers_file
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.cache.remote.base import Remote
+from cache_engine.cache.remote.behind import Behind, Way
+from cache_engine.cache.remote.breaker import Breaker
+from cache_engine.cache.remote.entries import name_of
+from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.tier import RemoteTier
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.model.key import CacheKey
-from cache_engine.remote.base import Remote
-from cache_engine.remote.behind import Behind, Way
-from cache_engine.remote.breaker import Breaker
-from cache_engine.remote.entries import name_of
-from cache_engine.remote.objects import Objects
-from cache_engine.remote.tier import RemoteTier
 from cache_engine.store.disk import DiskStore
-from cache_engine.trust.signers import TrustedSigners
+from cache_engine.store.signatures.signers import TrustedSigners
 from tests.helpers import fill, record_file
 from tests.remote.waiting import until
 from tests.trust.keys import Builder, signers_file
@@ -123,7 +123,7 @@ def test_after_the_end_was_ordered_what_is_being_sent_is_sent_and_the_rest_dropp
 def test_a_remote_that_fails_gets_them_when_it_answers_again(
     tmp_path: Path, keys: list[CacheKey], behind: Callable[..., Behind], counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cache_engine.remote.behind._PAUSED_S", 0.01)
+    monkeypatch.setattr("cache_engine.cache.remote.behind._PAUSED_S", 0.01)
     remote, is_down = Objects(f"file://{tmp_path}/remote"), threading.Event()
     is_down.set()
     create = remote.create

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.cache.remote import checking
+from cache_engine.cache.remote.base import Remote, without_query
+from cache_engine.cache.remote.entries import FOLDER, name_of, packed, unpacked
+from cache_engine.cache.remote.moving import compare, push
+from cache_engine.cache.remote.objects import Objects
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.model.events import CLEAN_REMOTE
 from cache_engine.model.key import CacheKey
-from cache_engine.remote import checking
-from cache_engine.remote.base import Remote, without_query
-from cache_engine.remote.entries import FOLDER, name_of, packed, unpacked
-from cache_engine.remote.moving import compare, push
-from cache_engine.remote.objects import Objects
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.trust.signers import TrustedSigners
+from cache_engine.store.signatures.signers import TrustedSigners
 from cache_engine.upkeep.packs import Refused
 from tests.helpers import fill
 from tests.trust.keys import Builder, signers_file

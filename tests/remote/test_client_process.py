@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.cache.remote import client_process
+from cache_engine.cache.remote.base import LOOKUP, Patience, Remote
+from cache_engine.cache.remote.client_process import ClientProcess
+from cache_engine.cache.remote.entries import MOST_BYTES
 from cache_engine.errors import RemoteError, UsageError
-from cache_engine.remote import client_process
-from cache_engine.remote.base import LOOKUP, Patience, Remote
-from cache_engine.remote.client_process import ClientProcess
-from cache_engine.remote.entries import MOST_BYTES
 from tests.remote.waiting import until
 
 
@@ -121,7 +121,7 @@ def test_an_answer_that_comes_after_an_interruption_is_not_that_of_the_next_ques
 
 def test_it_ends_when_its_parent_is_killed_whatever_that_had_forked(tmp_path: Path) -> None:
     code = (
-        "import os, sys, time\nfrom cache_engine.remote.opening import open_remote\n"
+        "import os, sys, time\nfrom cache_engine.cache.remote.opening import open_remote\n"
         "remote = open_remote(sys.argv[1])\nremote.create('a', b'x')\n"
         "kept = remote._running  # as a thread does that asks\n"
         "if os.fork():\n    print(remote._running.number, flush=True)\n"
@@ -150,7 +150,7 @@ def test_it_ends_when_its_remote_is_closed_or_freed(tmp_path: Path, end: Callabl
 
 def test_an_interruption_from_the_keyboard_reaches_only_the_program(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom cache_engine.remote.opening import open_remote\n"
+        "import os, signal, sys\nfrom cache_engine.cache.remote.opening import open_remote\n"
         "signal.signal(signal.SIGINT, lambda *_: None)  # it ends what it has begun\n"
         "remote = open_remote(sys.argv[1])\nremote.create('a', b'x')\n"
         "os.killpg(0, signal.SIGINT)\nprint(remote.get('a', 1))\n"

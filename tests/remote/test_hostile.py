@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.cache.remote import client_process
+from cache_engine.cache.remote.base import Patience
+from cache_engine.cache.remote.client_process import ClientProcess
 from cache_engine.errors import RemoteError
-from cache_engine.remote import client_process
-from cache_engine.remote.base import Patience
-from cache_engine.remote.client_process import ClientProcess
 from tests.remote.conftest import S3
 from tests.remote.hostile_server import HTTP, REDIS, hostile_server
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.cache.remote import moving
+from cache_engine.cache.remote.base import Remote
+from cache_engine.cache.remote.entries import name_of, packed, unpacked
+from cache_engine.cache.remote.moving import compare, pull, push
+from cache_engine.cache.remote.objects import Objects
 from cache_engine.errors import RemoteError, Unproved
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
-from cache_engine.remote import moving
-from cache_engine.remote.base import Remote
-from cache_engine.remote.entries import name_of, packed, unpacked
-from cache_engine.remote.moving import compare, pull, push
-from cache_engine.remote.objects import Objects
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.trust.signers import TrustedSigners
+from cache_engine.store.signatures.signers import TrustedSigners
 from tests.helpers import fill
 from tests.remote.conftest import S3
 from tests.trust.keys import Builder, signers_file

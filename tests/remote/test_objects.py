@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from cache_engine.cache.remote import client_process
+from cache_engine.cache.remote.base import Remote
+from cache_engine.cache.remote.client_process import ClientProcess
+from cache_engine.cache.remote.entries import name_of
+from cache_engine.cache.remote.objects import Objects
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from cache_engine.model.key import CacheKey
-from cache_engine.remote import client_process
-from cache_engine.remote.base import Remote
-from cache_engine.remote.client_process import ClientProcess
-from cache_engine.remote.entries import name_of
-from cache_engine.remote.objects import Objects
 from tests.remote.conftest import S3
 
 ABOUT = b"Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\nETag: x\r\n"

@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
-from cache_engine.remote.base import Remote
-from cache_engine.remote.breaker import Breaker
-from cache_engine.remote.moving import push
+from cache_engine.cache.cache import open_cache
+from cache_engine.cache.remote.base import Remote
+from cache_engine.cache.remote.breaker import Breaker
+from cache_engine.cache.remote.moving import push
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store
 from tests.remote.conftest import S3

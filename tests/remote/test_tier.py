@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.cache.remote.base import LOOKUP, Remote
+from cache_engine.cache.remote.breaker import Breaker
+from cache_engine.cache.remote.client_process import ClientProcess
+from cache_engine.cache.remote.entries import name_of, packed
+from cache_engine.cache.remote.moving import push
+from cache_engine.cache.remote.tier import RemoteTier
 from cache_engine.errors import CorruptEntry, RemoteError, Unproved
 from cache_engine.model.key import CacheKey
-from cache_engine.remote.base import LOOKUP, Remote
-from cache_engine.remote.breaker import Breaker
-from cache_engine.remote.client_process import ClientProcess
-from cache_engine.remote.entries import name_of, packed
-from cache_engine.remote.moving import push
-from cache_engine.remote.tier import RemoteTier
 from cache_engine.store.disk import DiskStore
-from cache_engine.trust.signers import TrustedSigners
+from cache_engine.store.signatures.signers import TrustedSigners
 from tests.helpers import fill
 from tests.remote.conftest import S3
 from tests.remote.waiting import until

@@ -14,13 +14,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.remote import checking, client_process
+from cache_engine.cache.remote.base import Patience
+from cache_engine.cache.remote.moving import compare, pull, push
+from cache_engine.cache.remote.opening import open_remote
 from cache_engine.errors import GemmCacheError
-from cache_engine.remote import checking, client_process
-from cache_engine.remote.base import Patience
-from cache_engine.remote.moving import compare, pull, push
-from cache_engine.remote.opening import open_remote
-from cache_engine.trust.signers import TrustedSigners
+from cache_engine.store.signatures.signers import TrustedSigners
 from tests.helpers import fill, make_store
 from tests.trust.keys import Builder, signers_file
 

@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cache_engine.report.drawing import Bar, Point, Roof, Series, bars, columns, roofs
-from cache_engine.report.html import POLICY, written
-from cache_engine.report.page import (
+from cache_engine.insight.report.drawing import Bar, Point, Roof, Series, bars, columns, roofs
+from cache_engine.insight.report.html import POLICY, written
+from cache_engine.insight.report.page import (
     MOST_CHARACTERS,
     MOST_ROWS,
     Command,

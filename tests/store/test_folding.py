@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.events import EVICT, PUBLISH
 from cache_engine.model.key import CacheKey

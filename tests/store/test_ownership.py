@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from cache_engine.batch.jobs import Jobs, LostJob
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.errors import MirrorError, PackUnusable, StoreUnusable, Untrusted
-from cache_engine.mirror.sync import Mirror
+from cache_engine.index.sync import Mirror
 from cache_engine.model.events import CORRUPT
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig

@@ -19,11 +19,11 @@ import msgspec
 import pytest
 from xxhash import xxh3_64_hexdigest
 
-from cache_engine.device.timer import Timing
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import CorruptEntry
-from cache_engine.mirror import summaries
-from cache_engine.mirror.sync import Mirror
+from cache_engine.gpu.timer import Timing
+from cache_engine.index import summaries
+from cache_engine.index.sync import Mirror
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.outcome import Failure

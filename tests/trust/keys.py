@@ -8,8 +8,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from cache_engine.trust import sshsig
-from cache_engine.trust.keys import SigningKey
+from cache_engine.store.signatures import sshsig
+from cache_engine.store.signatures.keys import SigningKey
 
 
 class Builder:

@@ -10,17 +10,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cache_engine.config import Settings
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.errors import ExtraMissing, Unproved, UsageError
-from cache_engine.extras import how_to_install
 from cache_engine.model.key import CacheKey
+from cache_engine.settings import Settings
+from cache_engine.settings.extras import how_to_install
 from cache_engine.store.codec import decode_record, encode_record, signed_part, with_signature
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.pack import Pack, write_pack
-from cache_engine.trust import proof_for, sshsig
-from cache_engine.trust.signers import NAMESPACE, Standing, TrustedSigners
+from cache_engine.store.signatures import proof_for, sshsig
+from cache_engine.store.signatures.signers import NAMESPACE, Standing, TrustedSigners
 from cache_engine.upkeep.packs import export_pack, import_pack, look_into
 from tests.helpers import fill, make_store, publish, record_file
 from tests.trust.keys import Builder, signers_file
@@ -290,7 +290,7 @@ def test_without_the_file_no_pack_is_used_and_the_program_runs(
 def test_without_the_package_no_pack_is_used_and_the_extra_is_named(
     store: DiskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("cache_engine.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("cache_engine.settings.extras.find_spec", lambda name: None)
     pack = _pack(store, tmp_path, None)
     with open_cache(tmp_path / "here", packs=pack, trusted_signers=signers_file(tmp_path)) as cache:
         assert cache.packs == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache_engine.engine.cache import Cache
+from cache_engine.cache.cache import Cache
 from cache_engine.model.events import ACTS, SEEN
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.acknowledged import FAILURES, in_words, of_words, since

@@ -377,8 +377,8 @@ def test_a_damaged_estimate_is_surveyed(store: DiskStore, journal: Journal) -> N
 _PUBLISHING = """
 import sys
 from cache_engine import GemmProblem, open_cache
-from cache_engine.engine import serving
-from cache_engine.engine.stages import COMPILE
+from cache_engine.cache import serving
+from cache_engine.cache.stages import COMPILE
 from tests.helpers import make_entry
 
 def compiled(_, stages):

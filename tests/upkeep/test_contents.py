@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from cache_engine.errors import CorruptEntry
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.artifact import Artifact, Record, RecordedProblem

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cache_engine.errors import StoreUnusable
-from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.foreign.groups import Group, put_group
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.frameworks.groups import Group, put_group
 from cache_engine.model.decision import MISS, Decision
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig

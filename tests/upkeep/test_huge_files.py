@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results import Evaluations
 from cache_engine.store.codec import decode_record, encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import DecisionReader, Journal, fold, read_journal

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from app.presenters.store.admin import repair_line
-from cache_engine.foreign.groups import Group, put_group
+from cache_engine.frameworks.groups import Group, put_group
 from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.store import lock
 from cache_engine.store.codec import decode_record, encode_record

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import KeyNotFound, StoreError, UsageError
 from cache_engine.model.artifact import Blob, Record
 from cache_engine.model.events.usage import EntryUsage

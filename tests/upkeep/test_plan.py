@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.config import Settings
+from cache_engine.settings import Settings
 from cache_engine.upkeep.plan import (
     DAY_S,
     EVERYTHING,

@@ -10,13 +10,13 @@ import duckdb
 import pytest
 
 from cache_engine.batch.jobs import Job, Jobs, LostJob
-from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate
-from cache_engine.mirror import rows
-from cache_engine.mirror.sync import Mirror
+from cache_engine.index import rows
+from cache_engine.index.sync import Mirror
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig

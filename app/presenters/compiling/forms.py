@@ -9,9 +9,9 @@ from typing import Any
 
 from app.presenters.shared import Row
 from cache_engine.batch.tuning import TOP
-from cache_engine.catalogue import TOKENS, model_shapes
 from cache_engine.compilers import COMPILERS
 from cache_engine.errors import GemmCacheError
+from cache_engine.evaluator.catalogue import TOKENS, model_shapes
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import (

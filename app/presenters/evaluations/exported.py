@@ -15,8 +15,8 @@ from app.presenters.evaluations.evaluated import (
 from app.presenters.evaluations.models import pass_points, pass_table, pass_tiles
 from app.presenters.shared import Row
 from cache_engine.insight.passes import ModelPass
-from cache_engine.report.drawing import Bar, Point, Roof, bars, roofs
-from cache_engine.report.page import Facts, Figure, Report, Section, Table
+from cache_engine.insight.report.drawing import Bar, Point, Roof, bars, roofs
+from cache_engine.insight.report.page import Facts, Figure, Report, Section, Table
 
 Shares = Sequence[Sequence[float | None]]
 

@@ -9,10 +9,10 @@ import msgspec
 from app.presenters.evaluations.evaluated import Evaluated
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, Row, Tile, total
-from cache_engine.catalogue import ModelShape
-from cache_engine.catalogue.layers import Parallel, layers_named, layers_of
-from cache_engine.catalogue.published import LARGEST_CONFIG_BYTES, published
 from cache_engine.errors import UsageError
+from cache_engine.evaluator.catalogue import ModelShape
+from cache_engine.evaluator.catalogue.layers import Parallel, layers_named, layers_of
+from cache_engine.evaluator.catalogue.published import LARGEST_CONFIG_BYTES, published
 from cache_engine.insight.passes import ModelPass
 from cache_engine.units import human_us, ms_unit
 

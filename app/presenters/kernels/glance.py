@@ -7,15 +7,15 @@ from datetime import tzinfo
 
 from app.presenters.evaluations.evaluated import Evaluated
 from app.presenters.shared import Row, when
-from cache_engine.engine.demand.report import KernelOf
+from cache_engine.cache.demand.report import KernelOf
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.inspection import Inspection
 from cache_engine.model.artifact import Record
 from cache_engine.model.asked import Shape
 from cache_engine.model.events import TIERS
-from cache_engine.policy.demand import Ledger, rate
 from cache_engine.store.codec import stored_bytes
 from cache_engine.units import human_age, human_bytes, human_ms, human_rate, human_us
+from cache_engine.usage.demand import Ledger, rate
 
 RESOURCES, SPEED, DEMAND, LIFE = "Resources", "Speed", "Demand", "In the cache"
 _MOST_GPUS, _MOST_SIZES, _MOST_ASKED = 3, 3, 32

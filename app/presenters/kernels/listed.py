@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 
 from app.presenters.shared import Column, Line, Row, dtypes, when
-from cache_engine.catalogue import read_search
-from cache_engine.mirror.queries import FACETS, KernelFilter
+from cache_engine.evaluator.catalogue import read_search
+from cache_engine.index.queries import FACETS, KernelFilter
 from cache_engine.units import human_age, human_bytes, human_ms
 
 FACET_LABELS = dict(zip(FACETS, ("Target", "Dtype", "Family", "Compiler", "Layout", "Compiler build"), strict=True))

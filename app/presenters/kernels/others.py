@@ -9,10 +9,10 @@ from pathlib import Path
 
 from app.presenters.shared import Row, Tile, when
 from cache_engine.compilers.disassembly import InstructionMix
-from cache_engine.foreign.base import Source
-from cache_engine.foreign.comparison import Difference
-from cache_engine.foreign.doctor import Diagnosis
-from cache_engine.foreign.values import Entry, KeyFactors, Part, Place, name_of
+from cache_engine.frameworks.base import Source
+from cache_engine.frameworks.comparison import Difference
+from cache_engine.frameworks.doctor import Diagnosis
+from cache_engine.frameworks.values import Entry, KeyFactors, Part, Place, name_of
 from cache_engine.insight.comparison import Comparison, pairs
 from cache_engine.units import human_bytes, human_ms
 

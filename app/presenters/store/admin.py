@@ -13,9 +13,9 @@ import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, Row, Tile, moment
 from app.presenters.store.overview import EVENTS
-from cache_engine.config import SETTINGS, Origin, Settings, variable
 from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import is_key
+from cache_engine.settings import SETTINGS, Origin, Settings, variable
 from cache_engine.store.pack import SUFFIX
 from cache_engine.units import bytes_unit, counted, human_age, human_bytes
 from cache_engine.upkeep.cleaning import Leftover

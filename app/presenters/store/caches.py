@@ -13,12 +13,12 @@ import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Column, Line, Row, Tile, moment, total, when
 from cache_engine.cli.documents.caches import CacheCleaned, CacheDeletion
-from cache_engine.foreign.cleaning import CleaningRules
-from cache_engine.foreign.comparison import Difference, Miss
-from cache_engine.foreign.doctor import Ailment, Diagnosis
-from cache_engine.foreign.registry import is_stale
-from cache_engine.foreign.values import Entry, Place, id_of
-from cache_engine.mirror.foreign_queries import place_of
+from cache_engine.frameworks.cleaning import CleaningRules
+from cache_engine.frameworks.comparison import Difference, Miss
+from cache_engine.frameworks.doctor import Ailment, Diagnosis
+from cache_engine.frameworks.registry import is_stale
+from cache_engine.frameworks.values import Entry, Place, id_of
+from cache_engine.index.foreign_queries import place_of
 from cache_engine.units import bytes_unit, counted, human_age, human_bytes, human_ms
 
 _MOST_PARTS, _MOST_COUNTED = 6, 4

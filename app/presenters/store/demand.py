@@ -8,14 +8,14 @@ from datetime import tzinfo
 
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, Row, Tile, kernel_address, moment
-from cache_engine.engine.demand.report import KERNEL, MODEL, DemandReport, DemandShare, KernelOf
-from cache_engine.engine.demand.times import UNKNOWN, LaunchTimes
+from cache_engine.cache.demand.report import KERNEL, MODEL, DemandReport, DemandShare, KernelOf
+from cache_engine.cache.demand.times import UNKNOWN, LaunchTimes
 from cache_engine.insight.coverage import Cell
 from cache_engine.model.asked import Shape
 from cache_engine.model.events import DAY_S
-from cache_engine.policy.demand import Ledger
 from cache_engine.units import counted, human_ms, human_rate
 from cache_engine.upkeep.decisions import EarlyEviction
+from cache_engine.usage.demand import Ledger
 
 NOW = "Now"
 SPANS = {NOW: None, "24 hours": DAY_S, "7 days": 7 * DAY_S, "28 days": 28 * DAY_S}

@@ -7,7 +7,7 @@ from datetime import tzinfo
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, Row, Tile, moment, when
 from app.presenters.store.history import hour_names
-from cache_engine.farm.watching import RUNNING, Farm, Hour, SeenRun
+from cache_engine.team.watching import RUNNING, Farm, Hour, SeenRun
 from cache_engine.units import counted, human_age, human_ms
 
 COMMANDS = (

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, tzinfo
 
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, GREY, Row, moment, when
-from cache_engine.engine.serving import LONG_WAIT_S
+from cache_engine.cache.serving import LONG_WAIT_S
 from cache_engine.model.events import DAY_S, HOUR_S, hit_rate
 from cache_engine.units import counted, ms_unit
 

@@ -9,7 +9,8 @@ from itertools import accumulate
 
 from app.presenters.figure import Course
 from app.presenters.shared import Row, Tile, kernel_address, moment, share, total
-from cache_engine.engine.serving import LONG_WAIT_S
+from cache_engine.cache.queue.tickets import Priority, QueueState
+from cache_engine.cache.serving import LONG_WAIT_S
 from cache_engine.model.events import (
     CLEAN,
     CLEAN_OTHER,
@@ -32,7 +33,6 @@ from cache_engine.model.events import (
     hit_rate,
 )
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.queue.tickets import Priority, QueueState
 from cache_engine.store.journal.spans import distributions
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
 from cache_engine.upkeep.plan import LITTLE_FREE_BYTES, NO_FREE_BYTES

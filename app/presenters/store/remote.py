@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from app.presenters.shared import Row
 from app.presenters.store.overview import FINE, LOOK, PLAIN, Check
-from cache_engine.config import Settings
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP
+from cache_engine.settings import Settings
 from cache_engine.store.journal.spans import distributions
 from cache_engine.units import counted, human_age, human_ms, printable
 

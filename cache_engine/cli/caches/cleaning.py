@@ -15,15 +15,15 @@ from cache_engine.cli.caches.places import cache_option, known_places, places_in
 from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
-from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import UsageError
+from cache_engine.settings import Settings, parse_bytes
 from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.foreign.cleaning import Plans
-    from cache_engine.foreign.deleting import Deleted
-    from cache_engine.foreign.values import Place
+    from cache_engine.frameworks.cleaning import Plans
+    from cache_engine.frameworks.deleting import Deleted
+    from cache_engine.frameworks.values import Place
 
 _MOST_SHOWN = 20
 OFFLINE = (
@@ -86,9 +86,9 @@ def clean_verb(
     environment variable names another directory, a framework's usual one is cleaned only with --in.
     """
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.foreign.cleaning import CleaningRules, choose, plan_cleaning, with_irs
-    from cache_engine.foreign.survey import EntryFilter
-    from cache_engine.foreign.values import Entry, Finding
+    from cache_engine.frameworks.cleaning import CleaningRules, choose, plan_cleaning, with_irs
+    from cache_engine.frameworks.survey import EntryFilter
+    from cache_engine.frameworks.values import Entry, Finding
 
     if irs_only and (offline or max_bytes is not None):
         raise UsageError("--irs-only goes with neither --offline nor --max-bytes: entries stay, and stay in use")
@@ -127,7 +127,7 @@ def _ask(d: documents.CachesCleaning, as_json: bool, *, irs_only: bool) -> None:
 
 
 def _deleted(settings: Settings, plans: Plans) -> dict[Place, Deleted]:
-    from cache_engine.foreign.values import DeletePlan
+    from cache_engine.frameworks.values import DeletePlan
 
     found = {}
     with open_cache(settings) as cache:

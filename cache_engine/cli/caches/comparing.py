@@ -12,15 +12,15 @@ import click
 from cache_engine.cli.caches.places import cache_option, common_letters, find_entry, known_places, scanned
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, print_table, progress
-from cache_engine.config import Settings
 from cache_engine.errors import UsageError
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import comparing as documents
     from cache_engine.cli.documents.caches import CacheEntry
-    from cache_engine.foreign.registry import Sources
-    from cache_engine.foreign.values import Entry, Place
+    from cache_engine.frameworks.registry import Sources
+    from cache_engine.frameworks.values import Entry, Place
 
 _MOST_SHOWN, _MOST_LETTERS = 20, 60
 _FACTS = {
@@ -67,7 +67,7 @@ def _diff_entries(
     settings: Settings, sources: Sources, places: list[Place], ids: tuple[str, str], as_json: bool
 ) -> None:
     from cache_engine.cli.documents import comparing as documents
-    from cache_engine.foreign.comparison import Comparing
+    from cache_engine.frameworks.comparison import Comparing
 
     one, other = (find_entry(settings, sources, places, each, None) for each in ids)
     _check_kinds(one[0], other[0])
@@ -78,8 +78,8 @@ def _diff_entries(
 
 def _diff_folders(settings: Settings, sources: Sources, one: Place, other: Place, as_json: bool) -> None:
     from cache_engine.cli.documents import comparing as documents
-    from cache_engine.foreign.comparison import Comparing
-    from cache_engine.foreign.values import Entry
+    from cache_engine.frameworks.comparison import Comparing
+    from cache_engine.frameworks.values import Entry
 
     _check_kinds(one, other)
     found: list[tuple[Place, list[Entry]]] = []
@@ -94,8 +94,8 @@ def _diff_folders(settings: Settings, sources: Sources, one: Place, other: Place
 
 def _folder(sources: Sources, places: list[Place], text: str) -> Place | None:
     """The directory that a text names, if it names one."""
-    from cache_engine.config import parse_place
-    from cache_engine.foreign.values import Place
+    from cache_engine.frameworks.values import Place
+    from cache_engine.settings import parse_place
 
     kind, _, rest = text.partition("=")
     if rest and kind in sources.by_kind:

@@ -8,7 +8,7 @@ import click
 
 from cache_engine.cli.caches.places import cache_option, known_places, places_in, print_in_memory, scanned
 from cache_engine.cli.support import Verb, emit, json_option
-from cache_engine.config import Settings
+from cache_engine.settings import Settings
 from cache_engine.units import counted, printable
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
     that others may write, and network file systems. Changes nothing.
     """
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.device.probe import local_arch
-    from cache_engine.foreign.doctor import code_runs_on, examine, read_mounts
-    from cache_engine.foreign.registry import in_memory_here
+    from cache_engine.frameworks.doctor import code_runs_on, examine, read_mounts
+    from cache_engine.frameworks.registry import in_memory_here
+    from cache_engine.gpu.probe import local_arch
 
     sources, known = known_places(settings)
     places = places_in(known, None)

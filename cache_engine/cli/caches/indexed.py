@@ -9,12 +9,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from cache_engine.cli.support import open_cache
-from cache_engine.config import Settings
 from cache_engine.errors import GemmCacheError
-from cache_engine.foreign.values import Place, Seen
+from cache_engine.frameworks.values import Place, Seen
+from cache_engine.settings import Settings
 
 if TYPE_CHECKING:
-    from cache_engine.foreign.registry import Sources
+    from cache_engine.frameworks.registry import Sources
 
 PAYS_FROM = 1_000
 """Of fewer names in the directories, reading all is quicker than importing DuckDB and opening the index."""
@@ -29,8 +29,8 @@ def from_index(
     """
     if not settings.directory_exists or find_spec("duckdb") is None or not _pays(places):
         return None
-    from cache_engine.mirror.foreign import scan
-    from cache_engine.mirror.foreign_queries import entries_of, findings_of
+    from cache_engine.index.foreign import scan
+    from cache_engine.index.foreign_queries import entries_of, findings_of
 
     found: list[tuple[Place, Seen]] = []
     try:

@@ -21,12 +21,12 @@ from cache_engine.cli.caches.places import (
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
-from cache_engine.config import Settings
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.foreign.values import Entry, Place
+    from cache_engine.frameworks.values import Entry, Place
 
 _SORTS: dict[str, Callable[[Entry], Any]] = {
     "created": lambda entry: entry.created_at or 0.0,
@@ -78,8 +78,8 @@ def ls_verb(
     otherwise, and how many there are.
     """
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.foreign.survey import EntryFilter
-    from cache_engine.foreign.values import Entry, Finding
+    from cache_engine.frameworks.survey import EntryFilter
+    from cache_engine.frameworks.values import Entry, Finding
 
     sources, places = known_places(settings)
     wanted, total, findings = EntryFilter(" ".join(text), kinds, archs, states), 0, []

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cache_engine.config import Settings
 from cache_engine.errors import KeyNotFound, UsageError
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.foreign.registry import Sources
-    from cache_engine.foreign.values import Entry, Place, Seen
+    from cache_engine.frameworks.registry import Sources
+    from cache_engine.frameworks.values import Entry, Place, Seen
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _GIVEN = "gemm-cache caches"
@@ -46,7 +46,7 @@ def cache_option(verb: _F) -> _F:
 
 def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
     """The sources, and the places that there are and that the user names, also those that are not in use here."""
-    from cache_engine.foreign.registry import load_sources, surroundings
+    from cache_engine.frameworks.registry import load_sources, surroundings
 
     sources = load_sources()
     given = click.get_current_context().meta.get(_GIVEN, [])
@@ -76,7 +76,7 @@ def scanned(
         afresh: all is read, also what is unchanged as far as times and sizes say.
     """
     from cache_engine.cli.caches.indexed import from_index
-    from cache_engine.foreign.survey import survey
+    from cache_engine.frameworks.survey import survey
 
     started, shows, count = time.monotonic(), sys.stderr.isatty(), 0
 
@@ -97,7 +97,7 @@ def find_entry(
     settings: Settings, sources: Sources, places: list[Place], id: str, folder: Path | None
 ) -> tuple[Place, Entry]:
     """The one entry whose id begins so; an id that is there in full is that one."""
-    from cache_engine.foreign.values import Entry
+    from cache_engine.frameworks.values import Entry
 
     found = [
         (place, seen)
@@ -117,7 +117,7 @@ def find_entry(
 
 def _names_of(id: str) -> tuple[str, ...]:
     """The texts of which a prefix names an entry."""
-    from cache_engine.foreign.values import key_of
+    from cache_engine.frameworks.values import key_of
 
     return id, id.rpartition("/")[2], key_of(id)
 

@@ -11,14 +11,14 @@ import click
 from cache_engine.cli.caches.places import age, cache_option, find_entry, known_places
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
-from cache_engine.config import Settings
 from cache_engine.errors import StoreError, UsageError
+from cache_engine.settings import Settings
 from cache_engine.units import human_bytes, human_ms, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.foreign.registry import Sources
-    from cache_engine.foreign.values import Entry, Part, Place
+    from cache_engine.frameworks.registry import Sources
+    from cache_engine.frameworks.values import Entry, Part, Place
 
 
 @click.command(
@@ -68,7 +68,7 @@ def _named(entry: Entry, name: str) -> Part:
 
 
 def _text(sources: Sources, place: Place, entry: Entry, part: Part) -> str:
-    from cache_engine.foreign.values import PartKind
+    from cache_engine.frameworks.values import PartKind
     from cache_engine.model.outcome import Failure
 
     if part.kind in (PartKind.BINARY, PartKind.HOST):
@@ -81,7 +81,7 @@ def _text(sources: Sources, place: Place, entry: Entry, part: Part) -> str:
 
 def _sass(sources: Sources, place: Place, entry: Entry) -> str:
     from cache_engine.compilers.inspect import sass
-    from cache_engine.foreign.values import PartKind
+    from cache_engine.frameworks.values import PartKind
     from cache_engine.model.outcome import Failure
 
     part = entry.part(PartKind.BINARY)

@@ -10,7 +10,7 @@ import msgspec
 from cache_engine.cli.documents import filled
 
 if TYPE_CHECKING:
-    from cache_engine.engine.demand.report import DemandReport, DemandShare
+    from cache_engine.cache.demand.report import DemandReport, DemandShare
 
 
 class ShareRow(msgspec.Struct, kw_only=True):

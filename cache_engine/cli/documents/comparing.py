@@ -14,9 +14,9 @@ from cache_engine.insight.comparison import Pair, in_words
 from cache_engine.model.kernel import KernelConfig
 
 if TYPE_CHECKING:
-    from cache_engine.foreign.comparison import Difference as ForeignDifference
-    from cache_engine.foreign.comparison import DirectoriesCompared, EntriesCompared, Miss
-    from cache_engine.foreign.values import Entry, Place
+    from cache_engine.frameworks.comparison import Difference as ForeignDifference
+    from cache_engine.frameworks.comparison import DirectoriesCompared, EntriesCompared, Miss
+    from cache_engine.frameworks.values import Entry, Place
     from cache_engine.insight.comparison import Comparison
     from cache_engine.insight.explanation import Explanation
     from cache_engine.insight.inspection import Inspected

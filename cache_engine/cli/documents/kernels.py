@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from cache_engine.cache.stages import LOAD
 from cache_engine.cli.documents import filled
 from cache_engine.cli.documents.caches import AdaptedList, AdaptedRow
 from cache_engine.cli.documents.comparing import Explained
-from cache_engine.engine.stages import LOAD
 from cache_engine.insight.timings import TimingRow, timing_row
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import DeviceFingerprint
@@ -21,9 +21,9 @@ from cache_engine.model.outcome import Failure, in_json
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
-    from cache_engine.device.memory_pool import PoolStatistics
-    from cache_engine.device.timer import Timing
-    from cache_engine.engine.cache import CompiledKernel
+    from cache_engine.cache.cache import CompiledKernel
+    from cache_engine.gpu.memory_pool import PoolStatistics
+    from cache_engine.gpu.timer import Timing
     from cache_engine.insight.inspection import Inspection
 
 # What a page draws may be read from a job's file, where any number can stand.

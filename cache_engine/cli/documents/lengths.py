@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache_engine.cache.queue.tickets import QueueState
 from cache_engine.cli.documents import filled
 from cache_engine.model.events import Counts
-from cache_engine.queue.tickets import QueueState
 from cache_engine.store.journal.spans import WORK, distributions
 
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import LostJob
-    from cache_engine.farm.watching import Farm
     from cache_engine.model.job import Job
+    from cache_engine.team.watching import Farm
 
 
 class Length(msgspec.Struct, kw_only=True):

@@ -18,7 +18,7 @@ from cache_engine.store.timings import TimedDevice
 if TYPE_CHECKING:
     from cache_engine.batch import tuning
     from cache_engine.batch.tuning import Candidate, Tuned
-    from cache_engine.engine.selection import Selection
+    from cache_engine.cache.selection import Selection
 
 
 class TimingList(msgspec.Struct, kw_only=True):

@@ -11,7 +11,7 @@ from cache_engine.cli.documents import filled
 from cache_engine.evaluator.groups import GroupedProblem
 
 if TYPE_CHECKING:
-    from cache_engine.catalogue.layers import Parallel
+    from cache_engine.evaluator.catalogue.layers import Parallel
     from cache_engine.insight.passes import ModelPass, Priced, Step
 
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache_engine.cache.remote.base import without_query
 from cache_engine.cli.documents import filled
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP, Event, Tally
 from cache_engine.model.key import CacheKey
-from cache_engine.remote.base import without_query
-from cache_engine.trust.signers import Signed, Standing
+from cache_engine.store.signatures.signers import Signed, Standing
 from cache_engine.units import counted
 from cache_engine.upkeep.packs import Refused
 
 if TYPE_CHECKING:
-    from cache_engine.farm.submitting import Farmed
+    from cache_engine.cache.remote.moving import Compared, Pushed
     from cache_engine.insight.packs import Preflight
-    from cache_engine.remote.moving import Compared, Pushed
     from cache_engine.store.pack import Pack
+    from cache_engine.team.submitting import Farmed
     from cache_engine.upkeep.packs import Exported, Imported
 
 

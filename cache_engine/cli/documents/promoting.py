@@ -11,7 +11,7 @@ import msgspec
 from cache_engine.cli.documents import filled
 
 if TYPE_CHECKING:
-    from cache_engine.engine.demand.promotion import Candidate, PromotionPlan
+    from cache_engine.cache.demand.promotion import Candidate, PromotionPlan
     from cache_engine.model.outcome import Failure
 
 

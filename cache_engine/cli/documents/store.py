@@ -11,15 +11,15 @@ from msgspec import UNSET, UnsetType
 from cache_engine.cli.documents import filled
 from cache_engine.cli.documents.lengths import LastDay, Length, Queue, lengths_of, queue_of
 from cache_engine.cli.documents.moving import SignatureRow
-from cache_engine.config import BY_NAME, Settings, variable
+from cache_engine.settings import BY_NAME, Settings, variable
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.plan import Victim
 from cache_engine.upkeep.quarantine import File
 
 if TYPE_CHECKING:
-    from cache_engine.mirror.sync import Synced
+    from cache_engine.cache.queue.tickets import QueueState
+    from cache_engine.index.sync import Synced
     from cache_engine.model.events import Statistics
-    from cache_engine.queue.tickets import QueueState
     from cache_engine.upkeep.integrity import Finding, RepairAct
     from cache_engine.upkeep.plan import EvictionPlan
     from cache_engine.upkeep.quarantine import Examined, Item

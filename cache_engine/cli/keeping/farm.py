@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cache_engine.catalogue import TOKENS
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import lengths, moving
 from cache_engine.cli.keeping.packs import print_refused, signing_key
@@ -20,16 +19,17 @@ from cache_engine.cli.keeping.remote import remote_named
 from cache_engine.cli.support import Verb, VerbGroup, element_options, emit, input_dtype, json_option, open_cache
 from cache_engine.cli.support.completion import models
 from cache_engine.cli.support.targets import targets_option
-from cache_engine.config import Settings
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.extras import require
+from cache_engine.evaluator.catalogue import TOKENS
 from cache_engine.model.sizes import parse_sizes
+from cache_engine.settings import Settings
+from cache_engine.settings.extras import require
 from cache_engine.units import counted, human_age, human_ms, printable
 
 if TYPE_CHECKING:
-    from cache_engine.engine.selection import Selection
+    from cache_engine.cache.selection import Selection
     from cache_engine.insight.coverage import Wanted
-    from cache_engine.policy.compile_time import CompileTimes
+    from cache_engine.usage.compile_time import CompileTimes
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _MISSING = "The extra farm, remote or trust is not installed, or the compiler."
@@ -92,7 +92,7 @@ def worker_verb(
     The first Ctrl-C or SIGTERM lets compiles finish, a second ends them.
     """
     from cache_engine.batch.warm import processors
-    from cache_engine.farm.working import Worker, serve
+    from cache_engine.team.working import Worker, serve
 
     require("farm", "the farm")
     if redeliver is not None:
@@ -139,8 +139,8 @@ def compile_verb(
     no GPU and time nothing: with --tune they compile what tune would time for the first m of each kernel. Ctrl-C
     withdraws what no worker has begun; the same command resumes. Afterwards remote pull, or a lookup, brings them.
     """
-    from cache_engine.farm.following import Following
-    from cache_engine.farm.submitting import Submission
+    from cache_engine.team.following import Following
+    from cache_engine.team.submitting import Submission
 
     started = time.perf_counter()
     if engine == "dask" or scheduler is not None:
@@ -194,7 +194,7 @@ def status_verb(settings: Settings, /, broker: str | None, url: str | None, as_j
     The queue, workers and what each compiles, runs and their predicted end, the last 24 hours, and the last failures.
     A broker with one farm needs no remote.
     """
-    from cache_engine.farm.watching import look
+    from cache_engine.team.watching import look
 
     require("farm", "the farm")
     document = lengths.farm_state(look(_broker_named(settings, broker), url or settings.remote))
@@ -219,7 +219,7 @@ class _Asked:
     @property
     def in_words(self) -> str:
         """How many, and how long one process would take, if the remote had none of them."""
-        from cache_engine.engine.making import compile_of
+        from cache_engine.cache.making import compile_of
 
         tuned = f", {self.to_tune:,} of them for tune to time" if self.to_tune else ""
         takes = human_ms(1e3 * sum(self.times.seconds(compile_of(one)) for one in self.selections))
@@ -232,8 +232,8 @@ class _Asked:
 def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Asked:
     """The kernels; by the demand and the records of the store, where there is one."""
     from cache_engine.batch.tuning import all_candidates
-    from cache_engine.farm.following import by_demand, compile_times
     from cache_engine.insight.coverage import coverage, distinct, require_served
+    from cache_engine.team.following import by_demand, compile_times
 
     has_store = settings.directory_exists
     if not has_store:
@@ -252,7 +252,7 @@ def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Ask
 
 def _wanted(table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, mode: str) -> list[list[Wanted]]:
     """What the options ask for."""
-    from cache_engine.catalogue import shapes_of
+    from cache_engine.evaluator.catalogue import shapes_of
     from cache_engine.insight.coverage import wanted
 
     return wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms), scales=scales, mode=mode)

@@ -15,9 +15,9 @@ import msgspec
 from cache_engine.cli.documents import decisions
 from cache_engine.cli.support import Span, Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, Align, escaped, print_table
-from cache_engine.config import Settings
 from cache_engine.model.decision import KINDS
 from cache_engine.model.key import check_prefix
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_rate, printable
 
 _LOOK_MS = 500

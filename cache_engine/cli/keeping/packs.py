@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cache_engine.catalogue import TOKENS
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
 from cache_engine.cli.support import Verb, emit, input_dtype, json_option, named, open_cache
 from cache_engine.cli.support.completion import models
 from cache_engine.cli.support.targets import only_targets_option
-from cache_engine.config import Settings
 from cache_engine.errors import UsageError
-from cache_engine.foreign.adapted import describe
-from cache_engine.foreign.groups import Group
+from cache_engine.evaluator.catalogue import TOKENS
+from cache_engine.frameworks.adapted import describe
+from cache_engine.frameworks.groups import Group
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import DType
 from cache_engine.model.key import CacheKey
 from cache_engine.model.sizes import parse_sizes
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, printable
 from cache_engine.upkeep.packs import Exported, Refused
 
 if TYPE_CHECKING:
-    from cache_engine.engine.cache import Cache
-    from cache_engine.trust.keys import SigningKey
+    from cache_engine.cache.cache import Cache
+    from cache_engine.store.signatures.keys import SigningKey
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -57,7 +57,7 @@ def needed(
         if m is not None or dtype is not None:
             raise UsageError("--m and --dtype say what a model is asked for with; name the model with --for")
         return None
-    from cache_engine.catalogue import shapes_of
+    from cache_engine.evaluator.catalogue import shapes_of
     from cache_engine.insight.coverage import coverage, distinct, require_served, wanted
 
     asked = wanted(shapes_of(model), input_dtype(dtype or DType.BF16), archs or (None,), parse_sizes(m or TOKENS))
@@ -176,14 +176,14 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
 
 
 def _as_layout(folder: Path, export: Callable[[Path], Exported]) -> Exported:
-    from cache_engine.remote.oci import write_layout
+    from cache_engine.cache.remote.oci import write_layout
 
     return write_layout(folder, export, about=lambda done: f"{counted(done.entries, 'compiled GEMM kernel')}")
 
 
 def pack_named(path: Path) -> Path:
     """The pack that an argument names, be it in an OCI image layout; raises ``PackUnusable`` and ``OSError``."""
-    from cache_engine.remote.oci import is_layout, pack_in
+    from cache_engine.cache.remote.oci import is_layout, pack_in
 
     return pack_in(path) if is_layout(path) else path
 
@@ -206,7 +206,7 @@ def _of_model(
 
 def signing_key(path: Path) -> SigningKey:
     """The key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
-    from cache_engine.trust.keys import SigningKey
+    from cache_engine.store.signatures.keys import SigningKey
 
     def ask() -> str:
         return str(click.prompt(f"Passphrase of {path}", hide_input=True, err=True))

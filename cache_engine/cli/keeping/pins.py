@@ -6,8 +6,8 @@ import click
 
 from cache_engine.cli.documents.decisions import Pins
 from cache_engine.cli.support import Verb, emit, json_option, open_cache
-from cache_engine.config import Settings
 from cache_engine.errors import UsageError
+from cache_engine.settings import Settings
 from cache_engine.units import counted
 
 

@@ -17,7 +17,7 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.units import counted, printable
 
 if TYPE_CHECKING:
-    from cache_engine.config import Settings
+    from cache_engine.settings import Settings
 
 
 @click.command(

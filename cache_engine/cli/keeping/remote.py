@@ -17,22 +17,22 @@ from cache_engine.cli.keeping.packs import print_refused, signing_key
 from cache_engine.cli.support import Span, Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
-from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import StoreUnusable, UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import Tally
-from cache_engine.trust import proof_for
+from cache_engine.settings import Settings, parse_bytes
+from cache_engine.store.signatures import proof_for
 from cache_engine.units import counted, human_age, human_bytes, human_ms, printable
 from cache_engine.upkeep.admission import local_user
 from cache_engine.upkeep.packs import Refused
 
 if TYPE_CHECKING:
-    from cache_engine.engine.cache import Cache
+    from cache_engine.cache.cache import Cache
+    from cache_engine.cache.remote.base import Remote
+    from cache_engine.cache.remote.checking import Old, Sound
+    from cache_engine.cache.remote.moving import Compared
     from cache_engine.model.key import CacheKey
-    from cache_engine.remote.base import Remote
-    from cache_engine.remote.checking import Old, Sound
-    from cache_engine.remote.moving import Compared
     from cache_engine.store.journal import Journal
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -71,7 +71,7 @@ def remote_verb() -> None:
 @click.pass_obj
 def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
     """Compare the store with a remote, and say what lookups do with it."""
-    from cache_engine.remote.outage import YOUNG_S, outage
+    from cache_engine.cache.remote.outage import YOUNG_S, outage
 
     remote = remote_named(settings, url)
     with open_cache(settings, create=False, optional=True) as cache:
@@ -109,7 +109,7 @@ def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: 
 
     Each kernel is verified first. One that the remote has stays there as it is.
     """
-    from cache_engine.remote.moving import push
+    from cache_engine.cache.remote.moving import push
 
     remote = remote_named(settings, url)
     targets = {architecture(name).name for name in archs}
@@ -152,7 +152,7 @@ def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: b
     Each kernel is verified, and who signed it. A kernel is a program for your GPU: with --unsigned, everyone who can
     write to the remote decides what runs on it.
     """
-    from cache_engine.remote.moving import pull
+    from cache_engine.cache.remote.moving import pull
 
     remote, prove = remote_named(settings, url), _proof(settings, unsigned)
     with open_cache(settings.with_overrides({"enable_caching": True})) as cache:
@@ -203,7 +203,7 @@ def verify_verb(
     Also compares them with this store's of the same key. --rebuild is the check of those who sign: kernels of another
     toolchain cannot be compiled here, and are counted as left out.
     """
-    from cache_engine.remote import checking
+    from cache_engine.cache.remote import checking
 
     remote, prove = remote_named(settings, url), _proof(settings, unsigned)
     with open_cache(settings, create=False, optional=True) as cache:
@@ -246,7 +246,7 @@ def gc_verb(
     kernel is compiled again when it is needed. Redis keeps no ages; let it evict (maxmemory-policy allkeys-lru). The
     audit log of the store in use records every deletion. Without a store, a line says that nothing records it.
     """
-    from cache_engine.remote import checking
+    from cache_engine.cache.remote import checking
 
     remote = remote_named(settings, url)
     limit = None if max_bytes is None else parse_bytes(max_bytes)
@@ -318,7 +318,7 @@ def _verified(
 
 def remote_named(settings: Settings, url: str | None) -> Remote:
     """The remote of an argument, else of the setting; raises ``UsageError`` where neither names one."""
-    from cache_engine.remote.opening import KINDS, open_remote
+    from cache_engine.cache.remote.opening import KINDS, open_remote
 
     named = url or settings.remote
     if not named:
@@ -327,7 +327,7 @@ def remote_named(settings: Settings, url: str | None) -> Remote:
 
 
 def _compared(cache: Cache, remote: Remote) -> Compared:
-    from cache_engine.remote.moving import compare
+    from cache_engine.cache.remote.moving import compare
 
     with terminal.progress("Listing", None) as (bar, task):
         return compare(cache.store if cache.has_store else None, remote, lambda some: bar.advance(task, some))

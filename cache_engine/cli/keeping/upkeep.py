@@ -18,9 +18,9 @@ from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_ca
 from cache_engine.cli.support.completion import quarantined
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
-from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
+from cache_engine.settings import Settings, parse_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms, printable
 from cache_engine.upkeep.quarantine import Item
 

@@ -9,7 +9,7 @@ import click
 from cache_engine.cli.documents import toolchains
 from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
-from cache_engine.config import Settings
+from cache_engine.settings import Settings
 from cache_engine.units import counted, printable
 
 

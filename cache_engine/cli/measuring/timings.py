@@ -30,13 +30,13 @@ from cache_engine.cli.support import (
 )
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
-from cache_engine.config import Settings
 from cache_engine.insight.timings import timing_row, timings_csv
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import check_prefix
 from cache_engine.model.measurement import Measurement
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_ms, printable
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from cache_engine.batch.jobs import Reporter
     from cache_engine.batch.tuning import Candidate, Tuned
-    from cache_engine.engine.cache import Cache
+    from cache_engine.cache.cache import Cache
 
 
 @click.command(
@@ -117,7 +117,7 @@ def _tuned(
     from cache_engine.batch.estimate import estimate
     from cache_engine.batch.tuning import candidates
     from cache_engine.batch.warm import processors
-    from cache_engine.device.probe import gpu, require_gpu
+    from cache_engine.gpu.probe import gpu, require_gpu
     from cache_engine.kernels.rates import rates_of
 
     if not dry_run:

@@ -13,8 +13,8 @@ from cache_engine.cli.documents import evaluator as documents
 from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import print_fields, progress
-from cache_engine.config import Settings
 from cache_engine.errors import UsageError
+from cache_engine.settings import Settings
 
 if TYPE_CHECKING:
     from cache_engine.evaluator.validation import Measurements

@@ -9,7 +9,7 @@ import click
 from cache_engine.cli.documents import asking
 from cache_engine.cli.support import Span, Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
-from cache_engine.config import Settings
+from cache_engine.settings import Settings
 from cache_engine.units import human_age, human_ms, human_rate
 
 _BY = ("shape", "kernel", "model", "arch")

@@ -11,17 +11,17 @@ import click
 from cache_engine.cli.support import Size, SizedVerb, emit, json_option, open_cache
 from cache_engine.cli.support.completion import models
 from cache_engine.cli.terminal import print_fields
-from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.model.outcome import Failure
+from cache_engine.settings import Settings
 from cache_engine.units import human_bytes
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import evaluator as documents
-    from cache_engine.evaluations import Answer
     from cache_engine.evaluator.cost import SearchMode
     from cache_engine.evaluator.hardware import Hardware
+    from cache_engine.evaluator.results import Answer
 
 
 @click.command(
@@ -146,7 +146,7 @@ def _answer(settings: Settings, problem: EvaluationProblem, hardware: Hardware, 
         with open_cache(settings, optional=True) as cache:
             if cache.has_store:
                 return cache.evaluations.evaluate(problem, hardware, mode)
-    from cache_engine.evaluations import search
+    from cache_engine.evaluator.results import search
 
     why = "the store cannot be used" if settings.uses_directory else "caching is switched off"
     return replace(search(problem, hardware, mode), unkept=Failure(why))

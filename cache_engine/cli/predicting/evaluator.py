@@ -14,14 +14,14 @@ from cache_engine.cli.support import Verb, emit, json_option, named, open_cache,
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.support.verb import VerbGroup
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
-from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.inputs import open_input
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_bytes, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import evaluator as documents
-    from cache_engine.evaluations import Evaluations
+    from cache_engine.evaluator.results import Evaluations
     from cache_engine.evaluator.validation import Validated
 
 
@@ -177,7 +177,7 @@ def prune_verb(
     By default: results unused for 90 days, and results above 10,000 of an accelerator.
     """
     from cache_engine.cli.documents import evaluator as documents
-    from cache_engine.evaluations import MAX_ENTRIES, UNUSED_DAYS
+    from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS
 
     with open_cache(settings, create=False) as cache:
         plan = cache.evaluations.plan_pruning(

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cache_engine.catalogue import ModelShape
-    from cache_engine.catalogue.layers import Parallel
-    from cache_engine.config import Settings
-    from cache_engine.evaluations import Evaluations
+    from cache_engine.evaluator.catalogue import ModelShape
+    from cache_engine.evaluator.catalogue.layers import Parallel
     from cache_engine.evaluator.cost import SearchMode
     from cache_engine.evaluator.gpus import Gpu
     from cache_engine.evaluator.hardware import Hardware
+    from cache_engine.evaluator.results import Evaluations
     from cache_engine.insight.passes import ModelPass, Step
+    from cache_engine.settings import Settings
 
 _MOST_PASSES = 10_000
 _PATIENCE_S = 1.0
@@ -39,7 +39,7 @@ _PATIENCE_S = 1.0
 
 def evaluate_model(settings: Settings, name: str | None, mode: SearchMode, asked: dict[str, Any]) -> None:
     """Evaluates the passes of a model, and prints them."""
-    from cache_engine.catalogue.layers import Parallel
+    from cache_engine.evaluator.catalogue.layers import Parallel
     from cache_engine.evaluator.chips import load_chip
 
     parallel = Parallel(asked["tp"], asked["ep"], asked["dp"])
@@ -69,8 +69,8 @@ def evaluate_model(settings: Settings, name: str | None, mode: SearchMode, asked
 
 
 def _shapes(name: str | None, config: Path | None, parallel: Parallel) -> list[ModelShape]:
-    from cache_engine.catalogue.layers import layers_named, layers_of
-    from cache_engine.catalogue.published import read_config
+    from cache_engine.evaluator.catalogue.layers import layers_named, layers_of
+    from cache_engine.evaluator.catalogue.published import read_config
 
     if (name is None) == (config is None):
         raise UsageError("give M N K, or a MODEL, or --config FILE: one of them")
@@ -82,7 +82,7 @@ def _shapes(name: str | None, config: Path | None, parallel: Parallel) -> list[M
 
 
 def _step(asked: dict[str, Any]) -> Step:
-    from cache_engine.catalogue.tables import expert_counts
+    from cache_engine.evaluator.catalogue.tables import expert_counts
     from cache_engine.insight.passes import Step
 
     if asked["skew"] is not None and asked["expert_counts"] is not None:

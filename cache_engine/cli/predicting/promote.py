@@ -7,13 +7,13 @@ import time
 
 import click
 
+from cache_engine.cache.cache import Cache
 from cache_engine.cli.documents import promoting
 from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.support.amounts import Amount
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
-from cache_engine.config import Settings
-from cache_engine.engine.cache import Cache
 from cache_engine.errors import UsageError
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_forecast, human_ms, human_rate, printable
 
 _SHOWN = 20
@@ -62,8 +62,8 @@ def promote_verb(
 
 
 def _promote(cache: Cache, horizon_s: float, budget_s: float, dry_run: bool) -> promoting.Promoted:
-    from cache_engine.engine.demand.demotion import note
-    from cache_engine.engine.demand.promotion import plan_promotion, promote
+    from cache_engine.cache.demand.demotion import note
+    from cache_engine.cache.demand.promotion import plan_promotion, promote
 
     with progress("Weighing sizes", None) as (bar, task):
         plan = plan_promotion(cache, horizon_s, lambda: bar.advance(task))

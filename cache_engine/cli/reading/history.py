@@ -12,8 +12,8 @@ import msgspec
 
 from cache_engine.cli.support import Span, Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
-from cache_engine.config import Settings
 from cache_engine.model.events import ACTS, DAY_S, HOUR_S, TIERS, Period, hit_rate
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, human_ms, human_rate, printable
 
 if TYPE_CHECKING:

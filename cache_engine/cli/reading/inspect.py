@@ -27,12 +27,12 @@ from cache_engine.cli.support import (
     problem_options,
 )
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table, print_warnings, sentence
-from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.insight.comparison import Comparison, Nearest, change, in_words, shown
 from cache_engine.insight.inspection import Inspection, inspect_kernel, inspect_stored, sass_of
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
 from cache_engine.model.measurement import Measurement
+from cache_engine.settings import Settings
 from cache_engine.units import printable
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from cache_engine.batch.jobs import RUNNING, Jobs
 from cache_engine.cli.documents import lengths
 from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
-from cache_engine.config import Settings
+from cache_engine.settings import Settings
 from cache_engine.units import human_age, human_ms, printable
 
 

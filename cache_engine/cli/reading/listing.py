@@ -18,8 +18,8 @@ from cache_engine.cli.documents.lengths import LastDay, Length, Queue
 from cache_engine.cli.support import Verb, emit, json_option, last_first, named, open_cache, printing
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
-from cache_engine.config import Settings
 from cache_engine.errors import UsageError
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -45,7 +45,7 @@ _UNKNOWN = "–"
 
 def _filter_options(verb: _F) -> _F:
     """Gives a verb the options of a list of kernels."""
-    from cache_engine.mirror.queries import OLD_SORTS, SORTS  # no other verb needs the mirror
+    from cache_engine.index.queries import OLD_SORTS, SORTS  # no other verb needs the mirror
 
     sorts = [name.replace(" ", "-") for name in SORTS]
     for decorate in last_first(
@@ -165,7 +165,7 @@ def stats_verb(settings: Settings, /, by_arch: bool, prometheus: bool, textfile:
         architectures = None
         found = cache.stats()
         if by_arch:
-            from cache_engine.mirror import queries
+            from cache_engine.index import queries
 
             architectures = cache.query(queries.architectures)
         queue = cache.queue() if cache.has_store else None
@@ -200,9 +200,9 @@ def _list(
     offset: int,
     as_json: bool,
 ) -> None:
-    from cache_engine.catalogue import read_search
-    from cache_engine.catalogue.searching import advice
-    from cache_engine.mirror import queries
+    from cache_engine.evaluator.catalogue import read_search
+    from cache_engine.evaluator.catalogue.searching import advice
+    from cache_engine.index import queries
 
     search = read_search(text)
     chosen = queries.KernelFilter.of(search, archs, dtype, family, compiler)

@@ -14,12 +14,12 @@ from cache_engine.cli.moved import BENCHMARKS
 from cache_engine.cli.support import Verb, emit, json_option, open_cache, printing
 from cache_engine.cli.support.completion import keys as some_keys
 from cache_engine.cli.support.output import write_file
-from cache_engine.config import Settings
 from cache_engine.errors import UsageError
+from cache_engine.settings import Settings
 from cache_engine.units import human_bytes, printable
 
 if TYPE_CHECKING:
-    from cache_engine.report.page import Report
+    from cache_engine.insight.report.page import Report
 
 
 @click.command(
@@ -57,7 +57,7 @@ def report_verb(
         raise UsageError("give one KEY, two to compare, or none for the whole store")
     if str(file) == "-" and as_json:
         raise UsageError("--output - prints the report itself; give it a file name, or leave --json out")
-    from cache_engine.report.html import written
+    from cache_engine.insight.report.html import written
 
     now = time.time()
     report = _report(settings, keys, now)
@@ -74,10 +74,10 @@ def report_verb(
 def _report(settings: Settings, keys: tuple[str, ...], now: float) -> Report:
     with open_cache(settings, create=False) as cache:
         if not keys:
-            from cache_engine.report.stores import store_report
+            from cache_engine.insight.report.stores import store_report
 
             return store_report(cache, now)
-        from cache_engine.report.kernels import comparison_report, kernel_report
+        from cache_engine.insight.report.kernels import comparison_report, kernel_report
 
         records = [cache.find(key) for key in keys]
         return kernel_report(cache, records[0]) if len(records) == 1 else comparison_report(cache, *records)

@@ -6,13 +6,13 @@ import time
 
 import click
 
-from cache_engine.catalogue import TOKENS
 from cache_engine.cli.documents import toolchains as documents
 from cache_engine.cli.support import Verb, element_options, emit, input_dtype, json_option, open_cache
 from cache_engine.cli.support.completion import models
 from cache_engine.cli.support.targets import targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
-from cache_engine.config import Settings
+from cache_engine.evaluator.catalogue import TOKENS
+from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_bytes, printable
 
 
@@ -31,8 +31,8 @@ def toolchains_verb(settings: Settings, /, as_json: bool) -> None:
     For each, whether its kernels can be hit here, and if they never can, what has changed. clean --stale-toolchain
     deletes those; regressions compares two.
     """
+    from cache_engine.index import queries
     from cache_engine.insight.toolchains import made_by_toolchain
-    from cache_engine.mirror import queries
 
     with open_cache(settings, create=False) as cache:
         found = made_by_toolchain(cache, cache.query(queries.made_with))
@@ -65,7 +65,7 @@ def coverage_verb(
     warm, with the same arguments, compiles what is missing.
     """
     from cache_engine.batch.warm import stored
-    from cache_engine.catalogue import shapes_of
+    from cache_engine.evaluator.catalogue import shapes_of
     from cache_engine.insight.coverage import coverage, distinct, wanted
     from cache_engine.model.sizes import parse_sizes
 

@@ -32,16 +32,16 @@ from cache_engine.cli.support.verb import (
     VerbGroup,
 )
 from cache_engine.cli.terminal import escaped, look_alike
-from cache_engine.config import PACKS
 from cache_engine.errors import CompileError, GemmCacheError, Level, NotHereError, StoreUnusable, UsageError
 from cache_engine.model.gemm import INPUT_DTYPES, OPT_LEVELS, DType, GemmProblem, Layout, Mode, Specialisation
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.settings import PACKS
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
-    from cache_engine.config import Settings
-    from cache_engine.engine.cache import Cache
+    from cache_engine.cache.cache import Cache
+    from cache_engine.settings import Settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -127,8 +127,8 @@ def open_cache(
     verb that has an answer without one, a store that is not there is no error; of one that cannot be used, a line on
     standard error says why.
     """
-    from cache_engine.engine import cache as engine
-    from cache_engine.engine.opening import store_of
+    from cache_engine.cache import cache as engine
+    from cache_engine.cache.opening import store_of
 
     if optional:
         try:

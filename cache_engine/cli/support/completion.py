@@ -54,7 +54,7 @@ def models(ctx: click.Context, incomplete: str, parameter: click.Parameter) -> l
 
 @_completer
 def _models(ctx: click.Context, typed: str) -> Iterable[str]:  # noqa: ARG001
-    from cache_engine.catalogue import model_shapes
+    from cache_engine.evaluator.catalogue import model_shapes
 
     return dict.fromkeys(shape.model for shape in model_shapes())
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from cache_engine.config import Settings
 from cache_engine.errors import UsageError
+from cache_engine.settings import Settings
 
 NO_PAGER = "no_pager"
 _GIVEN = "gemm-cache options"

@@ -43,7 +43,7 @@ def _compiled_for(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
     if value:
         return _target(value) if isinstance(value, str) else tuple(map(_target, value))
     if not ctx.resilient_parsing:
-        from cache_engine.device.probe import local_arch
+        from cache_engine.gpu.probe import local_arch
 
         if local_arch() is None:
             ctx.meta[NOTE] = f"No --arch and no GPU here: the target is {settings_of(ctx).default_arch}."
@@ -51,12 +51,12 @@ def _compiled_for(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
 
 
 def _target(name: str) -> str:
-    from cache_engine.catalogue.searching import target_of
+    from cache_engine.evaluator.catalogue.searching import target_of
 
     return target_of(name)
 
 
 def _run_by(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    from cache_engine.catalogue.searching import targets_called
+    from cache_engine.evaluator.catalogue.searching import targets_called
 
     return tuple(target for name in value for target in targets_called(name.lower()) or (name,))

@@ -18,7 +18,7 @@ from cache_engine.errors import InvalidProblem
 
 OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
 
-DEVICE = "cache_engine.device"
+DEVICE = "cache_engine.gpu"
 NOTE = "cache_engine.note"
 """A line to be said once a verb has succeeded: an error is one line."""
 """Where ``--device`` is noted in a context's ``meta``."""
@@ -147,7 +147,7 @@ class Verb(_Takes):
         ctx.obj = settings = settings_of(ctx)
         logs.configure(settings.log or LEVELS[0])
         if ctx.meta.get(DEVICE) is not None:
-            from cache_engine.device import probe
+            from cache_engine.gpu import probe
 
             probe.choose(ctx.meta[DEVICE])
         done = super().invoke(ctx)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cache_engine.compilers.elf import read_cubin
-from cache_engine.foreign.values import Entry, Part, PartKind
+from cache_engine.frameworks.values import Entry, Part, PartKind
 from cache_engine.insight.linked.irs import TTGIR, TTIR, read_llvm, read_mlir
 from cache_engine.insight.linked.kernel import disassembled, registers_of
 from cache_engine.insight.linked.panes import PTX, SOURCE, Linked, Text, lines_of, linked

@@ -21,7 +21,7 @@ from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.outcome import Failure
 
 if TYPE_CHECKING:
-    from cache_engine.engine.cache import Cache
+    from cache_engine.cache.cache import Cache
 
 _IRS = {"ttir": TTIR, "ttgir": TTGIR, "llir": LLIR}
 

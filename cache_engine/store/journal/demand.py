@@ -19,13 +19,13 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.asked import Asked
-from cache_engine.policy.timeline import LARGEST_BYTES, Stored, Timeline
 from cache_engine.store.files import read_whole
 from cache_engine.store.journal import files
 from cache_engine.store.journal.files import UnknownSnapshot, read_new
 from cache_engine.store.journal.lines import decoded
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
+from cache_engine.usage.timeline import LARGEST_BYTES, Stored, Timeline
 
 _log = logging.getLogger(__name__)
 _FORMAT = 1

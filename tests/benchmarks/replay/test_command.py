@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cache_engine.engine.cache import open_cache
+from cache_engine.cache.cache import open_cache
 from tests.benchmarks.running import run
 from tests.cli import test_cli as cli
 

@@ -20,9 +20,9 @@ from benchmarks.replay.machines import Compiling
 from benchmarks.replay.playing import COLD, PROFILE, RESTART, STARTS, Outcome, play, runs
 from benchmarks.replay.policies import POLICIES, Start
 from benchmarks.replay.traces import Trace, read_trace
-from cache_engine.catalogue import ModelShape, model_shapes
-from cache_engine.engine.selection import Selector
+from cache_engine.cache.selection import Selector
 from cache_engine.errors import InvalidProblem, UsageError
+from cache_engine.evaluator.catalogue import ModelShape, model_shapes
 from cache_engine.evaluator.gpu import choice_times_us, latencies_us, parameters_of
 from cache_engine.evaluator.gpus import GPUS
 from cache_engine.kernels.select import choose

@@ -1,0 +1,435 @@
+"""The one door to a store: ``Cache`` gets kernels, shows what is stored, and keeps the store in order.
+
+``Cache.get_or_compile`` is what the rest exists for. Rooms that no hit needs are imported where they are entered.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from cache_engine.cache.elsewhere import Elsewhere
+from cache_engine.cache.history import History
+from cache_engine.cache.making import measurement
+from cache_engine.cache.opening import SWITCHED_OFF, journal_of, packs_of, store_of
+from cache_engine.cache.queue.tickets import Priority, QueueState, queue_state
+from cache_engine.cache.selection import Selection, Selector
+from cache_engine.cache.serving import COMPILED, CompiledKernel, Serving, refusal
+from cache_engine.cache.serving.faster import Faster
+from cache_engine.cache.serving.meanwhile import Meanwhile, check_asked, check_wait
+from cache_engine.cache.stages import VALIDATE, OnStage, StageClock
+from cache_engine.cache.tiers import Found, Preloaded
+from cache_engine.errors import PackUnusable, StoreError, StoreUnusable
+from cache_engine.model.artifact import CUBIN, Record
+from cache_engine.model.events import Statistics, Tally
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.key import CacheKey, Components
+from cache_engine.model.outcome import Failure
+from cache_engine.settings import Settings
+from cache_engine.store.base import Loaded
+from cache_engine.store.descriptors import spare_descriptors
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import NoJournal, journal_bytes, read_journal
+from cache_engine.store.journal.folding import last_day
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.timings import Timings
+from cache_engine.upkeep import cleaning
+
+if TYPE_CHECKING:
+    from cache_engine.cache.demand import Demand
+    from cache_engine.cache.demand.promoter import Promoter
+    from cache_engine.evaluator.results import Evaluations
+    from cache_engine.gpu.timer import Timing
+    from cache_engine.index import Connection
+    from cache_engine.index.foreign import Progress, Scanned
+    from cache_engine.index.sync import Mirror
+    from cache_engine.store.pack import Pack
+    from cache_engine.upkeep.admin import Admin
+    from cache_engine.upkeep.cleaning import Leftover
+    from cache_engine.upkeep.integrity import Finding
+    from cache_engine.upkeep.packs import Exported, Imported
+    from cache_engine.upkeep.plan import EvictionPlan, Limits
+
+__all__ = ["COMPILED", "Cache", "CompiledKernel", "open_cache"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Cache:
+    """A persistent cache of compiled GEMM kernels, opened with ``open_cache``; safe in several threads and processes.
+
+    The end of a ``with``, ``close`` or the end of the process writes the last usage counts. With caching switched off
+    there is no store: kernels are held in this process alone, and every method that needs a store raises
+    ``StoreUnusable``. Methods that change the store take ``by``, who acts, for the audit; by default this process's.
+    """
+
+    def __init__(self, store: DiskStore | None, settings: Settings, without_store: str = SWITCHED_OFF) -> None:
+        """Serves an opened store, or none; then ``without_store`` says why."""
+        self.settings, self._without_store = settings, without_store
+        self._store, self.has_store = store, store is not None
+        history = History(lambda: self.timings, settings.timings_of) if store and settings.use_timings else None
+        self.journal = journal_of(store, settings)
+        packs, refused = packs_of(settings, self.journal)
+        self.elsewhere = Elsewhere(packs, store, refused)
+        self.packs = self.elsewhere.packs
+        self.selector = Selector(settings, history=history, elsewhere=self.elsewhere)
+        self.faster = Faster(self.selector, self.elsewhere)
+        self._serving = Serving(store, self.elsewhere, settings, self.journal, self.faster, without_store)
+        self.meanwhile = Meanwhile(self._serving, self.selector, self.elsewhere, settings)
+        self._spare = spare_descriptors()
+        self._promoter: Promoter | None = None
+        if store is not None and settings.promote_every_min and settings.enable_jit:
+            from cache_engine.cache.demand.promoter import Promoter
+
+            self._promoter = Promoter(self, settings.promote_every_min * 60)
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Administration of the store: pins, integrity, quarantine, packs, other frameworks' caches, decisions."""
+        from cache_engine.upkeep.admin import Admin
+
+        return Admin(self)
+
+    def get_or_compile(
+        self, problem: GemmProblem, *, arch: str | None = None, family: str | None = None,
+        compiler: str | None = None, config: KernelConfig | None = None, force: bool = False,
+        debug_dump: Path | None = None, on_stage: OnStage | None = None,
+        priority: Priority = Priority.CALLER, wait: float | None = None,
+    ) -> CompiledKernel:  # fmt: skip
+        """The kernel for a problem, from the fastest tier that has it, else compiled and stored.
+
+        Args:
+            problem: what is asked.
+            arch: compile for this target, whichever the problem names.
+            family: of kernels to choose from, such as ``tensor_core`` or ``triton``; by default the best.
+            compiler: which compiler makes it; by default one that takes the family, and ``nvrtc`` where none is named.
+            config: use it instead of choosing.
+            force: compile even if there is an entry, and replace it.
+            debug_dump: compile likewise, and write all that goes in and comes out into this folder.
+            on_stage: called as each stage starts and ends.
+            priority: of the compile among all that wait for a slot of the store. Only a caller's counts as demand.
+            wait: so many milliseconds at most. Then another kernel may serve that is there and right, and its
+                ``better`` says when the one that is asked for is ready. If no other kernel is there, the call waits.
+
+        Raises:
+            UsageError: when the request is invalid.
+            NotCached: when no tier has it and compiling is switched off.
+            CompilerMissing: when the compiler is not installed, and no pack or store has the kernel.
+            CompileError: when the compiler refuses the source.
+        """
+        stages = StageClock(on_stage)
+
+        def attempt() -> CompiledKernel:
+            with stages(VALIDATE):
+                check_asked(problem, config)
+                asked = (self.targeted(problem, arch), family, compiler, config)
+            if wait is not None and not force and debug_dump is None:
+                return self.meanwhile.get_or_compile(asked, stages, check_wait(wait))
+            return self._serving.get_or_compile(
+                self.selector, asked, stages, force=force, debug_dump=debug_dump, priority=priority
+            )
+
+        return self._spare.retried(attempt)
+
+    def get_to_launch(
+        self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None
+    ) -> CompiledKernel:
+        """As ``get_or_compile``, for a launch of this very problem alone, as ``matmul`` does.
+
+        So an ``exact`` kernel, which is wrong for any other m, serves where this store measured it to be faster.
+        """
+        asked = (self.targeted(problem, None), family, compiler, None)
+        return self._spare.retried(
+            lambda: self._serving.get_or_compile(self.selector, asked, StageClock(), for_launch=True)
+        )
+
+    def get(self, key: CacheKey) -> Loaded | None:
+        """The entry of a key from the fastest tier that has it, the remote last, counted as a hit; ``None`` if none."""
+        return self._serving.get(key)
+
+    def preload(self, keys: Iterable[str]) -> Preloaded:
+        """Reads kernels to memory, at most ``memory_bytes``, uncounted; raises ``UsageError`` for what is no key.
+
+        What only the remote has is stored on disk too.
+        """
+        return self._serving.preload(keys)
+
+    def look_up(self, key: CacheKey) -> Found | None:
+        """The entry and which tier of this machine has it, without asking the remote; not counted as a use."""
+        return self._serving.look_up(key)
+
+    def select(
+        self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None,
+        config: KernelConfig | None = None,
+    ) -> Selection:  # fmt: skip
+        """What would serve a problem whose target is set; see ``Selector.select``."""
+        return self.selector.select(problem, family, compiler, config)
+
+    def made_elsewhere(self, selection: Selection) -> Selection | None:
+        """The same kernel as another toolchain made it, where a pack or the store has that, be it served or not."""
+        return self.selector.select_elsewhere(selection, self.elsewhere)
+
+    def present_components(self, family: str, compiler: str, level: int, arch: str) -> Components | None:
+        """What the keys of a family, compiler at a level, and target start with here; see ``Selector.present``."""
+        return self.selector.present(family, compiler, level, arch)
+
+    def is_stale(self, record: Record) -> bool:
+        """Whether no request here can ever hit an entry; see ``Selector.is_stale``."""
+        return self.selector.is_stale(record)
+
+    def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
+        """The problem with its target set: as given, else that of the local GPU, else the default."""
+        if arch is None and problem.arch is None:
+            from cache_engine.gpu.probe import local_arch
+
+            arch = local_arch() or self.settings.default_arch
+        return problem if arch is None else problem.on(arch)
+
+    def keep_timing(self, kernel: CompiledKernel, timing: Timing, config_from: str | None = None) -> Failure | None:
+        """Stores a timing, to choose configs by; returns why that failed. ``config_from`` overrides the kernel's."""
+        if self._store is None:
+            return Failure(self._without_store)
+        try:
+            self.timings.add([measurement(kernel.record, kernel.problem, timing, config_from or kernel.config_from)])
+        except (OSError, StoreError) as error:
+            return refusal(error)
+        self.selector.forget()
+        self.faster.forget()
+        return None
+
+    @property
+    def unpublished(self) -> int:
+        """How many kernels this process has compiled and could not store."""
+        return self._serving.unpublished
+
+    @property
+    def store(self) -> DiskStore:
+        """Entries on disk, those a remote served too; raises ``StoreUnusable`` with caching off, or packs alone."""
+        if self._store is None:
+            raise StoreUnusable(f"{self._without_store}, so there is no store; set enable_caching, and dir if need be")
+        self._serving.settle()
+        return self._store
+
+    @property
+    def layout(self) -> StoreLayout:
+        """The paths of the store; raises as ``store``."""
+        return self.store.layout
+
+    @cached_property
+    def mirror(self) -> Mirror:
+        """The DuckDB copy of this store."""
+        from cache_engine.index.sync import Mirror
+
+        return Mirror(self.store)
+
+    @cached_property
+    def evaluations(self) -> Evaluations:
+        """Results of the evaluator; written at once when the cache is closed, else at the end of the process."""
+        made: type[Evaluations] = self._spare.retried(
+            lambda: import_module("cache_engine.evaluator.results").Evaluations
+        )
+        s = self.settings
+        return made(
+            self.layout, durable=s.is_durable, lock_timeout_s=s.lock_timeout_s, stored=self._serving.result_stored,
+            acted=lambda *event: self.admin.acted(*event),
+        )  # fmt: skip
+
+    @cached_property
+    def timings(self) -> Timings:
+        """Measurements of this store's kernels."""
+        return Timings(self.layout, durable=self.settings.is_durable, lock_timeout_s=self.settings.lock_timeout_s)
+
+    @cached_property
+    def demand(self) -> Demand:
+        """What this store is asked for: ``demand("shape")`` says the shares, ``demand.ledger()`` has it all."""
+        from cache_engine.cache.demand import Demand
+
+        return Demand(self.layout, self.settings, self.journal, self.timings, self.select)
+
+    def find(self, prefix: str) -> Record:
+        """The record whose key starts with ``prefix``; raises ``UsageError`` or ``KeyNotFound``."""
+        return self.store.find(prefix)
+
+    def records(self) -> Iterator[Record]:
+        """All records, read from disk in the order of their keys."""
+        return self.store.records()
+
+    def text(self, record: Record, part: str) -> str:
+        """One of an entry's texts: ``source``, ``ptx``, ``log``, or ``sass``, which may raise ``ToolMissing``."""
+        if part == "sass":
+            from cache_engine.compilers.inspect import sass
+
+            return sass(self.section(record, CUBIN))
+        return self.section(record, part).decode("utf-8", "replace")
+
+    def section(self, record: Record, part: str) -> bytes:
+        """One of an entry's ``SECTIONS``, checked; raises ``CorruptEntry`` when it is missing or damaged."""
+        return self.store.section(record, part)
+
+    def query(
+        self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
+    ) -> _T:
+        """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries`` now; raises ``MirrorError``."""
+        if "evaluations" in self.__dict__:
+            self.evaluations.flush(usage=False)
+        self.mirror.sync()
+        return self.mirror.query(question, *arguments, **options)
+
+    def scan_caches(self, given: Iterable[str] = (), progress: Progress | None = None) -> Scanned:
+        """Brings the index of the caches of other frameworks up to date, for ``mirror.foreign_queries``.
+
+        Directories that are not in use here are left out (``Place.replaced_by``).
+
+        Args:
+            given: further directories as ``KIND=DIR``, besides those of the setting ``caches``.
+            progress: called after each part with the number of entries seen.
+
+        Raises:
+            UsageError: when one is not of that form, or of no known kind.
+            MirrorError: when the index cannot be written.
+        """
+        from cache_engine.frameworks.registry import load_sources, surroundings
+        from cache_engine.index.foreign import scan
+
+        sources = load_sources()
+        places = sources.places(surroundings([*given, *self.settings.caches]))
+        return scan(self.mirror, sources, (place for place in places if not place.replaced_by), progress)
+
+    def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
+        """Rows of the entries that match all of ``text``, as ``catalogue.read_search`` reads it, last used first.
+
+        Raises:
+            UsageError: when ``text`` names an unknown field, or gives a field a value that it does not take.
+        """
+        from cache_engine.evaluator.catalogue import read_search
+        from cache_engine.index import queries
+
+        return self.query(queries.kernels, queries.KernelFilter.of(read_search(text)), limit=limit)
+
+    def policy(self) -> Limits:
+        """The limits that the settings set."""
+        return self.admin.policy()
+
+    def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
+        """What ``clean`` would evict; without ``limits``, by the settings. Changes nothing."""
+        return self.admin.plan_cleaning(limits)
+
+    def find_leftovers(self) -> list[Leftover]:
+        """Files of no entry that any cleaning removes: those of killed writers, and old ones in quarantine."""
+        return self.admin.find_leftovers()
+
+    def clean(self, limits: Limits | None = None, *, dry_run: bool = False, by: str | None = None) -> EvictionPlan:
+        """Evicts what ``plan_cleaning`` names, unless ``dry_run``; returns that plan."""
+        return self.admin.clean(limits, dry_run=dry_run, by=by)
+
+    def verify(self, *, repair: bool = False, share: float = 1.0, by: str | None = None) -> list[Finding]:
+        """What is wrong in a ``share`` of the entries; with ``repair``, each finding's remedy is applied as well."""
+        return self.admin.verify(repair=repair, share=share, by=by)
+
+    def export(self, path: str | Path, *, replace: bool = False) -> Exported:
+        """Writes all entries to a pack; ``Cache.admin.export`` takes a choice of entries, and a signer."""
+        return self.admin.export(path, replace=replace)
+
+    def import_pack(self, path: str | Path | Pack, *, dry_run: bool = False, by: str | None = None) -> Imported:
+        """Imports the entries of a pack, each checked."""
+        return self.admin.import_pack(path, dry_run=dry_run, by=by)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Methods that ``admin`` has, under the name that they had in 0.2; a warning says the new one."""
+            from cache_engine.upkeep.admin import Admin
+
+            if name.startswith("_") or not hasattr(Admin, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            warnings.warn(f"Cache.{name} is Cache.admin.{name} now", DeprecationWarning, stacklevel=2)
+            return getattr(self.admin, name)
+
+    def count(self) -> tuple[int, int]:
+        """How many entries there are, and the bytes they take on disk."""
+        return cleaning.count(self.layout)
+
+    def stats(self) -> Statistics:
+        """The store's state and history; this process's own counts included. With packs alone, only those."""
+        self._serving.settle()
+        self.journal.flush()
+        s = self.settings
+        memory = (*self._serving.held(), s.memory_bytes)
+        if isinstance(self.journal, NoJournal) and s.enable_caching:
+            totals = self.journal.totals
+            return Statistics(0, 0, s.max_entries, s.max_bytes, 0, totals, totals, s.reads_remote, *memory)
+        tally = read_journal(self.layout.journal)
+        size, day = journal_bytes(self.layout.journal), last_day(tally.periods, time.time())
+        return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day, s.reads_remote, *memory)
+
+    def tally(self) -> Tally:
+        """What the journal knows: sums over time, use and the last events; this process's own counts included."""
+        self._serving.settle()
+        self.journal.flush()
+        return read_journal(self.layout.journal)
+
+    def queue(self) -> QueueState:
+        """Who compiles and who waits now, in all processes of the store."""
+        return queue_state(self.layout, self.settings.slots)
+
+    def __repr__(self) -> str:
+        return f"<Cache of {self._store.layout.root if self._store else 'no store'}, {len(self.packs)} packs>"
+
+    def close(self) -> None:
+        """Writes the last usage counts, ends cleaning and compiles in the background; safe in a signal handler."""
+        if self._promoter is not None:
+            self._promoter.close()
+        self.meanwhile.close(wait=not self.journal.is_interrupted)
+        for opened in {"evaluations", "timings"} & self.__dict__.keys():
+            getattr(self, opened).close()
+        self._serving.close()
+        self.journal.close()
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_cache(
+    dir: str | Path | None = None,
+    policy: str | None = None,
+    *,
+    settings: Settings | None = None,
+    create: bool = True,
+    **overrides: Any,
+) -> Cache:
+    """Opens the store in ``dir``, making it when it does not exist.
+
+    Args:
+        dir: the store's directory; by default ``GEMM_CACHE_DIR``, else the user cache directory.
+        policy: ``"standard"``, ``"development"`` or ``"production"``: when entries expire.
+        settings: in place of those of the environment.
+        create: whether to make a store where there is none.
+        overrides: single settings by name.
+
+    Raises:
+        UsageError: when there is no setting of a name, or it cannot have a value.
+        StoreUnusable: when the directory cannot serve as a store; see ``opening.store_of``.
+        PackUnusable: when only packs are used, and none of them can serve here.
+    """
+    overrides |= {name: value for name, value in (("dir", dir), ("policy", policy)) if value is not None}
+    settings = Settings.load(**overrides) if settings is None else settings.with_overrides(overrides)
+    cache = Cache(*store_of(settings, create=create))
+    if settings.packs and settings.enable_caching:
+        from cache_engine.cache.serving.pack_state import check_packs
+
+        try:
+            check_packs(cache.elsewhere, settings)
+        except PackUnusable:
+            cache.close()
+            raise
+    return cache

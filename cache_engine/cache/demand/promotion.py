@@ -1,0 +1,370 @@
+"""What to compile before anyone waits: the kernels that are asked for and missing, each with the sum behind it.
+
+A kernel goes missing when it was evicted, the compiler was replaced, or another kernel has served in its place
+(``wait``). An exact kernel is missing where this store measured it to be faster than the one that serves. What is
+likely to be asked for is speculation: the other shapes of the model that the demand looks like.
+
+What was compiled so is demoted when it is expected to save less than half of its price: it goes first when the store
+must be cleaned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from cache_engine.cache.demand.demotion import Change, changed
+from cache_engine.cache.demand.report import MODEL
+from cache_engine.cache.demand.times import UNKNOWN, LaunchTime, LaunchTimes
+from cache_engine.cache.making import compile_of
+from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.selection import Asked, Selection
+from cache_engine.errors import GemmCacheError
+from cache_engine.evaluator.catalogue import model_shapes
+from cache_engine.model.asked import Shape
+from cache_engine.model.decision import PROMOTION, SPECULATION, standing
+from cache_engine.model.gemm import Specialisation
+from cache_engine.model.key import CacheKey
+from cache_engine.model.outcome import Failure
+from cache_engine.usage.compile_time import CompileTimes, fitted
+from cache_engine.usage.demand import Ledger, rate
+from cache_engine.usage.payback import Payback, Use, payback
+from cache_engine.usage.promotion import price_s
+
+if TYPE_CHECKING:
+    from cache_engine.cache.demand import Demand
+    from cache_engine.cache.elsewhere import Elsewhere
+    from cache_engine.cache.queue.tickets import QueueState
+    from cache_engine.cache.serving import CompiledKernel
+    from cache_engine.cache.serving.faster import Faster
+    from cache_engine.cache.serving.meanwhile import Meanwhile
+    from cache_engine.model.artifact import Record, RecordedProblem
+    from cache_engine.model.gemm import GemmProblem
+    from cache_engine.store.journal import Journal
+    from cache_engine.store.timings import Timings
+    from cache_engine.upkeep.admin import Admin
+
+HORIZON_S = 24 * 3600.0
+"""For so long a kernel is expected to be asked for as often as now."""
+
+_LEAST_OF_MODEL = 0.5
+"""Of a model's shapes, so many must be asked for before the others are likely."""
+
+
+class Promotable(Protocol):
+    """What promotion needs of a ``Cache``, which imports this room."""
+
+    journal: Journal
+    elsewhere: Elsewhere
+    faster: Faster
+    meanwhile: Meanwhile
+
+    @property
+    def demand(self) -> Demand:
+        """What the store is asked for."""
+        ...
+
+    @property
+    def timings(self) -> Timings:
+        """Measurements of its kernels."""
+        ...
+
+    def records(self) -> Iterator[Record]:
+        """All records."""
+        ...
+
+    @property
+    def admin(self) -> Admin:
+        """Has the log of decisions."""
+        ...
+
+    def queue(self) -> QueueState:
+        """Who compiles and who waits now."""
+        ...
+
+    def select(self, problem: GemmProblem) -> Selection:
+        """What would serve a problem."""
+        ...
+
+    def get_or_compile(self, problem: GemmProblem, *, force: bool, priority: Priority) -> CompiledKernel:
+        """The kernel for a problem."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A kernel that could be compiled ahead.
+
+    Attributes:
+        kind: ``PROMOTION``, as it is asked for, or ``SPECULATION``, as a model is that has it.
+        selection: the kernel.
+        m: the size that it is asked for with most.
+        instead: the name of the kernel that serves this size now; empty where a request would wait.
+        value: the sum.
+        time_from: where the times of its launches are from: ``"measured"``, ``"predicted"`` or ``"unknown"``.
+    """
+
+    kind: str
+    selection: Selection
+    m: int
+    instead: str
+    value: Payback
+    time_from: str
+
+    @property
+    def reason(self) -> str:
+        """Why it is compiled, in a few words."""
+        return "a request would wait" if self.value.wait_chance else "saves GPU time"
+
+    @property
+    def detail(self) -> str:
+        """The sum, in words."""
+        v = self.value
+        saved = f"{v.saved_s:.3g} GPU s saved ({self.time_from}), " if v.saved_s else ""
+        waits = f"{v.wait_chance:.0%} likely to be waited for, " if v.wait_chance else ""
+        return f"{v.launches:,.0f} launches expected, {saved}{waits}{v.price_s:.3g} s to compile: {v.net_s:+.3g} s"
+
+    @property
+    def pays(self) -> bool:
+        """Whether compiling it gains something."""
+        return self.value.net_s > 0
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionPlan:
+    """What to compile ahead.
+
+    Attributes:
+        candidates: every kernel that is missing, the most gain for each second of compiling first.
+        changes: the kernels compiled ahead before that are to be demoted, or promoted again.
+        horizon_s: what the gain is summed over.
+        asked_kernels: how many kernels the demand needs, those that are there included.
+        compile_times: what predicts how long compiles take.
+        model: the model that the demand looks like, if speculation is from one.
+        unpredicted: why launches cannot be timed here; empty when they can.
+    """
+
+    candidates: tuple[Candidate, ...]
+    changes: tuple[Change, ...]
+    horizon_s: float
+    asked_kernels: int
+    compile_times: CompileTimes
+    model: str
+    unpredicted: str
+
+    def within(self, budget_s: float = math.inf) -> list[Candidate]:
+        """Those that pay, in order, as long as the seconds of compiling suffice."""
+        taken = []
+        for one in self.candidates:
+            if one.pays and one.value.compile_s <= budget_s:
+                taken.append(one)
+                budget_s -= one.value.compile_s
+        return taken
+
+
+def plan_promotion(
+    cache: Promotable, horizon_s: float = HORIZON_S, on_size: Callable[[], object] = lambda: None
+) -> PromotionPlan:
+    """What is worth compiling now, by the demand of a cache's store. Compiles nothing, and counts nothing as a use.
+
+    Takes about half a millisecond for each size of a shape, and three where another kernel may serve it.
+
+    Args:
+        on_size: called for each size of each shape that was asked for.
+    """
+    ledger, times, served = cache.demand.ledger(), LaunchTimes(cache.timings), _Served()
+    records = served.noting(cache.records())
+    compile_times = fitted(records)
+    deque(chain(records, served.noting(cache.elsewhere.packed())), maxlen=0)  # the fit needs some of them only
+    promoted = standing(cache.admin.decisions())
+    found = _Missing(cache, times, promoted, served)
+    for shape, sketch in ledger.sketches.items():
+        for m, weight in sketch.spread():
+            found.ask(PROMOTION, shape, m, _per_s(ledger, weight))
+            on_size()
+    model = _speculate(cache, ledger, found)
+    queue = cache.queue()
+    candidates, worth = [], dict[str, Payback]()
+    for kind, selection, uses, instead, sources in found.each():
+        compile_s = compile_times.seconds(compile_of(selection))
+        value = payback(uses, compile_s, price_s(compile_s, len(queue.queued), queue.slots), horizon_s)
+        if selection.key in promoted and cache.elsewhere.has(selection.key):
+            worth[selection.key] = value
+            continue
+        most = max(range(len(uses)), key=lambda place: uses[place].per_s)
+        candidates.append(Candidate(kind, selection, uses[most].m, instead[most], value, sources))
+    candidates.sort(key=lambda one: (one.kind != PROMOTION, -one.value.net_s / one.value.compile_s, one.selection.key))
+    there = [one for key, one in promoted.items() if cache.elsewhere.has(CacheKey(key))]
+    changes = tuple(change for one in there if (change := changed(one, worth.get(one.key))) is not None)
+    return PromotionPlan(tuple(candidates), changes, horizon_s, found.kernels, compile_times, model, times.missing)
+
+
+def promote(
+    cache: Promotable,
+    candidates: list[Candidate],
+    on_kernel: Callable[[Candidate], object] = lambda _: None,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> list[tuple[Candidate, Failure]]:
+    """Compiles candidates one after the other, behind whatever callers wait for; returns those that failed."""
+    failed = []
+    for one in candidates:
+        if not is_wanted():
+            break
+        failure = _compile(cache, one)
+        if failure is not None:
+            failed.append((one, failure))
+        on_kernel(one)
+    return failed
+
+
+def _compile(cache: Promotable, one: Candidate) -> Failure | None:
+    """Compiles a candidate, and notes that; returns why it is not stored, if it is not."""
+    if cache.elsewhere.has(one.selection.key):  # another process was faster
+        return None
+    priority = Priority.PROMOTION if one.kind == PROMOTION else Priority.SPECULATION
+    try:
+        # By force, as this process may still have in memory what was evicted.
+        kernel = cache.get_or_compile(one.selection.problem, force=True, priority=priority)
+    except GemmCacheError as error:
+        return Failure(str(error))
+    if kernel.unpublished is None:
+        cache.faster.forget()
+        cache.journal.decided(one.kind, key=kernel.key, name=one.selection.name, reason=one.reason, detail=one.detail)
+    return kernel.unpublished
+
+
+_Each = tuple[str, Selection, list[Use], list[str], str]
+
+
+class _Served:
+    """The shapes that some kernel of the store or a pack serves; of the others no stand-in needs to be looked for."""
+
+    def __init__(self) -> None:
+        self._shapes: set[tuple[object, ...]] = set()
+
+    def noting(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The records, each noted as it goes by."""
+        for record in records:
+            self._shapes.add(_served_by(record.problem, record.arch, record.problem.specialisation))
+            yield record
+
+    def __contains__(self, shape: Shape) -> bool:
+        kinds = (shape.specialisation, Specialisation.DYNAMIC)
+        return any(_served_by(shape, shape.arch, kind) in self._shapes for kind in kinds)
+
+
+def _served_by(shape: Shape | RecordedProblem, arch: str, specialisation: str) -> tuple[object, ...]:
+    """What a kernel has in common with all that it serves. One that is not dynamic is of one n and k."""
+    sizes = (0, 0) if specialisation == Specialisation.DYNAMIC else (shape.n, shape.k)
+    types = (shape.dtype, shape.out_dtype, shape.layout, shape.epilogue, shape.scales, shape.mode)
+    return (*sizes, arch, *types, shape.opt_level)
+
+
+class _Missing:
+    """The kernels that are missing or were promoted, and what they serve."""
+
+    def __init__(self, cache: Promotable, times: LaunchTimes, promoted: Collection[str], served: _Served) -> None:
+        """Finds also what such keys serve, though these kernels are there."""
+        self._cache, self._times, self._promoted, self._served = cache, times, promoted, served
+        self._uses: dict[str, list[tuple[Use, str, LaunchTime]]] = {}
+        self._selections: dict[str, tuple[str, Selection]] = {}
+        self._present: dict[str, bool] = {}
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels were needed, present or not."""
+        return len(self._present)
+
+    def ask(self, kind: str, shape: Shape, m: int, per_s: float) -> None:
+        """Counts requests for a problem, if a kernel for it is missing. What cannot be keyed here is left out."""
+        try:
+            asked: Asked = (shape.problem(m), None, None, None)
+            selection = self._cache.select(asked[0])
+        except GemmCacheError:
+            return
+        exact = self._cache.faster.measured(asked)
+        is_exact = exact is not None and self._is_there(exact)  # then what is selected saves nothing here
+        if exact is not None and (exact.key in self._promoted if is_exact else self._is_there(selection)):
+            instead = selection if self._is_there(selection) else self._stand_in(shape, asked, exact.key)
+            self._add(kind, shape, m, per_s, exact, instead)
+        if not is_exact and (not self._is_there(selection) or selection.key in self._promoted):
+            self._add(kind, shape, m, per_s, selection, self._stand_in(shape, asked))
+
+    def _stand_in(self, shape: Shape, asked: Asked, without: str = "") -> Selection | None:
+        """The best kernel that serves in place of what is asked for, without that of a key."""
+        if shape not in self._served:
+            return None
+        return next((one for one in self._cache.meanwhile.look(asked) if one.key != without), None)
+
+    def _is_there(self, selection: Selection) -> bool:
+        key = selection.key
+        if key not in self._present:
+            self._present[key] = not selection.is_compilable or self._cache.elsewhere.has(key)
+        return self._present[key]
+
+    def _add(
+        self, kind: str, shape: Shape, m: int, per_s: float, selection: Selection, instead: Selection | None
+    ) -> None:
+        """Adds what a kernel would serve, and what serves that without it."""
+        key = selection.key
+        better = self._times.of_kernel(shape, m, selection)
+        present = None if instead is None else self._times.of_kernel(shape, m, instead)
+        use = Use(m, per_s, *_comparable(present, better))
+        self._selections.setdefault(key, (kind, selection))
+        self._uses.setdefault(key, []).append((use, "" if instead is None else instead.name, better))
+
+    def each(self) -> Iterator[_Each]:
+        """Each missing kernel, with what it would serve."""
+        for key, (kind, selection) in self._selections.items():
+            uses = self._uses[key]
+            sources = ", ".join(sorted({time.source for _, _, time in uses}))
+            yield kind, selection, [use for use, _, _ in uses], [name for _, name, _ in uses], sources
+
+
+def _comparable(present: LaunchTime | None, better: LaunchTime) -> tuple[float | None, float | None]:
+    """Seconds of both; where one of the two is unknown, or they are from different sources, nothing is gained."""
+    if present is None:
+        return None, None if better.source == UNKNOWN else better.us / 1e6
+    if UNKNOWN in (present.source, better.source) or present.source != better.source:
+        return 0.0, None
+    return present.us / 1e6, better.us / 1e6
+
+
+def _speculate(cache: Promotable, ledger: Ledger, found: _Missing) -> str:
+    """Asks for the other shapes of the model that the demand looks like most; returns its name.
+
+    They are taken to be asked for as often as the model's shapes that were, on average, with the same m; times the
+    share of the model that was, for it may be another model.
+    """
+    models = cache.demand(by=MODEL).shares
+    if not models or models[0].asked_shapes < _LEAST_OF_MODEL * models[0].all_shapes:
+        return ""
+    name, share = models[0].name, models[0].asked_shapes / models[0].all_shapes
+    ours = {(one.n, one.k) for one in model_shapes() if one.model == name and one.batch == 1}
+    asked = {shape: sketch for shape, sketch in ledger.sketches.items() if (shape.n, shape.k) in ours}
+    seen = {(shape.n, shape.k) for shape in asked}
+    if not asked or not ours - seen:
+        return ""
+    heaviest = max(asked, key=lambda shape: asked[shape].total)
+    mean = math.fsum(sketch.total for sketch in asked.values()) / len(seen)
+    for n, k in sorted(ours - seen):
+        for m, weight in asked[heaviest].spread():
+            expected = weight / asked[heaviest].total * mean * share
+            found.ask(SPECULATION, _with_sizes(heaviest, n, k), m, _per_s(ledger, expected))
+    return name
+
+
+def _per_s(ledger: Ledger, weight: float) -> float:
+    """Launches a second; of a ledger younger than an hour, as if that was all in an hour."""
+    return rate(ledger, weight, max(ledger.at, ledger.since + 3600))
+
+
+def _with_sizes(shape: Shape, n: int, k: int) -> Shape:
+    changed: Shape = msgspec.structs.replace(shape, n=n, k=k)
+    return changed

@@ -1,0 +1,193 @@
+"""Who takes which share of what is asked for: by shape, kernel, model or target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from cache_engine.cache.demand.times import MEASURED, UNKNOWN, LaunchTimes
+from cache_engine.errors import SearchStopped
+from cache_engine.evaluator.catalogue import model_shapes
+from cache_engine.model.asked import Shape
+from cache_engine.units import counted
+from cache_engine.usage.demand import Ledger, by_bytes, by_flops, rate
+
+SHAPE, KERNEL, MODEL, ARCH = BY = ("shape", "kernel", "model", "arch")
+"""What shares are of."""
+
+KernelOf = Callable[[Shape, int], tuple[str, str]]
+"""The name and key of the kernel that serves a shape with an m today; both empty if no kernel can."""
+
+
+@dataclass
+class DemandShare:
+    """What one shape, kernel, model or target is asked for.
+
+    Launches, FLOPs, bytes and seconds decay with the ledger's half-life, unless that is infinite.
+
+    Attributes:
+        name: in words.
+        shape: for shares by shape.
+        key: of the kernel, for shares by kernel.
+        launches: how often.
+        per_hour: launches an hour; of a ledger younger than that, launches so far.
+        flops, moved_bytes: of all of them; A, B and C count once a launch.
+        gpu_s: seconds of a GPU that the launches with a known time take.
+        timed, measured: launches with a known time, and of these those with a measured one.
+        launch_share, flops_share, bytes_share, time_share: of everything that was asked for; of time, of all that is
+            known.
+        asked_shapes, all_shapes: for a model, how many of its (n, k) were asked for, and how many it has.
+    """
+
+    name: str
+    shape: Shape | None = None
+    key: str = ""
+    launches: float = 0.0
+    per_hour: float = 0.0
+    flops: float = 0.0
+    moved_bytes: float = 0.0
+    gpu_s: float = 0.0
+    timed: float = 0.0
+    measured: float = 0.0
+    launch_share: float = 0.0
+    flops_share: float = 0.0
+    bytes_share: float = 0.0
+    time_share: float = 0.0
+    asked_shapes: int = 0
+    all_shapes: int = 0
+
+    @property
+    def time_from(self) -> str:
+        """``"measured"``, ``"predicted"``, ``"unknown"``, or several of these: where its time is from."""
+        parts = {
+            "measured": self.measured,
+            "predicted": self.timed - self.measured,
+            UNKNOWN: self.launches - self.timed,
+        }
+        return ", ".join(name for name, weight in parts.items() if weight > 1e-9 * self.launches) or UNKNOWN
+
+    def add(self, launches: float, flops: float, moved_bytes: float, us: float, source: str) -> None:
+        """Counts launches of one problem."""
+        self.launches += launches
+        self.flops += launches * flops
+        self.moved_bytes += launches * moved_bytes
+        if source != UNKNOWN:
+            self.timed += launches
+            self.gpu_s += launches * us / 1e6
+            if source == MEASURED:
+                self.measured += launches
+
+
+@dataclass(frozen=True)
+class DemandReport:
+    """What a store is asked for.
+
+    Attributes:
+        by: what the shares are of: one of ``BY``.
+        since: when the first request in it was counted, or the span begins, in seconds since 1970.
+        at: when it was made.
+        half_life_s: after which a request counts half; infinite where all count the same.
+        total: everything; its shares are 1.
+        dropped: launches of shapes that the ledger had no room for.
+        shares: the largest share of time first, then of launches. Those of models overlap where models share shapes.
+        gpus: by target, the GPU that times were measured on, and the one that they are predicted for.
+        unpredicted: why nothing can be predicted here; empty when it can.
+    """
+
+    by: str
+    since: float
+    at: float
+    half_life_s: float
+    total: DemandShare
+    dropped: float
+    shares: tuple[DemandShare, ...]
+    gpus: dict[str, dict[str, str]] = field(default_factory=dict)
+    unpredicted: str = ""
+
+
+def report(
+    ledger: Ledger, by: str, times: LaunchTimes, kernel_of: KernelOf, may_go_on: Callable[[], bool] = lambda: True
+) -> DemandReport:
+    """The shares of everything in a ledger; ``may_go_on`` is asked before each size of a shape.
+
+    Raises:
+        SearchStopped: when it says no.
+    """
+    total, shares = DemandShare("all"), dict[object, DemandShare]()
+    models = _models() if by == MODEL else {}
+    asked: dict[str, set[tuple[int, int]]] = {}
+    for shape, m, weight, us, source in _launches(ledger, times):
+        if not may_go_on():
+            raise SearchStopped(f"adding up {counted(len(ledger.sketches), 'shape')} was stopped")
+        what = (weight, by_flops(shape, m), by_bytes(shape, m), us, source)
+        total.add(*what)
+        for place, share in _places(by, shape, m, models, kernel_of):
+            shares.setdefault(place, share).add(*what)
+            if by == MODEL:
+                asked.setdefault(share.name, set()).add((shape.n, shape.k))
+    for share in (total, *shares.values()):
+        # As if it was an hour old at least: a rate from seconds says nothing about an hour.
+        share.per_hour = 3600 * rate(ledger, share.launches, max(ledger.at, ledger.since + 3600))
+        share.launch_share = _part(share.launches, total.launches)
+        share.flops_share = _part(share.flops, total.flops)
+        share.bytes_share = _part(share.moved_bytes, total.moved_bytes)
+        share.time_share = _part(share.gpu_s, total.gpu_s)
+        share.asked_shapes, share.all_shapes = len(asked.get(share.name, ())), len(models.get(share.name, ()))
+    ordered = tuple(sorted(shares.values(), key=_likeness if by == MODEL else _weight))
+    return DemandReport(
+        by, ledger.since, ledger.at, ledger.half_life_s, total, ledger.dropped, ordered, times.gpus, times.missing
+    )
+
+
+def _launches(ledger: Ledger, times: LaunchTimes) -> Iterator[tuple[Shape, int, float, float, str]]:
+    for shape, sketch in ledger.sketches.items():
+        pairs = sketch.spread()
+        for (m, weight), time in zip(pairs, times.of(shape, [m for m, _ in pairs]), strict=True):
+            yield shape, m, weight, time.us, time.source
+
+
+def _places(
+    by: str, shape: Shape, m: int, models: dict[str, set[tuple[int, int]]], kernel_of: KernelOf
+) -> Iterable[tuple[object, DemandShare]]:
+    """Whose share a launch is: one's, but of all models that have the shape."""
+    if by == SHAPE:
+        return [(shape, DemandShare(in_words(shape), shape))]
+    if by == ARCH:
+        return [(shape.arch, DemandShare(shape.arch))]
+    if by == KERNEL:
+        name, key = kernel_of(shape, m)
+        return [(key or name, DemandShare(name or f"no kernel: {in_words(shape)}", key=key))]
+    return [(name, DemandShare(name)) for name, shapes in models.items() if (shape.n, shape.k) in shapes]
+
+
+def _models() -> dict[str, set[tuple[int, int]]]:
+    """The (n, k) of each model of the catalogue."""
+    found: dict[str, set[tuple[int, int]]] = {}
+    for one in model_shapes():
+        found.setdefault(one.model, set()).add((one.n, one.k))
+    return found
+
+
+def _weight(share: DemandShare) -> tuple[float, float, str]:
+    return -share.time_share, -share.launch_share, share.name
+
+
+def _likeness(share: DemandShare) -> tuple[float, float, str]:
+    """What looks most like a model first: the harmonic mean of how much of the demand and of the model it covers."""
+    precision, recall = share.launch_share, _part(share.asked_shapes, share.all_shapes)
+    return -_part(2 * precision * recall, precision + recall), -share.launch_share, share.name
+
+
+def _part(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def in_words(shape: Shape) -> str:
+    """A shape as people read it."""
+    s = shape
+    types = s.dtype if s.out_dtype == s.dtype else f"{s.dtype}→{s.out_dtype}"
+    parts = [f"{s.batch} × " if s.batch > 1 else "", f"m × {s.n} × {s.k} {types}"]
+    extra = [s.scales, s.mode, s.layout if s.layout != "nt" else "", s.epilogue]
+    extra += [s.specialisation if s.specialisation != "nk" else ""]
+    extra += [f"O{s.opt_level}" if s.opt_level != 3 else "", s.arch]
+    return " ".join(["".join(parts), *filter(None, extra)])

@@ -1,0 +1,421 @@
+"""Operators: one kind of GEMM that is asked for with many sizes, behaving the same with the persistent cache on or off.
+
+What can be switched — whether to compile, whether to cache, where — is looked for in the operator, then in
+``switches``, which hold for all operators of the process, then in the environment, the settings file and the defaults:
+what the program says comes first, as everywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cache_engine.cache.cache import COMPILED, Cache, CompiledKernel, open_cache
+from cache_engine.cache.serving.launching import Product, code_of
+from cache_engine.cache.serving.meanwhile import check_wait
+from cache_engine.cache.stages import COMPILE, StageClock
+from cache_engine.errors import NotCached, StoreUnusable, UsageError
+from cache_engine.gpu.profiling import Counts, OperatorCall, OperatorCalls, OperatorStatistics, Watch
+from cache_engine.model.gemm import (
+    NO_EPILOGUE,
+    OPT_LEVELS,
+    SCALE_BLOCK,
+    DType,
+    DTypeLike,
+    Epilogue,
+    EpilogueLike,
+    GemmProblem,
+    Layout,
+    LayoutLike,
+    Scales,
+    ScalesLike,
+    Specialisation,
+    SpecialisationLike,
+)
+from cache_engine.settings import Settings
+
+if TYPE_CHECKING:
+    from cache_engine.cache.queue.behind import Better
+    from cache_engine.gpu.matmul_plan import Asked
+    from cache_engine.gpu.multiply import Code
+
+_log = logging.getLogger(__name__)
+
+_Got = TypeVar("_Got")
+
+
+@dataclass(slots=True)
+class Switches:
+    """What can be switched; ``None`` leaves it to the next in line.
+
+    Attributes:
+        enable_jit: whether a kernel that no tier has may be compiled.
+        enable_caching: whether kernels are looked up in packs and on disk, and stored there, or in packs alone.
+        cache_dir: the store's directory.
+        fusion: whether kernels apply epilogues; else they are applied in separate steps after the product.
+    """
+
+    enable_jit: bool | None = None
+    enable_caching: bool | str | None = None
+    cache_dir: str | Path | None = None
+    fusion: bool | None = None
+
+    def in_force(self) -> Settings:
+        """The settings of an operator that sets no switch itself."""
+        return _in_force((None, None, None), _of_a_cache(self))
+
+
+switches = Switches()
+"""Those of all operators in this process."""
+
+
+def default_cache() -> Cache:
+    """The cache of operators without switches of their own.
+
+    Raises:
+        StoreUnusable: when a directory that is named cannot serve as a store.
+    """
+    return _opened(switches.in_force())
+
+
+class GemmOperator:
+    """C = A · B for one set of element types, layout, epilogue and target. Safe to use from several threads.
+
+    Example:
+        ```python
+        linear = GemmOperator(dtype="bf16", epilogue="bias+gelu")
+        y = linear(x, weight.T, bias=b)  # on a GPU; x: m × k, weight: n × k
+        kernel = linear.kernel(m=16, n=7168, k=2048)  # also without one
+        linear.statistics().kernels  # {"compiled": 1, "memory": 1}
+        ```
+
+    Operators that come to the same settings share one cache. Their own switches can be set and asked at any time; what
+    is asked is what is in force.
+    """
+
+    def __init__(
+        self,
+        *,
+        dtype: DTypeLike = DType.BF16,
+        out_dtype: DTypeLike | None = None,
+        layout: LayoutLike = Layout.NT,
+        arch: str | None = None,
+        epilogue: EpilogueLike | None = NO_EPILOGUE,
+        specialisation: SpecialisationLike = Specialisation.NK,
+        opt_level: int = OPT_LEVELS[-1],
+        scales: ScalesLike = Scales.NONE,
+        family: str | None = None,
+        compiler: str | None = None,
+        enable_jit: bool | None = None,
+        enable_caching: bool | str | None = None,
+        cache_dir: str | Path | None = None,
+        fusion: bool | None = None,
+        wait: float | None = None,
+    ) -> None:
+        """Compiles and opens nothing yet.
+
+        Args:
+            dtype: element type of A and B, as of ``GemmProblem``; likewise the next seven.
+            out_dtype: element type of C.
+            layout: how A and B are stored.
+            arch: the target.
+            epilogue: what is done to the product, such as ``"bias"``.
+            specialisation: which sizes are constants of the kernel.
+            opt_level: how hard the compiler may optimise.
+            scales: the blocks of A and B that have a scale each, such as ``"1x128,128x128"``.
+            family: of kernels to take, as of ``Cache.get_or_compile``.
+            compiler: which compiler makes them.
+            enable_jit: whether this operator may compile; by default as ``switches`` say.
+            enable_caching: whether it looks kernels up in packs and on disk, and stores them there.
+            cache_dir: its store's directory.
+            fusion: whether its kernels apply the epilogue; see ``fusion``.
+            wait: for so many milliseconds at most for a kernel that must be compiled, as of ``matmul``. Then a call
+                returns a ``Product``, and ``kernel`` may return another kernel that serves, as ``get_or_compile``.
+
+        Raises:
+            InvalidProblem: when the types, layout, target, epilogue or scales are not supported.
+            UsageError: when ``wait`` is no time.
+        """
+        self._kind = GemmProblem(
+            1, 1, SCALE_BLOCK, dtype=dtype, out_dtype=out_dtype, layout=layout, arch=arch, epilogue=epilogue,
+            specialisation=specialisation, opt_level=opt_level, scales=scales,
+        )  # fmt: skip
+        self._family = family
+        self._compiler = compiler
+        self._wait = None if wait is None else check_wait(wait)
+        self._own = Switches(enable_jit, enable_caching, cache_dir, fusion)
+        self._asked: Asked | None = None
+        self._counts = Counts()
+        self._profiles: list[OperatorCalls] = []
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any | None = None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        bias: Any | None = None,
+        a_scales: Any | None = None,
+        b_scales: Any | None = None,
+        stream: Any | None = None,
+    ) -> Any:
+        """``activation(alpha · A · B + beta · out + bias)`` with the operator's types and epilogue, as ``matmul``.
+
+        The arguments are those of ``matmul``. A single row or column is read in the operator's layout. An operand that
+        lies the other way is refused; one that no layout describes, such as padded rows, is copied at every call.
+
+        Returns:
+            ``out``, or the new array; of an operator with ``wait`` a ``Product`` with that.
+
+        Raises:
+            GpuRequired: when there is no GPU.
+            UsageError: when the arrays do not go together or are not of the operator's types or layout; when the
+                epilogue has a bias and none is given; when alpha, beta or a bias is given that it does not have; when
+                it has scales and none are given, or the other way round.
+            OutOfDeviceMemory, NotCached, CompilerMissing, CompileError: as ``matmul``; a compiler counts as a family.
+        """
+        multiplying, planning, probe = _on_a_gpu()
+        probe.require_gpu("calling an operator")
+        epilogue = self._kind.epilogue
+        _check_parts(epilogue, alpha, beta, bias)
+        got: list[CompiledKernel] = []
+        served: list[tuple[str, Any]] = []
+
+        def find(problem: GemmProblem) -> Code:
+            return code_found(self.cache, problem, self._family, self._compiler, partial(get, problem))
+
+        def get(problem: GemmProblem) -> CompiledKernel | Better[CompiledKernel]:
+            found = self._get_to_launch(problem) if self._wait is None else self._get_meanwhile(problem, self._wait)
+            if isinstance(found, CompiledKernel):
+                got.append(found)
+            return found
+
+        if self._asked is None:
+            self._asked = planning.asked_alike(self._kind.dtype, self._kind.output, epilogue, self._kind)
+        watch = Watch() if self._profiles else None
+        product = multiplying.multiply(
+            a, b, out, bias, self._asked, find, (self._family, self._compiler, None, self._wait is not None),
+            a_scales=a_scales, b_scales=b_scales, alpha=alpha, beta=beta,
+            fusion=epilogue == NO_EPILOGUE or self.fusion, watch=watch, stream=stream,
+            tell=None if self._wait is None else lambda name, better: served.append((name, better)),
+        )  # fmt: skip
+        self._counts.called()
+        if watch is not None and watch.kernel is not None:
+            tier, stages_ms = (got[0].tier, got[0].stages_ms) if got else (None, {})
+            self._record(OperatorCall(watch.kernel.name, watch.kernel.problem, tier, stages_ms, watch))
+        return product if self._wait is None else Product(product, *served[0])
+
+    def kernel(self, m: int, n: int, k: int, batch: int = 1) -> CompiledKernel:
+        """The kernel for these sizes, found or compiled.
+
+        Raises:
+            UsageError, NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
+        """
+        kernel = self._get(replace(self._kind, m=m, n=n, k=k, batch=batch))
+        self._record(OperatorCall(kernel.entry, kernel.problem, kernel.tier, kernel.stages_ms))
+        return kernel
+
+    def _get(self, problem: GemmProblem) -> CompiledKernel:
+        def get() -> CompiledKernel:
+            there = self.cache
+            return there.get_or_compile(problem, family=self._family, compiler=self._compiler, wait=self._wait)
+
+        return self._counted(get)
+
+    def _get_to_launch(self, problem: GemmProblem) -> CompiledKernel:
+        return self._counted(lambda: self.cache.get_to_launch(problem, family=self._family, compiler=self._compiler))
+
+    def _get_meanwhile(self, problem: GemmProblem, wait_ms: float) -> CompiledKernel | Better[CompiledKernel]:
+        asked = (problem, self._family, self._compiler, None)
+        return self._counted(lambda: self.cache.meanwhile.get(asked, StageClock(), wait_ms))
+
+    def _counted(self, get: Callable[[], _Got]) -> _Got:
+        """What is got; counted if it is a kernel, and not what CuPy serves for meanwhile."""
+        started = time.perf_counter()
+        try:
+            got = get()
+        except BaseException:
+            self._counts.refused((time.perf_counter() - started) * 1e3)
+            raise
+        if isinstance(got, CompiledKernel):
+            is_compiled, compile_ms = got.tier == COMPILED, got.stages_ms.get(COMPILE, 0.0)
+            self._counts.got(got.tier, (time.perf_counter() - started) * 1e3, compile_ms, is_compiled=is_compiled)
+        return got
+
+    def statistics(self) -> OperatorStatistics:
+        """What this operator has done so far; ``cache.stats()`` is about all users of the store."""
+        return self._counts.read()
+
+    @contextmanager
+    def profiling(self, most: int = 1000) -> Iterator[OperatorCalls]:
+        """Records each call, and each ``kernel``, in the body of the ``with``, of all threads.
+
+        Launches are measured by events, which a CUDA graph that is captured must not contain.
+
+        Example:
+            ```python
+            with linear.profiling() as calls:
+                linear(x, weight.T, bias=b)
+            for call in calls:
+                print(call.kernel, call.problem.m, call.gpu_ms)
+            ```
+
+        Args:
+            most: how many of the last calls are stored.
+        """
+        calls = OperatorCalls(most)
+        self._profiles.append(calls)
+        try:
+            yield calls
+        finally:
+            self._profiles.remove(calls)
+
+    def _record(self, call: OperatorCall) -> None:
+        for calls in tuple(self._profiles):
+            calls.add(call)
+
+    @property
+    def cache(self) -> Cache:
+        """The cache in force; without a store, when caching is switched off or the default directory cannot be one.
+
+        Raises:
+            StoreUnusable: when a directory that is named cannot serve as a store.
+        """
+        return _opened(self._settings)
+
+    @property
+    def enable_jit(self) -> bool:
+        """Whether a kernel that no tier has may be compiled."""
+        return self._settings.enable_jit
+
+    @enable_jit.setter
+    def enable_jit(self, value: bool | None) -> None:
+        self._own.enable_jit = value
+
+    @property
+    def enable_caching(self) -> bool | str:
+        """Whether kernels are looked up in packs and on disk, and stored there; ``"packs"`` for packs alone."""
+        return self._settings.enable_caching
+
+    @enable_caching.setter
+    def enable_caching(self, value: bool | str | None) -> None:
+        self._own.enable_caching = value
+
+    @property
+    def cache_dir(self) -> Path:
+        """The store's directory, in use or not."""
+        return self._settings.directory()
+
+    @cache_dir.setter
+    def cache_dir(self, value: str | Path | None) -> None:
+        self._own.cache_dir = value
+
+    @property
+    def fusion(self) -> bool:
+        """Whether kernels apply the epilogue. Else separate steps after the product do, to find out where an error is.
+
+        The product is then rounded to C's type before the epilogue, and once more after it; a kernel that applies the
+        epilogue rounds once.
+        """
+        return fuses(self._own.fusion, None)
+
+    @fusion.setter
+    def fusion(self, value: bool | None) -> None:
+        self._own.fusion = value
+
+    @property
+    def _settings(self) -> Settings:
+        return _in_force(_of_a_cache(self._own), _of_a_cache(switches))
+
+
+def fuses(own: bool | None, cache: Cache | None) -> bool:
+    """Whether kernels are to apply epilogues: as is asked, as ``switches`` say, or by the settings of a cache."""
+    asked = switches.fusion if own is None else own
+    return (cache.settings if cache else switches.in_force()).fusion if asked is None else asked
+
+
+def _check_parts(epilogue: Epilogue, alpha: float, beta: float, bias: object) -> None:
+    """Refuses what a call gives and the epilogue lacks, and a bias that it has and a call does not give."""
+    if epilogue.bias and bias is None:
+        raise UsageError(f"the operator's epilogue is {str(epilogue)!r}; give a bias")
+    alpha_too, beta_too, bias_too = alpha != 1.0, beta != 0.0, bias is not None
+    if (alpha_too > epilogue.alpha) or (beta_too > epilogue.beta) or (bias_too > epilogue.bias):
+        needed = Epilogue(
+            epilogue.alpha or alpha_too, epilogue.beta or beta_too, epilogue.bias or bias_too, epilogue.activation
+        )
+        raise UsageError(
+            f"the operator's epilogue is {str(epilogue)!r}, and this call needs {str(needed)!r}; make one for that"
+        )
+
+
+@cache
+def _on_a_gpu() -> tuple[ModuleType, ModuleType, ModuleType]:
+    """What calling an operator takes, and only that; to import it in each call would take a microsecond."""
+    from cache_engine.gpu import matmul_plan, multiply, probe
+
+    return multiply, matmul_plan, probe
+
+
+def _of_a_cache(switched: Switches) -> tuple[object, ...]:
+    """The switches that a cache depends on."""
+    return switched.enable_jit, switched.enable_caching, switched.cache_dir
+
+
+@cache
+def _in_force(own: tuple[object, ...], shared: tuple[object, ...]) -> Settings:
+    """The settings that switches come to. The environment is read once for each combination of them."""
+    chosen: dict[str, Any] = {}
+    for name, *values in zip(("enable_jit", "enable_caching", "dir"), own, shared, strict=True):
+        given = [value for value in values if value is not None]
+        if given:
+            chosen[name] = given[0]
+    return Settings.load(**chosen)
+
+
+@cache
+def _opened(settings: Settings) -> Cache:
+    """One cache for all operators with the same settings.
+
+    Where no directory is named and the default cannot be a store, as in a home that may not be written, kernels are
+    cached in this process's memory alone.
+    """
+    try:
+        return open_cache(settings=settings)
+    except StoreUnusable as error:
+        if settings.dir is not None:
+            raise
+        _log.warning("kernels are cached in this process alone: %s", error)
+        return Cache(None, settings, without_store=str(error))
+
+
+def code_found(
+    cache: Cache,
+    problem: GemmProblem,
+    family: str | None,
+    compiler: str | None,
+    find: Callable[[], CompiledKernel | Better[CompiledKernel]],
+) -> Code:
+    """The code of what ``find`` returns; with compiling switched off, and no kernel in any tier, cuBLAS's product.
+
+    Raises:
+        NotCached: when a family or compiler was named: then no other may serve.
+    """
+    try:
+        return code_of(find(), cache.journal)
+    except NotCached as missing:
+        if family is not None or compiler is not None or problem.mode:
+            raise
+        from cache_engine.gpu.multiply import Code
+
+        _log.info("cuBLAS serves: %s", missing)
+        selection = cache.select(cache.targeted(problem))
+        return Code(selection.key, None, "", None, cache.journal.asked)

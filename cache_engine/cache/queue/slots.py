@@ -1,0 +1,178 @@
+"""Compile slots of a store: how many kernels all its processes compile at a time, and who is next.
+
+A slot is a lock file, so it is free again however its holder ends. Who may try for one, the tickets say: only the first
+in their order. It looks again and again, as a lock cannot be waited for out of turn; who is further behind looks less
+often.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from cache_engine.cache.queue.tickets import Priority, State, Ticket, in_order, is_alive, tickets
+from cache_engine.errors import LockTimeout
+from cache_engine.logs import fields
+from cache_engine.model.key import CacheKey
+from cache_engine.model.outcome import Failure
+from cache_engine.store.layout import StoreLayout, TicketName
+from cache_engine.store.lock import Held, file_lock
+
+_log = logging.getLogger(__name__)
+
+# Between two looks: for each that is ahead, and at most.
+_LOOK_S, _LONGEST_LOOK_S = 0.01, 0.2
+
+
+class GivenUp(Exception):
+    """A compile in the queue that is no longer wanted."""
+
+
+class Slots:
+    """The compile slots of a store. Safe to use from several threads and processes, and after a fork.
+
+    Deadlocks are impossible while every caller locks its key first and then waits for a slot: who holds a slot waits
+    for no lock.
+    """
+
+    def __init__(self, layout: StoreLayout, count: int, timeout_s: float) -> None:
+        """So many slots; no caller waits longer than the timeout while no slot changes hands."""
+        self._layout = layout
+        self.count = count
+        self._timeout_s = timeout_s
+        # When each slot was taken last, and since when this process has seen no other times.
+        self._seen: tuple[tuple[int, ...], float] | None = None
+
+    def turn(self, key: CacheKey, priority: Priority, is_wanted: Callable[[], bool] = lambda: True) -> HeldSlot:
+        """Holds a slot for the body of a ``with``, after waiting for it; gives the reason if it got no slot.
+
+        A caller never fails for want of a slot: when this process has seen for the timeout that no slot changes hands,
+        as behind a stopped process, or when locks do not work, the body runs without. The next caller then waits no
+        more, until a slot is free or taken.
+
+        Args:
+            key: the kernel that the body compiles. The caller holds its lock.
+            is_wanted: asked while waiting.
+
+        Raises:
+            GivenUp: at the start of the ``with``, when it is no longer wanted.
+        """
+        ticket = Ticket(self._layout, key, priority, State.QUEUED)
+        return HeldSlot(ticket, lambda: self._wait(ticket, is_wanted), self._timeout_s)
+
+    def waiting(self, key: CacheKey, priority: Priority) -> Ticket:
+        """Lends this priority to the compile of a key, in whichever process, for the body of a ``with``.
+
+        While no slot changes hands, the time of the wait counts as waiting for a slot too.
+        """
+        self._unmoved_since()
+        return Ticket(self._layout, key, priority, State.WAITS)
+
+    def _wait(self, ticket: Ticket, is_wanted: Callable[[], bool]) -> Held | None:
+        """A slot, when it is this ticket's turn; ``None`` when nothing has moved for too long."""
+        while True:
+            ahead = self._ahead(ticket)
+            slot = self._free_slot() if not ahead else None
+            if slot is not None:
+                return slot
+            # Not how many are ahead: they may have given up.
+            if time.monotonic() - self._unmoved_since() >= self._timeout_s:
+                return None
+            if not is_wanted():
+                raise GivenUp
+            time.sleep(min(_LONGEST_LOOK_S, _LOOK_S * (1 + ahead)))
+
+    def _ahead(self, mine: Ticket) -> int:
+        """How many are before this ticket. Deletes those at the head whose owners are gone."""
+        gone: set[TicketName] = set()
+        while True:
+            others = [one for one in tickets(self._layout) if one.token != mine.name.token and one not in gone]
+            order, known = in_order([*others, mine.name]), len(gone)
+            while order[0] != mine.name and not is_alive(self._layout, order[0]):
+                with suppress(OSError):
+                    self._layout.ticket(order[0]).unlink()
+                gone.add(order.pop(0))
+            if len(gone) == known:
+                return order.index(mine.name)
+            # One that is gone may have had its turn since the look, and a more urgent one may have come: look again.
+
+    def _unmoved_since(self) -> float:
+        """Since when no slot has changed hands, as far as this process has seen."""
+        taken = tuple(_taken_at(self._layout.slot_lock(number)) for number in range(self.count))
+        seen = self._seen
+        if seen is None or seen[0] != taken:
+            seen = self._seen = taken, time.monotonic()
+        return seen[1]
+
+    def _free_slot(self) -> Held | None:
+        """A slot that is free, locked.
+
+        Raises:
+            OSError: when none can be locked.
+        """
+        failures: list[OSError] = []
+        for number in range(self.count):
+            try:
+                slot = file_lock(self._layout.slot_lock(number), 0)
+                slot.__enter__()
+            except LockTimeout:
+                pass
+            except OSError as error:
+                failures.append(error)
+            else:
+                with suppress(OSError):
+                    os.utime(self._layout.slot_lock(number))  # tells those that wait
+                return slot
+        if len(failures) == self.count:
+            raise failures[0]
+        return None
+
+
+def _taken_at(slot: Path) -> int:
+    """When a slot was last taken, in nanoseconds since 1970; 0 if it never was."""
+    with suppress(OSError):
+        return os.stat(slot).st_mtime_ns
+    return 0
+
+
+class HeldSlot:
+    """Waits for a slot and holds it, for the body of a ``with``."""
+
+    __slots__ = ("_slot", "_ticket", "_timeout_s", "_wait")
+
+    def __init__(self, ticket: Ticket, wait: Callable[[], Held | None], timeout_s: float) -> None:
+        """Waits for nothing yet; ``wait`` gives a slot, or ``None`` after the timeout."""
+        self._ticket, self._wait, self._timeout_s = ticket, wait, timeout_s
+        self._slot: Held | None = None
+
+    def __enter__(self) -> Failure | None:
+        self._ticket.__enter__()
+        try:
+            failure = self._take()
+            if failure is not None:
+                key = self._ticket.name.key
+                _log.info("%s is compiled without a slot: %s", key[:12], failure, extra=fields("no slot", key=key))
+            self._ticket.becomes(State.COMPILES)
+        except BaseException:
+            self.__exit__()
+            raise
+        return failure
+
+    def __exit__(self, *_: object) -> None:
+        slot, self._slot = self._slot, None
+        try:
+            if slot is not None:
+                slot.__exit__()
+        finally:
+            self._ticket.__exit__()
+
+    def _take(self) -> Failure | None:
+        try:
+            self._slot = self._wait()
+        except OSError as error:
+            return Failure(f"the store's compile slots cannot be used: {error}")
+        return None if self._slot else Failure(f"no compile slot was free for more than {self._timeout_s:g} s")

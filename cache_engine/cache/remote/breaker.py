@@ -1,0 +1,115 @@
+"""Whether a remote is asked: not while it fails. A thread finds out when it works again; no lookup waits for that."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from random import SystemRandom
+
+from cache_engine.cache.remote.base import Remote
+from cache_engine.cache.remote.entries import MOST_BYTES, name_of
+from cache_engine.errors import CorruptEntry, RemoteError
+from cache_engine.model.key import CacheKey
+from cache_engine.process import Background, Order, renew_after_fork
+
+_log = logging.getLogger(__name__)
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
+"""Between a failure and the first time that it is asked again, and at most between two such times."""
+_random = SystemRandom()
+_UNKNOWN = "it failed"
+_NO_KEY = CacheKey("0" * 64)
+
+
+class Breaker:
+    """Opens at the first failure and closes at the next answer. Safe to use from several threads and after a fork.
+
+    While it is open, a thread asks the remote after 5 seconds, then after pauses that double up to a minute; each is
+    a quarter longer or shorter by chance, so that the processes of a fleet do not all ask at once.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], object],
+        on_change: Callable[[str, float], None] = lambda _, __: None,
+        *,
+        first_pause_s: float = FIRST_PAUSE_S,
+    ) -> None:
+        """Is closed.
+
+        Args:
+            ask: asks the remote for something; raises ``RemoteError`` when it does not answer.
+            on_change: called when it opens, with the reason and the seconds that the failure took, and when it closes,
+                with an empty text.
+            first_pause_s: between a failure and the first time that it is asked again.
+        """
+        self._ask, self._on_change, self._first_pause_s = ask, on_change, first_pause_s
+        self.renew_after_fork()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: closed, as the thread is the parent's."""
+        self._lock = threading.RLock()
+        self._why = ""
+        self._pause_s = self._first_pause_s
+        self._thread: Background | None = None
+
+    @property
+    def why(self) -> str:
+        """Why the remote is not asked; empty while it is."""
+        return self._why
+
+    def failed(self, why: str, waited_s: float = 0.0) -> None:
+        """Opens, and says so."""
+        if self.hold(why):
+            self._on_change(why or _UNKNOWN, waited_s)
+
+    def hold(self, why: str) -> bool:
+        """Opens, if it is closed, and says so to no one; returns whether it did."""
+        with self._lock:
+            if self._why:
+                return False
+            try:
+                self._thread = Background(self, self._wait_s())
+            except RuntimeError as error:
+                # Without a thread nothing would close it again.
+                _log.debug("the remote is asked on: %s", error)
+                return False
+            self._why = why or _UNKNOWN
+        return True
+
+    def work(self, order: Order | None) -> float | None:
+        """One step of the thread; see ``process.Worker``."""
+        if order is Order.END:
+            return None
+        try:
+            self._ask()
+        except RemoteError:
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+            return self._wait_s()
+        except CorruptEntry:
+            pass  # it answers
+        with self._lock:
+            self._why, self._pause_s = "", self._first_pause_s
+        self._on_change("", 0.0)
+        return None
+
+    def end(self) -> None:
+        """Orders the end of the thread. Returns at once."""
+        if self._thread is not None:
+            self._thread.end()
+
+    def close(self, until: float) -> None:
+        """Ends the thread, which may be asking; waits for it until a time of ``time.monotonic``."""
+        self.end()  # a failure may have started it since it was ordered before
+        if self._thread is not None:
+            self._thread.join(max(0.0, until - time.monotonic()))
+
+    def _wait_s(self) -> float:
+        return self._pause_s * _random.uniform(0.75, 1.25)
+
+
+def breaker_of(remote: Remote, on_change: Callable[[str, float], None] = lambda _, __: None) -> Breaker:
+    """A breaker that asks for a kernel that no one has."""
+    return Breaker(lambda: remote.get(name_of(_NO_KEY), MOST_BYTES), on_change)

@@ -1,0 +1,337 @@
+"""A remote whose client runs in another process, of bounded memory: nothing that a server answers ends its caller.
+
+Clients read answers into memory, the bodies of errors too, and obstore aborts its process where memory runs out. Its
+runtime does not survive a fork either. So each process that asks a remote starts one for the client, at the first
+request and again after one has ended (``client_program``). It ends when its parent does, however that ends.
+
+Threads ask over socket pairs, each over one of its own. A frame is the lengths of a JSON text and of bytes, and both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+from cache_engine.cache.remote.base import COMMAND, Patience, without_query
+from cache_engine.errors import CorruptEntry, ExtraMissing, GemmCacheError, RemoteError, UsageError
+from cache_engine.process import renew_after_fork
+from cache_engine.units import human_bytes, printable
+
+MEMORY_BYTES = 256 * 2**20
+"""What the client may allocate: 24 MB at its start, and three copies of the entries that eight threads move at once."""
+QUIET_S, LIST_S, MOST_LISTED = 60, 600, 1_000_000
+"""Of a listing: seconds without a name and in all, and names."""
+START_S, STUCK_S = 30.0, 30.0
+"""Seconds until the client is imported; and since its last answer, when a request is late, to be replaced."""
+_END_S = 1.0  # seconds for a process to end that is killed; one that waits for a network file system may not
+_MOST_TEXT = 8 * 2**20
+_AT_ONCE = 2**16  # bytes: what is sent with one call
+_HEAD = struct.Struct("<IQ")
+_ERRORS: dict[str, type[GemmCacheError]] = {
+    kind.__name__: kind for kind in (CorruptEntry, ExtraMissing, RemoteError, UsageError)
+}
+_PROGRAM = """
+import sys
+sys.path[:] = sys.argv[2:]
+from cache_engine.cache.remote.client_program import main
+main(int(sys.argv[1]))
+"""
+
+
+class Frames:
+    """One end of a socket pair."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        """Owns the socket."""
+        self._socket, self._rest = ours, bytearray()
+        self._limit = -1.0
+
+    def limit(self, seconds: float) -> None:
+        """Limits each wait; the system does that, as Python would ask it before each call.
+
+        ``send`` and ``receive`` then raise ``BlockingIOError``.
+        """
+        if seconds != self._limit:
+            self._limit, microseconds = seconds, max(1, round(seconds * 1e6))
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                self._socket.setsockopt(
+                    socket.SOL_SOCKET, option, struct.pack("@ll", microseconds // 10**6, microseconds % 10**6)
+                )
+
+    def send(self, text: object, data: bytes = b"") -> None:
+        """Sends a frame."""
+        encoded = json.dumps(text).encode()
+        head = _HEAD.pack(len(encoded), len(data)) + encoded
+        if len(data) > _AT_ONCE:
+            self._socket.sendall(head)
+            self._socket.sendall(data)
+        else:
+            self._socket.sendall(head + data)
+
+    def receive(self, most_bytes: int) -> tuple[Any, bytes]:
+        """The text and the bytes of the next frame. Raises ``EOFError`` where there is none, or it is too long."""
+        self._fill(_HEAD.size)
+        text_bytes, data_bytes = _HEAD.unpack_from(self._rest)
+        if text_bytes > _MOST_TEXT or data_bytes > most_bytes:
+            raise EOFError
+        data_at = _HEAD.size + text_bytes
+        end = data_at + data_bytes
+        self._fill(end)
+        text, data = json.loads(self._rest[_HEAD.size : data_at]), bytes(self._rest[data_at:end])
+        del self._rest[:end]
+        return text, data
+
+    def _fill(self, size: int) -> None:
+        while len(self._rest) < size:
+            some = self._socket.recv(_AT_ONCE)
+            if not some:
+                raise EOFError
+            self._rest += some
+
+    def send_end(self, theirs: socket.socket) -> None:
+        """Sends a socket."""
+        socket.send_fds(self._socket, [b"\0"], [theirs.fileno()])
+
+    def receive_end(self) -> socket.socket | None:
+        """The socket that comes next, or ``None`` at the end."""
+        descriptors = socket.recv_fds(self._socket, 1, 1)[1]
+        return socket.socket(fileno=descriptors[0]) if descriptors else None
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._socket.close()
+
+
+class ClientProcess:
+    """A remote, asked by another process. Safe to use from several threads; a forked child starts its own."""
+
+    def __init__(self, url: str, patience: Patience = COMMAND, **options: Any) -> None:
+        """Starts the process; nothing is asked of the remote yet.
+
+        Args:
+            url: as of ``opening.open_remote``.
+            patience: how long a request may take.
+            options: of ``Objects``, such as can be written as JSON.
+
+        Raises:
+            UsageError: when it is no such URL.
+            ExtraMissing: when the package that it needs is not installed.
+        """
+        self.url, self._name = url, printable(without_query(url))
+        self._limit_s = patience.limit_s
+        self._setup = {"url": url, "patience": asdict(patience), "options": options}
+        self._lock = threading.RLock()
+        self._running: _Running | None = None
+        renew_after_fork(self)
+        with suppress(RemoteError):  # the first request says so
+            self._started()
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: the process is the parent's."""
+        self._lock = threading.RLock()
+        if self._running is not None:
+            self._running.end()  # closes what would hold it when the parent ends; only a parent can end it
+            self._running = None
+
+    def get(self, name: str, most_bytes: int) -> bytes | None:
+        """As of ``Remote``."""
+        is_there, data = self._ask({"do": "get", "name": name, "most": most_bytes}, most_bytes=most_bytes)
+        return data if is_there else None
+
+    def create(self, name: str, data: bytes) -> bool:
+        """As of ``Remote``."""
+        return bool(self._ask({"do": "create", "name": name}, data)[0])
+
+    def delete(self, name: str) -> None:
+        """As of ``Remote``."""
+        self._ask({"do": "delete", "name": name})
+
+    def sizes(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int]]:
+        """As of ``Remote``; raises ``RemoteError`` too when a list takes too long, is too long, or begins again."""
+        return ((name, size) for name, size in self._listed({"do": "sizes", "name": folder}, on_some))
+
+    def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
+        """As ``sizes``, with the seconds since each was stored."""
+        return ((name, size, age) for name, size, age in self._listed({"do": "ages", "name": folder}, on_some))
+
+    def close(self) -> None:
+        """Ends the process, also while it asks. A later request starts another."""
+        with self._lock:
+            if self._running is not None:
+                self._end(self._running)
+
+    def _ask(self, question: dict[str, Any], data: bytes = b"", *, most_bytes: int = 0) -> tuple[Any, bytes]:
+        running = self._ready()
+        with self._failures(running), running.connection() as connection:
+            connection.limit(self._limit_s)
+            connection.send(question, data)
+            answer, found = connection.receive(most_bytes)
+            running.answered_at = time.monotonic()
+        if isinstance(answer, dict):
+            _raise(answer)
+        return answer, found
+
+    def _listed(self, question: dict[str, Any], on_some: Callable[[int], None]) -> Iterator[list[Any]]:
+        left, first, endless = MOST_LISTED, None, f"{self._name} does not come to an end of its list"
+        for batch in self._batches(question, endless):
+            left -= len(batch)
+            if left < 0:
+                raise RemoteError(
+                    f"{self._name} lists more than {MOST_LISTED:,} objects; split it into several remotes"
+                )
+            for item in batch:
+                if item[0] == first:
+                    raise RemoteError(f"{endless}: it begins again")
+                first = first or item[0]
+                yield item
+            on_some(len(batch))
+
+    def _batches(self, question: dict[str, Any], endless: str) -> Iterator[list[Any]]:
+        running, until = self._ready(), time.monotonic() + LIST_S
+        with self._failures(running, endless), running.connection() as connection:
+            connection.limit(QUIET_S)
+            connection.send(question)
+            while batch := connection.receive(0)[0]:
+                if isinstance(batch, dict):
+                    _raise(batch)
+                yield batch
+                if time.monotonic() > until:
+                    raise BlockingIOError
+
+    @contextmanager
+    def _failures(self, running: _Running, late: str = "") -> Iterator[None]:
+        """Says what failed, and ends a process that is of no more use."""
+        try:
+            yield
+        except BlockingIOError:
+            # A request that is late goes on in the process: it may have to get credentials, for the next one.
+            if late or time.monotonic() - running.answered_at > STUCK_S:
+                self._end(running)
+            raise RemoteError(late or f"{self._name} has not answered within {self._limit_s:g} s") from None
+        except (OSError, EOFError, ValueError) as error:
+            raise RemoteError(
+                f"the process that asked {self._name} ended with status {self._end(running)}; it may have been "
+                f"answered with more than the {human_bytes(MEMORY_BYTES)} of memory that it may take"
+            ) from error
+
+    def _ready(self) -> _Running:
+        try:
+            return self._started()
+        except (UsageError, ExtraMissing) as error:  # the environment has changed since it was opened
+            raise RemoteError(str(error)) from error
+
+    def _started(self) -> _Running:
+        with self._lock:
+            if self._running is None:
+                try:
+                    self._running = _Running(self._setup)
+                except (OSError, EOFError, ValueError, RuntimeError) as error:
+                    raise RemoteError(f"no process can be started to ask {self._name}: {error!r}") from error
+            return self._running
+
+    def _end(self, running: _Running) -> int:
+        with self._lock:
+            if self._running is running:
+                self._running = None
+            return running.end()
+
+
+class _Running:
+    """A process with a client."""
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        """Starts it, and waits until it is ready."""
+        ours, theirs = socket.socketpair()
+        self._control, self._idle = Frames(ours), list[Frames]()
+        try:
+            with theirs:
+                self.number = _spawned(theirs.fileno())
+        except BaseException:
+            self._control.close()
+            raise
+        self._status = 0
+        self._ending = weakref.finalize(self, _end, self.number, self._control, self._idle)
+        self._ending.atexit = False  # what is still sent then needs it, and the system closes its socket
+        try:
+            self._control.limit(START_S)
+            self._control.send(setup)
+            if answer := self._control.receive(0)[0]:
+                _raise(answer)
+        except BaseException:
+            self.end()
+            raise
+        self.answered_at = time.monotonic()
+
+    @contextmanager
+    def connection(self) -> Iterator[Frames]:
+        """A connection for one thread; closed unless all is well, as an answer may still come."""
+        theirs = None
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            ours, theirs = socket.socketpair()
+            connection = Frames(ours)
+        try:
+            if theirs is not None:
+                with theirs:
+                    self._control.send_end(theirs)
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+
+    def end(self) -> int:
+        """Ends it; returns its status, as ``subprocess`` does."""
+        if self._ending.alive:
+            self._status = self._ending() or 0
+        return self._status
+
+
+def _spawned(number: int) -> int:
+    """Starts a process that serves a descriptor of this one; returns its number. ``_end`` waits for it."""
+    bytecode = ["-B"] if sys.dont_write_bytecode else []
+    command = [sys.executable, "-I", *bytecode, "-c", _PROGRAM, str(number), *filter(os.path.isabs, sys.path)]
+    environment = {**os.environ, "TOKIO_WORKER_THREADS": "2"}  # not one for each processor: their stacks are memory too
+    nothing = subprocess.DEVNULL
+    # In a group of its own, so that Ctrl-C reaches only the caller. Not in a session of its own: Linux schedules each
+    # session apart, and a hit on a busy machine then waits several times as long.
+    process = subprocess.Popen(
+        command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=(number,), env=environment,
+        process_group=0,
+    )  # fmt: skip
+    process.returncode = 0  # else it warns that no one waits
+    return process.pid
+
+
+def _end(process: int, control: Frames, idle: list[Frames]) -> int:
+    """Ends a process; returns its status: that of its own end, if it was ending."""
+    control.close()
+    while idle:
+        idle.pop().close()
+    until = time.monotonic() + _END_S
+    with suppress(ChildProcessError):  # it is the parent's, or the program waits for all children itself
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if not ended:
+            os.kill(process, signal.SIGKILL)
+        while not ended and time.monotonic() < until:
+            time.sleep(0.001)
+            ended, status = os.waitpid(process, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if ended else -signal.SIGKILL
+    return 0
+
+
+def _raise(answer: dict[str, str]) -> NoReturn:
+    raise _ERRORS.get(answer["error"], RemoteError)(answer["text"])

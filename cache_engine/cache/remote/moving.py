@@ -1,0 +1,198 @@
+"""Moving entries between a store and a remote: every byte is checked on the way, and who signed it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from cache_engine.cache.remote.base import Remote, without_query
+from cache_engine.cache.remote.entries import FOLDER, MOST_BYTES, key_in, name_of, packed, unpacked
+from cache_engine.errors import CorruptEntry, StoreError
+from cache_engine.model.artifact import Record
+from cache_engine.model.events import IMPORT
+from cache_engine.model.key import CacheKey
+from cache_engine.store.codec import UnknownFormat, signed_part
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.units import human_bytes, printable
+from cache_engine.upkeep.packs import Imported, Refused, admit, coherent
+
+_T = TypeVar("_T")
+_AT_A_TIME = 8  # entries in memory, each of which may be as large as an object may be
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """The result of a push: kernels sent and their bytes, those that the remote has already, and those left out."""
+
+    sent: int
+    sent_bytes: int
+    present: int
+    refused: tuple[Refused, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A store and a remote side by side.
+
+    Attributes:
+        here, there: entries that only the store, and only the remote, has.
+        both: how many both have.
+        there_bytes: of all entries of the remote, without objects that are too large to be one.
+        others: objects in its folder that are no entries.
+        all_there: the entries of the remote, those that the store has too among them.
+    """
+
+    here: tuple[CacheKey, ...]
+    there: tuple[CacheKey, ...]
+    both: int
+    there_bytes: int
+    others: int
+    all_there: tuple[CacheKey, ...] = ()
+
+
+def compare(store: DiskStore | None, remote: Remote, on_some: Callable[[int], None] = lambda _: None) -> Compared:
+    """What each of the two lacks, by keys alone; no store lacks all.
+
+    Raises:
+        RemoteError: when the remote cannot be listed.
+    """
+    sizes: dict[CacheKey, int] = {}
+    others = 0
+    for name, size in remote.sizes(FOLDER, on_some):
+        key = key_in(name)
+        if key is None:
+            others += 1
+        else:
+            sizes[key] = size if size <= MOST_BYTES else 0  # then the object is no entry: a pull refuses it
+    mine = set(store.keys()) if store is not None else set()
+    here, there = sorted(mine - sizes.keys()), sorted(sizes.keys() - mine)
+    return Compared(tuple(here), tuple(there), len(mine) - len(here), sum(sizes.values()), others, tuple(sorted(sizes)))
+
+
+def push(
+    store: DiskStore,
+    remote: Remote,
+    keys: Iterable[CacheKey],
+    *,
+    wanted: Callable[[Record], bool] = lambda _: True,
+    sign: Callable[[bytes], bytes] | None = None,
+    on_entry: Callable[[], None] = lambda: None,
+) -> Pushed:
+    """Sends entries to a remote. One that the remote has stays there as it is.
+
+    Args:
+        wanted: selects entries.
+        sign: makes the bytes of a record that carry a signature. Without it an entry is sent with the signature it has,
+            and one that has none is left out.
+        on_entry: called after each entry.
+
+    Raises:
+        RemoteError: when the remote fails; what was sent so far is there, whole.
+        OSError: when the store cannot be read.
+    """
+    sent = sent_bytes = present = 0
+    refused: list[Refused] = []
+
+    def send(key: CacheKey) -> tuple[int, bool] | Refused | None:
+        data = sealed(store, key, wanted, sign)
+        return (len(data), remote.create(name_of(key), data)) if isinstance(data, bytes) else data
+
+    for done in in_parallel(send, keys):
+        if isinstance(done, Refused):
+            refused.append(done)
+        elif done is not None:
+            size, is_new = done
+            sent, sent_bytes, present = sent + is_new, sent_bytes + size * is_new, present + (not is_new)
+        on_entry()
+    return Pushed(sent, sent_bytes, present, tuple(refused))
+
+
+def sealed(
+    store: DiskStore,
+    key: CacheKey,
+    wanted: Callable[[Record], bool] = lambda _: True,
+    sign: Callable[[bytes], bytes] | None = None,
+) -> bytes | Refused | None:
+    """The object of a stored entry, checked and signed; ``None`` where it is gone or not wanted. Raises ``OSError``."""
+    try:
+        stored = store.stored(key)
+        if stored is None or not wanted(coherent(key, *stored)):
+            return None
+        record_data = stored[0] if sign is None else sign(stored[0])
+    except CorruptEntry as error:
+        return Refused(key, str(error))
+    if not signed_part(record_data)[1]:
+        return Refused(key, "it is not signed; --sign KEY signs it")
+    data = packed(record_data, stored[1])
+    return data if len(data) <= MOST_BYTES else Refused(key, f"it has more than {human_bytes(MOST_BYTES)}")
+
+
+def pull(
+    store: DiskStore,
+    journal: Journal,
+    remote: Remote,
+    keys: Sequence[CacheKey],
+    *,
+    prove: Callable[[bytes], None],
+    dry_run: bool = False,
+    on_entry: Callable[[], None] = lambda: None,
+    by: str = "",
+) -> Imported:
+    """Imports entries from a remote. Entries already present stay unchanged.
+
+    Args:
+        prove: called with the bytes of each record; raises ``Unproved`` where no trusted signer signed it.
+        dry_run: check everything and report what would be imported, but change nothing.
+        on_entry: called after each entry.
+        by: the user who imports, for the audit.
+
+    Raises:
+        RemoteError: when the remote fails; entries imported so far stay, and are sound.
+        OSError: when a disk fails; likewise.
+    """
+    taken = taken_bytes = present = 0
+    refused: list[Refused] = []
+
+    def fetch(key: CacheKey) -> tuple[CacheKey, bytes | Refused]:
+        try:
+            data = remote.get(name_of(key), MOST_BYTES)
+        except CorruptEntry as error:
+            return key, Refused(key, str(error))
+        return key, Refused(key, "the remote no longer has it") if data is None else data
+
+    try:
+        for key, data in in_parallel(fetch, keys):
+            on_entry()
+            if isinstance(data, Refused):
+                refused.append(data)
+                continue
+            try:
+                record_data, blob_data = unpacked(key, data, prove)
+                if admit(store, key, record_data, blob_data, dry_run=dry_run):
+                    taken, taken_bytes = taken + 1, taken_bytes + len(record_data) + len(blob_data)
+                else:
+                    present += 1
+            except (StoreError, UnknownFormat) as error:
+                refused.append(Refused(key, str(error)))
+    finally:
+        if taken and not dry_run:
+            detail = f"{taken} entries of {printable(without_query(remote.url))}"
+            journal.event(IMPORT, stored_bytes=taken_bytes, detail=detail, by=by)
+    return Imported(taken, taken_bytes, present, tuple(refused))
+
+
+def in_parallel(work: Callable[[CacheKey], _T], keys: Iterable[CacheKey]) -> Iterator[_T]:
+    """The results in order, a few at a time: most of the time is spent waiting for the remote."""
+    left = iter(keys)
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="gemm-cache-remote") as pool:
+        running = deque(pool.submit(work, key) for key in islice(left, _AT_A_TIME))
+        while running:
+            done = running.popleft().result()
+            yield done
+            del done  # before the next is fetched
+            running.extend(pool.submit(work, key) for key in islice(left, 1))

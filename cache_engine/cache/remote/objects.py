@@ -1,0 +1,161 @@
+"""Bytes by name in a place that others can reach: S3, Google Cloud Storage, Azure, or a directory; through obstore.
+
+Every request has a time limit, since obstore's own defaults wait up to three minutes for a server that is down. Only
+``client_process`` bounds the rest: obstore reads the bodies of errors whole, aborts the process where memory runs out,
+lists for ever where a server says of each empty page that there are more, and hangs for ever after a fork.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from cache_engine.cache.remote.base import COMMAND, Patience, said, without_query
+from cache_engine.errors import CorruptEntry, RemoteError, UsageError
+from cache_engine.settings.extras import needing
+from cache_engine.units import human_bytes, printable
+
+KINDS = ("s3://", "gs://", "az://", "file://")
+
+
+class Objects:
+    """A place for objects. Safe to use from several threads."""
+
+    def __init__(self, url: str, patience: Patience = COMMAND, **options: Any) -> None:
+        """Names the place; nothing is asked of it yet.
+
+        Args:
+            url: such as ``s3://bucket/folder``, or ``file:///folder``. Credentials come from the environment, as for
+                the providers' own tools.
+            patience: how long a request may take.
+            options: of ``obstore.store.from_url``.
+
+        Raises:
+            UsageError: when it is no such URL.
+            ExtraMissing: when the package ``obstore`` is not installed.
+        """
+        with needing("remote", "a remote"):
+            from obstore.exceptions import BaseError
+            from obstore.store import from_url
+        if not url.startswith(KINDS):
+            raise UsageError(f"{printable(url[:200])!r} is not a remote; it starts with one of: {', '.join(KINDS)}")
+        limits: dict[str, Any] = {
+            "client_options": {
+                "connect_timeout": _duration(patience.connect_s),
+                "timeout": _duration(patience.request_s),
+                "allow_http": True,
+            },
+            "retry_config": {
+                "max_retries": patience.tries - 1,
+                "retry_timeout": timedelta(seconds=patience.request_s / 2),
+            },
+        }
+        self._is_directory = url.startswith("file://")
+        if self._is_directory:
+            limits = {"mkdir": True}
+        self.url, self._name = url, printable(without_query(url))
+        try:
+            self._store = from_url(url, **{**limits, **options})
+        except (BaseError, ValueError, OSError) as error:
+            raise UsageError(f"{printable(url[:200])!r} cannot be a remote: {said(error)}") from error
+
+    def get(self, name: str, most_bytes: int) -> bytes | None:
+        """An object, or ``None`` where there is none.
+
+        Raises:
+            RemoteError: when it cannot be read in time.
+            CorruptEntry: when it has more than ``most_bytes``.
+        """
+        import obstore
+
+        with self._asking("read", name):
+            try:
+                found = obstore.get(self._store, name)
+            except FileNotFoundError:
+                return None
+            size = found.meta["size"]
+            data = b"" if size > most_bytes else bytes(found.bytes())
+        if max(size, len(data)) > most_bytes:  # the size that a server says need not be so
+            raise CorruptEntry(f"{self._named(name)} has more than {human_bytes(most_bytes)}")
+        return data
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Stores an object; ``False`` where there is one of this name, which stays as it is.
+
+        Raises:
+            RemoteError: when it cannot be stored in time.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        with self._asking("write", name):
+            try:
+                obstore.put(self._store, name, data, mode="create")
+            except AlreadyExistsError:
+                return False
+            return True
+
+    def delete(self, name: str) -> None:
+        """Deletes an object, if there is one; raises ``RemoteError``."""
+        import obstore
+
+        with self._asking("delete", name):
+            try:
+                obstore.delete(self._store, name)
+            except FileNotFoundError:
+                return
+
+    def sizes(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int]]:
+        """The names below a folder, and how many bytes each has, in no order.
+
+        Args:
+            on_some: called with the number of those found since the last call.
+
+        Raises:
+            RemoteError: when they cannot be listed in time, or are too many.
+        """
+        return ((name, size) for name, size, _ in self._listed(folder, on_some))
+
+    def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
+        """As ``sizes``, with the seconds since each was stored. Writes an object, and deletes it, to learn the time."""
+        now = self._now(folder)
+        return ((name, size, now - changed_at) for name, size, changed_at in self._listed(folder, on_some))
+
+    def _now(self, folder: str) -> float:
+        import obstore
+
+        name = f"{folder}/clock-{secrets.token_hex(8)}"
+        self.create(name, b"")
+        try:
+            with self._asking("read", name):
+                return float(obstore.head(self._store, name)["last_modified"].timestamp())
+        finally:
+            self.delete(name)
+
+    def _listed(self, folder: str, on_some: Callable[[int], None]) -> Iterator[tuple[str, int, float]]:
+        import obstore
+
+        with self._asking("list", folder):
+            for batch in obstore.list(self._store, prefix=folder):
+                for item in batch:
+                    yield str(item["path"]), int(item["size"]), float(item["last_modified"].timestamp())
+                on_some(len(batch))
+
+    @contextmanager
+    def _asking(self, verb: str, name: str) -> Iterator[None]:
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except (BaseError, OSError, ValueError) as error:
+            raise RemoteError(f"cannot {verb} {self._named(name)}: {said(error)}") from error
+
+    def _named(self, name: str) -> str:
+        return f"{printable(name[:200])} of {self._name}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f}ms"

@@ -1,0 +1,102 @@
+"""The command that compiles a kernel again and arrives at the same key, from what was chosen or from a record."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from cache_engine.compilers import COMPILERS
+from cache_engine.compilers.flags import ALLOWED, FAST_MATH, flags_at_level
+from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.model.artifact import Record, RecordedProblem
+from cache_engine.model.fingerprint import ToolchainFingerprint
+from cache_engine.model.gemm import OPT_LEVELS, Specialisation
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.settings import Settings, variable
+
+
+def reproducing_command(record: Record, settings: Settings, store: Path, verb: str = "compile") -> str:
+    """The command, for a POSIX shell, that compiles the kernel of a record on a machine with the same toolchain.
+
+    Args:
+        settings: those in force where the command is shown. Where they ask for flags that the kernel was compiled
+            without, the command switches them off.
+        store: which store the command uses.
+        verb: ``compile``, or ``time`` for the command that times the kernel as well.
+    """
+    extra = _extra_flags(record)
+    given = [flag for flag in extra if flag != FAST_MATH]
+    variables = []
+    if given or settings.compiler_flags:
+        variables.append(_assignment("compiler_flags", " ".join(given)))
+    if FAST_MATH in extra or settings.fast_math:
+        variables.append(_assignment("fast_math", "1" if FAST_MATH in extra else "0"))
+    variables += _cuda(record.compiler, record.compiler_version, record.arch, settings.cuda)
+    asked = _arguments(record.problem, record.arch, record.compiler, record.family, record.config)
+    return " ".join((*variables, shlex.join(("gemm-cache", "--store", str(store), verb, *asked))))
+
+
+def command_of_choice(
+    problem: RecordedProblem, arch: str, compiler: ToolchainFingerprint, family: str, config: KernelConfig,
+    extra_flags: Sequence[str],
+) -> str:  # fmt: skip
+    """The command that compiles what was chosen again, even if it is cached, in the store of the environment."""
+    given = [flag for flag in extra_flags if flag != FAST_MATH]
+    variables = [_assignment("compiler_flags", " ".join(given))] if given else []
+    variables += [_assignment("fast_math", "1")] if FAST_MATH in extra_flags else []
+    variables += _cuda(compiler.compiler, compiler.version, arch)
+    asked = _arguments(problem, arch, compiler.compiler, family, config)
+    return " ".join((*variables, shlex.join(("gemm-cache", "compile", *asked, "--force"))))
+
+
+def _arguments(problem: RecordedProblem, arch: str, compiler: str, family: str, config: KernelConfig) -> list[str]:
+    """The arguments of ``compile`` and ``time`` that ask for one kernel and leave nothing to choose."""
+    p = problem
+    values = ",".join(f"{field.name}={getattr(config, field.name)}" for field in fields(config))
+    options = {
+        "batch": p.batch,
+        "dtype": p.dtype,
+        "out-dtype": p.out_dtype,
+        "layout": p.layout,
+        **({"epilogue": p.epilogue} if p.epilogue else {}),
+        **({"specialise": p.specialisation} if p.specialisation != Specialisation.NK else {}),
+        **({"scales": p.scales} if p.scales else {}),
+        **({"mode": p.mode} if p.mode else {}),
+        **({"opt-level": p.opt_level} if p.opt_level != OPT_LEVELS[-1] else {}),
+        "arch": arch,
+        "compiler": compiler,
+        "family": family,
+        "config": values,
+    }
+    return [f"{p.m}", f"{p.n}", f"{p.k}", *(f"--{name}={value}" for name, value in options.items())]
+
+
+def _extra_flags(record: Record) -> list[str]:
+    """The flags of a record that the settings asked for: those that the compiler does not get by itself."""
+    flags = dict(record.components).get("flags", "").split()
+    compiler = COMPILERS.get(record.compiler)
+    if compiler is not None:
+        own = list(flags_at_level(compiler.flags, record.problem.opt_level))
+        if flags[: len(own)] == own:
+            return flags[len(own) :]
+    # Another version of this program compiled the kernel, so the key differs anyway; what may be asked for is known.
+    return [flag for flag in flags if flag == FAST_MATH or flag.partition("=")[0] in ALLOWED]
+
+
+def _cuda(compiler: str, version: str, arch: str, asked: str = "auto") -> list[str]:
+    """The variable that has the same version of CUDA compile, unless that is what compiles anyway.
+
+    Args:
+        asked: the setting ``cuda`` where the command runs.
+    """
+    major, target = version.partition(".")[0], ARCHITECTURES.get(arch)
+    if compiler not in ("nvrtc", "nvcc") or target is None or not major.isdecimal():
+        return []
+    is_usual = int(major) == target.cuda_versions[0] and asked in ("auto", major)
+    return [] if is_usual else [_assignment("cuda", major)]
+
+
+def _assignment(setting: str, value: str) -> str:
+    return f"{variable(setting)}={shlex.quote(value)}"

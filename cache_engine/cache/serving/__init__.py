@@ -1,0 +1,414 @@
+"""How a process serves the kernels of a store: tiers, the lock of a key, publishing, counting."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from cache_engine.cache.deciding import log_miss
+from cache_engine.cache.elsewhere import Elsewhere
+from cache_engine.cache.making import describe, make_artifact
+from cache_engine.cache.opening import SWITCHED_OFF, limit_device_memory
+from cache_engine.cache.queue.slots import Slots
+from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.selection import Asked, Selection, Selector
+from cache_engine.cache.serving.faster import Faster
+from cache_engine.cache.serving.kernel import CompiledKernel, kernel_of
+from cache_engine.cache.serving.key_lock import KeyLock
+from cache_engine.cache.serving.team import Team
+from cache_engine.cache.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
+from cache_engine.cache.tiers import Found, Preloaded, Tiers
+from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError, LockTimeout, NotCached, StoreError
+from cache_engine.logs import fields
+from cache_engine.model.artifact import Artifact, Blob, Record
+from cache_engine.model.decision import NOT_COMPILED, REFUSAL
+from cache_engine.model.events import CORRUPT, UNPUBLISHED
+from cache_engine.model.events import PUBLISH as PUBLISHED
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.key import CacheKey
+from cache_engine.model.outcome import Failure, in_words
+from cache_engine.settings import Settings
+from cache_engine.store.base import Loaded, Tier
+from cache_engine.store.codec import encode_blob, stored_bytes
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.store.lock import ThreadLocks, file_lock
+from cache_engine.store.memory import MemoryTier
+from cache_engine.upkeep.cleaning import Housekeeper, prune_results
+from cache_engine.upkeep.plan import Limits
+
+__all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
+
+_log = logging.getLogger(__name__)
+
+COMPILED = "compiled"
+"""The tier of a kernel that no tier had."""
+
+# Characters of the log of decisions, whose size is bounded: a compiler may print pages.
+_LONGEST_REASON = 1000
+
+# Most compiles take less, so a wait for one is nothing to look at.
+LONG_WAIT_S = 1.0
+
+
+class Serving:
+    """Serves a store, or only memory if there is no store, in one process. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        store: DiskStore | None,
+        elsewhere: Elsewhere,
+        settings: Settings,
+        journal: Journal,
+        faster: Faster,
+        without_store: str = SWITCHED_OFF,
+    ) -> None:
+        """Serves the packs of ``elsewhere`` and an opened store, or none; then ``without_store`` says why."""
+        self._store, self._faster, self._without_store = store, faster, without_store
+        self.unpublished = 0  # kernels that were compiled and could not be stored
+        self._settings = settings
+        self._journal = journal
+        limit_device_memory(settings)
+        self._housekeeper: Housekeeper | None = None
+        self._elsewhere = elsewhere
+        slower: list[Tier] = [*elsewhere.packs]
+        if store is not None:
+            self._housekeeper = Housekeeper(
+                store,
+                journal,
+                Limits.of(settings),
+                settings.cleanup_interval_h * 3600,
+                partial(prune_results, store, settings, journal),
+            )
+            slower.append(store)
+        self._memory = MemoryTier(settings.memory_bytes)
+        self._tiers = Tiers(self._memory, slower, journal.failure)
+        self._team = Team(store, settings, journal, self._housekeeper, self._tiers)
+        self.settle = self._team.settle
+        self._compiling = ThreadLocks()
+        self._slots = None if store is None else Slots(store.layout, settings.slots, settings.lock_timeout_s)
+
+    def get_or_compile(
+        self,
+        selector: Selector,
+        asked: Asked,
+        stages: StageClock,
+        *,
+        force: bool = False,
+        debug_dump: Path | None = None,
+        priority: Priority = Priority.CALLER,
+        is_wanted: Callable[[], bool] = lambda: True,
+        for_launch: bool = False,
+        installed: bool = False,
+    ) -> CompiledKernel:
+        """The kernel that a selector selects, from the fastest tier that has it, else compiled and stored.
+
+        One compile per key across processes: after a miss, the caller takes the lock of the key and looks again. To
+        compile it then waits for a slot of the store. Arguments, and what is raised: as ``Cache.get_or_compile``.
+
+        Args:
+            is_wanted: asked while waiting for a slot.
+            for_launch: this very problem alone is launched, so an exact kernel may serve.
+            installed: only the kernel that the compiler installed here makes.
+
+        Raises:
+            GivenUp: when it is no longer wanted.
+        """
+        force = force or debug_dump is not None
+        with stages(SELECT):
+            selection = selector.select_installed(*asked) if force or installed else selector.select(*asked)
+        if not force:
+            if for_launch and (faster := self.hit_faster(asked, stages)) is not None:
+                return faster
+            with stages(LOAD):
+                found = self.look_up(selection.key)
+            if found is None and not installed and (self._elsewhere.packs or not selection.is_compilable):
+                found, selection = self._find_instead(selector, asked, selection, stages, priority)
+            if found is not None:
+                return self.hit(selection, found, stages, priority)
+        key = selection.key
+        fault: Exception | None = None
+        with (lock := self._key_lock(key, priority)) as no_lock:
+            if not force:
+                with stages(LOAD):
+                    again = self._look_again(key, no_lock)
+                    if not isinstance(again, Found):
+                        fault, again = again, self._team.find(key, lock if no_lock is None else None)
+                if again is not None:
+                    return self.hit(selection, again, stages, priority)
+            self._miss(selector, selection, priority, fault, force=force)
+            if not self._settings.enable_jit:
+                raise self._not_cached(selector, selection)
+            turn = nullcontext() if self._slots is None else self._slots.turn(key, priority, is_wanted)
+            try:
+                with stages(QUEUE):
+                    turn.__enter__()
+                artifact = _make(selection, stages, debug_dump)
+            except (GemmCacheError, OSError) as error:
+                self._not_compiled(selection, in_words(error))
+                raise
+            finally:
+                turn.__exit__(None, None, None)
+            selector.prefer(asked, selection)
+            return self._publish(selection, artifact, stages, no_lock)
+
+    def _find_instead(
+        self, selector: Selector, asked: Asked, selection: Selection, stages: StageClock, priority: Priority
+    ) -> tuple[Found | None, Selection]:
+        """What has an entry instead of a selection that has none, and the entry.
+
+        Without any entry the selection is the one that can be compiled here.
+        """
+        missed: set[CacheKey] = set()
+        while True:
+            missed.add(selection.key)
+            try:
+                selection = selector.select(*asked, missed=missed)
+            except CompilerMissing as error:
+                self._miss(selector, selection, priority)
+                if self._settings.enable_jit:
+                    raise
+                raise self._not_cached(selector, selection) from error
+            if selection.key in missed:
+                return None, selection
+            with stages(LOAD):
+                found = self.look_up(selection.key)
+            if found is not None:
+                return found, selection
+
+    def get(self, key: CacheKey) -> Loaded | None:
+        """The entry of a key, counted as a hit; ``None`` when there is none."""
+        found = self._tiers.get(key, self._team.get)
+        if found is not None:
+            self.count(key, found)
+        return None if found is None else found.loaded
+
+    def preload(self, keys: Iterable[str]) -> Preloaded:
+        """Reads entries to memory; see ``Cache.preload``."""
+        done = self._tiers.preload(keys, self._settings.memory_bytes, self._team.get, self._team.each)
+        level = logging.WARNING if done.missing or done.no_room else logging.INFO
+        extra = fields("preload", loaded=len(done.loaded), missing=len(done.missing), no_room=len(done.no_room))
+        _log.log(level, "preloaded: %s", done, extra=extra)
+        return done
+
+    def look_up(self, key: CacheKey) -> Found | None:
+        """The entry of a key and the tier that has it, not counted as a use; ``None`` when there is none."""
+        return self._tiers.get(key)
+
+    def _look_again(self, key: CacheKey, no_lock: Failure | None) -> Found | Exception | None:
+        """What is there under the key's lock, or why it cannot be read; quarantines a damaged entry."""
+        loaded = self._tiers.memory.get(key)
+        if loaded is not None:
+            return Found(MemoryTier.name, loaded)
+        if self._store is None:
+            return None
+        try:
+            loaded = self._store.get(key)
+        except CorruptEntry as error:
+            if no_lock is None:
+                self._quarantine(self._store, key, error)
+            return error
+        except OSError as error:
+            self._tiers.skip(self._store.name, key, error)
+            return error
+        if loaded is None:
+            return None
+        self._tiers.memory.put(key, loaded)
+        return Found(self._store.name, loaded)
+
+    def hit(
+        self, selection: Selection, found: Found, stages: StageClock, priority: Priority = Priority.CALLER,
+        *, problem: GemmProblem | None = None,
+    ) -> CompiledKernel:  # fmt: skip
+        """Hands out an entry that was found, and counts the hit.
+
+        Args:
+            problem: what was asked for, where another is selected.
+        """
+        asked = problem or selection.problem
+        self.count(selection.key, found, asked if priority is Priority.CALLER else None)
+        if LOAD in stages.ms:
+            self._journal.spans.add(found.tier, stages.ms[LOAD])
+        kernel = kernel_of(selection, found.loaded, found.tier, stages)
+        return kernel if problem is None else replace(kernel, problem=problem)
+
+    def hit_faster(self, asked: Asked, stages: StageClock) -> CompiledKernel | None:
+        """Hands out the exact kernel that was measured to be faster than what is selected, if it is there."""
+        selection = self._faster.there(asked)
+        if selection is None:
+            return None
+        with stages(LOAD):
+            found = self.look_up(selection.key)
+        if found is not None:
+            return self.hit(selection, found, stages, problem=asked[0])
+        self._faster.gone(asked)
+        return None
+
+    def ask(self, problem: GemmProblem) -> None:
+        """Counts a problem that was asked for."""
+        self._journal.asked(problem)
+
+    def held(self) -> tuple[int, int]:
+        """Kernels in the memory of this process, and the bytes of their code."""
+        return self._memory.held()
+
+    def is_in_memory(self, key: CacheKey) -> bool:
+        """Whether the memory tier has an entry of the key."""
+        return self._tiers.memory.get(key) is not None
+
+    def waiting(self, key: CacheKey) -> AbstractContextManager[object]:
+        """In the body of a ``with`` a caller waits for the compile of a key, in whichever thread or process it is."""
+        return nullcontext() if self._slots is None else self._slots.waiting(key, Priority.CALLER)
+
+    def count(self, key: CacheKey, found: Found, problem: GemmProblem | None = None) -> None:
+        """Counts a hit, and the problem that was asked for, if any.
+
+        One in memory saves no compile: the process would hold on to its kernels anyway.
+        """
+        record = found.loaded.record
+        is_in_memory = found.tier == MemoryTier.name
+        saved_us = 0 if is_in_memory else round(record.compile_ms * 1000)
+        self._journal.hit(key, found.tier, made_at=record.created_at, saved_us=saved_us, problem=problem)
+        level = logging.DEBUG if is_in_memory else logging.INFO
+        if _log.isEnabledFor(level):
+            extra = fields("hit", key=key, kernel=record.name, tier=found.tier)
+            _log.log(level, "hit in %s: %s (%s)", found.tier, record.name, key[:12], extra=extra)
+
+    def _miss(
+        self,
+        selector: Selector,
+        selection: Selection,
+        priority: Priority,
+        fault: Exception | None = None,
+        *,
+        force: bool = False,
+    ) -> None:
+        """Counts a miss, and logs why it is one."""
+        self._journal.miss(selection.problem.arch or "")
+        if priority is Priority.CALLER:
+            self._journal.asked(selection.problem)
+        if self._store is not None:
+            log_miss(self._journal, self._store, selector, selection, fault, forced=force)
+        if _log.isEnabledFor(logging.INFO):
+            why = "compiling was asked for" if force else f"no entry in {', '.join(self._tiers.names)}"
+            extra = fields("miss", key=selection.key, kernel=selection.name, arch=selection.problem.arch, why=why)
+            _log.info("miss: %s (%s): %s", selection.name, selection.key[:12], why, extra=extra)
+            _log.debug("key %s is made from %s", selection.key[:12], dict(selection.prefix.components))
+
+    def _key_lock(self, key: CacheKey, priority: Priority) -> KeyLock:
+        """Holds the key's lock for the body of a ``with``; gives the reason when the lock is not available."""
+        return KeyLock(partial(self._lock_key, key, priority))
+
+    def _lock_key(self, key: CacheKey, priority: Priority, into: KeyLock) -> Failure | None:
+        if self._store is None or self._slots is None:
+            into.take(self._compiling.of(key))
+            return Failure(self._without_store)
+        started = time.perf_counter()
+        try:
+            lock = self._store.layout.key_lock(key)
+            try:
+                into.take(file_lock(lock, 0))
+            except LockTimeout:
+                with self._slots.waiting(key, priority):
+                    into.take(file_lock(lock, self._settings.lock_timeout_s))
+        except LockTimeout as error:
+            self._journal.lock_wait(time.perf_counter() - started, timed_out=True)
+            _log.info("no lock for %s, so it is compiled here and not stored: %s", key[:12], error)
+            return Failure(str(error))
+        except OSError as error:
+            into.release()
+            return Failure(f"the store cannot be locked: {in_words(error)}")
+        waited_s = time.perf_counter() - started
+        self._journal.spans.add("lock", 1e3 * waited_s)
+        if waited_s > LONG_WAIT_S:
+            self._journal.lock_wait(waited_s, timed_out=False)
+        return None
+
+    def _publish(
+        self, selection: Selection, artifact: Artifact, stages: StageClock, no_lock: Failure | None
+    ) -> CompiledKernel:
+        """Stores the kernel if that is possible, and hands it out in any case."""
+        key, compile_us = selection.key, round(stages.ms[COMPILE] * 1000)
+
+        def record_of(blob: Blob) -> Record:
+            return describe(selection, artifact, blob, dict(stages.ms))
+
+        self._journal.spans.add_work(stages.ms)
+        failure = no_lock
+        with stages(PUBLISH):
+            if self._store is not None and failure is None:
+                try:
+                    record = self._store.publish(key, artifact, record_of)
+                except (OSError, StoreError) as error:
+                    failure = refusal(error)
+                else:
+                    size = stored_bytes(record)
+                    self._journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=size)
+                    extra = fields("publish", key=key, kernel=record.name, stored_bytes=size, compile_us=compile_us)
+                    _log.info("published: %s (%s), %s bytes", record.name, key[:12], size, extra=extra)
+                    self._team.published(key)
+            if failure is not None:
+                self.unpublished += 1
+                record = record_of(encode_blob(key, artifact, compress=self._settings.compression)[1])
+                self._journal.event(UNPUBLISHED, key=key, compile_us=compile_us, detail=failure.reason)
+                if self._store is not None:
+                    _log.warning("kernel %s is served but not stored: %s", key[:12], failure)
+        self._journal.spans.add(PUBLISH, stages.ms[PUBLISH])
+        if self._housekeeper is not None and failure is None:
+            self._housekeeper.published(stored_bytes(record))
+        loaded = Loaded(record, artifact.cubin)
+        self._tiers.memory.put(key, loaded)
+        return kernel_of(selection, loaded, COMPILED, stages, failure)
+
+    def _not_cached(self, selector: Selector, selection: Selection) -> NotCached:
+        from cache_engine.cache.serving.pack_state import refusals
+
+        why, packs = "compiling is switched off (enable_jit)", self._elsewhere
+        self._not_compiled(selection, why)
+        refused = (*refusals(packs, selector, selection), *packs.refused, *packs.useless.values())
+        return NotCached("; ".join((f"no tier has {selection.name} ({selection.key[:12]}), and {why}", *refused)))
+
+    def _not_compiled(self, selection: Selection, why: str) -> None:
+        """Notes for the log of decisions why there is no kernel, be it for a caller or behind another kernel."""
+        detail = why[:_LONGEST_REASON]
+        self._journal.decided(REFUSAL, key=selection.key, name=selection.name, reason=NOT_COMPILED, detail=detail)
+
+    def result_stored(self) -> None:
+        """Cleans if that is due, in the background; called when a result of the evaluator is stored."""
+        if self._housekeeper is not None:
+            self._housekeeper.result_stored()
+
+    def close(self) -> None:
+        """Ends cleaning that is under way, and what is asked of a remote."""
+        wait = not self._journal.is_interrupted
+        self._team.close(wait=wait)
+        if self._housekeeper is not None:
+            self._housekeeper.close(wait=wait)
+
+    def _quarantine(self, store: DiskStore, key: CacheKey, damage: CorruptEntry) -> None:
+        try:
+            store.quarantine(key)
+        except OSError as error:
+            _log.warning("a damaged entry could not be moved to quarantine: %s", error)
+        else:
+            extra = fields("quarantine", key=key, why=str(damage))
+            _log.info("a damaged entry is in quarantine: %s: %s", key[:12], damage, extra=extra)
+        self._journal.event(CORRUPT, key=key, detail=str(damage))
+
+
+def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:
+    if debug_dump is None:
+        return make_artifact(selection, stages)
+    from cache_engine.cache.debug_dump import make_artifact_and_dump  # a rare need
+
+    return make_artifact_and_dump(debug_dump, selection, stages)
+
+
+def refusal(error: OSError | StoreError) -> Failure:
+    """Why the store did not take something."""
+    return Failure(f"the store refused it: {in_words(error)}")

@@ -1,0 +1,343 @@
+"""Stored results of the core-grid evaluator: one set per accelerator, shared by any number of processes.
+
+A lookup matches the problem, types, search mode and major version of the model, on an accelerator with the same
+fingerprint, which covers every field of its description. A result of another minor version is searched again.
+
+- ``entry`` — a result as stored and exchanged
+- ``kept`` — one accelerator's results in one process; ``store.results`` has their file
+- ``reference`` — what a file to import has, ours or the public reference evaluator's
+- ``outcomes`` — the types of return values
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from cache_engine.errors import CorruptEntry, StoreError, UsageError
+from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
+from cache_engine.evaluator.hardware import Hardware
+from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results.entry import Entry, decode_entry, judge, key_of, make_entry
+from cache_engine.evaluator.results.kept import MAX_ENTRIES, UNUSED_DAYS, ResultSet, fingerprint_of, superfluous
+from cache_engine.evaluator.results.outcomes import Answer, Pruned, Taken
+from cache_engine.evaluator.results.reference import read_results
+from cache_engine.model.events import IMPORT, PRUNE
+from cache_engine.model.outcome import Failure
+from cache_engine.process import holds, renew_after_fork, run_at_end
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.lock import is_loading
+from cache_engine.store.results.file import ResultFile, stored_fingerprints
+from cache_engine.store.results.interchange import Snapshot, empty_snapshot
+from cache_engine.units import counted, printable
+
+__all__ = ["MAX_ENTRIES", "UNUSED_DAYS", "Answer", "Evaluations", "Pruned", "Taken", "search"]
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_DETAIL = 1000
+_MOST_SETS = 64
+"""How many accelerators' results a process holds in memory; a service may get requests for any number."""
+
+
+class Evaluations:
+    """The stored results of a store. Safe to use from several threads and processes.
+
+    A result is written at once, or, where many are found in a row, a moment later together with others. Use it in a
+    ``with``, or call :meth:`close`, to write the last results and usage counts; otherwise they are written at the end
+    of the process. One that is killed loses at most those of that moment, which are searched again.
+    """
+
+    def __init__(
+        self,
+        layout: StoreLayout,
+        *,
+        durable: bool = True,
+        lock_timeout_s: float = 60.0,
+        stored: Callable[[], None] = lambda: None,
+        acted: Callable[[str, str, str], None] = lambda *_: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Opens nothing yet.
+
+        Args:
+            durable: whether results are synced to disk before they count as stored.
+            stored: called after a result was stored, or will be.
+            acted: called after results were deleted or imported, for the audit log: with the kind of event, what was
+                done in words, and who did it (empty: the user of this process).
+        """
+        self._layout, self._stored, self._acted, self._now = layout, stored, acted, now
+        self._file = partial(ResultFile, layout, judge=judge, durable=durable, lock_timeout_s=lock_timeout_s)
+        self._start()
+        renew_after_fork(self)
+
+    def _start(self) -> None:
+        self._lock = threading.RLock()
+        self._sets: dict[str, ResultSet] = {}
+        self._forget_end: Callable[[], None] | None = None
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: the parent keeps unwritten results."""
+        self._start()
+
+    def evaluate(
+        self,
+        problem: EvaluationProblem,
+        hardware: Hardware,
+        mode: SearchMode | None = None,
+        may_go_on: Callable[[], bool] = lambda: True,
+    ) -> Answer:
+        """The best result of the model, from the store, else searched now and stored.
+
+        Args:
+            may_go_on: as of the search.
+
+        Raises:
+            InvalidHardware, SearchStopped: as the search.
+        """
+        mode = mode or SearchMode()
+        key = key_of(problem, mode)
+        with self._lock:
+            results = self._set(hardware)
+            entry, older = results.find(key), results.older(key)
+        if entry is not None:
+            return Answer(key, entry.evaluation(), True, entry.metadata.search_time_ms)
+        answer = search(problem, hardware, mode, may_go_on)
+        unkept = self.put(problem, hardware, mode, answer.evaluation, answer.search_ms)
+        if unkept is None:
+            self._stored()
+        return replace(answer, unkept=unkept, older=older)
+
+    def look_up(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode | None = None) -> Answer | None:
+        """The stored result, if there is one. Searches nothing, counts nothing and does not change the store."""
+        key = key_of(problem, mode or SearchMode())
+        with self._lock:
+            fingerprint = fingerprint_of(hardware)
+            if fingerprint not in self._sets and fingerprint not in self.fingerprints():
+                return None
+            entry = self._set(hardware).peek(key)
+        return None if entry is None else Answer(key, entry.evaluation(), True, entry.metadata.search_time_ms)
+
+    def put(
+        self,
+        problem: EvaluationProblem,
+        hardware: Hardware,
+        mode: SearchMode,
+        evaluation: Evaluation,
+        search_ms: float = 0.0,
+    ) -> Failure | None:
+        """Stores a result, or will in a moment; returns why that failed. The next write tries again."""
+        entry = make_entry(problem, mode, evaluation, search_ms, self._now())
+        with self._lock:
+            return self._set(hardware).add(entry)
+
+    def preload(self, hardware: Hardware) -> int:
+        """Reads an accelerator's results now, not at the first lookup; returns their number."""
+        with self._lock:
+            return len(self._set(hardware).load().cache_entries)
+
+    def flush(self, *, usage: bool = True) -> None:
+        """Writes unwritten results, and usage. A failed write is logged and tried again next time.
+
+        Args:
+            usage: whether usage alone is worth writing.
+        """
+        with self._lock:
+            saved = [results.save(usage=usage) for results in self._sets.values()]
+        for failure in filter(None, saved):
+            # Logged without the lock: a signal handler may have interrupted another log message.
+            _log.warning("could not store results: %s", failure)
+
+    def close(self) -> None:
+        """Writes unwritten results and usage; safe in a signal handler."""
+        if holds(self._lock) or is_loading():
+            return  # a signal handler during a write; the rest is written at the end of the process
+        self.flush()
+        self._forget()
+
+    def __enter__(self) -> Evaluations:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Dropped without being closed; no caller can handle a failure.
+        if not sys.is_finalizing():
+            with suppress(Exception):
+                self.flush()
+                self._forget()
+
+    # ---- Looking, and keeping in order ----
+
+    def fingerprints(self) -> list[str]:
+        """Accelerators with results."""
+        return stored_fingerprints(self._layout)
+
+    def snapshot(self, fingerprint: str) -> Snapshot:
+        """All results of an accelerator, entries undecoded.
+
+        Raises:
+            UsageError: when there are none.
+            UnknownResults: when they have another format version.
+        """
+        if fingerprint not in self.fingerprints():
+            raise UsageError(f"there are no results of an accelerator with fingerprint {fingerprint[:40]!r}")
+        with self._lock:
+            return self._known(fingerprint).load()
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """Name and statistics of each accelerator with results; or an ``error`` when they cannot be read."""
+        found: list[dict[str, Any]] = []
+        for fingerprint in self.fingerprints():
+            try:
+                snapshot = self.snapshot(fingerprint)
+            except StoreError as error:
+                found.append({"arch_fingerprint": fingerprint, "error": str(error)})
+                continue
+            about = {"arch_fingerprint": fingerprint, "chip": snapshot.chip}
+            about |= {"evaluator": snapshot.evaluator, "version": snapshot.version}
+            found.append(about | msgspec.to_builtins(snapshot.statistics))
+        return found
+
+    def entries(self, fingerprint: str) -> Iterator[tuple[str, Entry]]:
+        """Keys and results of an accelerator. Skips damaged ones, with a warning."""
+        for key, raw in list(self.snapshot(fingerprint).cache_entries.items()):
+            try:
+                yield key, decode_entry(raw)
+            except CorruptEntry as error:
+                _log.warning("result %s is skipped: %s", key, error)
+
+    def plan_pruning(self, max_entries: int = MAX_ENTRIES, unused_days: float = UNUSED_DAYS) -> list[Pruned]:
+        """What pruning would remove. Changes nothing.
+
+        That is each result unused for ``unused_days``; and if an accelerator has more than ``max_entries``, a tenth of
+        them, or more if that is not enough, least recently used first.
+        """
+        self.flush()
+        victims: list[Pruned] = []
+        for fingerprint in self.fingerprints():
+            try:
+                snapshot = self.snapshot(fingerprint)
+            except StoreError as error:
+                _log.warning("results of %s are skipped: %s", fingerprint, error)
+                continue
+            victims += superfluous(snapshot, max_entries, self._now() - unused_days * 86_400)
+        return victims
+
+    def prune(self, plan: Iterable[Pruned], *, by: str = "") -> int:
+        """Removes the results of a plan, unless they were used meanwhile; returns the number removed."""
+        by_fingerprint: dict[str, dict[str, float]] = {}
+        chips: dict[str, str] = {}
+        for victim in plan:
+            by_fingerprint.setdefault(victim.fingerprint, {})[victim.key] = victim.last_used
+            chips[victim.fingerprint] = victim.chip or victim.fingerprint[:12]
+        gone: dict[str, int] = {}
+        try:
+            with self._lock:
+                for fingerprint, victims in by_fingerprint.items():
+                    gone[fingerprint] = self._known(fingerprint).drop(victims)
+        finally:  # also if writing a file fails after others were written
+            whose = [f"{counted(count, 'result')} of {printable(chips[it])}" for it, count in gone.items() if count]
+            if whose:
+                self._acted(PRUNE, ", ".join(whose)[:_LONGEST_DETAIL], by)
+        return sum(gone.values())
+
+    def mend(self, fingerprint: str) -> None:
+        """Copies an accelerator's damaged files to quarantine, and continues with the sound entries.
+
+        Raises:
+            UnknownResults, LockTimeout, OSError: when they cannot be read or written.
+        """
+        with self._lock:
+            self._known(fingerprint).file.mend()
+
+    def export(self, fingerprint: str) -> bytes:
+        """The interchange file of an accelerator, with all its results."""
+        self.flush()
+        return msgspec.json.encode(msgspec.structs.replace(self.snapshot(fingerprint), generation=0))
+
+    def import_file(self, data: bytes, chip: Hardware | None = None, *, by: str = "") -> Taken:
+        """Merges an interchange file, ours or the reference's. A stored result stays, unless an older model made it.
+
+        Args:
+            chip: whose results the reference's file has, which does not describe it whole; by default the known chip
+                of that name.
+            by: the user who imports, for the audit log.
+
+        Raises:
+            CorruptEntry, UnknownResults: when the file is damaged or has another format.
+            UsageError: when it is another evaluator's, or its accelerator is invalid.
+            OSError, LockTimeout: when the results cannot be stored.
+        """
+        hardware, entries, refused, theirs = read_results(data, chip)
+        with self._lock:
+            is_new = hardware.fingerprint() not in self.fingerprints()
+            stored = self._set(hardware).merge(entries, theirs.statistics if theirs is not None and is_new else None)
+        if stored:
+            self._acted(IMPORT, f"{counted(stored, 'result')} of {printable(hardware.name)}", by)
+        return Taken(hardware.fingerprint(), stored, len(entries) - stored, tuple(refused))
+
+    # ---- Inside ----
+
+    def _forget(self) -> None:
+        """Leaves nothing to do at the end of the process."""
+        if self._forget_end is not None:
+            self._forget_end()
+            self._forget_end = None
+
+    def _set(self, hardware: Hardware) -> ResultSet:
+        """An accelerator's results: one object per accelerator and process."""
+        if self._forget_end is None:  # also after ``close``
+            self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
+        fingerprint = fingerprint_of(hardware)
+        found = self._sets.pop(fingerprint, None)
+        if found is None:
+            self._drop_idle()
+            new = empty_snapshot(MODEL_VERSION, EVALUATOR, fingerprint, hardware.to_dict())
+            found = ResultSet(self._file(new), self._now)
+        self._sets[fingerprint] = found  # the most recently used is last
+        return found
+
+    def _drop_idle(self) -> None:
+        """Makes room for one more accelerator: drops the least recently used one after writing its results."""
+        for fingerprint in list(self._sets)[: max(0, len(self._sets) - _MOST_SETS + 1)]:
+            if self._sets[fingerprint].save() is None:
+                del self._sets[fingerprint]
+
+    def _known(self, fingerprint: str) -> ResultSet:
+        """Results found by fingerprint only. Nothing can be added, because the accelerator may be unknown."""
+        found = self._sets.get(fingerprint)
+        if found is None:
+            found = ResultSet(self._file(empty_snapshot(MODEL_VERSION, EVALUATOR, fingerprint, {})), self._now)
+        return found
+
+
+def search(
+    problem: EvaluationProblem,
+    hardware: Hardware,
+    mode: SearchMode,
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> Answer:
+    """The best result of the model, searched now and not stored. Raises as ``Evaluations.evaluate``."""
+    from cache_engine.evaluator.search import evaluate
+
+    started = time.perf_counter()
+    evaluation = evaluate(problem, hardware, mode, may_go_on)
+    return Answer(key_of(problem, mode), evaluation, False, (time.perf_counter() - started) * 1e3)
+
+
+def _close_if_alive(reference: weakref.ref[Evaluations]) -> None:
+    evaluations = reference()
+    if evaluations is not None:
+        evaluations.close()

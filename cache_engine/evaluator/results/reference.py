@@ -1,0 +1,231 @@
+"""What a file of results to import has: ours, or the public reference evaluator's in its JSON format 2025.01.
+
+The reference's file says less of the chip than our model needs, so a chip is chosen by its name, or given, and each
+field that the file does have must agree with it. Nothing in a result is taken on trust: from its tile, loop order and
+partition all else is computed again, and a result whose numbers differ is refused. docs/evaluator.md has the fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from cache_engine.errors import CorruptEntry, GemmCacheError, UsageError
+from cache_engine.evaluator.cost import (
+    EVALUATOR,
+    ORDERS,
+    Evaluation,
+    Partition,
+    SearchMode,
+    Tile,
+    Tiling,
+    describe,
+    nominal_block,
+)
+from cache_engine.evaluator.cost import traffic as traffic_of
+from cache_engine.evaluator.hardware import PRESETS, Hardware
+from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.results.entry import Dtypes, Entry, Shape, decode_entry, make_entry
+from cache_engine.store.results.interchange import UNREADABLE, Snapshot, check_names, decode_snapshot
+
+FORMAT = "2025.01"
+
+_AS_CLOSE = 1e-6  # what JSON or a rounding to a few digits may change
+
+
+class _Architecture(msgspec.Struct, forbid_unknown_fields=True):
+    chip_type: str
+    num_cores: int
+    sram_kb: float
+    cube_m: int
+    cube_n: int
+    cube_k: int
+    tflops_int8: float
+
+
+class _Result(msgspec.Struct, forbid_unknown_fields=True):
+    latency_us: float
+    compute_time_us: float
+    memory_time_us: float
+    flops: int
+    dram_traffic_bytes: int
+    arch_utilization: float
+    effective_utilization: float
+    best_tile: tuple[int, int, int]
+    best_loop_order: str
+    best_partition: tuple[int, int, int, int]
+
+
+class _Searched(msgspec.Struct, forbid_unknown_fields=True):
+    tile_search: bool
+    partition_search: bool
+
+
+class _Metadata(msgspec.Struct, forbid_unknown_fields=True):
+    timestamp: str
+    search_time_ms: float
+    num_searched_partitions: int = 0
+    num_searched_tiles: int = 0
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    shape: Shape
+    dtypes: Dtypes
+    search_mode: _Searched
+    result: _Result
+    metadata: _Metadata
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    version: str
+    cache_format_version: str
+    arch_fingerprint: str
+    architecture: msgspec.Raw
+    cache_entries: dict[str, msgspec.Raw]
+    statistics: dict[str, Any] = {}
+
+
+Contents = tuple[Hardware, list[Entry], list[tuple[str, str]], Snapshot | None]
+
+
+def read_results(data: bytes, chip: Hardware | None = None) -> Contents:
+    """The accelerator, its results, keys of refused results with the reason, and the file itself if it is ours.
+
+    Arguments and errors are those of ``Evaluations.import_file``.
+    """
+    if is_reference(data):
+        check_names(data)
+        return (*read_reference(data, chip), None)
+    theirs = decode_snapshot(data)
+    check_names(data)
+    if theirs.evaluator != EVALUATOR:
+        raise UsageError(
+            f"the results come from evaluator {theirs.evaluator[:40]!r}; only results of {EVALUATOR} are stored"
+        )
+    hardware = Hardware.from_dict(theirs.architecture, "architecture")
+    if theirs.arch_fingerprint not in ("", hardware.fingerprint()):
+        raise UsageError(
+            f"arch_fingerprint {theirs.arch_fingerprint[:40]!r} is not that of the file's architecture, which is "
+            f"{hardware.fingerprint()}; leave it empty if another tool wrote the file"
+        )
+    entries, refused = [], []
+    for name, raw in theirs.cache_entries.items():
+        try:
+            entries.append(decode_entry(raw))
+        except CorruptEntry as error:
+            refused.append((name, str(error)))
+    return hardware, entries, refused, theirs
+
+
+def is_reference(data: bytes) -> bool:
+    """Whether a file says that it has this format."""
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any]).get("cache_format_version") == FORMAT
+    except UNREADABLE:
+        return False
+
+
+def read_reference(data: bytes, chip: Hardware | None) -> tuple[Hardware, list[Entry], list[tuple[str, str]]]:
+    """The chip, the results, and the name and reason of each result that is refused.
+
+    Args:
+        chip: that the results are of; by default the known one that ``chip_type`` names.
+
+    Raises:
+        UsageError: naming the field that is missing, unknown, or disagrees with the chip.
+    """
+    try:
+        file = msgspec.json.decode(data, type=_File)
+        theirs = msgspec.json.decode(file.architecture, type=_Architecture)
+    except UNREADABLE as error:
+        raise UsageError(f"the file is not of format {FORMAT}: {error}") from error
+    hardware = _chip_of(file, theirs, chip)
+    entries, refused = [], []
+    for name, raw in file.cache_entries.items():
+        try:
+            entries.append(_entry_of(msgspec.json.decode(raw, type=_Entry), hardware))
+        except (*UNREADABLE, GemmCacheError, ArithmeticError, ValueError) as error:
+            refused.append((name, str(error)))
+    return hardware, entries, refused
+
+
+def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardware:
+    if file.version.partition(".")[0] != "1":
+        raise UsageError(f"version is {file.version[:20]!r}; results of model 1 alone can be imported")
+    described = json.dumps(json.loads(bytes(file.architecture)), sort_keys=True)
+    if file.arch_fingerprint != hashlib.md5(described.encode(), usedforsecurity=False).hexdigest()[:8]:
+        raise UsageError(f"arch_fingerprint {file.arch_fingerprint[:40]!r} is not that of the file's architecture")
+    hardware = chip or PRESETS.get(theirs.chip_type.upper())
+    if hardware is None:
+        raise UsageError(
+            f"chip_type {theirs.chip_type[:40]!r} is not known, and the file does not say its bandwidth; name the "
+            "chip that it is about (--chip, or the field Chip of a reference file)"
+        )
+    ours = {
+        "num_cores": hardware.num_cores,
+        "sram_kb": hardware.sram_bytes / 1024,
+        "cube_m": hardware.cube_m,
+        "cube_n": hardware.cube_n,
+        "cube_k": hardware.cube_k,
+        "tflops_int8": hardware.peak_flops * hardware.rate_of("int8") / 1e12,
+    }
+    for name, value in ours.items():
+        stated_value = getattr(theirs, name)
+        if not math.isclose(stated_value, value, rel_tol=1e-3):
+            raise UsageError(
+                f"architecture.{name} is {stated_value:g} in the file, and {value:g} for {hardware.name}; name the "
+                "chip that it is about (--chip, or the field Chip of a reference file)"
+            )
+    return hardware
+
+
+def _entry_of(theirs: _Entry, hardware: Hardware) -> Entry:
+    s, r, searched = theirs.shape, theirs.result, theirs.search_mode
+    problem = EvaluationProblem(s.M, s.N, s.K, s.G, theirs.dtypes.input, theirs.dtypes.output)
+    mode = SearchMode(searched.tile_search, searched.partition_search)
+    found = _evaluation(r, problem, mode.on(hardware, problem.dtype), hardware)
+    for name, stated, computed in (
+        ("latency_us", r.latency_us, found.latency_us),
+        ("compute_time_us", r.compute_time_us, found.compute_us),
+        ("memory_time_us", r.memory_time_us, found.memory_us),
+        ("flops", r.flops, found.flops),
+        ("dram_traffic_bytes", r.dram_traffic_bytes, found.traffic_bytes),
+        ("arch_utilization", r.arch_utilization, found.arch_utilization),
+        ("effective_utilization", r.effective_utilization, found.effective_utilization),
+    ):
+        if not math.isclose(stated, computed, rel_tol=_AS_CLOSE):
+            raise UsageError(f"{name} is {stated:g}, and with its tile, order and partition it is {computed:g}")
+    made = theirs.metadata
+    counted = {**asdict(found), "tile": found.tile, "partition": found.partition}
+    counted |= {"searched_partitions": made.num_searched_partitions, "searched_tiles": made.num_searched_tiles}
+    return make_entry(problem, mode, Evaluation(**counted), made.search_time_ms, _seconds(made.timestamp))
+
+
+def _evaluation(r: _Result, problem: EvaluationProblem, mode: SearchMode, hardware: Hardware) -> Evaluation:
+    """What the model says of the tile (m, n, k), loop order and partition (g, m, n, k) of a result."""
+    if r.best_loop_order not in ORDERS:
+        raise UsageError(f"best_loop_order is {r.best_loop_order[:20]!r}; it must be one of: {', '.join(ORDERS)}")
+    if min(*r.best_tile, *r.best_partition) < 1:
+        raise UsageError("best_tile and best_partition must have whole numbers above 0")
+    if math.prod(r.best_partition) != hardware.num_cores:
+        cores = math.prod(r.best_partition)
+        raise UsageError(f"best_partition is of {cores:,} cores; {hardware.name} has {hardware.num_cores:,}")
+    partition, tile = Partition(*r.best_partition), Tile(*r.best_tile)
+    _, block = nominal_block(problem, partition)
+    moved = traffic_of(block, tile, r.best_loop_order, problem.in_bytes, problem.out_bytes)
+    return describe(hardware, mode, problem, partition, Tiling(tile, r.best_loop_order, moved), (0, 0))
+
+
+def _seconds(timestamp: str) -> float:
+    """Seconds since 1970 of an ISO 8601 time; UTC where it names no zone."""
+    try:
+        time = datetime.fromisoformat(timestamp)
+    except ValueError as error:
+        raise UsageError(f"timestamp is {timestamp[:40]!r}; it must be like 2025-01-27T10:30:00Z") from error
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,258 @@
+"""Why two entries of a framework have different keys, and what two of its directories differ in; known reasons.
+
+These are from what users of these caches reported: vllm-project/vllm#47573, flashinfer-ai/flashinfer#4884,
+ai-dynamo/dynamo#10695.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cache_engine.frameworks.base import Source
+from cache_engine.frameworks.facts import digest_of
+from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Part, PartKind, Place
+from cache_engine.model.outcome import Failure
+
+MOST_CANDIDATES = 50
+"""Of entries of one name, the most that an entry is compared with to find the nearest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An input of the key that differs; ``None`` where one side does not state it. ``meaning`` explains it."""
+
+    group: str
+    name: str
+    one: str | None
+    other: str | None
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesCompared:
+    """Two entries: the inputs that differ, and those of which the cache states nothing; parts with other bytes.
+
+    ``unknown`` says why the inputs of one of them are not known; else it is empty.
+    """
+
+    differences: tuple[Difference, ...]
+    hidden: tuple[str, ...]
+    parts: tuple[str, ...]
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """An entry that only one directory has, and what it differs in from the nearest of the other directory."""
+
+    entry: Entry
+    nearest: Entry | None
+    differences: tuple[Difference, ...] = ()
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoriesCompared:
+    """Two directories of one framework.
+
+    Attributes:
+        same: how many entries are in both with the same bytes.
+        changed: those of one key with other bytes, each with its parts that differ.
+        only_one, only_other: those that one of them has.
+    """
+
+    same: int
+    changed: tuple[tuple[Entry, tuple[str, ...]], ...]
+    only_one: tuple[Miss, ...]
+    only_other: tuple[Miss, ...]
+
+    @property
+    def causes(self) -> list[tuple[Difference, int]]:
+        """The inputs that differ, and for how many entries of the first directory; the most frequent first.
+
+        One difference of each input stands for all.
+        """
+        counts: Counter[tuple[str, str]] = Counter()
+        examples: dict[tuple[str, str], Difference] = {}
+        for miss in self.only_one:
+            for each in miss.differences:
+                counts[each.group, each.name] += 1
+                examples.setdefault((each.group, each.name), each)
+        return [(examples[name], count) for name, count in counts.most_common()]
+
+
+class Comparing:
+    """Compares entries of one framework; reads each entry's inputs once."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._factors: dict[tuple[Place, str], KeyFactors | Failure] = {}
+
+    def entries(self, one: tuple[Place, Entry], other: tuple[Place, Entry]) -> EntriesCompared:
+        """Two entries, wherever they are."""
+        parts = self._parts(one, other)
+        known = self._known(one), self._known(other)
+        for each in known:
+            if isinstance(each, Failure):
+                return EntriesCompared((), (), parts, each.reason)
+        first, second = (each for each in known if isinstance(each, KeyFactors))
+        hidden = tuple(dict.fromkeys((*first.hidden, *second.hidden)))
+        return EntriesCompared(differences(first, second), hidden, parts)
+
+    def directories(
+        self,
+        one: tuple[Place, Sequence[Entry]],
+        other: tuple[Place, Sequence[Entry]],
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> DirectoriesCompared:
+        """Two directories: what is in both under the same id is compared by its bytes, the rest by its inputs."""
+        first, second = ({entry.id: entry for entry in entries} for _, entries in (one, other))
+        same, changed = 0, []
+        for entry in first.values():
+            if entry.id not in second:
+                continue
+            parts = self._parts((one[0], entry), (other[0], second[entry.id]))
+            if parts:
+                changed.append((entry, parts))
+            else:
+                same += 1
+            on_progress()
+        alone = (
+            self._misses(one, (other[0], second), on_progress),
+            self._misses(other, (one[0], first), on_progress),
+        )
+        return DirectoriesCompared(same, tuple(sorted(changed, key=lambda row: row[0].id)), *alone)
+
+    def _misses(
+        self,
+        asked: tuple[Place, Sequence[Entry]],
+        others: tuple[Place, Mapping[str, Entry]],
+        on_progress: Callable[[], None],
+    ) -> tuple[Miss, ...]:
+        by_name: dict[str | None, list[Entry]] = defaultdict(list)
+        for entry in others[1].values():
+            if len(by_name[entry.name]) < MOST_CANDIDATES:
+                by_name[entry.name].append(entry)
+        found = []
+        for entry in sorted(asked[1], key=lambda entry: entry.id):
+            if entry.id not in others[1]:
+                found.append(self._miss((asked[0], entry), others[0], by_name[entry.name]))
+                on_progress()
+        return tuple(found)
+
+    def _miss(self, alone: tuple[Place, Entry], place: Place, candidates: Iterable[Entry]) -> Miss:
+        known = self._known(alone)
+        if isinstance(known, Failure):
+            return Miss(alone[1], None, unknown=known.reason)
+        nearest: tuple[Entry, tuple[Difference, ...]] | None = None
+        for entry in candidates:
+            factors = self._known((place, entry))
+            if isinstance(factors, KeyFactors):
+                found = differences(factors, known)
+                if nearest is None or len(found) < len(nearest[1]):
+                    nearest = entry, found
+        if nearest is None:
+            return Miss(alone[1], None, unknown="the other directory has no entry of this name")
+        return Miss(alone[1], nearest[0], differences(known, self._stated(place, nearest[0])))
+
+    def _known(self, of: tuple[Place, Entry]) -> KeyFactors | Failure:
+        place, entry = of
+        if (place, entry.id) not in self._factors:
+            self._factors[place, entry.id] = self._source.key_factors(place, entry)
+        return self._factors[place, entry.id]
+
+    def _stated(self, place: Place, entry: Entry) -> KeyFactors:
+        found = self._known((place, entry))
+        return found if isinstance(found, KeyFactors) else KeyFactors(())
+
+    def _parts(self, one: tuple[Place, Entry], other: tuple[Place, Entry]) -> tuple[str, ...]:
+        """The parts with other bytes. An index has paths of its directory, and temporary files are of no key."""
+        first, second = (
+            {
+                part.file.removeprefix(f"{entry.id}/") or part.name: (part, place, entry)
+                for part in entry.parts
+                if part.kind not in (PartKind.INDEX, PartKind.TEMPORARY)
+            }
+            for place, entry in (one, other)
+        )
+
+        def differs(name: str) -> bool:
+            if name not in first or name not in second or first[name][0].size_bytes != second[name][0].size_bytes:
+                return True
+            return self._digest(*first[name]) != self._digest(*second[name])
+
+        return tuple(name for name in sorted(first.keys() | second.keys()) if differs(name))
+
+    def _digest(self, part: Part, place: Place, entry: Entry) -> str:
+        data = self._source.read(place, entry, part)
+        return data.reason if isinstance(data, Failure) else digest_of(data)
+
+
+def differences(one: KeyFactors, other: KeyFactors) -> tuple[Difference, ...]:
+    """The inputs that differ, in the order in which they are stated; ``one`` is what was looked for or came first."""
+    first, second = (_by_name(each.factors) for each in (one, other))
+    return tuple(
+        _difference(name, first.get(name), second.get(name))
+        for name in dict.fromkeys((*first, *second))
+        if first.get(name) != second.get(name)
+    )
+
+
+def _difference(place: tuple[str, str], one: str | None, other: str | None) -> Difference:
+    return Difference(*place, one, other, meaning_of(*place, one, other))
+
+
+def _by_name(factors: Iterable[Factor]) -> dict[tuple[str, str], str]:
+    return {(factor.group, factor.name): factor.value for factor in factors}
+
+
+_PATH = (
+    "an absolute path: the cache hits only where the directory has the same name; mount it under one name everywhere"
+)
+_RULES = tuple(
+    (re.compile(pattern), meaning)
+    for pattern, meaning in (
+        (
+            r"^environment (?:.*_)?PORTS?(?:_|$)",
+            "a port of the network, which may be new at each start: fix it, or unset it before the framework starts",
+        ),
+        (
+            r"(?i)[ _](?:RANK|DEVICE_INDEX|WORLD_SIZE)$",
+            "the number of this process among others: each of them has kernels of its own",
+        ),
+        (
+            r"^environment .*?(?:HOST(?:NAME)?(?:_|$)|_IP$|_ADDR(?:ESS)?$)",
+            "an address or name of a machine: set it alike everywhere, or unset it before the framework starts",
+        ),
+        (
+            r"^environment (?:HOME|USER|LOGNAME|PWD|TMPDIR)$",
+            "differs from user to user, or from directory to directory: set it alike for all that share the cache",
+        ),
+        (
+            r"(?i)mtime|timestamp",
+            "a time of modification: copies and shared storage change it; copy with the times (rsync -t, cp -p)",
+        ),
+        (r"(?i)version", "another version: after an upgrade every kernel is compiled again"),
+        (r"(?i)compiler", "another compiler, or one with other options"),
+        (r"^target ", "another GPU: its kernels are compiled apart"),
+        (r"^kernel source$", "the code of the kernel was changed"),
+        (r"(?i)code", "the code of model or framework was changed"),
+    )
+)
+"""What the group and the name of an input say of it, the first one that fits."""
+_VARIABLE = "a variable of the environment: set it alike, or not at all, wherever the cache is used"
+_ABSOLUTE = re.compile(r"(?:^|[\s:=,'\"]|-[IL])/[\w.-]++/[\w.-]")
+
+
+def meaning_of(group: str, name: str, one: str | None, other: str | None) -> str:
+    """What it tells that this input is ``one`` here and ``other`` there, and the cure; empty where nothing is known."""
+    for pattern, meaning in _RULES:
+        if pattern.search(f"{group} {name}"):
+            return meaning
+    values = [value for value in (one, other) if value]
+    if values and all(_ABSOLUTE.search(value) for value in values):
+        return _PATH
+    return _VARIABLE if group == "environment" else ""

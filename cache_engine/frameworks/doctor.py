@@ -1,0 +1,160 @@
+"""What is wrong with a cache of another framework, and how to cure it. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from cache_engine.frameworks.deleting import DELETED
+from cache_engine.frameworks.folder import Folder, Unread
+from cache_engine.frameworks.values import Entry, Finding, PartKind, Place, Seen, State, name_of
+from cache_engine.inputs import others_may_change
+from cache_engine.model.architecture import ARCHITECTURES, runs_on
+
+LEFT_AFTER_S = 600.0
+"""A temporary file that is this many seconds old is not that of a compile that runs."""
+
+
+class Ailment(StrEnum):
+    """What is wrong; the value is the text shown."""
+
+    PARTIAL = "partial entry"
+    LEFTOVER = "leftover"
+    EMPTY = "empty file"
+    ELSEWHERE = "points elsewhere"
+    OTHER_GPU = "for another GPU"
+    UNSAFE = "others may write"
+    NETWORK = "network file system"
+    UNREAD = "unread"
+
+
+CURES = {
+    Ailment.PARTIAL: "the framework compiles it again when it needs it; else: gemm-cache caches clean --state partial",
+    Ailment.LEFTOVER: "a killed process left it; delete it, or its entry: gemm-cache caches clean",
+    Ailment.EMPTY: "the framework may load it as it is and fail: delete the entry, which is compiled again",
+    Ailment.ELSEWHERE: "the directory was moved or copied: delete the entry, which is compiled again, or move it back",
+    Ailment.OTHER_GPU: "of no use here: gemm-cache caches clean --arch TARGET, unless other machines share it",
+    Ailment.UNSAFE: "whoever can write here runs code as you: chmod -R go-w, and use a directory that you own",
+    Ailment.NETWORK: "files vanish and appear late there: use a local directory, and share by copying it (rsync -t)",
+    Ailment.UNREAD: "see the reason; what cannot be read, the framework cannot read either",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One thing that is wrong. ``id`` is empty for the place itself."""
+
+    place: Place
+    id: str
+    ailment: Ailment
+    detail: str
+
+    @property
+    def cure(self) -> str:
+        """What to do."""
+        return CURES[self.ailment]
+
+
+def examine(
+    place: Place, found: Iterable[Seen], *, runs_here: Callable[[str], bool] | None, mounts: str
+) -> Iterator[Diagnosis]:
+    """What is wrong with a place and with what was found in it.
+
+    Args:
+        runs_here: whether code for a target runs on this machine's GPU; ``None`` where that is not known.
+        mounts: the content of ``/proc/self/mounts``.
+    """
+    network = network_file_system(place.path, mounts)
+    if network:
+        yield Diagnosis(place, "", Ailment.NETWORK, f"it is on {network}")
+    yield from _unsafe(place, place.path, "")
+    for seen in found:
+        if isinstance(seen, Finding):
+            yield Diagnosis(place, seen.id, Ailment.UNREAD, f"{seen.fault}: {seen.detail}")
+        elif isinstance(seen, Entry):
+            yield from examine_entry(place, seen, runs_here, network)
+
+
+def examine_entry(
+    place: Place, entry: Entry, runs_here: Callable[[str], bool] | None, network: str
+) -> Iterator[Diagnosis]:
+    """What is wrong with one entry; ``network`` is the kind of the network file system that it is on, or empty."""
+    if entry.id.startswith(DELETED):
+        yield Diagnosis(place, entry.id, Ailment.LEFTOVER, "a cleaning was killed")
+        return
+    if entry.state == State.PARTIAL:
+        yield Diagnosis(place, entry.id, Ailment.PARTIAL, entry.unread.get("name", "a file of it is missing"))
+    for part in entry.parts:
+        if part.kind == PartKind.TEMPORARY:
+            if _is_old(place, part.file):
+                yield Diagnosis(place, entry.id, Ailment.LEFTOVER, part.file)
+        elif part.size_bytes == 0 and part.kind != PartKind.OTHER and entry.state == State.COMPLETE:
+            yield Diagnosis(place, entry.id, Ailment.EMPTY, part.file or part.name)
+        if part.kind == PartKind.HOST and part.file:
+            yield from _unsafe(place, place.path / name_of(part.file), entry.id)
+            if network:
+                yield Diagnosis(place, entry.id, Ailment.NETWORK, f"{part.file} is a library for one kind of host")
+    if entry.elsewhere is not None:
+        yield Diagnosis(place, entry.id, Ailment.ELSEWHERE, entry.elsewhere)
+    if runs_here is not None and entry.arch is not None and not runs_here(entry.arch):
+        yield Diagnosis(place, entry.id, Ailment.OTHER_GPU, entry.arch)
+
+
+def _is_old(place: Place, file: str) -> bool:
+    above, _, last = name_of(file).rpartition("/")
+    try:
+        with Folder(place.path) as root, root.enter(above) as folder:
+            return folder.stat(last).st_mtime < time.time() - LEFT_AFTER_S
+    except (OSError, Unread):
+        return False
+
+
+def _unsafe(place: Place, path: Path, id: str) -> Iterator[Diagnosis]:
+    try:
+        why = others_may_change(os.stat(path))
+    except OSError:  # gone; that it cannot be opened is a finding of the scan
+        return
+    if why:
+        yield Diagnosis(place, id, Ailment.UNSAFE, f"{path.name} {why}")
+
+
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "ceph", "beegfs", "afs", "9p", "virtiofs", "orangefs",
+     "glusterfs", "wekafs"}
+)  # fmt: skip
+_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
+
+
+def network_file_system(path: Path, mounts: str) -> str:
+    """The kind of the network file system that a path is on; empty for a local one."""
+    real = os.path.realpath(path)
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1]
+        for escape, sign in _ESCAPES.items():
+            point = point.replace(escape, sign)
+        # Of two at one point the later hides the earlier.
+        if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind if kind in _NETWORK or (kind.startswith("fuse.") and kind != "fuse.fuse-overlayfs") else ""
+
+
+def code_runs_on(gpu: str) -> Callable[[str], bool]:
+    """Whether code for a target runs on a GPU of this target; code for one that is not known is taken to run."""
+    plain = gpu.rstrip("af")
+    return lambda target: target not in ARCHITECTURES or plain in {each.name for each in runs_on(target)}
+
+
+def read_mounts() -> str:
+    """What is mounted where; empty where the system does not say it."""
+    try:
+        return Path("/proc/self/mounts").read_text(errors="surrogateescape")
+    except OSError:
+        return ""

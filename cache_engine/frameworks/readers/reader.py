@@ -1,0 +1,298 @@
+"""What the sources here share: a ``Reader`` walks a place, says what is no entry, and reads parts.
+
+Each source is one, and states what differs: where its directories are, what an entry is, and how that is parsed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from cache_engine.frameworks.base import Surroundings
+from cache_engine.frameworks.doctor import network_file_system, read_mounts
+from cache_engine.frameworks.facts import entry_of, without_binary
+from cache_engine.frameworks.folder import MOST_BINARY_BYTES, MOST_FILES, Folder, Listing, Unread
+from cache_engine.frameworks.values import (
+    DeletePlan,
+    Deletion,
+    Entry,
+    Fault,
+    KeyFactors,
+    Part,
+    PartKind,
+    Place,
+    Seen,
+    State,
+    Unchanged,
+    id_of,
+    name_of,
+)  # fmt: skip
+from cache_engine.model.outcome import Failure
+
+MOST_SUBFOLDERS = 10_000
+"""The most places that are found below one directory."""
+
+MOST_DEPTH = 32
+"""The deepest folder of an entry: four times the usual."""
+
+NONE = re.compile("/")
+"""Matches no path of a place: none begins so."""
+
+STRAY = "the framework has no file of this name there"
+_SELDOM_STORED = {
+    "version": "its version",
+    "compile_ms": "how long a compile took",
+    "spill_bytes": "the report of ptxas",
+}
+
+Match = re.Match[str] | None
+Known = tuple[dict[str, Any], dict[str, str]]
+"""Facts, as fields of ``Entry``, and the reasons for what is not known."""
+Timed = tuple[os.stat_result | None, dict[str, Any], dict[str, str]]
+"""The status of the file that has the times of an entry, if one has, and the same."""
+
+
+class NoEntry(Exception):
+    """What is named as an entry is none; the text says why it is not read."""
+
+
+class Reader:
+    """Reads the cache of one framework, whose entries are files and folders: a ``Source``, for classes that inherit.
+
+    Attributes:
+        default: the directory that the framework uses if no variable is set, below the home directory; or ``None``.
+        variables: of the environment, as ``Surroundings.places`` takes them.
+        areas: the paths of folders in a place that are no entries, but have entries in them.
+        entries: the paths of entries. What else is there is listed with its size and age, and not read.
+        kinds: what the files of an entry are for, by their names or how these end.
+        stores: those facts that few frameworks store, and this one does.
+        unknown: other fields of ``Entry`` that no entry has, each with the reason.
+    """
+
+    kind = title = ""
+    default: str | None = None
+    variables: Mapping[str, str] = {}
+    areas = entries = NONE
+    kinds: Mapping[str, PartKind] = {}
+    stores: tuple[str, ...] = ()
+    unknown: Mapping[str, str] = {}
+
+    @property
+    def unknowable(self) -> Mapping[str, str]:
+        """See ``Source``."""
+        seldom = {fact: what for fact, what in _SELDOM_STORED.items() if fact not in self.stores}
+        return {**{fact: f"{self.title} does not store {what}" for fact, what in seldom.items()}, **self.unknown}
+
+    def discover(self, where: Surroundings) -> Iterable[Place]:
+        """See ``Source.discover``."""
+        return where.places(self.kind, self.default, **self.variables)
+
+    def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
+        """What each name in a place is; what vanishes is left out, what cannot be read is a finding."""
+        with Folder(place.path) as root:
+            yield from self._walk(place, root, "", known)
+
+    def _walk(self, place: Place, folder: Folder, above: str, known: Mapping[str, str]) -> Iterator[Seen]:
+        for item in folder:
+            path = f"{above}{item.name}"
+            try:
+                if self.areas.fullmatch(path) and stat.S_ISDIR(folder.stat(item.name).st_mode):
+                    with folder.enter(item.name) as below:
+                        yield from self._walk(place, below, f"{path}/", known)
+                    continue
+                found = self.entry(place, folder, path, known.get(id_of(path)))
+            except FileNotFoundError:
+                continue
+            except Unread as error:
+                yield error.finding(path)
+                continue
+            if found is not None:
+                is_known = isinstance(found, Entry) and found.stamp == known.get(found.id)
+                yield Unchanged(found.id) if is_known else found
+
+    def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
+        """What a name in a folder is: an entry, here a folder of its own; ``None`` for what is not to be listed.
+
+        Args:
+            path: below the place.
+            known: the stamp of the entry of this path, if there is one.
+
+        Raises:
+            FileNotFoundError: when it has vanished.
+            Unread: when it cannot be read.
+        """
+        name, found = path.rpartition("/")[2], self.entries.fullmatch(path)
+        if found is None:
+            return stray_file(above, name, path)
+        try:
+            opened = above.enter(name)
+        except Unread as error:
+            if error.fault != Fault.NOT_A_FILE:
+                raise
+            return stray_file(above, name, path)
+        with opened as folder:
+            if (stamp := stamp_of(folder.status)) == known:  # not of what is written in place
+                return Unchanged(id_of(path))
+            try:
+                return self.folder_entry(folder, path, stamp, found)
+            except NoEntry as error:
+                return stray_file(above, name, path, str(error) or STRAY)
+
+    def folder_entry(self, folder: Folder, path: str, stamp: str, found: Match = None) -> Entry:
+        """The entry that a folder is; ``found`` is what ``entries`` matched. Raises ``NoEntry``."""
+        listing = folder.list()
+        times, facts, unread = self.facts(folder, path, listing, found)
+        return made(path, stamp, times or folder.status, {"parts": self.parts(path, listing), **facts}, unread)
+
+    def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
+        """What is known of the entry that a folder is. Raises ``NoEntry`` for what is none after all."""
+        raise NotImplementedError
+
+    def parts(self, path: str, listing: Listing) -> tuple[Part, ...]:
+        """The files of a folder as parts of an entry."""
+        return tuple(self.part(path, file, status.st_size) for file, status in listing.files.items())
+
+    def part(self, path: str, file: str, size_bytes: int) -> Part:
+        """A file below the entry of this path."""
+        kind = self.kinds.get(file) or self.kinds.get(file.rpartition(".")[2], PartKind.OTHER)
+        return Part(id_of(file), kind, size_bytes, id_of(f"{path}/{file}"))
+
+    def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
+        """See ``Source.read``."""
+        try:
+            with Folder(place.path) as root:
+                return root.read(name_of(part.file), MOST_BINARY_BYTES)
+        except FileNotFoundError:
+            return Failure(f"{part.file} is gone; scan the cache again")
+        except (OSError, Unread) as error:
+            return Failure(f"cannot read {part.file}: {error}")
+
+    def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
+        """See ``Source.key_factors``."""
+        try:
+            with Folder(place.path) as root:
+                return self.factors(root, entry)
+        except (OSError, Unread) as error:
+            return Failure(f"cannot read {entry.id}: {error}")
+
+    def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
+        """The same of an open place; may raise ``OSError`` and ``Unread``."""
+        return Failure(f"{self.title} stores only the digest of a key's inputs")
+
+    def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
+        """See ``Source.plan_delete``."""
+        return Failure(f"for {self.title}'s cache no way of deleting is known that no reader of it notices")
+
+
+def made(path: str, stamp: str, times: os.stat_result, facts: Mapping[str, Any], unread: Mapping[str, str]) -> Entry:
+    """The entry of a path. Of two times the second is when a file was last read, if the file system noted that."""
+    last_used_at = times.st_atime if times.st_atime > times.st_mtime else None
+    known = {"id": id_of(path), "stamp": stamp, "created_at": times.st_mtime, "last_used_at": last_used_at, **facts}
+    return entry_of(known, unread)
+
+
+def nothing_known(why: str, state: State = State.COMPLETE) -> Known:
+    """Of an entry whose content tells nothing."""
+    return {"state": state}, {"name": why, **without_binary(why)}
+
+
+def stamp_of(status: os.stat_result) -> str:
+    """Changes when a file does; of a folder, when a file is renamed into it."""
+    return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
+
+
+def part_named(entry: Entry, name: str) -> Part | None:
+    """The first part of this name."""
+    return next((part for part in entry.parts if part.name == name), None)
+
+
+def plan_local(
+    place: Place, entries: Sequence[Entry], which: re.Pattern[str], others: str, deletion: Callable[[Entry], Deletion]
+) -> DeletePlan | Failure:
+    """Deletes each at once, of a framework that takes what vanishes for a miss; nothing on a network file system.
+
+    Args:
+        which: the paths of those that can be deleted so.
+        others: why the others stay.
+    """
+    if network := network_file_system(place.path, read_mounts()):
+        return Failure(f"it is on {network}, where what a process reads may vanish")
+    chosen = [entry for entry in entries if which.fullmatch(name_of(entry.id))]
+    left = {entry.id: others for entry in entries if entry not in chosen}
+    return DeletePlan(tuple(map(deletion, chosen)), left=left, keeps_folders=True)
+
+
+def subfolders(top: Path, *pattern: str) -> Iterator[Path]:
+    """The folders whose names match a pattern for each level below ``top``; links are not followed."""
+    found = 0
+    try:
+        with os.scandir(top) as items:
+            names = sorted(item.name for item in items if item.is_dir(follow_symlinks=False))
+    except OSError:
+        return
+    for name in names:
+        if not fnmatchcase(name, pattern[0]):
+            continue
+        below = [top / name] if len(pattern) == 1 else subfolders(top / name, *pattern[1:])
+        for path in below:
+            found += 1
+            if found > MOST_SUBFOLDERS:
+                return
+            yield path
+
+
+def files_below(folder: Folder) -> list[tuple[str, os.stat_result]]:
+    """Every regular file of a folder and of those in it, by its path below it; what vanishes meanwhile is left out.
+
+    Raises:
+        Unread: when there are more than ``MOST_FILES``, or deeper than ``MOST_DEPTH``, or a folder cannot be read.
+    """
+    found: list[tuple[str, os.stat_result]] = []
+    folders = [""]
+    while folders:
+        above = folders.pop()
+        try:
+            with folder.enter(above) if above else folder.again() as opened:
+                listing = opened.list()
+        except FileNotFoundError:
+            continue
+        prefix = f"{above}/" if above else ""
+        found += [(f"{prefix}{name}", status) for name, status in listing.files.items()]
+        folders += [f"{prefix}{name}" for name in sorted(listing.folders, reverse=True)]
+        if len(found) + len(folders) > MOST_FILES:
+            raise Unread(Fault.TOO_MANY, f"it has more than {MOST_FILES:,} files")
+        if listing.folders and prefix.count("/") >= MOST_DEPTH:
+            raise Unread(Fault.TOO_MANY, f"its folders are more than {MOST_DEPTH} deep")
+    return found
+
+
+def stray_file(folder: Folder, name: str, path: str, why: str = STRAY) -> Entry:
+    """A file where the framework has none, or a folder: listed with its size and age, and not read.
+
+    Args:
+        path: below the place.
+        why: it is not read.
+
+    Raises:
+        Unread: for what is neither a file nor a folder, or may not be listed.
+    """
+    status = folder.stat(name)
+    stamp = stamp_of(status)
+    if stat.S_ISDIR(status.st_mode):
+        with folder.enter(name) as below:
+            parts = [
+                Part(id_of(file), PartKind.OTHER, each.st_size, id_of(f"{path}/{file}"))
+                for file, each in files_below(below)
+            ]
+        stamp += f" {len(parts)}-{sum(part.size_bytes for part in parts)}"  # its time tells nothing of folders in it
+    elif stat.S_ISREG(status.st_mode):
+        parts = [Part("file", PartKind.OTHER, status.st_size, id_of(path))]
+    else:
+        raise Unread(Fault.NOT_A_FILE, "it is a link or a device")
+    facts, unread = nothing_known(why, State.UNREAD)
+    return made(path, stamp, status, {**facts, "parts": tuple(parts)}, unread)

@@ -1,0 +1,120 @@
+"""Caches of which only names, sizes and ages are looked at: their entries are pickles, libraries, or unknown.
+
+Their directories are taken from the documentation of JAX (persistent compilation cache), Inductor
+(``TORCHINDUCTOR_CACHE_DIR``) and CUDA (``CUDA_CACHE_PATH``). TensorRT has no default directory.
+Of these frameworks only JAX made a cache here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+
+from cache_engine.frameworks.base import Surroundings
+from cache_engine.frameworks.folder import Folder
+from cache_engine.frameworks.readers.reader import Reader, stamp_of, stray_file, subfolders
+from cache_engine.frameworks.readers.triton import INDUCTOR_IN_VLLM, inductor_places, vllm_places
+from cache_engine.frameworks.values import Entry, KeyFactors, Part, PartKind, Place, id_of
+from cache_engine.model.outcome import Failure
+
+WHY = "only names, sizes and ages are looked at"
+_FACTS = {field.name for field in fields(Entry)} - {
+    "id", "stamp", "parts", "state", "config", "unread", "created_at", "last_used_at", "elsewhere",
+}  # fmt: skip
+
+
+class Sized(Reader):
+    """A source of this kind.
+
+    Attributes:
+        others: names in it that are no entries: places of other sources, and locks.
+        used: how the name of a file ends that is written at each use of an entry, and how that of the entry does.
+    """
+
+    others: tuple[str, ...] = ()
+    used: tuple[str, str] | None = None
+    stores = ("version", "compile_ms", "spill_bytes")  # whether they do is not looked at
+    unknown: Mapping[str, str] = dict.fromkeys(_FACTS, WHY)
+
+    def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | None:
+        """A file or a folder, with the file that is written at each use of it, if there is one."""
+        if path in self.others:
+            return None
+        name = path.rpartition("/")[2]
+        entry = stray_file(above, name, path, WHY)
+        if self.used is not None:
+            mark, end = self.used
+            if name.endswith(mark) and _status(above, name.removesuffix(mark) + end) is not None:
+                return None  # a part of that entry
+            if name.endswith(end):
+                entry = _with_mark(entry, above, name.removesuffix(end) + mark)
+        return entry
+
+    def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
+        """None."""
+        return Failure(f"of {self.title}'s caches {WHY}")
+
+
+def _with_mark(entry: Entry, folder: Folder, name: str) -> Entry:
+    status = _status(folder, name)
+    if status is None:
+        return entry
+    part = Part("last use", PartKind.METADATA, status.st_size, id_of(name))
+    stamp = f"{entry.stamp} {stamp_of(status)}"
+    return replace(entry, parts=(*entry.parts, part), stamp=stamp, last_used_at=status.st_mtime)
+
+
+def _status(folder: Folder, name: str) -> os.stat_result | None:
+    """That of a regular file; ``None`` where there is none of this name."""
+    try:
+        status = folder.stat(name)
+    except FileNotFoundError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+class Jax(Sized):
+    """A file for each program; with a limit of size another with the time of its last use, and a lock."""
+
+    kind = "jax"
+    title = "JAX"
+    variables: Mapping[str, str] = {"JAX_COMPILATION_CACHE_DIR": ""}
+    others = (".lockfile",)
+    used = ("-atime", "-cache")
+
+
+class Inductor(Sized):
+    """Pickles of graphs, and generated code, two folders deep. Triton's kernels are a place of their own."""
+
+    kind = "inductor"
+    title = "Inductor"
+    areas = re.compile(r"(?!triton)[^/]+(/[^/]+)?")
+    others = ("triton",)
+
+    def discover(self, where: Surroundings) -> Iterator[Place]:
+        """Its own directory, and those in vLLM's, which sets the variable, whatever it was."""
+        yield from inductor_places(where)
+        for place in vllm_places(where):
+            for pattern in INDUCTOR_IN_VLLM:
+                for path in subfolders(place.path, *pattern):
+                    yield Place(self.kind, path, "vLLM", place.replaced_by)
+
+
+class ComputeCache(Sized):
+    """What the driver compiled from PTX."""
+
+    kind = "compute_cache"
+    title = "CUDA driver"
+    default = ".nv/ComputeCache"
+    variables: Mapping[str, str] = {"CUDA_CACHE_PATH": ""}
+    areas = re.compile(r"[^/]+(/[^/]+)?")
+
+
+class TensorRT(Sized):
+    """Engines and timing caches, where the user names a directory of them."""
+
+    kind = "tensorrt"
+    title = "TensorRT"

@@ -1,0 +1,144 @@
+"""Groups of rows that are multiplied each by a B of its own: what counts mean, and what is done with arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from cache_engine.errors import UsageError
+from cache_engine.gpu.arrays import Form
+from cache_engine.gpu.matmul_plan import MatmulPlan, plan_matmul
+from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Layout, Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The rows of each group: where the kernel reads them, and what they are, if that is known.
+
+    Attributes:
+        array: on the GPU, an int32 for each group.
+        known: the same numbers, to be checked.
+    """
+
+    array: Any
+    known: Sequence[int] | None = None
+
+
+def rows_of_groups(problem: GemmProblem, counts: Iterable[int]) -> list[tuple[int, slice]]:
+    """For each group: which matrix of A and C has its rows, and which rows of that they are.
+
+    Counts are clamped as kernels clamp them: one below 0 counts as 0, and one that reaches beyond m, or beyond what the
+    groups before it have left of m, is cut off.
+    """
+    found, first = [], 0
+    for group, count in enumerate(counts):
+        if problem.mode is Mode.MASKED:
+            found.append((group, slice(0, min(max(count, 0), problem.m))))
+        else:
+            end = min(first + max(count, 0), problem.m)
+            found.append((0, slice(first, end)))
+            first = end
+    return found
+
+
+def given_counts(counts: Any, *, check: bool) -> Counts:
+    """Counts as a caller gives them: on the GPU, or as numbers, which are copied there on the current stream.
+
+    Args:
+        check: whether those on the GPU are read, which waits for it.
+
+    Raises:
+        UsageError: when they are no row of whole numbers, or on the GPU not of int32.
+    """
+    import cupy
+    import numpy
+
+    # The type first: a CuPy array makes a new interface each time that it is asked for one.
+    name = "__cuda_array_interface__"
+    speaks_cuda = hasattr(type(counts), name) or hasattr(counts, name)
+    speaks_dlpack = hasattr(counts, "__dlpack_device__") and not isinstance(counts, numpy.ndarray)
+    if speaks_cuda or speaks_dlpack:
+        _check_element(getattr(counts, "dtype", "int32"))
+        return Counts(counts, cupy.asnumpy(cupy.asarray(counts)).ravel().tolist() if check else None)
+    numbers = numpy.asarray(counts)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise UsageError(f"counts is {counts!r}; give the rows of each group as whole numbers, or an array on the GPU")
+    return Counts(cupy.asarray(numpy.clip(numbers, -1, 2**31 - 1).astype(numpy.int32)), numbers.tolist())
+
+
+@lru_cache(maxsize=64)
+def _check_element(dtype: Hashable) -> None:
+    """Refuses all types of CuPy, NumPy or PyTorch but int32. Cached: NumPy takes a microsecond to write a name."""
+    element = str(dtype).removeprefix("torch.")
+    if element != "int32":
+        raise UsageError(f"counts has elements of {element}; on a GPU they must be int32: convert them")
+
+
+def check_counts(problem: GemmProblem, counts: Sequence[int]) -> None:
+    """Checks counts that are known.
+
+    Raises:
+        UsageError: naming the group whose rows are below 0 or beyond m, or saying that the sum is not m where groups
+            share it.
+    """
+    for group, count in enumerate(counts):
+        if not 0 <= count <= problem.m:
+            raise UsageError(f"group {group} has {count:,} rows; it must have 0 to {problem.m:,}")
+    if problem.mode is Mode.GROUPED and sum(counts) != problem.m:
+        raise UsageError(
+            f"the groups have {sum(counts):,} rows together, and A has {problem.m:,}; every row must be of one group"
+        )
+
+
+def plan_groups(
+    a: Form,
+    b: Form,
+    counts: Form,
+    out: Form | None = None,
+    bias: Form | None = None,
+    dtype: DType | None = None,
+    out_dtype: DType | None = None,
+    epilogue: Epilogue = NO_EPILOGUE,
+    a_scales: Form | None = None,
+    b_scales: Form | None = None,
+) -> MatmulPlan:
+    """As ``plan_matmul``, for groups: of an A with two axes those of ``grouped``, with three those of ``masked``.
+
+    Args:
+        b: groups × k × n.
+        counts: an int32 for each group.
+        bias: groups × n.
+
+    Raises:
+        UsageError: when the arrays do not go together; the text says why.
+    """
+    if len(b.shape) != 3 or len(a.shape) not in (2, 3):
+        raise UsageError(
+            f"A has the shape {a.shape} and B {b.shape}; B must be groups × k × n, and A rows × k or groups × rows × k"
+        )
+    groups, _, n = b.shape
+    if counts.element != DType.INT32 or counts.shape != (groups,) or not counts.is_packed():
+        raise UsageError(
+            f"counts has the shape {counts.shape} and elements of {counts.element}; it must have an int32 for each of "
+            f"the {groups:,} groups that B has, with no gap"
+        )
+    masked = len(a.shape) == 3
+    plain = plan_matmul(
+        a, b if masked else _one(b), out, None, dtype, out_dtype, epilogue, None,
+        a_scales, b_scales if masked or b_scales is None else _one(b_scales),
+    )  # fmt: skip
+    if bias is not None and (bias.shape != (groups, n) or not bias.is_packed()):
+        raise UsageError(f"the bias has the shape {bias.shape}; it must be {groups} × {n}, row by row without a gap")
+    if bias is not None and bias.itemsize != plain.problem.output.itemsize:
+        raise UsageError(f"the bias has elements of {bias.element}; it must have those of C, {plain.problem.output}")
+    b_lies_so = (b.transposed() if plain.problem.layout.b_transposed else b).is_packed()
+    mode = Mode.MASKED if masked else Mode.GROUPED
+    problem = replace(plain.problem, batch=groups, layout=Layout(f"n{plain.problem.layout[1]}"), mode=mode)
+    return MatmulPlan(problem, not a.is_packed(), not b_lies_so, plain.shape)
+
+
+def _one(form: Form) -> Form:
+    """The first matrix of a batch."""
+    return Form(form.element, form.shape[1:], form.strides[1:])

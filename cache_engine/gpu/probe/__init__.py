@@ -1,0 +1,129 @@
+"""Is there a GPU, and which. Asks the driver itself, so that the answer costs milliseconds and imports nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import suppress
+from functools import cache
+
+from cache_engine.errors import GpuRequired
+from cache_engine.model.architecture import ARCHITECTURES, compiled_for
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.settings.extras import needing
+
+# CUdevice_attribute, from cuda.h.
+_CLOCK_KHZ, _SMS, _L2_BYTES, _MAJOR, _MINOR = 13, 16, 38, 75, 76
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_SEES_NONE = "the NVIDIA driver sees no GPU"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@cache
+def gpu() -> DeviceFingerprint | str:
+    """The first GPU, or why there is none to use."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver is installed"
+    count = ctypes.c_int()
+    status = driver.cuInit(0)
+    if status not in (0, _NO_DEVICE):
+        return f"the NVIDIA driver cannot be used (cuInit returned error {status})"
+    if status == _NO_DEVICE or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+        return _SEES_NONE
+    device = ctypes.c_int()
+    driver.cuDeviceGet(ctypes.byref(device), 0)
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        driver.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+        return value.value
+
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGetName(name, len(name), device)
+    memory = ctypes.c_size_t()
+    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    major, minor = driver_cuda() or (0, 0)
+    return DeviceFingerprint(
+        name=name.value.decode(errors="replace"),
+        arch=f"sm_{attribute(_MAJOR)}{attribute(_MINOR)}",
+        sms=attribute(_SMS),
+        memory_bytes=memory.value,
+        l2_bytes=attribute(_L2_BYTES),
+        clock_khz=attribute(_CLOCK_KHZ),
+        driver=f"{major}.{minor}",
+    )
+
+
+@cache
+def driver_cuda() -> tuple[int, int] | None:
+    """The newest version of CUDA that the driver supports, major and minor; ``None`` without a driver.
+
+    It does not start the driver: after that, a forked child could not use the GPU.
+    """
+    version = ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return (version.value // 1000, version.value % 1000 // 10) if version.value else None
+
+
+def gpu_extra() -> str:
+    """The extra that brings CuPy for this machine's driver."""
+    return "cuda12" if (driver_cuda() or (13,)) < (13,) else "gpu"
+
+
+def choose(number: int) -> DeviceFingerprint:
+    """Has this process see one GPU alone, which is then the first for everything: timings, targets, memory.
+
+    It must be called before anything asks the driver, which reads the environment once. A number counts those that
+    ``CUDA_VISIBLE_DEVICES`` names, else all; see the CUDA C++ Programming Guide, "CUDA Environment Variables".
+
+    Raises:
+        GpuRequired: when there is no such GPU.
+    """
+    if gpu.cache_info().currsize:
+        raise RuntimeError("the driver has been asked already; choose a GPU before that")
+    named = os.environ.get(_VISIBLE)
+    names = None if named is None else [name.strip() for name in named.split(",") if name.strip()]
+    if names is not None and number >= len(names):
+        raise GpuRequired(f"there is no GPU {number}: {_VISIBLE} is {named!r}, whose first GPU has the number 0")
+    os.environ[_VISIBLE] = str(number) if names is None else names[number]
+    found = gpu()
+    if isinstance(found, DeviceFingerprint):
+        return found
+    if found == _SEES_NONE:
+        raise GpuRequired(f"there is no GPU {number}; nvidia-smi -L lists those that there are, and they count from 0")
+    raise GpuRequired(f"there is no GPU {number} to use: {found}")
+
+
+def local_arch() -> str | None:
+    """The target for the first GPU; ``None`` when there is no GPU or its target is not one we know.
+
+    With the instructions of that one chip where a family needs them: ``"sm_90a"`` on a Hopper GPU.
+    """
+    device = gpu()
+    if not isinstance(device, DeviceFingerprint) or device.arch not in ARCHITECTURES:
+        return None
+    return compiled_for(device.arch)
+
+
+def require_gpu(what: str) -> DeviceFingerprint:
+    """The first GPU, which CuPy can launch kernels on.
+
+    Raises:
+        GpuRequired: when there is none; the text says what needed it and why there is none.
+        ExtraMissing: when CuPy is not installed.
+    """
+    device = gpu()
+    if isinstance(device, str):
+        raise GpuRequired(f"{what} needs an NVIDIA GPU, and {device}")
+    _import_cupy(what)
+    return device
+
+
+@cache
+def _import_cupy(what: str) -> None:
+    """Imports CuPy, which every user of a GPU then does; cached, as ``matmul`` asks at each call."""
+    with needing(gpu_extra(), what):
+        import cupy  # noqa: F401

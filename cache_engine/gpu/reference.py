@@ -1,0 +1,229 @@
+"""What our kernels are held against: the same in higher precision, for being right, and cuBLAS, for being fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cache_engine.errors import NotHereError
+from cache_engine.gpu.fp8 import FP8, scaled
+from cache_engine.gpu.groups import rows_of_groups
+from cache_engine.gpu.launch import CHUNK_ELEMENTS, LoadedKernel, Operands, from_stored, random_operands
+from cache_engine.gpu.probe import gpu_extra
+from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, Epilogue, GemmProblem
+
+# Largest error allowed, relative to the largest element of C: eight units in the last place of the coarser of the
+# output type and the accumulator.
+_TOLERANCE = {DType.BF16: 2**-5, DType.FP16: 2**-8, DType.FP32: 2**-16, DType.FP64: 2**-45, DType.INT32: 0.0}
+# Inputs of tf32 keep as many bits as those of fp16. Tensor cores may sum products of fp8 with fewer bits than fp32 has:
+# those of the H100 do with 14 (DeepSeek-V3 Technical Report, 2024, section 3.3.2).
+_COARSE = (DType.TF32, *FP8)
+
+# cudaDataType_t, from library_types.h; CuPy names most of them, but not all.
+_CUDA_TYPES = {
+    DType.FP32: 0,
+    DType.TF32: 0,
+    DType.FP64: 1,
+    DType.FP16: 2,
+    DType.INT8: 3,
+    DType.INT32: 10,
+    DType.BF16: 14,
+}
+# What cublasGemmEx takes, by the types of A and B and of C: the name of its compute type, and the type of its factors.
+# Source: cuBLAS documentation, "cublasGemmEx()".
+_CUBLAS = {
+    (DType.FP16, DType.FP16): ("CUBLAS_COMPUTE_32F", "float32"),
+    (DType.FP16, DType.FP32): ("CUBLAS_COMPUTE_32F", "float32"),
+    (DType.BF16, DType.BF16): ("CUBLAS_COMPUTE_32F", "float32"),
+    (DType.BF16, DType.FP32): ("CUBLAS_COMPUTE_32F", "float32"),
+    (DType.TF32, DType.FP32): ("CUBLAS_COMPUTE_32F_FAST_TF32", "float32"),
+    (DType.FP32, DType.FP32): ("CUBLAS_COMPUTE_32F", "float32"),
+    (DType.FP64, DType.FP64): ("CUBLAS_COMPUTE_64F", "float64"),
+    (DType.INT8, DType.INT32): ("CUBLAS_COMPUTE_32I", "int32"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Something that computes the same: its name and version, and what starts it on the current stream."""
+
+    name: str
+    run: Callable[[], None]
+
+
+def tolerance(problem: GemmProblem) -> float:
+    """The largest relative error with which a result counts as right."""
+    allowed = _TOLERANCE[problem.output]
+    return max(allowed, _TOLERANCE[DType.FP16]) if problem.dtype in _COARSE else allowed
+
+
+def check(kernel: LoadedKernel, problem: GemmProblem, seed: int | None = None) -> tuple[Operands, float]:
+    """Launches a kernel on random operands; returns them and ``largest_error``.
+
+    Args:
+        seed: of the operands; by default others every time.
+
+    Raises:
+        OutOfDeviceMemory: when they do not fit.
+    """
+    operands = random_operands(problem, seed)
+    before = operands.c.copy() if problem.epilogue.beta else None
+    kernel(operands)
+    return operands, largest_error(problem, operands, before)
+
+
+def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> float:
+    """Largest difference of C from the same in higher precision, relative to the largest element of that; or NaN.
+
+    Of groups, of the rows that they have. A part at a time, so that it fits next to operands that fill the GPU.
+
+    Args:
+        before: C as it was before the kernel, where the epilogue takes that; else not looked at.
+
+    Raises:
+        NotHereError: when cuBLAS is not installed, which CuPy multiplies with.
+    """
+    import cupy
+    import numpy
+
+    _cublas_library()
+    precision = "float64" if problem.dtype in (DType.FP32, DType.FP64, DType.INT8) else "float32"
+    rows = max(1, CHUNK_ELEMENTS // max(problem.n, problem.k))
+    errors, sizes = [0.0], [0.0]
+    for batch, (matrix, whole) in enumerate(_rows(problem, operands)):
+        b = from_stored(operands.b[batch], problem.dtype, precision)
+        if problem.scales:
+            b = scaled(b, operands.b_scales[batch], problem.scales.b_columns)
+        b = b.T if problem.layout.b_transposed else b
+        for start in range(whole.start, whole.stop, rows):
+            part = slice(start, min(start + rows, whole.stop))
+            a = operands.a[matrix][:, part].T if problem.layout.a_transposed else operands.a[matrix][part]
+            a = from_stored(cupy.ascontiguousarray(a), problem.dtype, precision)
+            expected = cupy.matmul(scaled(a, operands.a_scales[matrix][part]) if problem.scales else a, b)
+            old = from_stored(before[matrix][part], problem.output, precision) if problem.epilogue.beta else None
+            bias = operands.bias[batch] if problem.mode and problem.epilogue.bias else operands.bias
+            finish(expected, problem, replace(operands, bias=bias), old)
+            computed = from_stored(operands.c[matrix][part], problem.output, precision)
+            errors.append(float(abs(computed - expected).max()))
+            sizes.append(float(abs(expected).max()))
+    largest = float(numpy.max(sizes))
+    # An expected C of zeroes alone, which random operands do not make, has no size to be relative to. NaN stays NaN.
+    return float(numpy.max(errors)) / (largest or 1.0)
+
+
+def _rows(problem: GemmProblem, operands: Operands) -> list[tuple[int, slice]]:
+    """For each product which matrix of A and C has its rows, and which rows of that they are."""
+    if not problem.mode:
+        return [(batch, slice(0, problem.m)) for batch in range(problem.batch)]
+    return rows_of_groups(problem, operands.counts.tolist())
+
+
+def finish(expected: Any, problem: GemmProblem, operands: Operands, old: Any) -> None:
+    """Does to a part of A · B, in place, what the epilogue does.
+
+    Args:
+        expected: of any type of float, with columns as the bias.
+        operands: with the factors, and a bias as it is stored.
+        old: that part of C as it was, in the same type; looked at where the epilogue has beta.
+    """
+    import cupy
+
+    epilogue = problem.epilogue
+    if epilogue.alpha:
+        expected *= operands.alpha
+    if epilogue.beta:
+        expected += operands.beta * old
+    if epilogue.bias:
+        expected += from_stored(operands.bias, problem.output, str(expected.dtype))
+    if epilogue.activation is Activation.RELU:
+        cupy.maximum(expected, 0, out=expected)
+    elif epilogue.activation is Activation.GELU:
+        from cupyx.scipy.special import erf
+
+        expected *= (1 + erf(expected / 2**0.5)) / 2
+
+
+def cublas(problem: GemmProblem, operands: Operands) -> Reference | str:
+    """The same operands given to cuBLAS, or in words why they cannot be. It writes C, and has done so once already.
+
+    It multiplies, scales and adds C; a bias and an activation are left out, and the name says so.
+
+    Raises:
+        NotHereError: when it is not installed.
+    """
+    if problem.mode:
+        return "cublasGemmEx does not multiply groups that are counted on the device"
+    known = _CUBLAS.get((problem.dtype, problem.output))
+    if known is None:
+        return f"cublasGemmEx does not make {problem.output} of {problem.dtype}"
+    import cupy
+    import numpy
+
+    library = _cublas_library()
+    compute, factor = getattr(library, known[0]), numpy.dtype(known[1]).type
+    handle = cupy.cuda.Device().cublas_handle
+    alpha, beta = numpy.array([operands.alpha], dtype=factor), numpy.array([operands.beta], dtype=factor)
+    in_type, out_type = _CUDA_TYPES[problem.dtype], _CUDA_TYPES[problem.output]
+    first, second, sizes = _column_major(problem)
+    (b_op, b_row), (a_op, a_row) = first, second
+    a, b, c = operands.a.data.ptr, operands.b.data.ptr, operands.c.data.ptr
+    m, n, k = problem.m, problem.n, problem.k
+
+    def run() -> None:
+        by_a, by_b = alpha.ctypes.data, beta.ctypes.data
+        if problem.batch == 1:
+            library.gemmEx(
+                handle, b_op, a_op, *sizes, by_a, b, in_type, b_row, a, in_type, a_row, by_b, c, out_type, n,
+                compute, library.CUBLAS_GEMM_DEFAULT,
+            )  # fmt: skip
+        else:
+            library.gemmStridedBatchedEx(
+                handle, b_op, a_op, *sizes, by_a, b, in_type, b_row, n * k, a, in_type, a_row, m * k,
+                by_b, c, out_type, n, m * n, problem.batch, compute, library.CUBLAS_GEMM_DEFAULT,
+            )  # fmt: skip
+
+    try:
+        run()
+        version = library.getVersion(handle)
+    except library.CUBLASError as error:
+        return f"cuBLAS refuses it: {error}"
+    return Reference(f"cuBLAS {version // 10_000}.{version // 100 % 100}.{version % 100}{_without(problem)}", run)
+
+
+def _cublas_library() -> Any:
+    """CuPy's binding of cuBLAS, which CuPy itself multiplies with.
+
+    Raises:
+        NotHereError: when the library is not installed.
+    """
+    try:
+        from cupy.cuda import cublas as library
+    except ImportError as error:
+        package = "nvidia-cublas-cu12" if gpu_extra() == "cuda12" else "nvidia-cublas"
+        raise NotHereError(
+            f"checking a result needs cuBLAS, and CuPy does not find it; run: pip install {package}"
+        ) from error
+    return library
+
+
+def _column_major(problem: GemmProblem) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int, int]]:
+    """How cuBLAS, to which matrices lie column by column, is asked for C as it lies row by row.
+
+    What is stored row by row is, column by column, its transpose; and the transpose of C is that of B times that of A.
+
+    Returns:
+        For B, its first operand, then for A: 1 when cuBLAS is to transpose it, else 0, and how long its columns are.
+        Then its m, n and k.
+    """
+    m, n, k = problem.m, problem.n, problem.k
+    b = (1, k) if problem.layout.b_transposed else (0, n)
+    a = (1, m) if problem.layout.a_transposed else (0, k)
+    return b, a, (n, m, k)
+
+
+def _without(problem: GemmProblem) -> str:
+    """What of the epilogue cuBLAS leaves out, as part of its name."""
+    epilogue = problem.epilogue
+    left_out = Epilogue(bias=epilogue.bias, activation=epilogue.activation)
+    return "" if left_out == NO_EPILOGUE else f", without {str(left_out).replace('+', ' and ')}"

@@ -1,0 +1,170 @@
+"""Timing a kernel on the local GPU, and checking what it computed. Needs a GPU."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cache_engine.gpu.launch import LoadedKernel
+from cache_engine.gpu.memory_pool import shared_pool
+from cache_engine.gpu.probe import require_gpu
+from cache_engine.gpu.probe.nvml import sm_clock_mhz
+from cache_engine.gpu.reference import Reference, check, cublas, tolerance
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import Launch
+
+_WARM_UP = 10
+_FEWEST, _REPEATS = 10, 50
+# What takes long is repeated less often: all launches of one thing are to take about this long.
+_BUDGET_US = 500_000
+# Written between launches so that no operand is left in the L2 cache. The GPU is to be at it for longer than Python
+# takes to ask for what comes next, or the time of a short kernel would be that of asking for it.
+_FLUSH_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a kernel took on a device.
+
+    Attributes:
+        median_us, p10_us, p90_us: over ``repeats`` launches, each with a cold L2.
+        tflops: the problem's operations over the median, in 10¹² per second.
+        max_rel_error: largest error against CuPy in higher precision, relative to the largest element of C.
+        verified: whether that is within tolerance and every element was written.
+        seed: of the random operands.
+        reference: what computed the same, launched in turn with the kernel and measured likewise; ``None`` without one.
+        no_reference: why there is none.
+        reference_median_us: its median.
+        speed_ratio: that over the kernel's median: above 1 the kernel is the faster.
+        sm_clock_mhz: the clock of the SMs just after the last launch; ``None`` where it cannot be read.
+        sm_clock_before_mhz: the same before the first.
+    """
+
+    device: DeviceFingerprint
+    median_us: float
+    p10_us: float
+    p90_us: float
+    repeats: int
+    tflops: float
+    max_rel_error: float
+    verified: bool
+    seed: int = 0
+    reference: str | None = None
+    no_reference: str = ""
+    reference_median_us: float | None = None
+    speed_ratio: float | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_before_mhz: int | None = None
+
+
+def time_kernel(
+    cubin: bytes,
+    name: str,
+    launch: Launch,
+    problem: GemmProblem,
+    *,
+    seed: int | None = None,
+    compare: bool = True,
+    profile: bool = False,
+) -> Timing:
+    """Launches a kernel on random operands: checks its result, then times it.
+
+    Args:
+        seed: of the operands; by default others every time.
+        compare: whether to time cuBLAS as well.
+        profile: whether to launch it once more at the end, as all that a profiler sees which waits to be started.
+
+    Raises:
+        GpuRequired: when there is no GPU.
+        NotHereError: when cuBLAS is not installed.
+        OutOfDeviceMemory: when the operands do not fit.
+    """
+    device = require_gpu("timing a kernel")
+    import cupy
+    import numpy
+
+    seed = secrets.randbits(32) if seed is None else seed
+    bus = cupy.cuda.Device().pci_bus_id
+    with shared_pool().serving():
+        kernel = LoadedKernel(cubin, name, launch, problem)
+        operands, error = check(kernel, problem, seed)
+        found = cublas(problem, operands) if compare else "it was not requested"
+        reference, reason = (found, "") if isinstance(found, Reference) else (None, found)
+        clock_before = sm_clock_mhz(bus)
+        launches = [lambda: kernel(operands), *([reference.run] if reference else [])]
+        samples = _launch_times_us(launches, device.l2_bytes)
+        clock = sm_clock_mhz(bus)
+        if profile:
+            _profiled(launches[0])
+    p10, median, p90 = (float(value) for value in numpy.percentile(samples[0], [10, 50, 90]))
+    reference_median = float(numpy.median(samples[1])) if reference else None
+    return Timing(
+        device=device,
+        median_us=median,
+        p10_us=p10,
+        p90_us=p90,
+        repeats=len(samples[0]),
+        tflops=problem.flops / median / 1e6,
+        max_rel_error=error,
+        # NaN, from an element never written, compares false.
+        verified=error <= tolerance(problem),
+        seed=seed,
+        reference=reference.name if reference else None,
+        no_reference=reason,
+        reference_median_us=reference_median,
+        speed_ratio=None if reference_median is None else reference_median / median,
+        sm_clock_mhz=clock,
+        sm_clock_before_mhz=clock_before,
+    )
+
+
+def _launch_times_us(launches: Sequence[Callable[[], None]], l2_bytes: int) -> list[list[float]]:
+    """Times of each, launched in turn, each with a cold L2. The GPU is busy from the first to the last."""
+    import cupy
+
+    stream = cupy.cuda.get_current_stream()
+    flush = cupy.empty(max(4 * l2_bytes, _FLUSH_BYTES), dtype=cupy.uint8)
+
+    def queued() -> list[tuple[Any, Any]]:
+        events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in launches]
+        for launch, (start, end) in zip(launches, events, strict=True):
+            flush.fill(0)
+            start.record(stream)
+            launch()
+            end.record(stream)
+        return events
+
+    queued()  # what is loaded when first used is loaded now
+    first = queued()
+    stream.synchronize()
+    repeats = repeats_within(max(_elapsed_us(*pair) for pair in first))
+    for _ in range(min(_WARM_UP, repeats)):
+        for launch in launches:
+            launch()
+    passes = [queued() for _ in range(repeats)]
+    stream.synchronize()
+    return [[_elapsed_us(*pairs[number]) for pairs in passes] for number in range(len(launches))]
+
+
+def _profiled(launch: Callable[[], None]) -> None:
+    """One launch between the start and the stop of a profiler."""
+    import cupy
+    from cupyx.profiler import profile
+
+    with profile():
+        launch()
+        cupy.cuda.get_current_stream().synchronize()
+
+
+def repeats_within(once_us: float, budget_us: float = _BUDGET_US) -> int:
+    """How often to launch what takes so long, within a budget and between a least and a most."""
+    return max(_FEWEST, min(_REPEATS, int(budget_us / max(once_us, 1.0))))
+
+
+def _elapsed_us(start: Any, end: Any) -> float:
+    import cupy
+
+    return float(cupy.cuda.get_elapsed_time(start, end)) * 1e3

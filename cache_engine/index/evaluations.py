@@ -1,0 +1,144 @@
+"""Copies results of the evaluator into the mirror: of each file that changed, all that differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from xxhash import xxh3_64_hexdigest
+
+from cache_engine.errors import CorruptEntry, StoreError
+from cache_engine.evaluator.results.entry import Entry, decode_entry, judge
+from cache_engine.index import rows
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.results.file import ResultFile, State, files_state, stored_fingerprints
+from cache_engine.store.results.interchange import Snapshot, UnknownResults, empty_snapshot
+
+if TYPE_CHECKING:
+    import duckdb
+
+_LARGEST = 2**63 - 1
+_LOCK_TIMEOUT_S = 10.0
+_NOTHING = (None,) * 22
+"""The column values of a result that cannot be read."""
+
+
+def results_state(layout: StoreLayout) -> State:
+    """The state of all result files. Equal states mean that nothing was written in between."""
+    return files_state(layout.evaluations)
+
+
+def sync_evaluations(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> tuple[int, bool]:
+    """Copies changed results; returns their number, and whether everything could be read."""
+    known = {
+        fingerprint: (state, error)
+        for fingerprint, state, error in connection.execute(
+            "SELECT fingerprint, read_so_far, error FROM accelerators"
+        ).fetchall()
+    }
+    there = stored_fingerprints(layout)
+    changed, settled = 0, True
+    for fingerprint in known.keys() - set(there):
+        changed += _forget(connection, fingerprint)
+    for fingerprint in there:
+        file = ResultFile(
+            layout, empty_snapshot("", "", fingerprint, {}), judge, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S
+        )
+        # Before reading, so that an addition meanwhile is a change next time.
+        state, (before, error) = msgspec.json.encode(file.state()).decode(), known.get(fingerprint, ("", ""))
+        if state == before:
+            continue
+        try:
+            snapshot = file.load()
+        except (StoreError, OSError) as refused:
+            # Another format is permanent; any other error may be temporary.
+            settled = settled and isinstance(refused, UnknownResults)
+            if str(refused) != error:
+                changed += _refuse(connection, fingerprint, str(refused))
+            continue
+        changed += 1 + _replace(connection, fingerprint, snapshot)
+        _describe(connection, fingerprint, snapshot, state)
+    return changed, settled
+
+
+def _replace(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot: Snapshot) -> int:
+    """Makes the mirror equal to a snapshot; returns the number of results that changed."""
+    mirrored = dict(
+        connection.execute("SELECT key, digest FROM evaluations WHERE fingerprint = ?", [fingerprint]).fetchall()
+    )
+    fresh = {
+        key: (raw, digest)
+        for key, raw in snapshot.cache_entries.items()
+        if mirrored.get(key) != (digest := xxh3_64_hexdigest(raw))
+    }
+    gone = mirrored.keys() - snapshot.cache_entries.keys()
+    _drop(connection, fingerprint, [*gone, *fresh])
+    _insert(connection, fingerprint, fresh)
+    connection.execute("DELETE FROM evaluation_usage WHERE fingerprint = ?", [fingerprint])
+    rows.insert(connection, "evaluation_usage", [(fingerprint, key, at) for key, at in snapshot.usage.items()])
+    return len(gone) + len(fresh)
+
+
+def _insert(
+    connection: duckdb.DuckDBPyConnection, fingerprint: str, results: dict[str, tuple[msgspec.Raw, str]]
+) -> None:
+    rows.insert(
+        connection,
+        "evaluations",
+        [(fingerprint, key, digest, *_cells(key, raw)) for key, (raw, digest) in results.items()],
+    )
+
+
+def _cells(key: str, raw: msgspec.Raw) -> rows.Row:
+    """The columns of a result from ``cause`` on."""
+    try:
+        return ("", *_columns(decode_entry(raw, key)))
+    except (CorruptEntry, OverflowError, ValueError) as error:
+        return (str(error), *_NOTHING)
+
+
+def _columns(entry: Entry) -> rows.Row:
+    s, r, mode, metadata = entry.shape, entry.result, entry.search_mode, entry.metadata
+    return (
+        s.M, s.N, s.K, s.G, entry.dtypes.input, entry.dtypes.output, mode.tile_search, mode.partition_search,
+        mode.reduce_partial_sums, mode.compute_rate, r.latency_us, r.compute_us, r.memory_us, float(r.flops),
+        float(r.traffic_bytes), r.effective_utilization, _product(r.tile, "mnk"), r.order,
+        _product(r.partition, "gmnk"), metadata.search_time_ms, metadata.timestamp, metadata.model_version,
+    )  # fmt: skip
+
+
+def _product(parts: dict[str, int], names: str) -> str:
+    return "×".join(str(parts[name]) for name in names)
+
+
+def _drop(connection: duckdb.DuckDBPyConnection, fingerprint: str, keys: list[str]) -> None:
+    if keys:
+        import pyarrow
+
+        connection.register("deleted", pyarrow.table({"key": keys}))
+        connection.execute(
+            "DELETE FROM evaluations WHERE fingerprint = ? AND key IN (SELECT key FROM deleted)", [fingerprint]
+        )
+        connection.unregister("deleted")
+
+
+def _describe(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot: Snapshot, state: str) -> None:
+    """The accelerator's row."""
+    s = snapshot.statistics
+    about = (snapshot.chip, snapshot.evaluator, snapshot.version)
+    connection.execute("DELETE FROM accelerators WHERE fingerprint = ?", [fingerprint])
+    sums = (s.created_at, s.last_updated, s.cache_hits, s.cache_misses, s.total_search_time_hours, s.corrupt_lines)
+    rows.insert(connection, "accelerators", [(fingerprint, *about, *sums, "", state)])
+
+
+def _refuse(connection: duckdb.DuckDBPyConnection, fingerprint: str, cause: str) -> int:
+    """Stores why an accelerator's results cannot be read."""
+    _forget(connection, fingerprint)
+    rows.insert(connection, "accelerators", [(fingerprint, "", "", "", 0.0, 0.0, 0, 0, 0.0, 0, cause, "")])
+    return 1
+
+
+def _forget(connection: duckdb.DuckDBPyConnection, fingerprint: str) -> int:
+    for table in ("evaluations", "evaluation_usage", "accelerators"):
+        connection.execute(f"DELETE FROM {table} WHERE fingerprint = ?", [fingerprint])
+    return 1

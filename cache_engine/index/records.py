@@ -1,0 +1,113 @@
+"""Copies records, and the kernels that other frameworks keep in the store, into the mirror: of folders that changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cache_engine.errors import CorruptEntry
+from cache_engine.frameworks.groups import UnknownGroup, read_group
+from cache_engine.index import rows
+from cache_engine.model.key import CacheKey, is_key
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.layout import SHARDS, StoreLayout, key_of_record_name
+
+if TYPE_CHECKING:
+    import duckdb
+
+# The worst resolution of folder times; a folder changed more recently is read again next time.
+SETTLED_NS = 2_000_000_000
+# In place of a folder's time: the folder does not exist; it must be read again.
+NO_FOLDER, LOOK_AGAIN = -2, -1
+# In place of a record's stamp: the disk refused to read it.
+UNREAD = ""
+
+
+def sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:
+    """Reads what changed folders have; returns the numbers of added, removed and newly unreadable rows."""
+    known = dict(connection.execute("SELECT shard, mtime_ns FROM shards").fetchall())
+    horizon = time.time_ns() - SETTLED_NS
+    changed: dict[str, int] = {}
+    for shard in (*SHARDS, rows.GROUPS):
+        mtime = mtime_ns(_folder(store.layout, shard))
+        if mtime != known.get(shard, NO_FOLDER):
+            changed[shard] = mtime if mtime <= horizon else LOOK_AGAIN
+    if not changed:
+        return 0, 0, 0
+
+    mirrored: dict[tuple[str, str], str] = {
+        (shard, key): stamp
+        for shard, key, stamp in connection.execute(
+            "SELECT shard, key, stamp FROM kernels WHERE list_contains(?, shard) "
+            "UNION ALL SELECT shard, key, stamp FROM unreadable WHERE list_contains(?, shard)",
+            [list(changed), list(changed)],
+        ).fetchall()
+    }
+    fresh: list[rows.Row] = []
+    refused: list[rows.Row] = []
+    for shard in changed:
+        for key, status in _found(store.layout, shard):
+            stamp = f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
+            known_stamp = mirrored.pop((shard, key), None)
+            if known_stamp == stamp:
+                continue
+            row, cause, transient = _read(store, shard, key, status, stamp)
+            if row is not None:
+                fresh.append(row)
+                continue
+            if transient:
+                # It may become readable without a change of its stamp or its folder.
+                changed[shard] = LOOK_AGAIN
+            if known_stamp != UNREAD or not transient:
+                refused.append((key, UNREAD if transient else stamp, cause, shard))
+    # Keys left in `mirrored` are gone; those in `fresh` or `refused` may have been there with another stamp.
+    read = [*((row[-2], row[0]) for row in fresh), *((row[-1], row[0]) for row in refused)]
+    rows.delete_entries(connection, [*mirrored, *read])
+    unfit = rows.insert(connection, "kernels", fresh)
+    refused += [(row[0], row[-1], cause, row[-2]) for row, cause in unfit]
+    rows.insert(connection, "unreadable", refused)
+    connection.execute("DELETE FROM shards WHERE list_contains(?, shard)", [list(changed)])
+    rows.insert(connection, "shards", list(changed.items()))
+    return len(fresh), len(mirrored), len(refused)
+
+
+def _folder(layout: StoreLayout, shard: str) -> Path:
+    return Path(layout.groups) if shard == rows.GROUPS else layout.metadata / shard
+
+
+def _read(
+    store: DiskStore, shard: str, key: CacheKey, status: os.stat_result, stamp: str
+) -> tuple[rows.Row | None, str, bool]:
+    """The row of an entry, or why there is none and whether that may be temporary."""
+    try:
+        if shard != rows.GROUPS:
+            record = store.record(key)
+            return (None if record is None else rows.kernel_row(record, stamp)), "made by another version", False
+        group = read_group(store.layout, key, trust=store.layout.trust)
+        return (None if group is None else rows.adapted_row(group, status.st_size, stamp)), "it is gone", True
+    except (CorruptEntry, UnknownGroup) as error:
+        return None, str(error), False
+    except OSError as error:
+        return None, str(error), True
+
+
+def _found(layout: StoreLayout, shard: str) -> Iterator[tuple[CacheKey, os.stat_result]]:
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(_folder(layout, shard)) as files:
+        for file in files:
+            is_group = shard == rows.GROUPS and is_key(file.name)
+            key = CacheKey(file.name) if is_group else key_of_record_name(file.name, shard)
+            if key is not None:
+                with suppress(FileNotFoundError):
+                    yield key, file.stat(follow_symlinks=False)
+
+
+def mtime_ns(folder: Path | str) -> int:
+    """When a folder last changed, in nanoseconds since 1970; negative where there is none."""
+    try:
+        return os.stat(folder).st_mtime_ns
+    except FileNotFoundError:
+        return NO_FOLDER

@@ -1,0 +1,264 @@
+"""Rows of the mirror's tables: made from records and events, inserted in sets, and selected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cache_engine.frameworks.adapted import config_text, describe
+from cache_engine.model.artifact import MOST_COUNT, Record
+from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Counts, Tally
+from cache_engine.model.fingerprint import toolchain_text
+from cache_engine.settings.extras import needing
+from cache_engine.store.codec import stored_bytes
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from cache_engine.evaluator.catalogue.fields import Condition
+    from cache_engine.frameworks.groups import Group
+
+Row = tuple[Any, ...]
+Part = tuple[str, list[Any]]
+"""A condition in SQL, and its parameters."""
+
+GROUPS = "groups"
+"""The shard of the kernels of other frameworks. Those of ours have records, in shards named as their keys begin."""
+
+_OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">="})
+
+JOURNAL, TIMINGS = "journal", "timings"
+"""Sources of rows that cannot be mirrored."""
+
+ALL_SKIPPED = """
+    (SELECT count(*) FROM unreadable) + (SELECT count(*) FROM evaluations WHERE cause <> '')
+    + (SELECT count(*) FROM accelerators WHERE error <> '') + (SELECT coalesce(sum(rows), 0)::BIGINT FROM skipped)
+"""
+"""SQL: the number of items in the store that cannot be mirrored."""
+
+# The errors of pyarrow for a value that does not fit its column, e.g. ArrowInvalid and ArrowTypeError.
+_UNFIT = (ValueError, TypeError, OverflowError)
+
+
+def kernel_row(record: Record, stamp: str) -> Row:
+    """The row of ``kernels`` for a record whose file has this stamp, in the order of the columns."""
+    p, r = record.problem, record.resources
+    components = dict(record.components)
+    searched = (
+        record.name, record.key, record.family, record.compiler, record.arch, p.dtype, p.out_dtype, p.layout,
+        f"{p.m}x{p.n}x{p.k}", str(record.config), p.specialisation, p.scales, p.mode,
+    )  # fmt: skip
+    return (
+        record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain_text(components),
+        components.get("schema", ""), components.get("template", ""), components.get("flags", ""), p.opt_level,
+        p.specialisation, record.arch,
+        p.dtype, p.out_dtype, p.layout, p.m, p.n, p.k, p.batch, p.scales, p.mode, str(record.config),
+        r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes,
+        record.size_bytes, stored_bytes(record), record.compile_ms, record.created_at, record.created_by,
+        None, None, None, " ".join(searched).lower(), record.key[:2], stamp,
+    )  # fmt: skip
+
+
+def adapted_row(group: Group, stored_bytes: int, stamp: str) -> Row:
+    """The same for a kernel that another framework keeps in the store; of its size and what it costs on disk."""
+    known = describe(group)
+    config = config_text(known)
+    searched = (known.name, group.key, group.framework, known.version, known.arch, known.compiler, config)
+    unknown = [None] * 9  # of a problem: dtype, out_dtype, layout, m, n, k, batch, scales and mode
+    of_ours = [None] * 7  # compiler_version, toolchain, key_schema, template, flags, opt_level and specialisation
+    return (
+        group.key, known.name, None, known.compiler, *of_ours, known.arch, *unknown, config, known.registers,
+        known.shared_bytes, known.stack_bytes, known.spill_bytes, known.code_bytes, stored_bytes, known.compile_ms,
+        group.made_at, None, group.framework[:100], known.version, known.size_bytes,
+        " ".join(filter(None, searched)).lower(), GROUPS, stamp,
+    )  # fmt: skip
+
+
+def fetch(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] | dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of an answer, by column."""
+    cursor = connection.execute(sql, parameters or [])
+    names = [column[0] for column in cursor.description or []]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def matching(pattern: str) -> Iterator[Part]:
+    """SQL for: a word of ``search_text`` matches a pattern, in which ``*`` is any characters.
+
+    ``contains`` takes a tenth of the time of a regular expression. So only patterns with text on both sides of a * use
+    one.
+    """
+    first, *middle, last = pattern.split("*")
+    if first:
+        yield "(starts_with(search_text, ?) OR contains(search_text, ?))", [first, f" {first}"]
+    if last:
+        yield "(ends_with(search_text, ?) OR contains(search_text, ?))", [last, f"{last} "]
+    yield from (("contains(search_text, ?)", [text]) for text in middle if text)
+    if sum(map(bool, (first, *middle, last))) > 1:
+        yield "regexp_matches(search_text, ?)", [f"(?:^| ){_expression(pattern, '[^ ]*')}(?: |$)"]
+
+
+def compared(condition: Condition, column: str) -> Part:
+    """SQL for: a column, or an expression, fulfils a condition."""
+    value, operator = condition.value, condition.operator
+    if operator not in _OPERATORS:
+        raise ValueError(operator)
+    if not isinstance(value, str):
+        return f"{column} {operator} ?", [value]
+    if "*" not in value:
+        return f"lower({column}) {operator} ?", [value]
+    return f"regexp_full_match(lower({column}), ?) = ?", [_expression(value, "(?s:.*)"), operator == "="]
+
+
+def all_of(parts: Sequence[Part]) -> Part:
+    """SQL for: all of these hold."""
+    return " AND ".join(["true", *(part for part, _ in parts)]), [value for _, given in parts for value in given]
+
+
+def _expression(pattern: str, anything: str) -> str:
+    return anything.join(map(re.escape, re.sub(r"\*+", "*", pattern).split("*")))
+
+
+def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> list[tuple[Row, str]]:
+    """Adds rows, as one set: row by row it would take a hundred times as long.
+
+    Returns:
+        The rows that do not fit into the table's columns, each with the reason. They are skipped, and the rest is in.
+    """
+    if not rows:
+        return []
+    with needing("dashboard", "the index"):
+        import pyarrow
+
+    types = {
+        "VARCHAR": pyarrow.string(),
+        "BIGINT": pyarrow.int64(),
+        "INTEGER": pyarrow.int32(),
+        "DOUBLE": pyarrow.float64(),
+        "BOOLEAN": pyarrow.bool_(),
+    }
+    columns = [(name, types[kind]) for name, kind, *_ in connection.execute(f"DESCRIBE {table}").fetchall()]
+
+    def as_table(some: Sequence[Row]) -> pyarrow.Table:
+        # A value that does not fit must fail here: in DuckDB it would end the whole transaction.
+        of_each = zip(columns, zip(*some, strict=True), strict=True)
+        return pyarrow.table({name: pyarrow.array(values, kind) for (name, kind), values in of_each})
+
+    refused: list[tuple[Row, str]] = []
+    try:
+        incoming = as_table(rows)
+    except _UNFIT:
+        fitting = []
+        for row in rows:
+            try:
+                as_table([row])
+                fitting.append(row)
+            except _UNFIT as error:
+                refused.append((row, f"it does not fit into the mirror: {error}"))
+        if not fitting:
+            return refused
+        incoming = as_table(fitting)
+    connection.register("incoming", incoming)
+    connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
+    connection.unregister("incoming")
+    return refused
+
+
+def skip(connection: duckdb.DuckDBPyConnection, source: str, names: dict[str, tuple[int, str]]) -> None:
+    """Records what cannot be mirrored: by name, the number of rows and the reason."""
+    insert(connection, "skipped", [(source, name[:100], rows, cause) for name, (rows, cause) in names.items()])
+
+
+def insert_or_skip(connection: duckdb.DuckDBPyConnection, source: str, table: str, rows: Sequence[Row]) -> None:
+    """Adds rows; records those that do not fit under their first value."""
+    for row, cause in insert(connection, table, rows):
+        skip(connection, source, {str(row[0]): (1, cause)})
+
+
+def delete_entries(connection: duckdb.DuckDBPyConnection, entries: Sequence[Row]) -> None:
+    """Removes the rows of entries, each given by its shard and its key."""
+    if entries:
+        import pyarrow
+
+        shards, keys = zip(*entries, strict=True)
+        connection.register("deleted", pyarrow.table({"shard": shards, "key": keys}))
+        for table in ("kernels", "unreadable"):
+            connection.execute(f"DELETE FROM {table} WHERE (shard, key) IN (SELECT shard, key FROM deleted)")
+        connection.unregister("deleted")
+
+
+def clear_journal(connection: duckdb.DuckDBPyConnection) -> None:
+    """Deletes everything that came from the journal."""
+    for table in ("usage", "events", "totals", "periods", "misses", "spans"):
+        connection.execute(f"DELETE FROM {table}")
+    connection.execute("DELETE FROM skipped WHERE source = ?", [JOURNAL])
+
+
+def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
+    """Adds sums of events to those already there."""
+    usage = [
+        (used.key, used.made_at, *(used.hits.get(tier, 0) for tier in TIERS), used.last_used_at) for used in tally.usage
+    ]
+    insert_or_skip(connection, JOURNAL, "usage", usage)
+    if usage:
+        # The same entry may now have two rows: the old sums, and the new use.
+        connection.execute(
+            "CREATE OR REPLACE TEMP TABLE merged AS SELECT key, made_at, "
+            + "".join(f"least(sum({tier}_hits), {MOST_COUNT}) AS {tier}_hits, " for tier in TIERS)
+            + "max(last_used_at) AS last_used_at FROM usage GROUP BY key, made_at"
+        )
+        connection.execute("DELETE FROM usage")
+        connection.execute("INSERT INTO usage BY NAME SELECT * FROM merged")
+    events = [(e.at, e.kind, e.key, e.compile_us / 1000, e.stored_bytes, e.detail, e.by) for e in tally.recent]
+    insert_or_skip(connection, JOURNAL, "events", events)
+    is_act = f"kind IN {ACTS}"
+    connection.execute(
+        "DELETE FROM events WHERE rowid NOT IN (SELECT rowid FROM events QUALIFY row_number() OVER "
+        f"(PARTITION BY {is_act} ORDER BY happened_at DESC, kind DESC, key DESC, detail DESC) "
+        f"<= CASE WHEN {is_act} THEN {RECENT_ACTS} ELSE {RECENT} END)"
+    )
+    t = tally.totals
+    insert_or_skip(connection, JOURNAL, "totals", _counts_rows(connection, "totals", [t]))
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE summed AS SELECT {_sums(connection, 'totals', 'last_publish_at')}, "
+        "max(last_publish_at) AS last_publish_at FROM totals"
+    )
+    connection.execute("DELETE FROM totals")
+    connection.execute("INSERT INTO totals BY NAME SELECT * FROM summed")
+    insert_or_skip(connection, JOURNAL, "periods", _counts_rows(connection, "periods", tally.periods))
+    sum_up(connection, "periods", "start, seconds")
+    insert_or_skip(connection, JOURNAL, "misses", list(t.misses_by_arch.items()))
+    sum_up(connection, "misses", "arch")
+    insert_or_skip(connection, JOURNAL, "spans", list(t.spans.items()))
+    sum_up(connection, "spans", "name")
+
+
+def _counts_rows(connection: duckdb.DuckDBPyConnection, table: str, counted: Sequence[Counts]) -> list[Row]:
+    """The rows of a table whose columns are named as the counters are, with a column for the hits of each tier."""
+    columns = [column[0] for column in connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []]
+    return [tuple(_column(counts, name) for name in columns) for counts in counted]
+
+
+def _column(counts: Counts, name: str) -> Any:
+    tier = name.removesuffix("_hits")
+    if tier in TIERS:
+        return counts.hits.get(tier, 0)
+    return sum(counts.failures.values()) if name == "tier_failures" else getattr(counts, name)
+
+
+def sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> None:
+    """Merges rows with the same name into one."""
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE summed AS SELECT {names}, {_sums(connection, table, names)} FROM {table} "
+        f"GROUP BY {names}"
+    )
+    connection.execute(f"DELETE FROM {table}")
+    connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM summed")
+
+
+def _sums(connection: duckdb.DuckDBPyConnection, table: str, but: str) -> str:
+    """The sums of all columns except some, as SQL, with the same upper bound as in files, so that they fit."""
+    names = [row[0] for row in connection.execute(f"DESCRIBE {table}").fetchall()]
+    return ", ".join(f"least(sum({name}), {MOST_COUNT}) AS {name}" for name in names if name not in but.split(", "))

@@ -1,0 +1,371 @@
+"""Syncs the mirror with a store's files, and opens it to read.
+
+DuckDB lets one process write or many read, and says so by failing; so all access goes through a lock of our own, shared
+to read and exclusive to write, and the file stays open for none. Nothing but this package touches the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from cache_engine.errors import LockTimeout, MirrorDamaged, MirrorError
+from cache_engine.index import rows
+from cache_engine.index.demand import sync_demand
+from cache_engine.index.evaluations import results_state, sync_evaluations
+from cache_engine.index.reading import (
+    LOCKED,
+    Attaching,
+    connect,
+    home_of,
+    interrupted_after,
+    is_own,
+    passing_on_ctrl_c,
+)
+from cache_engine.index.records import SETTLED_NS, UNREAD, mtime_ns, sync_records
+from cache_engine.index.timings import sync_timings, timings_state
+from cache_engine.model.events import Tally
+from cache_engine.process import renew_after_fork
+from cache_engine.settings.extras import needing
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import journal_state, read_events, read_snapshot
+from cache_engine.store.layout import SHARDS, StoreLayout
+from cache_engine.store.lock import file_lock
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from cache_engine.index import Connection
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
+
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+"""What the system, and DuckDB with it, says of a full disk. The mirror is then in a private folder."""
+
+_SCHEMA = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
+# A mirror with another schema is rebuilt; the hash replaces a number that one could forget to raise.
+SCHEMA_VERSION = hashlib.sha256(_SCHEMA.encode()).hexdigest()[:16]
+_WRITE_TIMEOUT_S = 30.0
+_READ_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync changed: added and removed entries, events and results read, and the new generation.
+
+    ``timings`` is how many measurements were read or removed: all, when some are new. ``settled`` is whether everything
+    could be read, so that nothing need be looked at again before it changes. ``skipped`` is how many records, results,
+    timings and lines of the journal are in the store and cannot be mirrored: all there are, not only new ones.
+    """
+
+    added: int
+    removed: int
+    unreadable: int
+    events: int
+    generation: int
+    settled: bool = True
+    results: int = 0
+    timings: int = 0
+    skipped: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.added or self.removed or self.unreadable or self.events or self.results or self.timings)
+
+
+class Mirror:
+    """The DuckDB copy of one store. Safe to use from several threads and processes.
+
+    Attributes:
+        query_limit_s: the longest time to read from a connection before it is interrupted; ``None`` means no limit.
+        reads_often: whether to keep, between two times of reading, what makes the next one quicker: an instance of
+            DuckDB with its threads and no file open.
+    """
+
+    query_limit_s: float | None = None
+    reads_often = False
+
+    def __init__(self, store: DiskStore) -> None:
+        """Opens nothing yet."""
+        self._store = store
+        self._home: StoreLayout | None = None
+        self._seen: object = None
+        self._generation = 0
+        self._skipped = 0
+        self._in_process = threading.Lock()
+        self._attaching = Attaching()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._in_process = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """The path of the DuckDB file: in the store, or in a private folder when the store cannot be written."""
+        return self._layout.mirror
+
+    def sync(self, *, rebuild: bool = False) -> Synced:
+        """Copies changes in the store since the last sync. Takes a millisecond when there are none.
+
+        Args:
+            rebuild: start from an empty mirror.
+
+        Raises:
+            MirrorError: when another process keeps it busy, or the disk refuses.
+            ExtraMissing: when DuckDB is not installed.
+        """
+        with needing("dashboard", "the index"):
+            import duckdb  # noqa: F401
+
+        with self._in_process, passing_on_ctrl_c():
+            sources = self._sources()
+            if not rebuild and sources is not None and sources == self._seen:
+                return Synced(0, 0, 0, 0, self._generation, skipped=self._skipped)
+            try:
+                synced = self._update(rebuild)
+            except MirrorError as error:
+                if self._layout is not self._store.layout or not any(words in str(error) for words in _FULL):
+                    raise
+                self._discard()  # what was written of it is no mirror, and takes space
+                self._home = home_of(self._store.layout, is_full=True)
+                synced, sources = self._update(rebuild), None
+            self._seen = None if sources is None or not synced.settled else (sources[0], self._file_identity())
+            self._generation, self._skipped = synced.generation, synced.skipped
+            return synced
+
+    def _update(self, rebuild: bool) -> Synced:
+        """Writes under the lock, and again from nothing where the mirror is damaged; raises ``MirrorError``."""
+        import duckdb
+
+        try:
+            with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S):
+                try:
+                    return self._write(rebuild)
+                except duckdb.Error as error:
+                    if LOCKED in str(error):
+                        raise MirrorError(f"another program has the mirror open: {error}") from error
+                    if any(words in str(error) for words in _FULL):
+                        raise
+                    # Damaged. Nothing is lost: it is rebuilt from the files.
+                    _log.warning("the mirror is damaged and is rebuilt: %s", error)
+                    return self._write(rebuild=True)
+        except (LockTimeout, OSError, duckdb.Error) as error:
+            raise MirrorError(f"cannot update the mirror: {error}") from error
+
+    def _write(self, rebuild: bool) -> Synced:
+        """Opens the mirror, creates its tables if there are none, and syncs it atomically. Call it under the lock."""
+        if rebuild or not is_own(self._layout):
+            self._discard()
+        connection = connect(self.path)
+        try:
+            if _schema_version(connection) not in (None, SCHEMA_VERSION):
+                connection.close()
+                self._discard()
+                connection = connect(self.path)
+            self.path.chmod(0o600)
+            connection.begin()
+            if _schema_version(connection) is None:
+                connection.execute(_SCHEMA)
+                # A rebuilt mirror must not reuse an earlier generation: callers cache answers by it.
+                generation = time.time_ns() // 1000
+                connection.execute("INSERT INTO sync_state VALUES (?, ?, -1, 0)", [SCHEMA_VERSION, generation])
+            synced = _sync(connection, self._store)
+            connection.commit()
+            return synced
+        finally:
+            connection.close()
+
+    def change(self, action: Callable[[Connection], _T]) -> _T:
+        """Writes what comes from no file of the store, atomically; returns what the action does. Call ``sync`` first.
+
+        Raises:
+            MirrorError: when another process keeps it busy, has rebuilt it for another version, or the disk refuses.
+        """
+        import duckdb
+
+        with self._in_process, passing_on_ctrl_c():
+            try:
+                with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S), closing(connect(self.path)) as connection:
+                    connection.begin()
+                    done = action(connection)
+                    row = connection.execute(
+                        "UPDATE sync_state SET generation = generation + 1 RETURNING generation"
+                    ).fetchone()
+                    connection.commit()
+                    self._generation = int(row[0]) if row else self._generation
+                    return done
+            except (LockTimeout, OSError, duckdb.Error) as error:
+                raise MirrorError(f"cannot update the mirror: {error}") from error
+
+    @contextmanager
+    def read(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection for reading, for the body of a ``with``. Call ``sync`` first.
+
+        Raises:
+            MirrorError: when there is no mirror yet, or another process keeps it busy; ``MirrorDamaged`` when a rebuild
+                helps.
+            ExtraMissing: when DuckDB is not installed.
+        """
+        with needing("dashboard", "the index"):
+            import duckdb
+
+        try:
+            with file_lock(self._layout.mirror_lock, _READ_TIMEOUT_S, shared=True):
+                if not is_own(self._layout):
+                    raise MirrorError(f"{self.path} is not your own file; gemm-cache sync --rebuild creates it again")
+                try:
+                    with (
+                        self._reading() as connection,
+                        passing_on_ctrl_c(),
+                        interrupted_after(connection, self.query_limit_s),
+                    ):
+                        yield connection
+                except duckdb.InterruptException as error:
+                    raise MirrorError(
+                        f"the query was stopped after {self.query_limit_s:g} s; ask for less, or raise the setting "
+                        "page_limit_s"
+                    ) from error
+                except duckdb.Error as error:
+                    raise _unreadable(error) from error
+        except LockTimeout as error:
+            raise MirrorError(f"cannot read the mirror: {error}") from error
+
+    def query(
+        self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
+    ) -> _T:
+        """The answer to one of ``queries`` or ``evaluation_queries``, as of the last ``sync``; raises as ``read``.
+
+        A mirror that was damaged since is rebuilt: ``sync`` does not open one whose sources have not changed.
+        """
+        try:
+            with self.read() as connection:
+                return question(connection, *arguments, **options)
+        except MirrorDamaged as error:
+            _log.warning("the mirror is damaged and is rebuilt: %s", error)
+        self.sync(rebuild=True)
+        with self.read() as connection:
+            return question(connection, *arguments, **options)
+
+    def generation(self) -> int:
+        """A number that changes whenever the mirror's content changes, and is never used twice."""
+        with self.read() as connection:
+            row = connection.execute("SELECT generation FROM sync_state").fetchone()
+        return int(row[0]) if row else 0
+
+    @property
+    def _layout(self) -> StoreLayout:
+        if self._home is None:
+            self._home = home_of(self._store.layout)
+        return self._home
+
+    def _sources(self) -> tuple[object, object] | None:
+        """The state of everything a sync reads, and of the mirror; ``None`` while folder times are too recent."""
+        layout = self._store.layout
+        horizon = time.time_ns() - SETTLED_NS
+        metadata = str(layout.metadata)  # a page asks often, and joining 256 paths takes longer than looking at them
+        times = (mtime_ns(layout.groups), *(mtime_ns(f"{metadata}/{shard}") for shard in SHARDS))
+        if any(mtime > horizon for mtime in times):
+            return None
+        sources = (
+            times,
+            journal_state(layout.journal),
+            mtime_ns(layout.demand),
+            results_state(layout),
+            timings_state(layout),
+        )
+        return sources, self._file_identity()
+
+    def _file_identity(self) -> object:
+        with suppress(FileNotFoundError):
+            return os.stat(self.path).st_ino
+        return None
+
+    def _reading(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        return self._attaching.reading(self.path) if self.reads_often else closing(connect(self.path, read_only=True))
+
+    def _discard(self) -> None:
+        for path in (self._layout.mirror, self._layout.mirror_log):
+            path.unlink(missing_ok=True)
+
+
+def _unreadable(error: duckdb.Error) -> MirrorError:
+    """What DuckDB says of a mirror that cannot be read, and whether a rebuild helps."""
+    import duckdb
+
+    # Bytes that are not DuckDB's, or tables of another version that has rebuilt it since the sync. Not a wrong query.
+    damaged = (duckdb.IOException, duckdb.CatalogException, duckdb.InternalException, duckdb.FatalException,
+               duckdb.SerializationException)  # fmt: skip
+    helps = isinstance(error, damaged) and LOCKED not in str(error)
+    return (MirrorDamaged if helps else MirrorError)(f"cannot read the mirror: {error}")
+
+
+def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
+    """The version of a mirror's schema; empty when the file is not a mirror, ``None`` when it is empty."""
+    tables = {row[0] for row in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if not tables:
+        return None
+    row = connection.execute("SELECT schema_version FROM sync_state").fetchone() if "sync_state" in tables else None
+    return str(row[0]) if row else ""
+
+
+def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
+    added, removed, unreadable = sync_records(connection, store)
+    events = _sync_journal(connection, store.layout.journal) + sync_demand(connection, store.layout)
+    results, results_settled = sync_evaluations(connection, store.layout)
+    timings, timings_settled = sync_timings(connection, store.layout)
+    changed = int(bool(added or removed or unreadable or events or results or timings))
+    row = connection.execute(
+        "UPDATE sync_state SET generation = generation + ?, synced_at = ? RETURNING generation", [changed, time.time()]
+    ).fetchone()
+    waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [UNREAD]).fetchone()
+    settled = waiting == (0,) and results_settled and timings_settled
+    left_out = connection.execute(f"SELECT {rows.ALL_SKIPPED}").fetchone()
+    return Synced(
+        added, removed, unreadable, events, int(row[0]) if row else 0, settled, results, timings,
+        int(left_out[0]) if left_out else 0,
+    )  # fmt: skip
+
+
+def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
+    """Adds new events to the sums; starts over when the journal was folded. Returns their number."""
+    seen = connection.execute("SELECT snapshot_generation FROM sync_state").fetchone()
+    while True:
+        snapshot = read_snapshot(folder)
+        generation = snapshot.generation
+        if seen is not None and seen[0] == generation:
+            positions: dict[str, int] = dict(connection.execute("SELECT * FROM journal_positions").fetchall())
+            tally = Tally()
+        else:
+            positions = {}
+            tally = snapshot.tally()
+        before = dict(positions)
+        damaged: dict[str, int] = {}
+        for event in read_events(folder, snapshot, positions, damaged):
+            tally.add(event)
+        if read_snapshot(folder).generation == generation:
+            break
+    starting_over = seen is None or seen[0] != generation
+    if not starting_over and positions == before:
+        return 0
+    if starting_over:
+        rows.clear_journal(connection)
+        connection.execute("UPDATE sync_state SET snapshot_generation = ?", [generation])
+    rows.add_tally(connection, tally)
+    rows.skip(connection, rows.JOURNAL, {stem: (count, "damaged lines") for stem, count in damaged.items()})
+    connection.execute("DELETE FROM journal_positions")
+    rows.insert(connection, "journal_positions", list(positions.items()))
+    return max(1, len(tally.recent) + len(tally.usage))

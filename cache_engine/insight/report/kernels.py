@@ -1,0 +1,243 @@
+"""Reports of one kernel, and of two compared."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from cache_engine.cache.cache import Cache
+from cache_engine.cache.reproduction import reproducing_command
+from cache_engine.errors import GemmCacheError
+from cache_engine.evaluator.gpus import Gpu, gpus_running
+from cache_engine.evaluator.groups import Work, work_of
+from cache_engine.insight.comparison import Pair, change, compare, sass_difference, shown
+from cache_engine.insight.description import described
+from cache_engine.insight.inspection import inspect
+from cache_engine.insight.report.drawing import Bar, Point, Roof, Series, bars, columns, roofs, tiles
+from cache_engine.insight.report.page import Command, Facts, Figure, Note, Part, Report, Section, Table, Text, moment
+from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks, walk
+from cache_engine.model.artifact import LOG, PTX, SOURCE, Record
+from cache_engine.model.measurement import Measurement
+from cache_engine.model.occupancy import Occupancy
+
+if TYPE_CHECKING:
+    from cache_engine.compilers.disassembly import InstructionMix
+
+SASS = "sass"
+MOST_DECISIONS = 100
+_MOST_OTHERS = 6
+_CODES = {SOURCE: "Source", PTX: "PTX", SASS: "SASS", LOG: "Compiler log"}
+
+
+def kernel_report(cache: Cache, record: Record) -> Report:
+    """All that is known of one kernel. Takes as long as disassembling: half a second."""
+    texts, missing = _texts(cache, record, _CODES)
+    inspection = inspect(record, texts.get(SASS), missing.get(SASS, ""))
+    shape = tiles(record.config, levels(record), roles(record), scale_blocks(record), walk(record))
+    problem: list[Part] = [
+        Facts(described(record, moment(record.created_at))),
+        Figure("Tile shapes in elements, to scale", shape, _rows(level_table(record))),
+    ]
+    sections = [
+        Section("Problem and config", (*problem, *(Note(warning) for warning in record.warnings))),
+        Section("Reproduce", (Command(reproducing_command(record, cache.settings, cache.layout.root)),)),
+    ]
+    if inspection.instructions is not None:
+        sections.append(Section("Static instructions", (_instructions(inspection.instructions),)))
+    if inspection.occupancy is not None:
+        sections.append(Section("Theoretical occupancy", _occupancy(inspection.occupancy)))
+    sections += [
+        Section("Performance", tuple(_speed(record, cache.timings.of_key(record.key)))),
+        Section("Code", (*_code(texts), *(Note(f"{_CODES[part]}: {why}") for part, why in missing.items()))),
+        Section(
+            "Cache key", (Note("SHA-256 of these components:"), Table(("Component", "Value"), record.components, 2))
+        ),
+        Section("Decisions", (_decisions(cache, record.key),)),
+    ]
+    return Report(_title(record), f"{record.name} {record.key}", _command(cache, record.key), tuple(sections))
+
+
+def comparison_report(cache: Cache, first: Record, second: Record) -> Report:
+    """Two kernels side by side."""
+    codes = [_texts(cache, record, (SASS,)) for record in (first, second)]
+    heads = f"1: {first.key[:12]}", f"2: {second.key[:12]}"
+    inspections = [
+        inspect(record, texts.get(SASS), missing.get(SASS, ""))
+        for record, (texts, missing) in zip((first, second), codes, strict=True)
+    ]
+    found = compare(*inspections)
+    names = Facts(
+        {
+            head: f"{_title(record)}; {record.name}, {record.key}"
+            for head, record in zip(heads, (first, second), strict=True)
+        }
+    )
+    sections = [Section("Kernels", (names, *(Note(note) for one in inspections for note in one.notes)))]
+    for heading, pairs in found.sections().items():
+        table = _pairs(pairs, heads)
+        if pairs == found.components:  # words, so that none has a change
+            table = Table(table.heads[:3], tuple(row[:3] for row in table.rows), 3)
+        part: Part = _compared(pairs, heads, table) if pairs == found.instructions else table
+        sections.append(Section(heading, (part,)))
+    if not found.components:
+        sections.append(Section("Key differences", (Note("Same key: this is the same kernel twice."),)))
+    if all(SASS in texts for texts, _ in codes):
+        lines = sass_difference(first, codes[0][0][SASS], second, codes[1][0][SASS])
+        code: Part = Text("SASS diff, addresses removed", lines) if lines else Note("The SASS is the same.")
+        sections.append(Section("Code", (code,)))
+    title = f"{first.key[:12]} compared with {second.key[:12]}"
+    return Report(title, f"{first.key} {second.key}", _command(cache, first.key, second.key), tuple(sections))
+
+
+def _title(record: Record) -> str:
+    p = record.problem
+    return f"{p.m} × {p.n} × {p.k}, {p.types}, {record.arch}, {record.family}"
+
+
+def _command(cache: Cache, *keys: str) -> str:
+    return shlex.join(("gemm-cache", "--store", str(cache.layout.root), "report", *keys, "-o", "report.html"))
+
+
+def _texts(cache: Cache, record: Record, parts: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The texts of a kernel by part; and for each part that cannot be had, why."""
+    texts, missing = {}, {}
+    for part in parts:
+        try:
+            texts[part] = cache.text(record, part)
+        except GemmCacheError as error:  # no disassembler, or damaged
+            missing[part] = str(error)
+    return texts, missing
+
+
+def _code(texts: dict[str, str]) -> tuple[Part, ...]:
+    return tuple(Text(_CODES[part], text) for part, text in texts.items() if text)
+
+
+def _rows(rows: Sequence[dict[str, str]]) -> Table:
+    return Table(tuple(rows[0]), tuple(tuple(row.values()) for row in rows), len(rows[0]))
+
+
+def _instructions(mix: InstructionMix) -> Figure:
+    """Instructions by class, and muted the most frequent others."""
+    from cache_engine.compilers.disassembly import OTHER
+
+    named = {name: count for name, count in mix.classes.items() if name != OTHER}
+    most = dict(list(mix.others.items())[:_MOST_OTHERS])
+    rest = mix.total - sum(named.values()) - sum(most.values())
+    counts = {**named, **most, **({OTHER: rest} if rest else {})}
+    drawn = bars([Bar(n, c, f"{c:,}", n not in named) for n, c in counts.items()])
+    rows = tuple((name, f"{count:,}", f"{count / max(1, mix.total):.1%}") for name, count in counts.items())
+    return Figure(
+        "Static instructions by class; grey ones are not specific to GEMM",
+        drawn,
+        Table(("Class", "Count", "Share"), rows),
+    )
+
+
+def _occupancy(resident: Occupancy) -> tuple[Part, ...]:
+    rows = tuple(
+        (name, "yes" if name in resident.bound_by else "", f"{blocks}")
+        for name, blocks in resident.block_limits.items()
+    )
+    return Note(f"{resident.arch}: {resident}."), Table(("Limit", "Limiting", "Blocks per SM"), rows, 2)
+
+
+def _speed(record: Record, timings: Sequence[Measurement]) -> Iterable[Part]:
+    if timings:
+        yield Note("Measured, newest first:")
+        yield _timings(timings)
+    else:
+        yield Note("Not timed in this store.")
+    p = record.problem
+    try:
+        from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION
+        from cache_engine.evaluator.grouped import predict_work
+
+        problem = work_of(p.on(record.arch))
+        found = [(gpu, predict_work(problem, gpu)) for gpu in gpus_running(record.arch)]
+    except GemmCacheError as error:  # a dtype that the model does not know, or its extra is missing
+        yield Note(f"No prediction: {error}")
+        return
+    if not found:
+        return
+    yield Note(
+        f"Predicted by {EVALUATOR} {MODEL_VERSION}, for m = {p.m:,}: a vendor library's GEMM of this shape. It does "
+        "not model this kernel's code."
+    )
+    shown_roofs = [_roof(gpu, problem, prediction.latency_us) for gpu, prediction in found]
+    rows = tuple(
+        (
+            gpu.name,
+            f"{one.latency_us:,.2f}",
+            f"{one.low_us:,.2f} to {one.high_us:,.2f}",
+            f"{one.roofline_us:,.2f}",
+            f"{problem.flops / one.latency_us / 1e6:,.1f}",
+        )
+        for gpu, one in found
+    )
+    heads = ("GPU", "Predicted, µs", "68 % from, µs", "Roofline, µs", "TFLOP/s")
+    drawn = roofs(shown_roofs, "FLOP/byte", "TFLOP/s, predicted")
+    yield Figure("Predicted rate under the roofline", drawn, Table(heads, rows))
+
+
+def _roof(gpu: Gpu, problem: Work, latency_us: float) -> Roof:
+    at = Point(f"{gpu.name}, predicted", problem.flops / problem.moved_bytes, problem.flops / latency_us / 1e6)
+    return Roof(gpu.name, gpu.dram_bandwidth / 1e12, gpu.peak_of(problem.dtype) / 1e12, (at,))
+
+
+def _timings(timings: Sequence[Measurement]) -> Table:
+    def number(one: Measurement, name: str) -> str:
+        value = one.timing.get(name)
+        return f"{value:,.2f}" if isinstance(value, int | float) else "–"
+
+    names = ("median_us", "p10_us", "p90_us", "tflops", "reference_median_us", "speed_ratio")
+    rows = tuple(
+        (
+            one.device.name,
+            "verified" if one.verified else "WRONG RESULT",
+            moment(one.measured_at),
+            f"{one.problem.m:,}",
+            *(number(one, name) for name in names),
+        )
+        for one in timings
+    )
+    heads = (
+        "Device",
+        "Result",
+        "Measured",
+        "m",
+        "Median, µs",
+        "10 %, µs",
+        "90 %, µs",
+        "TFLOP/s",
+        "Reference, µs",
+        "Ratio",
+    )
+    return Table(heads, rows, 3)
+
+
+def _decisions(cache: Cache, key: str) -> Part:
+    found = cache.admin.decisions(key)
+    if not found:
+        return Note("Nothing is logged about this kernel.")
+    rows = tuple(
+        (moment(one.at), one.kind, one.reason, one.detail, one.runner_up, one.by)
+        for one in reversed(found[-MOST_DECISIONS:])
+    )
+    return Table(("When", "Decision", "Reason", "Details", "Runner-up", "By"), rows, 6, len(found) - len(rows))
+
+
+def _pairs(pairs: Iterable[Pair], heads: tuple[str, str]) -> Table:
+    rows = tuple((pair.name, shown(pair.first), shown(pair.second), change(pair)) for pair in pairs)
+    return Table(("Property", *heads, "Change"), rows)
+
+
+def _compared(pairs: Iterable[Pair], heads: tuple[str, str], table: Table) -> Figure:
+    classes = [pair for pair in pairs if pair.name != "total"]
+    sides = [
+        [side if isinstance(side, int) else 0 for side in sides]
+        for sides in zip(*((p.first, p.second) for p in classes), strict=True)
+    ]
+    series = [Series(head, side, [f"{count:,}" for count in side]) for head, side in zip(heads, sides, strict=True)]
+    return Figure("Static instructions by class", columns([pair.name for pair in classes], series), table)

@@ -1,0 +1,427 @@
+"""Settings: one table of names, defaults, kinds and help.
+
+The settings file and the environment are read in one place, once per ``load``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cache_engine.errors import StoreUnusable, UsageError
+from cache_engine.settings import kinds
+from cache_engine.settings.file import VARIABLE as CONFIG_VARIABLE
+from cache_engine.settings.file import find, read, user_cache_folder
+from cache_engine.settings.kinds import MIN_TOKEN_LENGTH, POLICIES, Kind, expanded, parse_bytes, parse_place
+
+__all__ = [
+    "AUTO", "BY_NAME", "CONFIG_VARIABLE", "GIB", "LOCAL", "PACK", "PACKS", "POLICIES", "SETTINGS",
+    "Origin", "Settings", "parse_bytes", "parse_place", "unknown_in_words", "unknown_variables",
+    "user_cache_folder", "variable",
+]  # fmt: skip
+
+GIB = 1024**3
+PACKS = "packs"
+"""A value of ``enable_caching``: packs alone."""
+AUTO, LOCAL, PACK = "auto", "local", "pack"
+"""Values of ``toolchain``."""
+_PREFIX = "GEMM_CACHE_"
+MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
+MOST_SLOTS = 1024  # a lock file each
+
+
+class Origin(StrEnum):
+    """The source of a setting's value; the value is the text shown."""
+
+    DEFAULT = "default"
+    FILE = "settings file"
+    ENVIRONMENT = "environment"
+    GIVEN = "argument"
+
+
+def _setting(kind: Kind, default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text, "kind": kind}, repr=not kind.is_secret)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Settings:
+    """Everything that can be set: as an argument, as ``GEMM_CACHE_<NAME>`` in the environment, or in a settings file.
+
+    ``origins`` says where each value that is not the default comes from: an ``Origin``, or the policy that sets it.
+    ``file`` is the settings file that was read, if any.
+    """
+
+    dir: Path | None = _setting(kinds.path(), None, "The store's directory. Default: the user cache directory.")
+    max_bytes: int = _setting(kinds.size(), 5 * GIB, "Maximum store size, e.g. 5GiB.")
+    max_entries: int = _setting(kinds.whole(), 5000, "Maximum number of kernels.")
+    max_disk_share: float = _setting(
+        kinds.number(most=1, above=True), 0.5, "Maximum store size as a fraction of free disk space (store included)."
+    )
+    policy: str = _setting(
+        kinds.choice(*POLICIES), "standard", "Preset for expire_days: development = 1, standard = 7, production = 30."
+    )
+    expire_days: float = _setting(kinds.number(), 7.0, "Evict kernels unused for this many days.")
+    eviction_threshold: float = _setting(
+        kinds.number(most=1, above=True), 0.8, "When a limit is exceeded, evict down to this fraction of it."
+    )
+    eviction: str = _setting(
+        kinds.choice("lru", "lru2", "value"),
+        "lru",
+        "What to evict first when a limit is exceeded. lru: the least recently used. lru2: by the last use but one. "
+        "value: the least compile time saved per byte.",
+    )
+    cleanup_interval_h: float = _setting(kinds.number(), 24.0, "Automatic cleanup interval in hours (0 = off).")
+    enable_jit: bool = _setting(kinds.yes_or_no(), True, "Compile kernels that are not cached.")
+    fusion: bool = _setting(
+        kinds.yes_or_no(),
+        True,
+        "Apply epilogues inside the kernel. no: in steps after it, to find out where a difference comes from.",
+    )
+    enable_caching: bool | str = _setting(
+        kinds.yes_no_or(PACKS),
+        True,
+        "Look kernels up in packs and on disk, and store them there. packs: packs alone, no directory is used.",
+    )
+    packs: tuple[Path, ...] = _setting(
+        kinds.paths(), (), "Packs to search before the disk: files or directories; in the environment, colon-separated."
+    )
+    toolchain: str = _setting(
+        kinds.choice(AUTO, LOCAL, PACK),
+        "auto",
+        "Kernels of which compilers to serve: local, the installed one; pack, first those that made the packs, last "
+        "those that made the store; auto: the installed one, then those that made the packs; as pack where enable_jit "
+        "is off or no compiler is installed.",
+    )
+    cuda: str = _setting(
+        kinds.cuda_version(), "auto", "The CUDA that compiles. auto: the newest installed that driver and target allow."
+    )
+    memory_bytes: int = _setting(kinds.size(), GIB // 4, "In-process cache size.")
+    device_memory_bytes: int | None = _setting(
+        kinds.size(1, optional=True),
+        None,
+        "Maximum memory of each GPU for workspaces, copies and operands. Default: all there is.",
+    )
+    compression: bool = _setting(kinds.yes_or_no(), True, "Compress compiled code on disk.")
+    durability: str = _setting(
+        kinds.choice("durable", "fast"), "durable", "durable: fsync before publish; fast: no fsync."
+    )
+    lock_timeout_s: float = _setting(
+        kinds.number(), 60.0, "Seconds to wait for another process that compiles the same kernel, or for a slot."
+    )
+    compile_slots: int = _setting(
+        kinds.whole(most=MOST_SLOTS),
+        0,
+        "How many kernels all processes of a store compile at a time. 0: one fewer than the processors, at least 1; "
+        "warm, sample, tune and migrate use all processors, or --jobs.",
+    )
+    journal_flush_s: float = _setting(
+        kinds.number(MIN_FLUSH_S), 5.0, "Least number of seconds between writes of usage counts to the journal."
+    )
+    demand_half_life_h: float = _setting(
+        kinds.number(1.0, most=1e5), 168.0, "Hours after which a request counts half as much in the demand ledger."
+    )
+    promote_every_min: float = _setting(
+        kinds.number(most=1e5),
+        0.0,
+        "Minutes between looks at what is asked for and missing, to compile it in the background. 0: never.",
+    )
+    compiler_flags: tuple[str, ...] = _setting(
+        kinds.texts(), (), "Extra compiler flags (part of the key); in the environment, space-separated."
+    )
+    fast_math: bool = _setting(kinds.yes_or_no(), False, "Compile with --use_fast_math.")
+    default_arch: str = _setting(kinds.text(), "sm_90", "Default target when there is no local GPU.")
+    use_timings: bool = _setting(kinds.yes_or_no(), True, "Prefer measured-fastest configs over the cost model.")
+    timings_of: str | None = _setting(
+        kinds.text(optional=True),
+        None,
+        "Which device's timings to use: GPU name or fingerprint prefix. Default: the local GPU.",
+    )
+    log: str | None = _setting(
+        kinds.log_level(),
+        None,
+        "Print log messages of this level and above on standard error; with :json, as one JSON object a line.",
+    )
+    page_limit_s: float = _setting(
+        kinds.number(), 10.0, "Time limit of searches and mirror queries of a dashboard page, in seconds."
+    )
+    caches: tuple[str, ...] = _setting(
+        kinds.places(),
+        (),
+        "Further directories with caches of other frameworks, as KIND=DIR; in the environment, colon-separated.",
+    )
+    trust_store: bool = _setting(
+        kinds.yes_or_no(), False, "Use a store or pack that another user owns or that others can write."
+    )
+    trusted_signers: Path | None = _setting(
+        kinds.path(),
+        None,
+        "A file of public keys, as OpenSSH's allowed_signers; kernels of packs must be signed with one of them.",
+    )
+    remote: str | None = _setting(
+        kinds.text(optional=True),
+        None,
+        "What a team shares kernels through: s3://bucket/folder, gs://…, az://…, file:///folder or redis://host/0.",
+    )
+    remote_mode: str = _setting(
+        kinds.choice("read", "write", "both", "off"),
+        "read",
+        "read: look kernels up in the remote that are not cached here. write: send it those that are compiled here.",
+    )
+    signing_key: Path | None = _setting(kinds.path(), None, "An OpenSSH private key (Ed25519) that signs what is sent.")
+    broker: str | None = _setting(kinds.broker(), None, "The queue of a compile farm, in Redis: redis://host:6379/0.")
+    stores: tuple[Path, ...] = _setting(kinds.paths(), (), "Further stores for the dashboard to show.")
+    dashboard_read_only: bool = _setting(kinds.yes_or_no(), False, "Let no one change anything in the dashboard.")
+    admin_token: str | None = _setting(
+        kinds.token(),
+        None,
+        f"Token required for deleting and importing in the dashboard; {MIN_TOKEN_LENGTH} characters or more.",
+    )
+    admin_users: tuple[str, ...] = _setting(
+        kinds.texts(),
+        (),
+        "Logged-in users allowed to: e-mail addresses, or * for every login; in the environment, space-separated.",
+    )
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    file: Path | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def load(
+        cls, environment: Mapping[str, str] | None = None, *, file: str | Path | None = None, **overrides: Any
+    ) -> Settings:
+        """Defaults, overridden by the settings file, overridden by the environment, overridden by arguments.
+
+        Args:
+            environment: used instead of the process's environment.
+            file: the settings file; by default the one that ``GEMM_CACHE_CONFIG`` names, else the user's own.
+            overrides: single settings by name.
+
+        Raises:
+            UsageError: naming the setting whose value cannot be used, and the file or variable it is from.
+        """
+        if environment is None:
+            environment = os.environ
+            _warn_of_unknown(tuple(unknown_variables(environment)))
+        settings = cls()
+        path, is_named = find(environment, file)
+        said = None if path is None else read(path, named=is_named)
+        if path is not None and said is not None:
+            settings = replace(_overridden(settings, _of_file(said, path), Origin.FILE), file=path)
+        given = {
+            setting.name: setting.metadata["kind"].text(text, variable(setting.name))
+            for setting in SETTINGS
+            if (text := environment.get(variable(setting.name)))
+        }
+        return _overridden(settings, given, Origin.ENVIRONMENT).with_overrides(overrides)
+
+    def __repr__(self) -> str:
+        """What differs from the default, without secrets."""
+        changed = (one for one in fields(self) if one.repr and getattr(self, one.name) != one.default)
+        return f"Settings({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in changed)})"
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
+        """The same settings with some values changed by the program.
+
+        Raises:
+            UsageError: when there is no such setting, or it cannot have that value.
+        """
+        overrides = _without_retired(overrides)
+        for name in overrides:
+            if name not in BY_NAME:
+                raise UsageError(f"{_no_setting(name)}; there are: {', '.join(BY_NAME)}")
+        values = {
+            name: BY_NAME[name].metadata["kind"].program(value, f"setting {name}") for name, value in overrides.items()
+        }
+        return _overridden(self, values, Origin.GIVEN)
+
+    @property
+    def serves_any_toolchain(self) -> bool:
+        """Whether a kernel of packs and the store serves whichever build of its compiler made it."""
+        return self.toolchain == PACK or (self.toolchain == AUTO and not self.enable_jit)
+
+    @property
+    def serves_packs_of_any_toolchain(self) -> bool:
+        """Whether a kernel of packs serves whichever build of its compiler made it."""
+        return self.toolchain != LOCAL
+
+    def made_here(self) -> Settings:
+        """For a command that makes kernels of the installed compiler, also where a pack has those of another build."""
+        return self if self.serves_any_toolchain else self.with_overrides({"toolchain": LOCAL})
+
+    @property
+    def reads_remote(self) -> bool:
+        """Whether lookups ask the remote."""
+        return bool(self.remote and self.enable_caching and self.remote_mode in ("read", "both"))
+
+    @property
+    def writes_remote(self) -> bool:
+        """Whether kernels that are compiled here are sent to the remote."""
+        return bool(self.remote and self.remote_mode in ("write", "both"))
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether what is published is synced to disk."""
+        return self.durability == "durable"
+
+    @property
+    def slots(self) -> int:
+        """How many kernels may be compiled at a time."""
+        return self.compile_slots or max(1, len(os.sched_getaffinity(0)) - 1)
+
+    def for_batch(self, jobs: int | None) -> Settings:
+        """For a command that compiles many kernels and that no request waits for: it may use every processor.
+
+        Args:
+            jobs: compiles at a time that were asked for. A number of slots that is set stands.
+        """
+        if self.compile_slots:
+            return self
+        return self.with_overrides({"compile_slots": min(MOST_SLOTS, jobs or len(os.sched_getaffinity(0)))})
+
+    @property
+    def uses_directory(self) -> bool:
+        """Whether kernels are looked up and stored in a directory."""
+        return bool(self.enable_caching) and self.enable_caching != PACKS
+
+    def directory(self) -> Path:
+        """Where the store is, absolute.
+
+        Raises:
+            StoreUnusable: when it is below a home directory that does not exist, as of a container's user without a
+                name.
+        """
+        if self.dir is not None:
+            return expanded(Path(self.dir)).absolute()
+        from platformdirs import user_cache_path  # 20 ms, and rarely needed
+
+        try:
+            return user_cache_path("gemm-cache")
+        except RuntimeError as error:
+            raise StoreUnusable(
+                "there is no default directory for the store, because this user has no home directory; name one with "
+                "--store or GEMM_CACHE_DIR"
+            ) from error
+
+    @property
+    def directory_exists(self) -> bool:
+        """Whether there is something at the store's path, as far as this user can see."""
+        with suppress(StoreUnusable):
+            return os.path.exists(self.directory())
+        return False
+
+    def shown(self, name: str) -> str:
+        """The value of a setting as people read it; of a secret, only whether it is set."""
+        if name == "dir":
+            with suppress(StoreUnusable):
+                return str(self.directory())
+        value = getattr(self, name)
+        if BY_NAME[name].metadata["kind"].is_secret:
+            return "not set" if value is None else "set"
+        return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    def origin(self, name: str) -> str:
+        """Where the value of a setting is from."""
+        return self.origins.get(name, Origin.DEFAULT)
+
+
+SETTINGS = tuple(setting for setting in fields(Settings) if "help" in setting.metadata)
+"""Everything that can be set, in the order of the docs: name, default, and in ``metadata`` its help and its kind."""
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+"""The same by name."""
+RETIRED = {
+    "compress_results": "the evaluator's results are stored uncompressed; export them with a name that ends in .zst",
+    "save_results_later": "results that are found in a row are written together",
+    "preload_results": "the first lookup reads all results of its chip; a program can call evaluations.preload",
+}
+"""Settings of earlier versions that are gone, and what is so without them. They are ignored, with a warning."""
+
+
+def variable(name: str) -> str:
+    """The environment variable that sets a setting."""
+    return f"{_PREFIX}{name.upper()}"
+
+
+def _no_setting(name: str) -> str:
+    """The sentence that there is no setting of a name, with the one that may be meant."""
+    meant = _closest(name.lower(), BY_NAME)
+    return f"there is no setting {name[:60]!r}{f'; did you mean {meant}?' if meant else ''}"
+
+
+def unknown_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The variables that look like ours and set nothing, each with the one that may be meant, or with no text."""
+    known = [*BY_NAME, CONFIG_VARIABLE.removeprefix(_PREFIX).lower()]
+    for name in sorted(environment):
+        if name.startswith(_PREFIX) and name not in map(variable, known):
+            meant = _closest(name.removeprefix(_PREFIX).lower(), known)
+            yield name, variable(meant) if meant else ""
+
+
+@cache
+def _warn_of_unknown(variables: tuple[tuple[str, str], ...]) -> None:
+    """Warns of variables that set nothing; once in a process."""
+    if variables:
+        import logging
+
+        for name, meant in variables:
+            logging.getLogger(__name__).warning("%s", unknown_in_words(name, meant))
+
+
+def unknown_in_words(name: str, meant: str) -> str:
+    """What to say of a variable that sets nothing."""
+    retired = name.removeprefix(_PREFIX).lower()
+    if retired in RETIRED:
+        return f"the environment variable {name} sets nothing any more: {RETIRED[retired]}"
+    hint = f"did you mean {meant}?" if meant else "gemm-cache doctor --settings lists those that exist"
+    return f"the environment variable {name} sets nothing; {hint}"
+
+
+def _without_retired(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The values of settings that exist; warns of those that are gone."""
+    _warn_of_retired(tuple(name for name in values if name in RETIRED), where)
+    return {name: value for name, value in values.items() if name not in RETIRED}
+
+
+@cache
+def _warn_of_retired(names: tuple[str, ...], where: str) -> None:
+    """Warns of settings that are gone; once in a process."""
+    if names:
+        import logging
+
+        for name in names:
+            logging.getLogger(__name__).warning("%sthe setting %s is ignored: %s", where, name, RETIRED[name])
+
+
+def _closest(name: str, names: Iterable[str]) -> str:
+    """The name most like another, or no text when none is."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, names, n=1, cutoff=0.75)), "")
+
+
+def _overridden(settings: Settings, values: Mapping[str, Any], origin: Origin) -> Settings:
+    """The settings with values that are checked. A policy also sets what is not given with it, whatever that was."""
+    preset = POLICIES[values["policy"]] if "policy" in values else {}
+    origins = {
+        **settings.origins,
+        **dict.fromkeys(preset, f"policy {values.get('policy')}"),
+        **dict.fromkeys(values, origin),
+    }
+    return replace(settings, **{**preset, **values}, origins=origins)
+
+
+def _of_file(said: Mapping[str, object], path: Path) -> dict[str, object]:
+    """The values of a settings file, checked; raises ``UsageError`` with the file and the key."""
+    said = _without_retired(said, f"settings file {path}: ")
+    for name in said:
+        if name not in BY_NAME:
+            what = "tables are not used" if isinstance(said[name], dict) else f"there are: {', '.join(BY_NAME)}"
+            raise UsageError(f"settings file {path}: {_no_setting(name)}; {what}")
+    return {
+        name: BY_NAME[name].metadata["kind"].file(value, path.parent, f"settings file {path}: {name}")
+        for name, value in said.items()
+    }

@@ -1,0 +1,287 @@
+"""The file of trusted signers, in the form of OpenSSH's ``allowed_signers``, and what a signature is worth by it.
+
+::
+
+    # who                  what it may sign               key
+    builder@example.com    namespaces="kernel@gemm-cache"  ssh-ed25519 AAAAC3…
+    old@example.com        valid-before="20270101Z"        ssh-ed25519 AAAAC3…
+
+Source of the format: ``ssh-keygen(1)``, ALLOWED SIGNERS. Removing a line revokes a key; a file that was changed is read
+again at the next check. Lines for certificates, and with keys of another type than Ed25519, trust nothing here.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from cache_engine.errors import CorruptEntry, Unproved, UsageError
+from cache_engine.inputs import open_input
+from cache_engine.settings import Settings
+from cache_engine.settings.extras import require
+from cache_engine.store.codec import signed_part
+from cache_engine.store.ownership import check_file, open_way
+from cache_engine.store.signatures import sshsig
+from cache_engine.units import printable
+
+NAMESPACE = "kernel@gemm-cache"
+"""What signatures of kernels are for; ``ssh-keygen -Y verify -n`` takes it."""
+_MOST_BYTES = 1024**2  # of a file of signers: more than ten thousand
+_WORD = re.compile(r'(?:[^ \t\r"]++|"[^"]*+")++')
+_OPTION = re.compile(r'([A-Za-z-]+)(?:="([^"]*)")?(?:,|$)')
+_TIMES = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+
+_log = logging.getLogger(__name__)
+
+
+class Standing(StrEnum):
+    """What a signature is worth; the value is the text shown."""
+
+    GOOD = "good"
+    UNKNOWN = "unknown signer"
+    BAD = "bad signature"
+    NONE = "not signed"
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """Who signed an entry, and whether that counts.
+
+    Attributes:
+        standing: what the signature is worth.
+        signer: the name of a trusted signer; of an unknown one, the fingerprint of the key; else empty.
+        why: why it is not good, for people; empty when it is.
+    """
+
+    standing: Standing
+    signer: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        """In words, such as ``good, by builder@example.com``."""
+        if self.standing is Standing.GOOD:
+            return f"good, by {self.signer}"
+        return f"{self.standing.value}{f' {self.signer}' if self.signer else ''}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Signer:
+    """A line of the file: names, the key, and the bounds of what it may sign."""
+
+    names: str
+    key: bytes
+    namespaces: tuple[str, ...]
+    after: float
+    before: float
+
+
+def named_by(settings: Settings) -> TrustedSigners:
+    """The signers in the file that the setting ``trusted_signers`` names; none where it names no file.
+
+    Raises:
+        UsageError: when the file cannot be used.
+        ExtraMissing: when the package ``cryptography`` is not installed.
+    """
+    require("trust", "checking signatures")
+    return TrustedSigners(settings.trusted_signers, trust=settings.trust_store)
+
+
+class TrustedSigners:
+    """The keys of a file whose signatures are accepted. Safe to use from several threads."""
+
+    def __init__(self, path: Path | None, *, trust: bool = False, clock: Callable[[], float] = time.time) -> None:
+        """Reads the file.
+
+        Args:
+            path: the file; ``None`` trusts no key.
+            trust: accept a file that users other than you and root can change.
+
+        Raises:
+            UsageError: when it cannot be read, or others can change it; the text says what to do.
+        """
+        self.path, self._trust, self._clock = path, trust, clock
+        self._lock = threading.Lock()
+        self._state: tuple[int, ...] = ()
+        self._by_key: dict[bytes, list[_Signer]] = {}
+        self._read_if_changed()
+
+    def __len__(self) -> int:
+        """How many keys it has."""
+        return len(self._by_key)
+
+    def check(self, record_data: bytes) -> Signed:
+        """What the signature of an entry is worth, by the bytes of its record.
+
+        The record names the digest of the compiled code, so that one signature covers both.
+
+        Raises:
+            ExtraMissing: when the package ``cryptography`` is not installed.
+            UsageError: when the file was changed and cannot be read.
+        """
+        message, text = signed_part(record_data)
+        if not text:
+            return Signed(Standing.NONE, why="the kernel has no signature")
+        try:
+            signature = sshsig.parse(text)
+        except ValueError as error:
+            return Signed(Standing.BAD, why=f"the signature cannot be read: {error}")
+        name = sshsig.fingerprint(signature.key)
+        if signature.namespace != NAMESPACE:
+            return Signed(Standing.BAD, name, f"the signature is for {printable(signature.namespace[:64])!r}")
+        # Before the key is looked up: who is told to have signed must have signed.
+        if not signature.fits(message):
+            return Signed(Standing.BAD, name, "the record was changed after it was signed, or was never signed by it")
+        self._read_if_changed()
+        return self._standing(signature.key, name)
+
+    def require(self, record_data: bytes) -> None:
+        """Checks that a trusted signer signed an entry.
+
+        Raises:
+            Unproved: when none did; or what ``check`` raises, so that the entry is not served.
+        """
+        try:
+            signed = self.check(record_data)
+        except CorruptEntry:
+            raise
+        except Exception as error:
+            raise Unproved(f"the signature cannot be checked: {error}") from error
+        if signed.standing is not Standing.GOOD:
+            raise Unproved(f"{signed}; {self.path} names who is trusted")
+
+    def _standing(self, key: bytes, name: str) -> Signed:
+        lines = self._by_key.get(key, ())
+        if not lines:
+            no_file = "the setting trusted_signers names no file"
+            return Signed(Standing.UNKNOWN, name, no_file if self.path is None else f"{self.path} does not have it")
+        now, why = self._clock(), ""
+        for line in lines:
+            if not _fits(NAMESPACE, line.namespaces):
+                why = f"the key of {line.names} may not sign {NAMESPACE}"
+            elif now < line.after:
+                why = f"the key of {line.names} is valid from {_day(line.after)}"
+            elif now >= line.before:
+                why = f"the key of {line.names} was valid until {_day(line.before)}"
+            else:
+                return Signed(Standing.GOOD, line.names)
+        return Signed(Standing.UNKNOWN, lines[-1].names, why)
+
+    def _read_if_changed(self) -> None:
+        if self.path is None:
+            return
+        with self._lock:
+            try:
+                status = os.stat(self.path)
+                state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+                if state != self._state:
+                    self._by_key = _read(self.path, self._trust)
+                    self._state = state
+            except OSError as error:
+                self._by_key, self._state = {}, ()
+                raise UsageError(
+                    f"cannot read the trusted signers in {self.path}: {error.strerror or error}; kernels of others are "
+                    "not served without them"
+                ) from error
+
+
+def _read(path: Path, trust: bool) -> dict[bytes, list[_Signer]]:
+    try:
+        if not trust:
+            os.close(open_way(path))
+        with open_input(path) as file:
+            if not trust:
+                check_file(path, os.fstat(file.fileno()))
+            data = file.read(_MOST_BYTES + 1)
+    except CorruptEntry as error:
+        raise UsageError(f"{error}; only you and root may be able to change it: run chmod go-w on it") from error
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{path} has more than {_MOST_BYTES:,} bytes, too many for a list of signers")
+    found: dict[bytes, list[_Signer]] = {}
+    # As OpenSSH does, by newlines alone: str.splitlines would make a line of its own of what follows a form feed in a
+    # comment.
+    for number, line in enumerate(data.decode(errors="replace").split("\n"), 1):
+        try:
+            signer = _signer(line)
+        except ValueError as error:
+            _log.warning("%s, line %d trusts nothing: %s", path, number, error)
+            continue
+        if signer is not None:
+            found.setdefault(signer.key, []).append(signer)
+    return found
+
+
+def _signer(line: str) -> _Signer | None:
+    """A line of the file; ``None`` when it is empty, a comment, or for what is not accepted here.
+
+    Raises:
+        ValueError: when it cannot be read.
+    """
+    words: list[str] = [] if line.lstrip(" \t\r").startswith("#") else _WORD.findall(line)
+    if not words:
+        return None
+    names, rest = printable(words[0].strip('"')), words[1:]
+    options: dict[str, str] = {}
+    if rest and not rest[0].startswith(("ssh-", "ecdsa-", "sk-")):
+        options = _options(rest.pop(0))
+    if len(rest) < 2:
+        raise ValueError("it has no key")
+    if rest[0] != sshsig.KEY_TYPE or "cert-authority" in options:
+        return None
+    key = sshsig.key_of(base64.b64decode(rest[1], validate=True))
+    namespaces = tuple(options.get("namespaces", "*").split(","))
+    after = _time(options["valid-after"]) if "valid-after" in options else float("-inf")
+    before = _time(options["valid-before"]) if "valid-before" in options else float("inf")
+    return _Signer(names, key, namespaces, after, before)
+
+
+def _options(text: str) -> dict[str, str]:
+    found, end = {}, 0
+    while end < len(text):
+        match = _OPTION.match(text, end)
+        if match is None or match[1].lower() not in {"cert-authority", "namespaces", "valid-after", "valid-before"}:
+            raise ValueError(f"its option {printable(text[end : end + 40])!r} is not known to this program")
+        if (match[2] is None) != (match[1].lower() == "cert-authority"):
+            raise ValueError(f"its option {match[1]} lacks a value in quotation marks, or has one too many")
+        if match[1].lower() in found:
+            raise ValueError(f"its option {match[1]} is there twice")
+        found[match[1].lower()] = match[2] or ""
+        end = match.end()
+    return found
+
+
+def _time(text: str) -> float:
+    """Seconds since 1970 of ``YYYYMMDD[HHMM[SS]][Z]``: local time, or with Z that of UTC."""
+    digits = text.removesuffix("Z")
+    if len(digits) not in _TIMES or not digits.isascii() or not digits.isdigit():
+        raise ValueError(f"{printable(text[:40])!r} is not a time such as 20270101Z")
+    moment = datetime.strptime(digits, _TIMES[len(digits)])  # noqa: DTZ007 -- without Z it is local time
+    if not text.endswith("Z"):
+        with suppress(OverflowError, ValueError):  # of the first or last day that there is; elsewhere it is another
+            return moment.astimezone().timestamp()
+    return moment.replace(tzinfo=UTC).timestamp()
+
+
+def _fits(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a list of patterns of OpenSSH accepts a name: one matches, and none that begins with ``!`` does."""
+    wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
+    refused = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    return any(_matches(name, one) for one in wanted) and not any(_matches(name, one) for one in refused)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern.replace("[", "[[]"))  # * and ? alone are wildcards in OpenSSH
+
+
+def _day(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M UTC")

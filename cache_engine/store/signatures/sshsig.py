@@ -1,0 +1,180 @@
+"""Signatures as ``ssh-keygen -Y sign`` makes them and ``ssh-keygen -Y verify`` checks them, with Ed25519 keys.
+
+Source of the format: PROTOCOL.sshsig of OpenSSH. A signature is not of the message but of its SHA-512 together with a
+namespace, so one made for another purpose, such as a git commit, is none of a kernel.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cache_engine.settings.extras import needing
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEY_TYPE = "ssh-ed25519"
+_PURPOSE = "a signature"
+_BEGIN, _END = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----"
+_MAGIC = b"SSHSIG"
+_VERSION = 1
+_HASHES = ("sha512", "sha256")
+_LINE = 70
+_MOST_BYTES = 8192  # of a signature's text; an Ed25519 one has about 300
+_KEY_BYTES, _SIGNATURE_BYTES = 32, 64
+
+
+@dataclass(frozen=True, slots=True)
+class SshSignature:
+    """The parts of a signature. Nothing of it is proved before ``fits``.
+
+    Attributes:
+        key: the public key that it claims to be made with, 32 bytes.
+        namespace: what it is for.
+        digest: the name of the hash function of the message.
+        signature: the Ed25519 signature, 64 bytes.
+    """
+
+    key: bytes
+    namespace: str
+    digest: str
+    signature: bytes
+
+    def fits(self, message: bytes) -> bool:
+        """Whether the owner of ``key`` signed ``message`` for ``namespace``; about 0.2 ms.
+
+        Raises:
+            ExtraMissing: when the package ``cryptography`` is not installed.
+        """
+        with needing("trust", _PURPOSE):
+            from cryptography.exceptions import InvalidSignature
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        try:
+            public = Ed25519PublicKey.from_public_bytes(self.key)
+            public.verify(self.signature, _signed(message, self.namespace, self.digest))
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+def sign(private: Ed25519PrivateKey, message: bytes, namespace: str) -> str:
+    """The signature of a message, as the text that ``ssh-keygen -Y sign`` writes to a file."""
+    digest = _HASHES[0]
+    signature = private.sign(_signed(message, namespace, digest))
+    key = private.public_key().public_bytes_raw()
+    data = b"".join(
+        (
+            _MAGIC,
+            struct.pack(">I", _VERSION),
+            _text(key_blob(key)),
+            _text(namespace.encode()),
+            _text(b""),
+            _text(digest.encode()),
+            _text(_text(KEY_TYPE.encode()) + _text(signature)),
+        )
+    )
+    encoded = base64.b64encode(data).decode()
+    lines = [encoded[start : start + _LINE] for start in range(0, len(encoded), _LINE)]
+    return "\n".join((_BEGIN, *lines, _END, ""))
+
+
+def parse(text: str) -> SshSignature:
+    """The parts of a signature's text.
+
+    Raises:
+        ValueError: saying what is wrong with it.
+    """
+    if len(text) > _MOST_BYTES:
+        raise ValueError("it is too long for a signature")
+    lines = text.split()
+    body = "".join(text.strip().splitlines()[1:-1])
+    if not text.strip().startswith(_BEGIN) or not text.strip().endswith(_END) or len(lines) < len(_BEGIN.split()) + 1:
+        raise ValueError("it is not an SSH signature")
+    try:
+        data = base64.b64decode(body, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("it is not in base64") from error
+    if not data.startswith(_MAGIC):
+        raise ValueError("it is not an SSH signature")
+    reader = _Reader(data[len(_MAGIC) :])
+    if reader.number() != _VERSION:
+        raise ValueError("its version is not known to this program")
+    public, namespace, _, digest, signature = (reader.text() for _ in range(5))
+    reader.end()
+    if digest.decode("ascii", "replace") not in _HASHES:
+        raise ValueError("its hash function is not known to this program")
+    try:
+        purpose = namespace.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError("its namespace is not text") from error
+    return SshSignature(key_of(public), purpose, digest.decode(), _parts_of(signature, _SIGNATURE_BYTES, "signature"))
+
+
+def key_blob(key: bytes) -> bytes:
+    """A public key of 32 bytes as SSH stores it; base64 of it is the long text of a ``.pub`` file."""
+    return _text(KEY_TYPE.encode()) + _text(key)
+
+
+def key_of(blob: bytes) -> bytes:
+    """The 32 bytes of a public key as SSH stores it.
+
+    Raises:
+        ValueError: when it is not an Ed25519 key.
+    """
+    return _parts_of(blob, _KEY_BYTES, "key")
+
+
+def fingerprint(key: bytes) -> str:
+    """A public key's fingerprint, as ``ssh-keygen -l`` prints it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(key_blob(key)).digest()).decode().rstrip("=")
+
+
+def _signed(message: bytes, namespace: str, digest: str) -> bytes:
+    """The bytes that the key signs."""
+    hashed = hashlib.new(digest, message).digest()
+    return _MAGIC + _text(namespace.encode()) + _text(b"") + _text(digest.encode()) + _text(hashed)
+
+
+def _parts_of(data: bytes, size: int, what: str) -> bytes:
+    """The bytes after the name of the algorithm, of which there must be ``size``."""
+    reader = _Reader(data)
+    kind, value = reader.text(), reader.text()
+    reader.end()
+    if kind != KEY_TYPE.encode():
+        raise ValueError(f"its {what} is {kind[:32].decode('ascii', 'replace')}; only {KEY_TYPE} is accepted")
+    if len(value) != size:
+        raise ValueError(f"its {what} has {len(value)} bytes, not {size}")
+    return value
+
+
+def _text(data: bytes) -> bytes:
+    """A string of SSH: its length and its bytes (RFC 4251, section 5)."""
+    return struct.pack(">I", len(data)) + data
+
+
+class _Reader:
+    """Reads numbers and strings of SSH from bytes; raises ``ValueError`` where they end too early."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def number(self) -> int:
+        return int(struct.unpack(">I", self._take(4))[0])
+
+    def text(self) -> bytes:
+        return self._take(self.number())
+
+    def end(self) -> None:
+        if self._data:
+            raise ValueError("it has bytes after its end")
+
+    def _take(self, size: int) -> bytes:
+        taken, self._data = self._data[:size], self._data[size:]
+        if len(taken) < size:
+            raise ValueError("it is cut short")
+        return taken

@@ -1,0 +1,251 @@
+"""The board: what workers and submitters of a farm say of themselves in Redis, for people to see.
+
+No result depends on it: where it cannot be written, kernels are compiled all the same. Times are the broker's, as the
+clocks of the machines may differ.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cache_engine.errors import RemoteError
+from cache_engine.process import Background, Order
+from cache_engine.team.broker import FARMS, Keys, connected, reaching
+from cache_engine.team.messages import Asked
+
+WORKERS, WORKER, RUNS, RUN, HOUR, FAILURES = "workers", "worker", "runs", "run", "hour", "failures"
+"""Kinds of keys: what has workers by name, and one worker; runs, and one run; outcomes of an hour; failures."""
+MAIN = "main"
+HOUR_S, DAY_S = 3600, 86_400
+BEAT_S = 5.0
+GONE_S = 6 * BEAT_S
+"""A worker that was not heard of for so long has ended, or is cut off."""
+MOST_FAILURES = 50
+MOST_WORKERS = 1000
+_WAIT_S = 1.0
+_PRIOR_S = 20.0
+_LONGEST = 300  # characters of a text
+COMPILED, FOUND, FAILED, REFUSED = "compiled", "found", "failed", "refused"
+
+
+class Present(msgspec.Struct, frozen=True):
+    """A worker: its machine, its process, how many kernels it compiles at a time, and since when."""
+
+    host: str
+    pid: int
+    processes: int
+    since: float
+
+
+class Doing(msgspec.Struct, frozen=True):
+    """A kernel that a process of a worker compiles, and since when."""
+
+    key: str
+    kernel: str
+    since: float
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A table of kernels that a submitter follows.
+
+    Attributes:
+        table, archs: what was asked for.
+        kernels, present, left: how many in all, how many the remote had before, and how many it lacks now.
+        since: when it began.
+        eta_s: predicted seconds to the end, as of when the submitter was last heard of.
+        ended: whether it was followed to its end.
+    """
+
+    table: str
+    archs: list[str]
+    kernels: int
+    present: int
+    left: int
+    since: float
+    eta_s: float
+    ended: bool = False
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A kernel that a worker could not make."""
+
+    at: float
+    key: str
+    kernel: str
+    error: str
+    worker: str
+
+
+def eta_s(left_s: float, done_s: float, elapsed_s: float, processes: int) -> float:
+    """Predicted seconds to the end of a run.
+
+    Before anything is done, all processes are taken to compile as predicted. What is seen counts more and more: after
+    ``_PRIOR_S`` half of it.
+
+    Args:
+        left_s, done_s: predicted compile times of what is left and of what is done, one at a time.
+        elapsed_s: seconds since the start.
+        processes: of all workers.
+    """
+    speed = (max(1, processes) * _PRIOR_S + done_s) / (_PRIOR_S + elapsed_s)
+    return left_s / speed
+
+
+class Board:
+    """Writes on the board. What cannot be written is not."""
+
+    def __init__(self, url: str, keys: Keys) -> None:
+        """Connects when it first writes; raises as ``broker.connected``."""
+        self._url, self._redis, self._keys = url, connected(url, _WAIT_S), keys
+        self._ahead_s: float | None = None
+
+    def beat(self, name: str, present: Present) -> None:
+        """Says that a worker lives; takes away what its processes that have ended said."""
+        with self._writing() as redis:
+            self._ahead_s = None  # a clock may have been set
+            now = self._now()
+            own = self._keys.name(WORKER, name)
+            ended = [one for one in redis.hkeys(own) if one.isdigit() and not _lives(int(one))]
+            with redis.pipeline(transaction=False) as several:
+                if ended:
+                    several.hdel(own, *ended)
+                several.hset(own, MAIN, _encoded(present))
+                several.expire(own, DAY_S)
+                self._lists(several, WORKERS, name, now)
+                several.execute()
+
+    def gone(self, name: str) -> None:
+        """Says that a worker ends."""
+        with self._writing() as redis:
+            redis.delete(self._keys.name(WORKER, name))
+            redis.zrem(self._keys.name(WORKERS), name)
+
+    def begins(self, name: str, message: Asked) -> None:
+        """Says that this process compiles a kernel."""
+        with self._writing() as redis:
+            doing = Doing(message.key, kernel_text(message), self._now())
+            redis.hset(self._keys.name(WORKER, name), str(os.getpid()), _encoded(doing))
+
+    def ends(self, name: str, message: Asked, *, compiled: bool, error: str) -> None:
+        """Says what became of it."""
+        with self._writing() as redis, redis.pipeline(transaction=False) as several:
+            several.hdel(self._keys.name(WORKER, name), str(os.getpid()))
+            self._counts(several, FAILED if error else COMPILED if compiled else FOUND)
+            if error:
+                failed = Failed(self._now(), message.key, kernel_text(message), error[:_LONGEST], name)
+                several.lpush(self._keys.name(FAILURES), _encoded(failed))
+                several.ltrim(self._keys.name(FAILURES), 0, MOST_FAILURES - 1)
+            several.execute()
+
+    def refuses(self) -> None:
+        """Counts a message that asks for nothing."""
+        with self._writing() as redis, redis.pipeline(transaction=False) as several:
+            self._counts(several, REFUSED)
+            several.execute()
+
+    def follows(self, job: str, run: Run) -> int:
+        """Says how far a run is; returns how many processes the workers have, 0 where the board does not say."""
+        found = 0
+        with self._writing() as redis:
+            now = self._now()
+            with redis.pipeline(transaction=False) as several:
+                several.set(self._keys.name(RUN, job), _encoded(run), ex=DAY_S)
+                self._lists(several, RUNS, job, now)
+                several.zrangebyscore(self._keys.name(WORKERS), now - GONE_S, "+inf", start=0, num=MOST_WORKERS)
+                *_, names = several.execute()
+            with redis.pipeline(transaction=False) as several:
+                for one in names:
+                    several.hget(self._keys.name(WORKER, one.decode(errors="replace")), MAIN)
+                said = several.execute()
+            for text in said:
+                with suppress(msgspec.MsgspecError, TypeError):
+                    found += max(0, msgspec.json.decode(text, type=Present).processes)
+        return found
+
+    def now(self) -> float:
+        """The broker's time, in seconds since 1970; this machine's where the broker does not say."""
+        with self._writing():
+            self._now()
+        return time.time() + (self._ahead_s or 0.0)
+
+    def _lists(self, several: Any, kind: str, name: str, now: float) -> None:
+        """Notes when a worker or a run, and so its farm, was last heard of; drops what is a day old."""
+        for key, member in ((self._keys.name(kind), name), (FARMS, self._keys.farm)):
+            several.zadd(key, {member: now})
+            several.zremrangebyscore(key, "-inf", now - DAY_S)
+
+    def _counts(self, several: Any, outcome: str) -> None:
+        hour = self._keys.name(HOUR, str(int(self._now()) // HOUR_S))
+        several.hincrby(hour, outcome, 1)
+        several.expire(hour, 2 * DAY_S)
+
+    def _now(self) -> float:
+        if self._ahead_s is None:
+            seconds, microseconds = self._redis.time()
+            self._ahead_s = seconds + microseconds / 1e6 - time.time()
+        return time.time() + self._ahead_s
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        with suppress(RemoteError), reaching(self._url):
+            yield self._redis
+
+
+class Heart:
+    """Has a worker heard of, from a thread of its main process, while that takes messages or waits for the broker."""
+
+    def __init__(
+        self, board: Board, name: str, present: Present, is_well: Callable[[], bool], file: Path | None
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            is_well: whether the main process goes on with its work.
+            file: is touched as often as the worker is heard of, whether or not the broker answers.
+        """
+        self._board, self._name, self._present, self._is_well, self._file = board, name, present, is_well, file
+        self._thread = Background(self, 0.0)
+
+    def work(self, order: Order | None) -> float | None:
+        """One beat; returns the seconds to the next."""
+        if order is Order.END:
+            self._board.gone(self._name)
+            return None
+        if self._is_well():
+            if self._file is not None:
+                with suppress(OSError):
+                    self._file.touch()
+            self._board.beat(self._name, self._present)
+        return BEAT_S
+
+    def stop(self) -> None:
+        """Says that the worker ends."""
+        self._thread.end()
+        self._thread.join()
+
+
+def kernel_text(message: Asked) -> str:
+    """A kernel in few words."""
+    p = message.problem
+    return f"{p.m} × {p.n} × {p.k} {p.dtype} {message.arch}, {message.family}"[:_LONGEST]
+
+
+def _encoded(value: msgspec.Struct) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,189 @@
+"""What was asked for, by time: a sketch of each shape for each hour, then day, then four weeks, the farther the longer.
+
+Nothing in it decays, so it answers for any span (``after``) and for any half-life (``ledger``). What was asked for in a
+period counts as asked for in its middle; for steady demand and a half-life of an hour that is 2 % off, else less.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from cache_engine.model.artifact import Seconds
+from cache_engine.model.asked import Shape
+from cache_engine.model.events import DAY_S, HOUR_S
+from cache_engine.usage.demand import MOST_SHAPES, Ledger, drop_lightest, make_room
+from cache_engine.usage.sketch import MOST_WEIGHT, Sketch, Weight, merged
+
+_LONGEST_S = 28 * DAY_S
+# How long periods keep their length: in seconds, from the shortest on; each is a multiple of the one before.
+_KEPT_FOR_S = ((HOUR_S, 2 * DAY_S), (DAY_S, 32 * DAY_S))
+_LENGTHS_S = (HOUR_S, DAY_S, _LONGEST_S)
+
+MOST_PERIODS = 120
+"""Two days of hours, a month of days, and three years."""
+
+MOST_SKETCHES = 4096
+"""Over all periods. Beyond it the lightest are dropped, and their weight is counted as such."""
+
+LARGEST_BYTES = 32 * 2**20
+"""Of a timeline as JSON: more than ``MOST_SKETCHES`` full sketches take."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    shape: Shape
+    sketch: Sketch
+
+
+class _StoredPeriod(msgspec.Struct, frozen=True, omit_defaults=True):
+    start: int
+    seconds: int
+    entries: Annotated[list[_Entry], msgspec.Meta(max_length=MOST_SKETCHES)] = []
+    dropped: Weight = 0.0
+
+    def __post_init__(self) -> None:
+        if self.seconds not in _LENGTHS_S or self.start % self.seconds or abs(self.start) > 1e12:
+            raise ValueError(f"there is no period of {self.seconds} s from {self.start}")
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A timeline as JSON has it; every number is checked when it is read."""
+
+    since: Seconds = 0.0
+    periods: Annotated[list[_StoredPeriod], msgspec.Meta(max_length=2 * MOST_PERIODS)] = []
+
+
+class Period:
+    """What was asked for in a span of time.
+
+    Attributes:
+        start: seconds since 1970, UTC; a multiple of
+        seconds: how long it is.
+        sketches: the sizes of each shape.
+        dropped: the weight of shapes that had no room.
+    """
+
+    __slots__ = ("dropped", "seconds", "sketches", "start")
+
+    def __init__(self, start: int, seconds: int) -> None:
+        self.start, self.seconds = start, seconds
+        self.sketches: dict[Shape, Sketch] = {}
+        self.dropped = 0.0
+
+    @property
+    def end(self) -> int:
+        """The first second after it."""
+        return self.start + self.seconds
+
+    def put(self, shape: Shape, sketch: Sketch) -> None:
+        """Adds the weights of a sketch, which it takes over."""
+        known = self.sketches.get(shape)
+        self.sketches[shape] = sketch if known is None else merged(known, sketch)
+
+
+class Timeline:
+    """What was asked for, by time. Not safe to change from two threads at once.
+
+    Attributes:
+        since: when it began to count, seconds since 1970; 0 while it is empty.
+    """
+
+    def __init__(self, stored: Stored | None = None) -> None:
+        """Starts from what was stored, or empty."""
+        self.since = 0.0
+        self._periods: dict[tuple[int, int], Period] = {}
+        if stored is not None:
+            self.since = stored.since
+            for one in stored.periods:
+                period = self._period(one.start, one.seconds)
+                period.dropped += one.dropped
+                for entry in one.entries:
+                    period.put(entry.shape, entry.sketch)
+
+    def add(self, shape: Shape, asked: Mapping[int, float], at: float) -> None:
+        """Counts how often each m was asked for, in the hour of ``at``."""
+        self.since = min(self.since, at) if self._periods else at
+        period = self._period(int(at // HOUR_S) * HOUR_S, HOUR_S)
+        sketch = period.sketches.get(shape)
+        if sketch is None:
+            if len(period.sketches) >= MOST_SHAPES:
+                period.dropped += make_room(period.sketches, MOST_SHAPES)
+            sketch = period.sketches[shape] = Sketch()
+        for m, count in asked.items():
+            sketch.add(m, count)
+
+    @property
+    def periods(self) -> list[Period]:
+        """Those in which something was asked for, the earliest first."""
+        return [self._periods[place] for place in sorted(self._periods)]
+
+    def coarsen(self, now: float) -> None:
+        """Makes periods far from now longer, and drops what has no room.
+
+        Far in either direction: what a clock that was ahead has written must not stay hourly for ever.
+        """
+        before, self._periods = self.periods, {}
+        for one in before:
+            age = abs(now - one.start)
+            seconds = max(one.seconds, next((length for length, kept_s in _KEPT_FOR_S if age < kept_s), _LONGEST_S))
+            longer = self._period(one.start // seconds * seconds, seconds)
+            longer.dropped += one.dropped
+            for shape, sketch in one.sketches.items():
+                longer.put(shape, sketch)
+        nearest = heapq.nsmallest(MOST_PERIODS, self._periods.values(), key=lambda one: abs(now - one.start))
+        self._periods = {(one.start, one.seconds): one for one in nearest}
+        entries = [(sketch.total, one, shape) for one in nearest for shape, sketch in one.sketches.items()]
+        for weight, one, shape in heapq.nsmallest(len(entries) - MOST_SKETCHES, entries, key=lambda entry: entry[0]):
+            one.dropped += weight
+            del one.sketches[shape]
+
+    def ledger(self, half_life_s: float, now: float) -> Ledger:
+        """The ledger that counts what is asked for now as 1, and what was a half-life ago as a half.
+
+        A period in the future, as of a clock that was ahead, counts as now. With an infinite half-life all counts the
+        same.
+        """
+        ledger = Ledger(half_life_s)
+        ledger.at, ledger.since = now, min(self.since, now)
+        for one in self.periods:
+            middle = (one.start + min(one.end, max(now, one.start))) / 2
+            factor = 2.0 ** -(max(now - middle, 0.0) / half_life_s)
+            ledger.dropped += one.dropped * factor
+            for shape, sketch in one.sketches.items():
+                part = Sketch(dict(sketch.counters), list(sketch.tail))
+                part.scale(factor)
+                known = ledger.sketches.get(shape)
+                ledger.sketches[shape] = part if known is None else merged(known, part)
+        ledger.dropped += drop_lightest(ledger.sketches, MOST_SHAPES)
+        return ledger
+
+    def after(self, start: float) -> Timeline:
+        """The periods that end after a time. The first may begin before it: ``since`` says when."""
+        later = Timeline()
+        later._periods = {place: one for place, one in self._periods.items() if one.end > start}
+        first = min((one.start for one in later._periods.values()), default=math.inf)
+        later.since = max(self.since, first) if later._periods else start
+        return later
+
+    def stored(self) -> Stored:
+        """As it is written."""
+        for one in self.periods:
+            one.dropped = min(one.dropped, MOST_WEIGHT)
+            for sketch in one.sketches.values():
+                if sketch.total > MOST_WEIGHT:
+                    sketch.scale(0.5 * MOST_WEIGHT / sketch.total)  # half, as errors come on top
+        periods = [
+            _StoredPeriod(one.start, one.seconds, [_Entry(*entry) for entry in one.sketches.items()], one.dropped)
+            for one in self.periods
+        ]
+        return Stored(self.since, periods)
+
+    def _period(self, start: int, seconds: int) -> Period:
+        period = self._periods.get((start, seconds))
+        if period is None:
+            period = self._periods[start, seconds] = Period(start, seconds)
+        return period
