@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from cache_engine.cli.support.given import settings_of
-from cache_engine.cli.support.verb import NOTE
+from cache_engine.cli.support.verb import UNTARGETED
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -42,11 +41,7 @@ def only_targets_option(verb: _F, help_text: str = "Only this target, or targets
 def _compiled_for(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
     if value:
         return _target(value) if isinstance(value, str) else tuple(map(_target, value))
-    if not ctx.resilient_parsing:
-        from cache_engine.gpu.probe import local_arch
-
-        if local_arch() is None:
-            ctx.meta[NOTE] = f"No --arch and no GPU here: the target is {settings_of(ctx).default_arch}."
+    ctx.meta[UNTARGETED] = True
     return value
 
 

@@ -19,8 +19,7 @@ from cache_engine.errors import InvalidProblem
 OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
 
 DEVICE = "cache_engine.gpu"
-NOTE = "cache_engine.note"
-"""A line to be said once a verb has succeeded: an error is one line."""
+UNTARGETED = "cache_engine.untargeted"
 """Where ``--device`` is noted in a context's ``meta``."""
 
 
@@ -151,8 +150,8 @@ class Verb(_Takes):
 
             probe.choose(ctx.meta[DEVICE])
         done = super().invoke(ctx)
-        if NOTE in ctx.meta:
-            print(ctx.meta[NOTE], file=sys.stderr)
+        if ctx.meta.get(UNTARGETED):
+            _say_target(settings.default_arch)
         return done
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -160,6 +159,14 @@ class Verb(_Takes):
         super().format_epilog(ctx, formatter)
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in self.exit_codes.items()])
+
+
+def _say_target(default: str) -> None:
+    """Once a verb has succeeded, as an error is one line, and as ``--device`` is chosen before a GPU is asked."""
+    from cache_engine.gpu.probe import local_arch
+
+    if local_arch() is None:
+        print(f"No --arch and no GPU here: the target is {default}.", file=sys.stderr)
 
 
 class SizedVerb(Verb):
