@@ -43,17 +43,16 @@ def _compiled_for(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
     if value:
         return _target(value) if isinstance(value, str) else tuple(map(_target, value))
     if not ctx.resilient_parsing:
-        from cache_engine.device.probe import local_arch
-
-        if local_arch() is None:
-            ctx.call_on_close(lambda: _say(settings_of(ctx).default_arch))
+        ctx.call_on_close(lambda: _say(settings_of(ctx).default_arch))
     return value
 
 
 def _say(target: str) -> None:
-    """At the end of a verb that did its work: an error is one line."""
+    """At the end of a verb that did its work: an error is one line, and --device is chosen before a GPU is asked."""
+    from cache_engine.device.probe import local_arch
+
     error = sys.exc_info()[1]
-    if error is None or (isinstance(error, SystemExit) and not error.code):
+    if (error is None or (isinstance(error, SystemExit) and not error.code)) and local_arch() is None:
         click.echo(f"No --arch and no GPU here: the target is {target}.", err=True)
 
 
