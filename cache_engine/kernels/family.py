@@ -187,7 +187,7 @@ def _blocks_each(tiles: int, batch: int, resident: int, config: KernelConfig) ->
     one block each, an H200 computed half as many in a second as cuBLAS.
     """
     held = max(1, resident // (config.split_k * config.cluster))
-    wanted = max(ceil_div(held, batch), ceil_div(tiles, _TILES_EACH * config.cluster))
+    wanted = max(held // batch, ceil_div(tiles, _TILES_EACH * config.cluster))
     return min(held, wanted) * config.cluster
 
 

@@ -133,7 +133,7 @@ def test_every_epilogue(kernels: Cache, family: str, dtype: DType, text: str) ->
     ("m", "n", "k", "batch", "epilogue", "out_dtype"),
     [
         (4096, 7168, 2048, 1, "", DType.BF16),
-        (1, 1, 128, 1, "", DType.FP32),
+        (1, 64, 128, 1, "", DType.FP32),
         (17, 1000, 384, 3, "alpha+beta+bias+relu", DType.FP16),
         (16, 2112, 7168, 1, "bias", DType.BF16),
     ],

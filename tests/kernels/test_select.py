@@ -400,6 +400,7 @@ def test_a_config_is_used_by_the_family_that_can() -> None:
         ((4096, 7168, 2048, 256), 132),
         ((256, 7168, 2048, 256), 14),
         ((4096, 512, 128, 128), 16),
+        ((1024, 1024, 1024, 8), 16),  # 17 would be four too many for one wave
     ],
     ids=str,
 )
