@@ -36,10 +36,7 @@ from cache_engine.store.base import Loaded
 from cache_engine.store.descriptors import spare_descriptors
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import NoJournal, journal_bytes, read_journal
-from cache_engine.store.journal.folding import last_day
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.timings import Timings
-from cache_engine.upkeep import cleaning
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
@@ -50,6 +47,7 @@ if TYPE_CHECKING:
     from cache_engine.index.foreign import Progress, Scanned
     from cache_engine.index.sync import Mirror
     from cache_engine.store.pack import Pack
+    from cache_engine.store.timings import Timings
     from cache_engine.upkeep.admin import Admin
     from cache_engine.upkeep.cleaning import Leftover
     from cache_engine.upkeep.integrity import Finding
@@ -244,6 +242,8 @@ class Cache:
     @cached_property
     def timings(self) -> Timings:
         """Measurements of this store's kernels."""
+        from cache_engine.store.timings import Timings
+
         return Timings(self.layout, durable=self.settings.is_durable, lock_timeout_s=self.settings.lock_timeout_s)
 
     @cached_property
@@ -354,7 +354,9 @@ class Cache:
 
     def count(self) -> tuple[int, int]:
         """How many entries there are, and the bytes they take on disk."""
-        return cleaning.count(self.layout)
+        from cache_engine.upkeep.cleaning import count
+
+        return count(self.layout)
 
     def stats(self) -> Statistics:
         """The store's state and history; this process's own counts included. With packs alone, only those."""
@@ -365,6 +367,8 @@ class Cache:
         if isinstance(self.journal, NoJournal) and s.enable_caching:
             totals = self.journal.totals
             return Statistics(0, 0, s.max_entries, s.max_bytes, 0, totals, totals, s.reads_remote, *memory)
+        from cache_engine.store.journal.folding import last_day
+
         tally = read_journal(self.layout.journal)
         size, day = journal_bytes(self.layout.journal), last_day(tally.periods, time.time())
         return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day, s.reads_remote, *memory)

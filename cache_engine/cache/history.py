@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import combinations
 from math import ceil, floor, isqrt
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from cache_engine.errors import GemmCacheError
-from cache_engine.kernels.agreement import Compared, Factors, agreement, factors
 from cache_engine.kernels.select import FAMILIES, predicted_cycles
 from cache_engine.logs import fields
 from cache_engine.model.artifact import RecordedProblem
@@ -27,7 +27,10 @@ from cache_engine.model.gemm import GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.measurement import Measurement
 from cache_engine.process import renew_after_fork
-from cache_engine.store.timings import Timings
+
+if TYPE_CHECKING:
+    from cache_engine.kernels.agreement import Compared, Factors
+    from cache_engine.store.timings import Timings
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +104,7 @@ class History:
         """What the device's timings correct in the cost model's predictions; nothing where there are too few."""
         if self._factors is None:
             known = self._rankings()
-            self._factors = factors(agreement(_compared(known)).corrections) if known else ()
+            self._factors = _factors(known) if known else ()
         return self._factors
 
     def forget(self) -> None:
@@ -183,7 +186,15 @@ def compared(measurements: Iterable[Measurement]) -> list[Compared]:
     return list(_compared(_rank(list(measurements))))
 
 
+def _factors(rankings: _Rankings) -> Factors:
+    from cache_engine.kernels.agreement import agreement, factors  # few stores have timings
+
+    return factors(agreement(_compared(rankings)).corrections)
+
+
 def _compared(rankings: _Rankings) -> Iterator[Compared]:
+    from cache_engine.kernels.agreement import Compared
+
     for kind, by_m in rankings.items():
         for m, timings in by_m.items():
             for one in timings:

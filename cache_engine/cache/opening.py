@@ -12,7 +12,6 @@ from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import DecisionLog, Journal, NoJournal, fold_when_long
 from cache_engine.store.pack import Pack, find_packs
 from cache_engine.store.signatures import proof_for
-from cache_engine.upkeep.contents import check_code
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +70,10 @@ def limit_device_memory(settings: Settings) -> None:
 def packs_of(settings: Settings, journal: Journal) -> tuple[list[Pack], list[str]]:
     """Opens the packs, if caching is on: those that can be used, and why the others cannot, warned of and counted."""
     packs, refused = [], []
-    for path in find_packs(settings.packs if settings.enable_caching else ()):
+    paths = find_packs(settings.packs if settings.enable_caching else ())
+    if paths:
+        from cache_engine.upkeep.contents import check_code
+    for path in paths:
         try:
             packs.append(Pack(path, trust=settings.trust_store, check=check_code, prove=proof_for(settings)))
         except (PackUnusable, UsageError, ExtraMissing) as error:

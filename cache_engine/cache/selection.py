@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cache_engine.cache.elsewhere import Elsewhere, Stated
 from cache_engine.cache.history import History
@@ -17,7 +17,6 @@ from cache_engine.compilers.flags import extra_flags
 from cache_engine.compilers.tools import cuda_for
 from cache_engine.errors import CompilerMissing, GemmCacheError, UsageError
 from cache_engine.gpu.probe import driver_cuda
-from cache_engine.kernels.agreement import Factors
 from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES, choose, turning_points
 from cache_engine.kernels.source import template_digest
@@ -28,6 +27,9 @@ from cache_engine.model.key import CacheKey, Components, KeyPrefix
 from cache_engine.model.measurement import COST_MODEL, GIVEN
 from cache_engine.model.provenance import Provenance
 from cache_engine.settings import LOCAL, Settings
+
+if TYPE_CHECKING:
+    from cache_engine.kernels.agreement import Factors
 
 # A serving process asks for a few thousand sizes; each takes about a kilobyte.
 _MOST_KEPT = 8192

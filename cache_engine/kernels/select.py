@@ -11,9 +11,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from cache_engine.errors import GemmCacheError, InfeasibleConfig, InvalidProblem, UsageError
-from cache_engine.kernels.agreement import Factors
 from cache_engine.kernels.family import Family, check_config
 from cache_engine.kernels.grouped import Grouped
 from cache_engine.kernels.hopper import Hopper
@@ -37,6 +37,9 @@ from cache_engine.kernels.triton_matmul import TritonMatmul
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import NO_EPILOGUE, SCALE_BLOCK, DType, GemmProblem, Mode, Scales
 from cache_engine.model.kernel import KernelConfig
+
+if TYPE_CHECKING:
+    from cache_engine.kernels.agreement import Factors
 
 _ALL: tuple[Family, ...] = (TensorCore(), Scaled(), Simt(), TritonMatmul(), Hopper(), Grouped())
 FAMILIES = {family.name: family for family in _ALL}

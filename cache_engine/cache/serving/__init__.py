@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cache_engine.cache.deciding import log_miss
 from cache_engine.cache.elsewhere import Elsewhere
@@ -39,10 +40,11 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import ThreadLocks, file_lock
 from cache_engine.store.memory import MemoryTier
-from cache_engine.upkeep.cleaning import Housekeeper, prune_results
-from cache_engine.upkeep.plan import Limits
 
 __all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
+
+if TYPE_CHECKING:
+    from cache_engine.upkeep.cleaning import Housekeeper
 
 _log = logging.getLogger(__name__)
 
@@ -74,24 +76,32 @@ class Serving:
         self._settings = settings
         self._journal = journal
         limit_device_memory(settings)
-        self._housekeeper: Housekeeper | None = None
         self._elsewhere = elsewhere
         slower: list[Tier] = [*elsewhere.packs]
         if store is not None:
-            self._housekeeper = Housekeeper(
-                store,
-                journal,
-                Limits.of(settings),
-                settings.cleanup_interval_h * 3600,
-                partial(prune_results, store, settings, journal),
-            )
             slower.append(store)
         self._memory = MemoryTier(settings.memory_bytes)
         self._tiers = Tiers(self._memory, slower, journal.failure)
-        self._team = Team(store, settings, journal, self._housekeeper, self._tiers)
+        self._team = Team(store, settings, journal, self._stored, self._tiers)
         self.settle = self._team.settle
         self._compiling = ThreadLocks()
         self._slots = None if store is None else Slots(store.layout, settings.slots, settings.lock_timeout_s)
+
+    @cached_property
+    def _housekeeper(self) -> Housekeeper | None:
+        """Cleans the store, if there is one; made when something is first stored, as no hit needs it."""
+        if self._store is None:
+            return None
+        from cache_engine.upkeep.cleaning import Housekeeper, prune_results
+        from cache_engine.upkeep.plan import Limits
+
+        s = self._settings
+        pruning = partial(prune_results, self._store, s, self._journal)
+        return Housekeeper(self._store, self._journal, Limits.of(s), s.cleanup_interval_h * 3600, pruning)
+
+    def _stored(self, size_bytes: int) -> None:
+        if self._housekeeper is not None:
+            self._housekeeper.published(size_bytes)
 
     def get_or_compile(
         self,
@@ -359,8 +369,8 @@ class Serving:
                 if self._store is not None:
                     _log.warning("kernel %s is served but not stored: %s", key[:12], failure)
         self._journal.spans.add(PUBLISH, stages.ms[PUBLISH])
-        if self._housekeeper is not None and failure is None:
-            self._housekeeper.published(stored_bytes(record))
+        if failure is None:
+            self._stored(stored_bytes(record))
         loaded = Loaded(record, artifact.cubin)
         self._tiers.memory.put(key, loaded)
         return kernel_of(selection, loaded, COMPILED, stages, failure)
@@ -387,8 +397,9 @@ class Serving:
         """Ends cleaning that is under way, and what is asked of a remote."""
         wait = not self._journal.is_interrupted
         self._team.close(wait=wait)
-        if self._housekeeper is not None:
-            self._housekeeper.close(wait=wait)
+        housekeeper: Housekeeper | None = self.__dict__.get("_housekeeper")
+        if housekeeper is not None:
+            housekeeper.close(wait=wait)
 
     def _quarantine(self, store: DiskStore, key: CacheKey, damage: CorruptEntry) -> None:
         try:

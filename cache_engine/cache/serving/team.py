@@ -24,7 +24,6 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.units import printable
-from cache_engine.upkeep.cleaning import Housekeeper
 
 if TYPE_CHECKING:
     from cache_engine.cache.remote.behind import Behind, Way
@@ -45,15 +44,16 @@ class Team:
     """Asks the remote of the settings and sends to it, as they say. Raises nothing of it; safe in several threads."""
 
     def __init__(
-        self, store: DiskStore | None, settings: Settings, journal: Journal, housekeeper: Housekeeper | None,
+        self, store: DiskStore | None, settings: Settings, journal: Journal, stored: Callable[[int], None],
         tiers: Tiers,
     ) -> None:  # fmt: skip
         """Opens nothing yet.
 
         Args:
+            stored: called with the size of each entry that is stored here.
             tiers: of this machine. Failures of the remote are counted and said there.
         """
-        self._store, self._settings, self._journal, self._housekeeper = store, settings, journal, housekeeper
+        self._store, self._settings, self._journal, self._stored = store, settings, journal, stored
         self._tiers = tiers
         self._opening = threading.Lock()
         self._connection: tuple[ClientProcess, Breaker] | None = None
@@ -178,8 +178,7 @@ class Team:
             if store.is_foreign(key):
                 raise StoreError("the existing entry has another format version")
             store.place(fetched.record, fetched.record_data, fetched.blob_data)
-            if self._housekeeper is not None:
-                self._housekeeper.published(stored_bytes(fetched.record))
+            self._stored(stored_bytes(fetched.record))
         except (OSError, StoreError) as error:
             self._tiers.skip(store.name, key, error)
 
