@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cache_engine.cache.elsewhere import Elsewhere, Stated
 from cache_engine.cache.history import History
-from cache_engine.cache.reproduction import command_of_choice
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler, Cuda
 from cache_engine.compilers.flags import extra_flags
@@ -86,6 +85,8 @@ class Selection:
     @property
     def command(self) -> str:
         """The command that compiles this again, with every choice stated."""
+        from cache_engine.cache.reproduction import command_of_choice
+
         problem, arch = RecordedProblem.of(self.problem), self.problem.arch or ""
         compiler, family = self.compiler.fingerprint(), self.family.name
         return command_of_choice(problem, arch, compiler, family, self.config, self.extra_flags)
