@@ -17,12 +17,12 @@ def assets_root() -> Path:
 
 
 def dashboard_script() -> Path:
-    """What Streamlit runs."""
+    """The script that Streamlit runs."""
     return assets_root() / "app" / "main.py"
 
 
 def dashboard_server() -> Path:
-    """What runs Streamlit."""
+    """The script that runs Streamlit."""
     return assets_root() / "app" / "serve.py"
 
 
@@ -32,7 +32,7 @@ def shape_catalogue() -> Path:
 
 
 def model_configs() -> Path:
-    """What public models' ``config.json`` files say: an object by model."""
+    """The public models' ``config.json`` files in one: an object by model."""
     return assets_root() / "sample_data" / "model_configs.json"
 
 

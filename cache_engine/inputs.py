@@ -27,7 +27,7 @@ def open_input(path: Path) -> BinaryIO:
 
 
 def others_may_change(status: os.stat_result) -> str | None:
-    """Why users other than you and root can change a file or folder with this status; ``None`` when they cannot."""
+    """The reason why users other than you and root can change a file or folder of this status, or ``None``."""
     if status.st_uid and status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to you"
     if status.st_mode & stat.S_IWOTH:

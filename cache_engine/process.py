@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=_renew_all)
 
 
 class _Unforked:
-    """What a fork waits for, in any thread: a context manager.
+    """A lock that a fork waits for, in any thread: a context manager.
 
     For the first use of what has locks that no child can renew: those of imports, and that of ``tempfile``. A child
     forked meanwhile would wait for them for ever.
@@ -159,7 +159,7 @@ def _run(running: _Running, work: Callable[..., object], arguments: tuple[object
 
 
 class Order(Enum):
-    """What a background thread is to do now."""
+    """The order to a background thread."""
 
     WORK = auto()
     END = auto()

@@ -45,7 +45,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc] # cuda.core may 
             raise KeyError(key)
 
     def __len__(self) -> int:
-        """How many programs of cuda.core the store has, whichever process put them there. Reads all groups."""
+        """The number of programs of cuda.core in the store, whichever process put them there. Reads all groups."""
         stored = self._programs.shelf
         return 0 if stored is None else sum(1 for _ in stored.groups(_FRAMEWORK))
 

@@ -1,4 +1,4 @@
-"""Where a process has files for a framework that reads them by their paths: a private folder in ``TMPDIR``.
+"""A process's files for a framework that reads them by their paths: in a private folder in ``TMPDIR``.
 
 It is deleted at the end of the process. A killed process leaves it: its lock is then free, and the next process that
 makes such a folder deletes it.
@@ -155,7 +155,7 @@ def files_of(stored: StoredGroup) -> dict[str, str]:
 
 
 def forget_written() -> None:
-    """What is asked for next is written again, as in a process that has just begun."""
+    """Forgets what was written, so that files asked for next are written again, as in a process that has just begun."""
     _own.written.clear()
 
 

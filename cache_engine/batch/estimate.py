@@ -1,4 +1,4 @@
-"""How long compiling some kernels takes, predicted from the compiles that the store has records of."""
+"""Estimates of the time to compile some kernels, predicted from the compiles that the store has records of."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cache_engine.usage.compile_time import CompileTimes, predicted_compile_seco
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How long compiling takes.
+    """An estimate of the time that compiling takes.
 
     Attributes:
         seconds: predicted, with as many compiles at a time as are asked for and have a slot; 0 where there is nothing
@@ -26,7 +26,7 @@ class Estimate:
 
     @property
     def records(self) -> int:
-        """How many compiles it is drawn from."""
+        """The number of compiles it is drawn from."""
         return 0 if self.times is None else self.times.records
 
     @property
@@ -36,7 +36,7 @@ class Estimate:
 
     @property
     def by(self) -> str:
-        """What it is predicted from; empty where there is nothing to compile."""
+        """The basis of the prediction; empty where there is nothing to compile."""
         return "" if self.times is None else f"predicted {self.times.in_words}"
 
 

@@ -194,7 +194,7 @@ class Jobs:
 
 
 class Reporter:
-    """How a command reports to its job file."""
+    """A command's writer of its job file."""
 
     def __init__(self, path: Path) -> None:
         """Continues the job file that ``start`` has written.

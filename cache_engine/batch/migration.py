@@ -1,4 +1,4 @@
-"""What becomes of a store's entries after an upgrade, and the work that there is: compiling kernels again.
+"""Migration of a store's entries after an upgrade, and the work that there is: compiling kernels again.
 
 An entry is carried over if its request still makes its key. No entry is rewritten: there has been one format so far,
 and the key is a hash of what made the code, so code made by another toolchain or template is not that of the new key.
@@ -34,7 +34,7 @@ CARRIED, SUPERSEDED, AGAIN, FOREIGN, UNKNOWN, DAMAGED = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kind:
-    """What entries have in common.
+    """The properties that entries with the same fate share.
 
     Attributes:
         fate: one of the above.
@@ -68,7 +68,7 @@ class MigrationPlan:
 
 
 def plan_migration(cache: Cache, on_entry: Callable[[], None] = lambda: None) -> MigrationPlan:
-    """What becomes of each entry. Reads every record; changes nothing.
+    """The fate of each entry. Reads every record; changes nothing.
 
     Args:
         on_entry: called for each entry.
@@ -119,7 +119,7 @@ def migrate(
 
 
 def _kind(cache: Cache, key: CacheKey, there: set[CacheKey], again: dict[CacheKey, Selection]) -> tuple[Kind, int]:
-    """What becomes of an entry, and its size; adds the kernel to compile for it to ``again``."""
+    """The kind of an entry, by its fate, and its size; adds the kernel to compile for it to ``again``."""
     foreign = cache.store.foreign_format(key)
     if foreign is not None:
         return Kind(FOREIGN, "only another version of this program reads it", foreign), 0
@@ -151,7 +151,7 @@ def _fate(cache: Cache, record: Record, there: set[CacheKey], again: dict[CacheK
 
 
 def _changed(record: Record, selection: Selection) -> str:
-    """Which components of the key are others now, in words; constants have capital letters, and follow the config."""
+    """The key components that have changed, in words; constants have capital letters, and follow the config."""
     before, now = dict(record.components), dict(selection.prefix.with_constants(selection.constants))
     labels = [label for label in {**now, **before} if before.get(label) != now.get(label)]
     named = [label.replace("_", " ") for label in labels if not label.isupper()]

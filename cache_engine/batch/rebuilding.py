@@ -13,7 +13,7 @@ from cache_engine.model.artifact import Record
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What came of it.
+    """The result of a rebuild.
 
     Attributes:
         is_same: whether the code is the same, byte for byte; ``None`` where it could not be compiled here.

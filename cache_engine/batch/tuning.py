@@ -57,7 +57,7 @@ class Tuned:
 
     @property
     def trouble(self) -> Failure | None:
-        """Why it cannot be selected, even if it is fastest; ``None`` when it can."""
+        """The reason why it cannot be selected, even if it is fastest; ``None`` when it can."""
         if self.timing is not None and not self.timing.verified:
             return Failure(f"its result is wrong: the largest relative error is {self.timing.max_rel_error:.2g}")
         return self.error if self.unkept is None else Failure(f"it was not stored: {self.unkept}")
@@ -104,7 +104,7 @@ def all_candidates(cache: Cache, chosen: Sequence[Selection]) -> list[Selection]
 
 @dataclass(frozen=True, slots=True)
 class DeviceAgreement:
-    """How the cost model's predictions agree with the timings of a device: its name, fingerprint, and the figures."""
+    """The agreement of the cost model's predictions with a device's timings: its name, fingerprint, and the figures."""
 
     device: str
     fingerprint: str
@@ -112,7 +112,7 @@ class DeviceAgreement:
 
 
 def agreements(cache: Cache) -> list[DeviceAgreement]:
-    """How the cost model agrees with the timings of each device in the store; empty where nothing was timed."""
+    """The cost model's agreement with the timings of each device in the store; empty where nothing was timed."""
     if not cache.has_store:
         return []
     timings = cache.timings

@@ -54,7 +54,7 @@ class Warmed:
 
     @property
     def trouble(self) -> Failure | None:
-        """Why the kernel is not in the store; ``None`` when it is."""
+        """The reason why the kernel is not in the store; ``None`` when it is."""
         if self.kernel is None or self.kernel.unpublished is None:
             return self.error
         return Failure(f"it was compiled but not stored: {self.kernel.unpublished}")
@@ -62,7 +62,7 @@ class Warmed:
 
 @dataclass(frozen=True, slots=True)
 class WarmPlan:
-    """What a warm-up would compile.
+    """A plan of a warm-up.
 
     Attributes:
         cells: each shape on each target, with the kernels that serve it.
@@ -83,7 +83,7 @@ class WarmPlan:
 
     @property
     def problems(self) -> int:
-        """How many problems are asked for: each m of each shape on each target."""
+        """The number of problems asked for: each m of each shape on each target."""
         return sum(count_sizes(cell.ms) for row in self.cells for cell in row)
 
     @property
@@ -93,7 +93,7 @@ class WarmPlan:
 
 
 def plan_warming(cache: Cache, cells: list[list[Cell]], jobs: int | None = None) -> WarmPlan:
-    """What getting a coverage's kernels would do, ``jobs`` at a time. For the estimate it reads records."""
+    """The plan for getting a coverage's kernels, ``jobs`` at a time. For the estimate it reads records."""
     kernels = distinct(cells)
     there = stored(cache, [kernel.key for kernel in kernels])
     missing = [kernel.selection for kernel in kernels if kernel.key not in there]
@@ -108,7 +108,7 @@ def stored(cache: Cache, keys: Iterable[CacheKey]) -> set[CacheKey]:
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

@@ -167,7 +167,7 @@ class Cache:
         self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None,
         config: KernelConfig | None = None,
     ) -> Selection:  # fmt: skip
-        """What would serve a problem whose target is set; see ``Selector.select``."""
+        """The kernel selected for a problem whose target is set; see ``Selector.select``."""
         return self.selector.select(problem, family, compiler, config)
 
     def made_elsewhere(self, selection: Selection) -> Selection | None:
@@ -175,7 +175,7 @@ class Cache:
         return self.selector.select_elsewhere(selection, self.elsewhere)
 
     def present_components(self, family: str, compiler: str, level: int, arch: str) -> Components | None:
-        """What the keys of a family, compiler at a level, and target start with here; see ``Selector.present``."""
+        """The first key components of a family, compiler at a level, and target here; see ``Selector.present``."""
         return self.selector.present(family, compiler, level, arch)
 
     def is_stale(self, record: Record) -> bool:
@@ -204,7 +204,7 @@ class Cache:
 
     @property
     def unpublished(self) -> int:
-        """How many kernels this process has compiled and could not store."""
+        """The number of kernels that this process has compiled and could not store."""
         return self._serving.unpublished
 
     @property
@@ -248,7 +248,7 @@ class Cache:
 
     @cached_property
     def demand(self) -> Demand:
-        """What this store is asked for: ``demand("shape")`` says the shares, ``demand.ledger()`` has it all."""
+        """The demand on this store: ``demand("shape")`` gives the shares, ``demand.ledger()`` all of it."""
         from cache_engine.cache.demand import Demand
 
         return Demand(self.layout, self.settings, self.journal, self.timings, self.select)
@@ -318,7 +318,7 @@ class Cache:
         return self.admin.policy()
 
     def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
-        """What ``clean`` would evict; without ``limits``, by the settings. Changes nothing."""
+        """The evictions that ``clean`` would make; without ``limits``, by the settings. Changes nothing."""
         return self.admin.plan_cleaning(limits)
 
     def find_leftovers(self) -> list[Leftover]:
@@ -330,7 +330,7 @@ class Cache:
         return self.admin.clean(limits, dry_run=dry_run, by=by)
 
     def verify(self, *, repair: bool = False, share: float = 1.0, by: str | None = None) -> list[Finding]:
-        """What is wrong in a ``share`` of the entries; with ``repair``, each finding's remedy is applied as well."""
+        """Findings of faults in a ``share`` of the entries; with ``repair``, applies each finding's remedy as well."""
         return self.admin.verify(repair=repair, share=share, by=by)
 
     def export(self, path: str | Path, *, replace: bool = False) -> Exported:
@@ -353,7 +353,7 @@ class Cache:
             return getattr(self.admin, name)
 
     def count(self) -> tuple[int, int]:
-        """How many entries there are, and the bytes they take on disk."""
+        """The number of entries, and the bytes they take on disk."""
         from cache_engine.upkeep.cleaning import count
 
         return count(self.layout)
@@ -374,13 +374,13 @@ class Cache:
         return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day, s.reads_remote, *memory)
 
     def tally(self) -> Tally:
-        """What the journal knows: sums over time, use and the last events; this process's own counts included."""
+        """The sums of the journal: over time, use and the last events; this process's own counts included."""
         self._serving.settle()
         self.journal.flush()
         return read_journal(self.layout.journal)
 
     def queue(self) -> QueueState:
-        """Who compiles and who waits now, in all processes of the store."""
+        """The compiles that run and those that wait now, in all processes of the store."""
         return queue_state(self.layout, self.settings.slots)
 
     def __repr__(self) -> str:

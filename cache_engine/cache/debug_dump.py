@@ -132,7 +132,7 @@ def _write_inputs(folder: Path, selection: Selection) -> None:
 
 
 def _write_preprocessed(folder: Path, selection: Selection) -> None:
-    """Where the compiler shows it and gets that far; a source it refuses may still be preprocessed."""
+    """Writes the preprocessed source where the compiler shows it; one that it refuses may still be preprocessed."""
     try:
         source = (folder / _source_name(selection)).read_text("utf-8")
         text = selection.compiler.preprocess(source, selection.problem.arch or "")

@@ -1,4 +1,4 @@
-"""What the log says of a miss: its cause, as far as the store shows it now, and the choice of the config.
+"""The log's entry for a miss: its cause, as far as the store shows it now, and the choice of the config.
 
 A hit calls nothing here. A miss costs a compile, of a tenth of a second at least; this takes a thousandth of that. What
 needs a look at the past is found when the log is read.

@@ -101,7 +101,7 @@ class History:
         return {point for point in points if problem.m < point <= last}
 
     def factors(self) -> Factors:
-        """What the device's timings correct in the cost model's predictions; nothing where there are too few."""
+        """The corrections of the cost model by the device's timings; none where there are too few."""
         if self._factors is None:
             known = self._rankings()
             self._factors = _factors(known) if known else ()
@@ -123,7 +123,7 @@ class History:
         return known.get(_kind(RecordedProblem.of(problem), problem.arch or "")) if known else None
 
     def promoted(self, measurement: Measurement, kernel: object) -> str:
-        """What chose a config in place of the cost model's choice, in words; also logs it."""
+        """The reason, in words, for a config in place of the cost model's choice; also logs it."""
         one, words = measurement, self.in_words(measurement)
         extra = fields("promotion", kernel=kernel, family=one.family, median_us=one.median_us)
         _log.info("promoted: in place of %s, %s with %s, %s", kernel, one.family, one.config, words, extra=extra)
@@ -207,6 +207,6 @@ def _compared(rankings: _Rankings) -> Iterator[Compared]:
 
 
 def _kind(problem: RecordedProblem, arch: str) -> _Kind:
-    """What measurements must have in common with a problem: everything but m."""
+    """The properties that measurements must share with a problem: everything but m."""
     _m, *rest = msgspec.structs.astuple(problem)  # m is the first field
     return (*rest, arch)

@@ -71,7 +71,7 @@ def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: di
 
 
 def compile_of(selection: Selection) -> Compile:
-    """What compiling a selection is, for predicting how long it takes."""
+    """A selection's compile, described for predicting how long it takes."""
     from cache_engine.usage.compile_time import Compile
 
     s = selection

@@ -204,7 +204,7 @@ def _asked(
     bias: bool,
     activation: ActivationLike,
 ) -> Asked:
-    """What calls with the same names ask: one object, by which plans are looked up."""
+    """The arguments that calls with the same names share: one object, by which plans are looked up."""
     epilogue = _epilogue(alpha, beta, bias, str(activation))
     return asked_alike(_dtype("dtype", dtype), _dtype("out_dtype", out_dtype), epilogue)
 

@@ -1,4 +1,4 @@
-"""What a cache works on, by its settings: a store or none, its journal, and packs."""
+"""The parts of a cache, by its settings: a store or none, its journal, and packs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKS_ALONE = "only packs are used (enable_caching = packs)"
 
 
 def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Settings, str]:
-    """What a ``Cache`` is opened with: the store or none, the settings, and why there is none.
+    """The store to open a ``Cache`` with, or none, the settings, and the reason why there is none.
 
     A directory that cannot be found, made or written, as in a read-only container, is no error where the settings name
     packs.

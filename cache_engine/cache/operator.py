@@ -53,7 +53,7 @@ _Got = TypeVar("_Got")
 
 @dataclass(slots=True)
 class Switches:
-    """What can be switched; ``None`` leaves it to the next in line.
+    """An operator's switches; ``None`` leaves one to the next in line.
 
     Attributes:
         enable_jit: whether a kernel that no tier has may be compiled.
@@ -239,7 +239,7 @@ class GemmOperator:
         return self._counted(lambda: self.cache.meanwhile.get(asked, StageClock(), wait_ms))
 
     def _counted(self, get: Callable[[], _Got]) -> _Got:
-        """What is got; counted if it is a kernel, and not what CuPy serves for meanwhile."""
+        """Calls ``get`` and returns its result; counts it if it is a kernel, and not what CuPy serves for meanwhile."""
         started = time.perf_counter()
         try:
             got = get()
@@ -252,7 +252,7 @@ class GemmOperator:
         return got
 
     def statistics(self) -> OperatorStatistics:
-        """What this operator has done so far; ``cache.stats()`` is about all users of the store."""
+        """Counts of this operator's work so far; ``cache.stats()`` is about all users of the store."""
         return self._counts.read()
 
     @contextmanager
@@ -359,7 +359,7 @@ def _check_parts(epilogue: Epilogue, alpha: float, beta: float, bias: object) ->
 
 @cache
 def _on_a_gpu() -> tuple[ModuleType, ModuleType, ModuleType]:
-    """What calling an operator takes, and only that; to import it in each call would take a microsecond."""
+    """The modules that calling an operator takes, and only those; an import in each call would take a microsecond."""
     from cache_engine.gpu import matmul_plan, multiply, probe
 
     return multiply, matmul_plan, probe

@@ -41,7 +41,7 @@ Asked = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
 
 
 class _Choice(NamedTuple):
-    """What was chosen for a problem, for any build of the compiler."""
+    """The choice for a problem, for any build of the compiler."""
 
     problem: GemmProblem
     family: Family
@@ -53,7 +53,7 @@ class _Choice(NamedTuple):
 
 @dataclass(slots=True)
 class Selection:
-    """What was chosen for a problem, and its key. Not frozen: making a frozen one takes three times as long."""
+    """The choice for a problem, and its key. Not frozen: making a frozen one takes three times as long."""
 
     problem: GemmProblem
     family: Family
@@ -74,7 +74,7 @@ class Selection:
 
     @property
     def name(self) -> str:
-        """What the kernel is called."""
+        """The kernel's name."""
         return str(self.constants["KERNEL_NAME"])
 
     @property
@@ -126,7 +126,7 @@ class Selector:
         *,
         missed: Collection[CacheKey] = (),
     ) -> Selection:
-        """What would serve a problem whose target is set. Takes microseconds.
+        """The kernel for a problem whose target is set. Takes microseconds.
 
         Looks nothing up, unless keys may name other toolchains: then it looks where an entry is, and reads none.
 
@@ -171,7 +171,7 @@ class Selector:
         return map(partial(self._keyed, choice), every)
 
     def better_here(self, asked: Asked, selection: Selection) -> Selection | None:
-        """What the compiler installed here makes of a request, where a pack's kernel of another build serves."""
+        """The selection for the compiler installed here, where a pack's kernel of another build serves."""
         if selection.is_compilable or not self._installed_first or selection.compiler in self._missing:
             return None
         return self.select_installed(*asked)
@@ -284,7 +284,7 @@ class Selector:
     def _measured(
         self, modelled: _Choice, family: str | None, compiler: str | None, history: History
     ) -> _Choice | None:
-        """What measurements choose in place of the cost model, if they can.
+        """The choice by measurements in place of the cost model, if they can make one.
 
         A time is meaningful only compared with others: the timings of a size must include one of the default family
         with a config that was not given by hand. Otherwise one bad config, timed alone, would always be used.
@@ -367,7 +367,7 @@ class Selector:
     def present(
         self, family: str, compiler: str, level: int, arch: str, *, stated: Stated | None = None
     ) -> Components | None:
-        """What the keys of a family, compiler at a level, and target start with here; ``None`` when there is no such.
+        """The first key components of a family, compiler at a level, and target here; ``None`` when there is no such.
 
         Args:
             stated: a toolchain in place of the one installed here.

@@ -28,7 +28,7 @@ Find = Callable[[CacheKey], Found | None]
 
 @dataclass(frozen=True, slots=True)
 class Preloaded:
-    """What ``Cache.preload`` did. ``str`` says it in a sentence.
+    """The result of ``Cache.preload``. ``str`` says it in a sentence.
 
     Attributes:
         loaded: the kernels that are now in memory, each with the tier that had it: ``"memory"``, ``"pack"``,

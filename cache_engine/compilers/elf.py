@@ -36,7 +36,7 @@ _TARGET_AT = {b"\x33\x07": 0, b"\x41\x08": 8}
 
 
 def cubin_fault(image: bytes, arch: str) -> str | None:
-    """Why these bytes cannot be code for a target such as ``sm_90a``; ``None`` when the header has no contradiction.
+    """The fault of these bytes as code for a target such as ``sm_90a``; ``None`` when the header has no contradiction.
 
     Only the number is compared, because not every ABI distinguishes ``sm_90a`` from ``sm_90`` in the flags. A target
     that is not CUDA's, which a later version may have, is not checked.
@@ -85,7 +85,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a CUBIN says of itself: its target, the assembler that made it (empty if unknown), its functions."""
+    """A CUBIN's description of itself: its target, the assembler that made it (empty if unknown), its functions."""
 
     arch: str
     assembler: str = ""
@@ -93,7 +93,7 @@ class Image:
 
 
 def read_cubin(image: bytes) -> Image:
-    """What these bytes say of themselves.
+    """The description in a CUBIN's bytes.
 
     Raises:
         ValueError: when they are not CUDA code, or contradict themselves; the message says how.

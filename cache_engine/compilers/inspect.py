@@ -80,7 +80,7 @@ def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
 
 
 def _printed(executable: Path, arguments: list[str], cubin: bytes) -> tuple[str, str]:
-    """What a tool prints of a CUBIN, and why it failed, if it did.
+    """The output of a tool for a CUBIN, and the reason why it failed, if it did.
 
     Raises:
         GemmCacheError: when it cannot be started, or prints more than ``_MOST_BYTES``.

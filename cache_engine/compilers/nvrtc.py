@@ -48,7 +48,7 @@ class _Installation:
 
     @property
     def companion_name(self) -> str:
-        """What NVRTC asks the loader for."""
+        """The file name that NVRTC asks the loader for."""
         return f"libnvrtc-builtins.so.{self.fingerprint.version}"
 
     def load(self) -> ctypes.CDLL:
@@ -298,7 +298,7 @@ def _program(nvrtc: ctypes.CDLL, source: str) -> Iterator[ctypes.c_void_p]:
 
 
 def _unsupported(nvrtc: ctypes.CDLL, arch: str) -> str:
-    """Why a library cannot compile for a target, by its own report; empty where that names the target's capability."""
+    """The reason a library cannot compile for a target, by its own report; empty where that names the capability."""
     count = ctypes.c_int()
     _check(nvrtc, nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
     known = (ctypes.c_int * count.value)()

@@ -1,4 +1,4 @@
-"""What arrays on a GPU say of themselves, through ``__cuda_array_interface__`` or DLPack. Touches no GPU.
+"""Descriptions of arrays on a GPU, through ``__cuda_array_interface__`` or DLPack. Touches no GPU.
 
 Sources: Numba documentation, "CUDA Array Interface (Version 3)"; DLPack 1.1, ``dlpack.h``.
 """
@@ -57,7 +57,7 @@ ITEMSIZE = {**{dtype.value: dtype.itemsize for dtype in DType}, BITS8: 1, BITS16
 
 
 class Form(NamedTuple):
-    """How an array lies in memory. A tuple, whose hash costs least: each call of ``matmul`` looks plans up by forms.
+    """An array's layout in memory. A tuple, whose hash costs least: each call of ``matmul`` looks plans up by forms.
 
     Attributes:
         element: a ``DType``'s name, or ``BITS8`` or ``BITS16``.
@@ -124,7 +124,7 @@ def _reach(form: Form) -> tuple[int, int]:
 
 
 def view(array: Any, name: str, stream: int = 0) -> ArrayView:
-    """What an array says of itself.
+    """An array's description of itself.
 
     Args:
         name: what to call it in errors.

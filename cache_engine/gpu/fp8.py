@@ -23,7 +23,7 @@ _E8M0_NAN = 255
 
 
 def fp8_values(dtype: DType) -> Floats:
-    """What each of the 256 codes means."""
+    """The values of the 256 codes."""
     import numpy
 
     mantissa_bits, bias = (3, 7) if dtype is DType.FP8_E4M3 else (2, 15)
@@ -139,7 +139,7 @@ def scaled(values: Any, stored: Any, height: int = 1) -> Any:
 
 
 def dequantise(codes: Codes, stored: Any, scales: ScalesLike, *, of_b: bool = False, dtype: DTypeLike) -> Any:
-    """What ``quantise`` stands for, in ``float64``."""
+    """The values that ``quantise``'s result stands for, in ``float64``."""
     blocks = Scales(str(scales))
     values = fp8_values(DType(str(dtype)))[codes].astype("float64")
     return scaled(values, stored, blocks.b_columns if of_b else 1)

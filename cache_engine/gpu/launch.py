@@ -34,7 +34,7 @@ _MAPS = 64  # of places where operands were, before they are forgotten
 
 @dataclass(slots=True)
 class Operands:
-    """What a kernel takes: A, B and C as stored, and what the problem's epilogue takes. Not frozen, as ``ArrayView``.
+    """A kernel's operands: A, B and C as stored, and those of the epilogue. Not frozen, as ``ArrayView``.
 
     Arrays are CuPy's, or addresses as ``numpy.uint64``. ``alpha`` and ``beta`` are factors, ``bias`` has n elements of
     C's type; what the epilogue does not name may keep its default. Scales are there where the problem has them. For

@@ -20,7 +20,7 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class MatmulPlan:
-    """What ``matmul`` would do with arrays of certain forms.
+    """A plan of ``matmul`` for arrays of certain forms.
 
     Attributes:
         problem: without its target, unless the kind that was asked for names one.
@@ -36,7 +36,7 @@ class MatmulPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """What many calls ask alike, as of ``plan_matmul``. Plans are looked up by its identity: see ``asked_alike``."""
+    """Arguments that many calls share, as of ``plan_matmul``. Plans are looked up by identity: see ``asked_alike``."""
 
     dtype: DType | None
     out_dtype: DType | None
@@ -180,14 +180,14 @@ def _layout_asked(name: str, form: Form, own: str | None, asked: Layout, *, fold
 
 
 def _element(a: Form, b: Form, asked: DType | None) -> DType:
-    """What the elements of A and B are."""
+    """The type of the elements of A and B."""
     if a.element != b.element:
         raise UsageError(f"A has elements of {a.element} and B of {b.element}; convert one of them")
     return _meaning("A and B", a.element, asked)
 
 
 def _meaning(name: str, element: str, asked: DType | None) -> DType:
-    """What elements are, by themselves and by what is asked."""
+    """The type of elements, by themselves and by what is asked."""
     raw = element in (BITS8, BITS16)
     if asked is None:
         if raw:
@@ -224,7 +224,7 @@ def _check_bias(bias: Form, n: int, dtype: DType) -> None:
 
 
 def _scales(a: Form | None, b: Form | None, n: int) -> Scales:
-    """Which blocks have scales, by the number of those of B: as many rows as B has columns, or as it has blocks."""
+    """The blocks that have scales, by the number of B's scales: as many rows as B has columns, or as it has blocks."""
     if a is None and b is None:
         return Scales.NONE
     if a is None or b is None:
@@ -258,7 +258,7 @@ def _check_scales(name: str, scales: Form, shape: tuple[int, ...]) -> None:
 
 
 def _bits(dtype: DType) -> str | None:
-    """What elements of a type may be called by arrays that have no name for it."""
+    """The name for elements of a type in arrays that have no name for the type."""
     names = {DType.BF16: BITS16, DType.FP8_E4M3: BITS8, DType.FP8_E5M2: BITS8}
     return names.get(dtype)
 

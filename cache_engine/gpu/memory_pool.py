@@ -57,7 +57,7 @@ class Allocator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """What a pool holds on the current device, in bytes, blocks as the pool rounds them.
+    """A pool's memory on the current device, in bytes, blocks as the pool rounds them.
 
     Attributes:
         allocated_bytes: taken from the driver, in use or cached.
@@ -208,7 +208,7 @@ class DeviceMemoryPool:
             yield self
 
     def statistics(self) -> PoolStatistics:
-        """What it holds now, and what has happened so far."""
+        """The memory it holds now, and counts of what has happened so far."""
         self._apply_limit()
         allocator = self._allocator
         in_use = allocator.used_bytes()
@@ -276,7 +276,7 @@ def release_device_memory() -> int:
 
 
 def free_and_total_bytes() -> tuple[int, int]:
-    """What the driver has left on the current device, and all there is."""
+    """The memory that the driver has left on the current device, and all there is."""
     import cupy
 
     free, total = cupy.cuda.runtime.memGetInfo()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Later(Protocol):
-    """What takes a kernel's place once it is ready."""
+    """A successor of a kernel, which takes its place once it is ready."""
 
     @property
     def ready(self) -> bool:
@@ -286,7 +286,7 @@ def _by_cupy(problem: GemmProblem) -> Startable:
 
 
 def operands_of(plan: MatmulPlan, views: Views, c: Any, alpha: float = 1.0, beta: float = 0.0) -> Operands:
-    """What the kernel takes: arrays where they lie, or copies of them."""
+    """The kernel's operands: arrays where they lie, or copies of them."""
     a, b, _, bias, of_a, of_b, counts = views
     layout = plan.problem.layout
     operands = Operands(_operand(a, plan.copy_a, layout[0]), _operand(b, plan.copy_b, layout[1]), c, alpha, beta)

@@ -1,4 +1,4 @@
-"""What an operator has done: sums, and single calls, whose time on the GPU is measured by events."""
+"""Profiles of operators: sums, and single calls, whose time on the GPU is measured by events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """What an operator has done in this process since it was made.
+    """Counts of an operator's work in this process since it was made.
 
     Attributes:
         calls: products that it started on a GPU.
@@ -163,7 +163,7 @@ class OperatorCalls:
 
     @property
     def dropped(self) -> int:
-        """How many calls are no longer here, because later ones took their place."""
+        """The number of calls that are no longer here, because later ones took their place."""
         with self._lock:
             return self._count - len(self._calls)
 

@@ -1,4 +1,4 @@
-"""What our kernels are held against: the same in higher precision, for being right, and cuBLAS, for being fast."""
+"""References for our kernels: the same in higher precision, for being right, and cuBLAS, for being fast."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def _cublas_library() -> Any:
 
 
 def _column_major(problem: GemmProblem) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int, int]]:
-    """How cuBLAS, to which matrices lie column by column, is asked for C as it lies row by row.
+    """The arguments for cuBLAS, to which matrices lie column by column, that make C as it lies row by row.
 
     What is stored row by row is, column by column, its transpose; and the transpose of C is that of B times that of A.
 
@@ -223,7 +223,7 @@ def _column_major(problem: GemmProblem) -> tuple[tuple[int, int], tuple[int, int
 
 
 def _without(problem: GemmProblem) -> str:
-    """What of the epilogue cuBLAS leaves out, as part of its name."""
+    """The parts of the epilogue that cuBLAS leaves out, as part of its name."""
     epilogue = problem.epilogue
     left_out = Epilogue(bias=epilogue.bias, activation=epilogue.activation)
     return "" if left_out == NO_EPILOGUE else f", without {str(left_out).replace('+', ' and ')}"

@@ -1,4 +1,4 @@
-"""What stays in a GPU's memory between calls: an LRU cache for each GPU."""
+"""Objects that stay in a GPU's memory between calls: an LRU cache for each GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Resident(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, gpu: int, key: Hashable, make: Callable[[], T]) -> T:
-        """What is cached under the key; made where there is nothing.
+        """The object cached under the key; made where there is none.
 
         Two threads that ask for the same at once may both make it; both get the one that is cached.
         """
@@ -44,7 +44,7 @@ class Resident(Generic[T]):
         return made
 
     def find(self, gpu: int, key: Hashable) -> T | None:
-        """What is cached under the key."""
+        """The object cached under the key; ``None`` where there is none."""
         kept = self._kept[gpu]
         with self._lock:
             found = kept.get(key)
@@ -60,7 +60,7 @@ class Resident(Generic[T]):
                 del kept[key]
 
     def count(self, gpu: int) -> int:
-        """How many are cached for a GPU."""
+        """The number of objects cached for a GPU."""
         return len(self._kept[gpu])
 
     def clear(self) -> set[int]:

@@ -27,7 +27,7 @@ _FLUSH_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a kernel took on a device.
+    """A kernel's timing on a device.
 
     Attributes:
         median_us, p10_us, p90_us: over ``repeats`` launches, each with a cold L2.
@@ -160,7 +160,7 @@ def _profiled(launch: Callable[[], None]) -> None:
 
 
 def repeats_within(once_us: float, budget_us: float = _BUDGET_US) -> int:
-    """How often to launch what takes so long, within a budget and between a least and a most."""
+    """The number of launches that fit a time budget, between a least and a most."""
     return max(_FEWEST, min(_REPEATS, int(budget_us / max(once_us, 1.0))))
 
 

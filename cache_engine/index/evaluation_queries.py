@@ -33,7 +33,7 @@ _USED = "evaluations AS e LEFT JOIN evaluation_usage AS u ON u.fingerprint = e.f
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFilter:
-    """Which results: of these accelerators and types, where any are named, and with sizes that ``text`` has.
+    """A filter of results: of these accelerators and types, where any are named, and with sizes that ``text`` has.
 
     A word of ``text`` is one size, as in ``7168``, or sizes m×n×k with ``*`` for any, as in ``*x7168x2048``.
     """
@@ -68,7 +68,7 @@ def _size(text: str) -> int:
 
 
 def count_evaluations(connection: duckdb.DuckDBPyConnection, chosen: EvaluationFilter) -> int:
-    """How many results there are."""
+    """The number of results that a filter selects."""
     condition, parameters = chosen.where()
     row = connection.execute(f"SELECT count(*) FROM evaluations AS e WHERE {condition}", parameters).fetchone()
     return int(row[0]) if row else 0

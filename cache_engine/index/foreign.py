@@ -36,7 +36,7 @@ Progress = Callable[[int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What a scan found: entries that are new or changed, unchanged, and gone, and findings; how long it took."""
+    """The result of a scan: counts of new or changed, unchanged and gone entries, and of findings; how long it took."""
 
     read: int
     unchanged: int
@@ -48,7 +48,7 @@ class Scanned:
 
 @dataclass(slots=True)
 class _Found:
-    """What is not written yet of one place, and what is still to be seen of it."""
+    """The part of one place that is not written yet, and the part still to be seen."""
 
     place: Place
     network: str
@@ -168,7 +168,7 @@ def _add_places(connection: duckdb.DuckDBPyConnection, places: Sequence[Place]) 
 
 
 class _Rest:
-    """What a scan found of places, not of entries; it is written at its end."""
+    """The findings of a scan about places, not entries; written at its end."""
 
     def __init__(
         self,

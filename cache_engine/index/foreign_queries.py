@@ -51,7 +51,7 @@ def places(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def counted(connection: duckdb.DuckDBPyConnection, column: str) -> list[Row]:
-    """How many entries, and how many bytes, have each ``arch``, ``version``, ``kind`` or ``state``."""
+    """The number of entries, and their bytes, for each ``arch``, ``version``, ``kind`` or ``state``."""
     if column not in ("arch", "version", "kind", "state"):
         raise ValueError(column)
     return fetch(
@@ -62,7 +62,7 @@ def counted(connection: duckdb.DuckDBPyConnection, column: str) -> list[Row]:
 
 
 def parts(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """How many bytes each part takes in each directory."""
+    """The bytes of each part in each directory."""
     return fetch(
         connection,
         "SELECT kind, path, name, sum(size_bytes)::BIGINT AS size_bytes FROM foreign_parts "
@@ -71,7 +71,7 @@ def parts(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def growth(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """What was made on each day and is still there, of each kind: entries and bytes."""
+    """The entries made on each day and still there, of each kind: their number and bytes."""
     return fetch(
         connection,
         "SELECT kind, floor(created_at / 86400)::BIGINT * 86400 AS day, count(*) AS entries, "
@@ -93,7 +93,7 @@ def duplicates(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[R
 
 
 def duplicated(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
-    """How many entries have the same binary as another one, and the bytes of all but one of each."""
+    """The number of entries that only repeat another's binary, and the bytes of all but one of each."""
     found = connection.execute(
         "SELECT coalesce(sum(entries - 1), 0)::BIGINT, coalesce(sum(extra), 0)::BIGINT FROM "
         "(SELECT count(*) AS entries, sum(binary_bytes) - max(binary_bytes) AS extra "
@@ -103,12 +103,12 @@ def duplicated(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
 
 
 def findings(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """What could not be read at the last scan."""
+    """The findings of the last scan: what could not be read."""
     return fetch(connection, "SELECT * FROM foreign_findings ORDER BY kind, path, id")
 
 
 def findings_of(connection: duckdb.DuckDBPyConnection, place: Place) -> list[Finding]:
-    """What could not be read of a place at the last scan."""
+    """The findings of the last scan about a place: what could not be read of it."""
     found = connection.execute(
         "SELECT fault, id, detail FROM foreign_findings WHERE kind = ? AND path = ? ORDER BY ALL",
         [place.kind, place.path_text],
@@ -117,7 +117,7 @@ def findings_of(connection: duckdb.DuckDBPyConnection, place: Place) -> list[Fin
 
 
 def diagnoses(connection: duckdb.DuckDBPyConnection, of: Place | None = None, id: str = "") -> list[Diagnosis]:
-    """What the doctor says of the last scan, or of one entry; but not which code runs here, see ``doctor.examine``."""
+    """The doctor's diagnoses of the last scan, or of one entry; not of which code runs here: see ``doctor.examine``."""
     only, parameters = "", [str(Ailment.UNREAD)]
     if of is not None:
         only, parameters = "WHERE kind = ? AND path = ? AND id = ?", [*parameters, of.kind, of.path_text, id]
@@ -140,7 +140,7 @@ def place_of(kind: str, path: str) -> Place:
 
 
 def count(connection: duckdb.DuckDBPyConnection, chosen: EntryFilter) -> int:
-    """How many entries a filter selects."""
+    """The number of entries that a filter selects."""
     condition, parameters = _where(chosen)
     row = connection.execute(f"SELECT count(*) FROM foreign_entries WHERE {condition}", parameters).fetchone()
     return int(row[0]) if row else 0

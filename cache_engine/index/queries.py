@@ -96,7 +96,7 @@ class KernelFilter:
 
     @property
     def table(self) -> str:
-        """What to select from. Usage is joined only if a condition needs it: a join takes longer than all the rest."""
+        """The table to select from. Usage is joined only if a condition needs it: a join takes longer than the rest."""
         return _USED_KERNELS if any(one.field in ("hits", "used") for one in self.conditions) else "kernels"
 
     def where(self) -> tuple[str, list[Any]]:
@@ -133,7 +133,7 @@ class FacetCounts:
 
 
 def count(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> int:
-    """How many kernels there are."""
+    """The number of kernels that a filter selects."""
     condition, parameters = chosen.where()
     row = connection.execute(f"SELECT count(*) FROM {chosen.table} WHERE {condition}", parameters).fetchone()
     return int(row[0]) if row else 0

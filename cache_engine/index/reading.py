@@ -1,4 +1,4 @@
-"""Where a store's mirror is; opens it, and interrupts queries that take too long, and those that Ctrl-C interrupts."""
+"""Reading of a store's mirror: finds and opens it, and interrupts queries on Ctrl-C or when they take too long."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def nearest_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> 
 
 
 def compile_ms_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, float]:
-    """How long compiling took, of those of these kernels that the index knows."""
+    """The compile times of those of these kernels that the index knows."""
     found = fetch(
         connection,
         "SELECT key, max(compile_ms) AS ms FROM (SELECT key, compile_ms FROM ours UNION ALL SELECT key, compile_ms "

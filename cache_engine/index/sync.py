@@ -63,7 +63,7 @@ _READ_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a sync changed: added and removed entries, events and results read, and the new generation.
+    """The result of a sync: added and removed entries, events and results read, and the new generation.
 
     ``timings`` is how many measurements were read or removed: all, when some are new. ``settled`` is whether everything
     could be read, so that nothing need be looked at again before it changes. ``skipped`` is how many records, results,
@@ -303,7 +303,7 @@ class Mirror:
 
 
 def _unreadable(error: duckdb.Error) -> MirrorError:
-    """What DuckDB says of a mirror that cannot be read, and whether a rebuild helps."""
+    """The error for a mirror that cannot be read, with DuckDB's message; its type says whether a rebuild helps."""
     import duckdb
 
     # Bytes that are not DuckDB's, or tables of another version that has rebuilt it since the sync. Not a wrong query.

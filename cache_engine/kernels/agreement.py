@@ -1,4 +1,4 @@
-"""How the cost model's predictions agree with timings, and what the timings correct in it.
+"""Agreement of the cost model's predictions with timings, and the corrections that the timings make in it.
 
 A time depends on the problem far more than on the config, and the cost model knows nothing of launching. So timings are
 compared within a problem on a device alone: a residual is the logarithm of measured over predicted, less the mean of
@@ -41,7 +41,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What timings say of a family's configs with one tile.
+    """The correction by timings of a family's configs with one tile.
 
     Attributes:
         ratio: how much longer they take than predicted, compared with the other configs of their problems; the mean of
@@ -64,7 +64,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How well predictions rank the configs of a problem.
+    """The quality of the predictions' ranking of a problem's configs.
 
     Attributes:
         problems: those with at least three timed configs of a family.
@@ -83,7 +83,7 @@ class Agreement:
 
 
 def agreement(compared: Iterable[Compared]) -> Agreement:
-    """How the predictions for one device's timings agree with these."""
+    """The agreement of the predictions for one device's timings with these."""
     by_problem: dict[Hashable, list[Compared]] = {}
     for one in compared:
         by_problem.setdefault((one.problem, one.family), []).append(one)
@@ -123,7 +123,7 @@ def _corrections(groups: Iterable[Sequence[Compared]]) -> tuple[Correction, ...]
 
 
 def factors(corrections: Iterable[Correction]) -> Factors:
-    """What the cost model multiplies by, of those certain enough."""
+    """The factors that the cost model multiplies by, from those corrections that are certain enough."""
     return tuple((one.family, one.tile, one.ratio) for one in corrections if one.applies)
 
 

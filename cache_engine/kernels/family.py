@@ -1,4 +1,4 @@
-"""What a kernel family is."""
+"""The interface of a kernel family, and functions that all families use."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Family(Protocol):
         ...
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
-        """Why it cannot compute a problem of a type that it computes, whatever the config; ``None`` when it can."""
+        """The reason it cannot compute a problem of a type it computes, whatever the config; ``None`` when it can."""
         ...
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
@@ -111,11 +111,11 @@ class Family(Protocol):
         ...
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """Why the template cannot be built with these tiles; ``None`` when it can."""
+        """The reason why the template cannot be built with these tiles; ``None`` when it can."""
         ...
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """What the kernel has the copy engine copy, if it uses that."""
+        """The boxes that the kernel has the copy engine copy, if it uses that."""
         ...
 
     def m_divisor(self, problem: GemmProblem) -> int:
@@ -151,7 +151,7 @@ def check_config(family: Family, problem: GemmProblem, config: KernelConfig, tar
 
 
 def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared_bytes: int | None = None) -> Launch:
-    """How a kernel of this config is launched for this problem.
+    """The launch of a kernel of this config for this problem.
 
     Args:
         shared_bytes: dynamic shared memory that the compiled kernel is known to take; else what the family says.
@@ -200,7 +200,7 @@ def _tile_rows(problem: GemmProblem, config: KernelConfig) -> int:
 
 
 def _resident(family: Family, problem: GemmProblem, config: KernelConfig, shared_bytes: int) -> int:
-    """How many blocks the target's example GPU holds at once, as far as is known without compiling."""
+    """The number of blocks that the target's example GPU holds at once, as far as is known without compiling."""
     target, registers = architecture(problem.arch or ""), family.registers_estimate(problem, config)
     held = occupancy(
         target, threads=threads_of(family, config), registers=registers, shared_bytes=shared_bytes
@@ -271,7 +271,7 @@ def size_constants(problem: GemmProblem) -> Constants:
 
 
 def vector_elements(extent: int, most: int) -> int:
-    """How many elements, at most so many, one access may cover when rows are ``extent`` elements long: a divisor."""
+    """The number of elements, at most so many, that one access may cover in rows of ``extent`` elements: a divisor."""
     elements = most
     while extent % elements:
         elements //= 2
@@ -279,7 +279,7 @@ def vector_elements(extent: int, most: int) -> int:
 
 
 def widest_store(problem: GemmProblem) -> int:
-    """How many elements of C one access of 16 bytes at most may cover."""
+    """The number of elements of C that one access of 16 bytes at most may cover."""
     return vector_elements(problem.n, 16 // problem.output.itemsize)
 
 
@@ -289,7 +289,7 @@ def m_divisor(problem: GemmProblem, widest: int) -> int:
 
 
 def scale_constants(problem: GemmProblem) -> Constants:
-    """What the templates need of a problem's scales, by name."""
+    """The constants that the templates need for a problem's scales, by name."""
     scales = problem.scales
     return {
         "SCALED": int(bool(scales)),

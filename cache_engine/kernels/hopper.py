@@ -86,7 +86,7 @@ class Hopper:
         return rows * config.warps_n * (MMA_M + columns) * _LINE_BYTES
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """What all threads of a block have on average: they divide those of the SM among them."""
+        """The registers of a thread on average: all threads of a block divide those of the SM among them."""
         return min(_REGISTERS // (config.threads + self.copying_threads) // 8 * 8, 255)
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
@@ -138,7 +138,7 @@ def _is_boxed(problem: GemmProblem) -> bool:
 
 
 def _cluster_fault(problem: GemmProblem, config: KernelConfig) -> str | None:
-    """Why so many blocks cannot share tiles of B."""
+    """The reason why so many blocks cannot share tiles of B; ``None`` when they can."""
     if config.cluster > _MOST_CLUSTER:
         return f"cluster must be 1 or {_MOST_CLUSTER}"
     panel = 1 if problem.layout.b_transposed else _LINE_BYTES // problem.dtype.itemsize
@@ -150,7 +150,7 @@ def _cluster_fault(problem: GemmProblem, config: KernelConfig) -> str | None:
 
 
 def _scaled_fault(problem: GemmProblem, sums: int, columns: int) -> str | None:
-    """Why scales cannot be taken with so many sums of a thread, and columns of a warp group."""
+    """The reason why scales cannot be taken with so many sums of a thread, and columns of a warp group."""
     if columns > SCALE_BLOCK:
         return f"block_n must be at most {SCALE_BLOCK} · warps_n, so that the columns of a warp group share scales"
     scales = columns // 4 if problem.scales.b_columns == 1 else 1
@@ -161,7 +161,7 @@ def _scaled_fault(problem: GemmProblem, sums: int, columns: int) -> str | None:
 
 
 def _or_nn(dtype: DType) -> str:
-    """What else than nt wgmma can read: it turns matrices of 16-bit elements alone."""
+    """The layouts besides nt that wgmma can read: it turns matrices of 16-bit elements alone."""
     return " or nn" if dtype.itemsize == _TURNED_BYTES else ""
 
 

@@ -1,4 +1,4 @@
-"""How fast each target computes and moves data: for ranking configs, never a claim about a kernel.
+"""Speeds of each target in computing and moving data: for ranking configs, never a claim about a kernel.
 
 Of one SM in one clock where nothing else is said, of the GPU that ``model.architecture`` names as the target's example.
 Sources are NVIDIA's, by compute capability:
@@ -67,7 +67,7 @@ class Rates:
 
     @property
     def dram_bytes_per_clock(self) -> float:
-        """What the whole GPU's memory moves in one clock."""
+        """Bytes that the whole GPU's memory moves in one clock."""
         return self.dram_gb_s * self.dram_reached * 1e3 / self.clock_mhz
 
     def operations(self, unit: str, dtype: DType) -> float:

@@ -1,4 +1,4 @@
-"""Which family and config serve a problem, as far as is known without measuring.
+"""Selection of the family and config for a problem, as far as is known without measuring.
 
 A simple cost model chooses: of the configs that are feasible on the target, the one with the fewest cycles by
 ``prediction``. Of configs within ``STEADY`` of the fewest, it takes the one that an A100's rates would choose: these
@@ -120,7 +120,7 @@ def _suitable(
 
 
 def _refusal(problem: GemmProblem, name: str | None, templates: str) -> GemmCacheError:
-    """Why no family computes a problem."""
+    """The error that says why no family computes a problem."""
     target = architecture(problem.arch or "")
     if name is not None and name not in FAMILIES:
         return UsageError(f"unknown family {name!r}; use one of: {', '.join(FAMILIES)}")

@@ -102,7 +102,7 @@ class Simt:
         return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """How many elements a read of A's rows covers at most, where these are m long; else 1."""
+        """The number of elements that a read of A's rows covers at most, where these are m long; else 1."""
         return m_divisor(problem, 16 // problem.accumulate.itemsize)
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:

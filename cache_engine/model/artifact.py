@@ -1,4 +1,4 @@
-"""What a compile makes (Artifact), and its metadata (Record)."""
+"""The result of a compile (Artifact), and its metadata (Record)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECTIONS = (CUBIN, PTX, SOURCE, LOG)
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What one thread or block of the kernel takes.
+    """The resources that one thread or block of the kernel takes.
 
     Attributes:
         registers: per thread.
@@ -57,7 +57,7 @@ class Artifact:
 
 
 class Section(msgspec.Struct, frozen=True):
-    """Where a part of a blob lies, and the checksum of its stored bytes."""
+    """The place of a part of a blob, and the checksum of its stored bytes."""
 
     offset: Count
     stored_bytes: Count
@@ -109,7 +109,7 @@ class RecordedProblem(msgspec.Struct, frozen=True):
 
     @property
     def served(self) -> str:
-        """What else its kernel serves, for people."""
+        """The other problems that its kernel serves, for people."""
         bucket, batch = bucket_of(max(self.m, 1)), "number of groups" if self.mode else "batch"
         words: dict[str, str] = {
             Specialisation.NK: f"n and k fixed, for every m and {batch}",

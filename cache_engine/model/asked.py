@@ -1,4 +1,4 @@
-"""What was asked for: a problem without its m, and a line of the journal that says how often each m was."""
+"""Demand: a problem without its m, and a line of the journal that says how often each m was asked for."""
 
 from __future__ import annotations
 

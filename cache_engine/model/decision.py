@@ -1,4 +1,4 @@
-"""What a cache decided, and why: the lines of the log of decisions, and the causes of misses that they tell.
+"""Decisions of a cache, and their reasons: the lines of the log, and the causes of misses that they tell.
 
 Pure. ``store.journal`` writes and reads the lines.
 """
@@ -83,7 +83,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
 
 
 def decision_of(event: Event) -> Decision | None:
-    """What the log says of an event of the journal; ``None`` for one that is no decision."""
+    """The decision in an event of the journal; ``None`` for an event that is no decision."""
     kind = _OF_EVENTS.get(event.kind)
     if kind is None:
         return None

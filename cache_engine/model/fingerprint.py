@@ -1,4 +1,4 @@
-"""What surrounds a compile: the toolchain, which can change bytes, and the device, which can change speed."""
+"""The surroundings of a compile: the toolchain, which can change bytes, and the device, which can change speed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class JobStage(msgspec.Struct):
 
 
 class JobProgress(msgspec.Struct):
-    """How many kernels of a table are done, and what became of them; of ``tune``, how many steps."""
+    """The progress of a job: kernels of a table that are done, and their outcomes; of ``tune``, steps."""
 
     total: _Count = 0
     compiled: _Count = 0
@@ -38,7 +38,7 @@ class JobProgress(msgspec.Struct):
 
     @property
     def done(self) -> int:
-        """How many are done, one way or the other."""
+        """The number that are done, one way or the other."""
         return self.compiled + self.found + self.failed
 
 

@@ -1,4 +1,4 @@
-"""What was chosen: the tiles of a kernel, and how it is launched."""
+"""The choice of a kernel: its tiles, and how it is launched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"(\d+)x(\d+)x(\d+)_w(\d+)x(\d+)_s(\d+)(?:_k(\d+))?(?:_c(\d+)
 
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
-    """How a kernel divides its work.
+    """A kernel's division of its work.
 
     Attributes:
         block_m, block_n, block_k: the tile of C a thread block computes, and how deep in k it goes at a time.
@@ -85,7 +85,7 @@ class KernelConfig:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What the copy engine copies at a time of an operand as it is stored, ``"a"``, ``"b"`` or ``"c"``; in elements."""
+    """The part of a stored operand, ``"a"``, ``"b"`` or ``"c"``, that the copy engine copies at a time; in elements."""
 
     operand: str
     columns: int

@@ -59,7 +59,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fault(self) -> str | None:
-        """Why it cannot have been measured; ``None`` when it can."""
+        """The reason why it cannot have been measured; ``None`` when it can."""
         if not is_key(self.key):
             return "key is not that of a kernel"
         texts = {name: getattr(self, name) for name in _TEXTS}

@@ -24,7 +24,7 @@ _SUB_PARTITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What one SM holds of a kernel.
+    """The blocks and warps of a kernel that one SM holds.
 
     Attributes:
         arch: the target.

@@ -1,4 +1,4 @@
-"""What came of something that may fail without stopping its caller."""
+"""Outcomes of work that may fail without stopping its caller."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why something was not done, in words for people. ``None`` in its place means that it was done."""
+    """The reason why something was not done, for people. ``None`` in its place means that it was done."""
 
     reason: str
 
@@ -16,7 +16,7 @@ class Failure:
 
 
 def in_words(error: Exception) -> str:
-    """What an error says, for people."""
+    """The message of an error, for people."""
     if isinstance(error, MemoryError):
         return "this process is out of memory"
     return str((isinstance(error, OSError) and error.strerror) or error)

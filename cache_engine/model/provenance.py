@@ -1,4 +1,4 @@
-"""How kernels were made: what their keys name besides the target and the constants."""
+"""The provenance of kernels: what their keys name besides the target and the constants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cache_engine.model.key import Components
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """What many kernels of a pack or store have in common; each field is the key component of that name.
+    """The origin that many kernels of a pack or store share; each field is the key component of that name.
 
     A component that a key lacks is empty here.
     """

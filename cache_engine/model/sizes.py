@@ -51,7 +51,7 @@ def sizes_text(sizes: Iterable[range]) -> str:
 
 
 def count_sizes(sizes: Iterable[range]) -> int:
-    """How many sizes there are."""
+    """The number of sizes."""
     return sum(map(len, sizes))
 
 

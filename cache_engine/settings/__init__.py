@@ -220,7 +220,7 @@ class Settings:
         return _overridden(settings, given, Origin.ENVIRONMENT).with_overrides(overrides)
 
     def __repr__(self) -> str:
-        """What differs from the default, without secrets."""
+        """The settings that differ from the default, without secrets."""
         changed = (one for one in fields(self) if one.repr and getattr(self, one.name) != one.default)
         return f"Settings({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in changed)})"
 
@@ -270,7 +270,7 @@ class Settings:
 
     @property
     def slots(self) -> int:
-        """How many kernels may be compiled at a time."""
+        """The number of kernels that may be compiled at a time."""
         return self.compile_slots or max(1, len(os.sched_getaffinity(0)) - 1)
 
     def for_batch(self, jobs: int | None) -> Settings:
@@ -289,7 +289,7 @@ class Settings:
         return bool(self.enable_caching) and self.enable_caching != PACKS
 
     def directory(self) -> Path:
-        """Where the store is, absolute.
+        """The directory of the store, absolute.
 
         Raises:
             StoreUnusable: when it is below a home directory that does not exist, as of a container's user without a
@@ -325,7 +325,7 @@ class Settings:
         return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
     def origin(self, name: str) -> str:
-        """Where the value of a setting is from."""
+        """The origin of a setting's value."""
         return self.origins.get(name, Origin.DEFAULT)
 
 
@@ -372,7 +372,7 @@ def _warn_of_unknown(variables: tuple[tuple[str, str], ...]) -> None:
 
 
 def unknown_in_words(name: str, meant: str) -> str:
-    """What to say of a variable that sets nothing."""
+    """The message about a variable that sets nothing."""
     retired = name.removeprefix(_PREFIX).lower()
     if retired in RETIRED:
         return f"the environment variable {name} sets nothing any more: {RETIRED[retired]}"

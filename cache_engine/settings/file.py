@@ -65,7 +65,7 @@ def find(environment: Mapping[str, str], named: str | Path | None) -> tuple[Path
 
 
 def read(path: Path, *, named: bool) -> dict[str, object] | None:
-    """What a settings file says, by key; ``None`` when there is no file and none was named.
+    """The content of a settings file, by key; ``None`` when there is no file and none was named.
 
     Args:
         named: whether the user names the file. Another that users other than you and root can change is refused.

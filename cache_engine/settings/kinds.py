@@ -38,7 +38,7 @@ def _as_in_file(value: object, folder: Path) -> object:  # noqa: ARG001 (paths n
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What values a setting can have.
+    """The kind of values that a setting can have.
 
     Attributes:
         allowed: what a value must be, in words.

@@ -154,7 +154,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def signed_part(data: bytes) -> tuple[bytes, str]:
-    """What a signature of a record file covers, and the signature, which is empty where there is none.
+    """The bytes of a record file that a signature covers, and the signature, which is empty where there is none.
 
     It covers the exact bytes of the inner object, and so the key with all that it was hashed from, the digest of the
     blob, and who made it.
@@ -232,7 +232,7 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
 
 
 def components_of(data: bytes) -> Components | None:
-    """What the key of a record file was hashed from, by what the file says; ``None`` where this cannot be read.
+    """The components that a record file's key was hashed from, as it says; ``None`` where this cannot be read.
 
     Checks nothing: what is looked up by it is checked then.
     """
@@ -278,7 +278,7 @@ def _compress(raw: bytes) -> bytes:
 
 
 def _misplaced(what: str, key: str, found: str) -> str:
-    """What is wrong, with as much of both keys as tells them apart: one changed bit may be at their end."""
+    """A description of the fault, with enough of both keys to tell them apart: one changed bit may be at their end."""
     digits = next((length for length in (12, 24, 40) if key[:length] != found[:length]), 64)
     return f"the {what} at the path of {key[:digits]} belongs to {found[:digits]}"
 

@@ -41,7 +41,7 @@ class SpareDescriptors:
         self._lock = threading.RLock()
 
     def retried(self, work: Callable[[], _T]) -> _T:
-        """What ``work`` returns. If it fails as no descriptor is left, it runs once more with the reserve closed.
+        """The result of ``work``. If it fails as no descriptor is left, it runs once more with the reserve closed.
 
         Raises:
             as ``work``.

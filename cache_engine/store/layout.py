@@ -42,7 +42,7 @@ Identities = tuple[tuple[int, int] | None, ...]
 
 
 class TicketName(NamedTuple):
-    """What the name of a ticket says; see ``queue``.
+    """The parts of a ticket's name; see ``queue``.
 
     Attributes:
         state: what its owner does, one of ``queue.tickets.State``.
@@ -155,7 +155,7 @@ class StoreLayout:
 
     @property
     def demand(self) -> Path:
-        """What was asked for, from the journal's folded files.
+        """The file of past demand, from the journal's folded files.
 
         At the top, because older versions take it out of ``journal`` when they repair, and leave it alone here.
         """
@@ -337,7 +337,7 @@ def is_journal_name(name: str) -> bool:
 
 
 def ticket_of_name(name: str) -> TicketName | None:
-    """What the name of a ticket in ``temp`` says; ``None`` for other names."""
+    """The parts of a ticket's name in ``temp``; ``None`` for other names."""
     match = _TICKET.fullmatch(name)
     if match is None:
         return None

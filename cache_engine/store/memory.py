@@ -52,7 +52,7 @@ class MemoryTier:
             self._remove(key)
 
     def held(self) -> tuple[int, int]:
-        """How many entries there are, and the bytes of their compiled code."""
+        """The number of entries, and the bytes of their compiled code."""
         with self._lock:
             return len(self._entries), self._bytes
 

@@ -147,7 +147,7 @@ class Pack:
 
     @cached_property
     def made_with(self) -> Mapping[Provenance, int]:
-        """How the entries were made, with the number of entries of each, most first.
+        """The provenance of the entries, with the number of entries of each, most first.
 
         As the pack says. One of an older program does not say it: then its first 10,000 records are read. Their order
         is that of keys, which are hashes, so they are a fair sample of a larger pack.
@@ -333,7 +333,7 @@ def _count(counts: Counter[Provenance], record_data: bytes) -> None:
 
 
 def _made_with_bytes(counts: Counter[Provenance]) -> bytes:
-    """What a pack says of how its entries were made; nothing where that would be too long."""
+    """A pack's statement of how its entries were made; nothing where that would be too long."""
     stated = _encode(sorted(counts.items(), key=lambda item: (-item[1], msgspec.structs.astuple(item[0]))))
     if len(stated) > _MOST_MADE_WITH_BYTES:
         return b""

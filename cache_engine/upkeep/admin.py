@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Administered(Protocol):
-    """What administration needs of an opened cache."""
+    """The part of an opened cache that administration needs."""
 
     settings: Settings
     journal: Journal
@@ -84,7 +84,7 @@ class Admin:
         survey: Survey | None = None,
         on_record: Callable[[int], None] = lambda _: None,
     ) -> EvictionPlan:
-        """What cleaning would evict; without ``limits``, by the settings. Changes nothing.
+        """The evictions that cleaning would make; without ``limits``, by the settings. Changes nothing.
 
         Args:
             survey: the entries as ``survey`` found them; without it, as they are now.
@@ -156,7 +156,7 @@ class Admin:
         return found.pop()
 
     def departure(self, prefix: str) -> upkeep.decisions.Departure | None:
-        """How the last entry with this key prefix left the store, or ``None``; see ``upkeep.decisions.departure``."""
+        """The departure of the last entry with this key prefix, or ``None``; see ``upkeep.decisions.departure``."""
         self.journal.flush()
         return upkeep.decisions.departure(self.store, prefix)
 
@@ -179,7 +179,7 @@ class Admin:
         return self.adapted(key) or self.store.find(key)
 
     def usage_of(self, key: CacheKey, made_at: float) -> EntryUsage | None:
-        """How an entry that was made then was used; ``None`` if it never was."""
+        """The usage of an entry that was made then; ``None`` if it was never used."""
         self.journal.flush()
         usage = read_journal(self.store.layout.journal).usage
         return next((used for used in usage if (used.key, used.made_at) == (key, made_at)), None)
@@ -233,11 +233,11 @@ class Admin:
         return matches[0]
 
     def check(self, *, share: float = 1.0, on_entry: Callable[[], None] = lambda: None) -> Iterator[Finding]:
-        """What is wrong with the store, found one by one in a ``share`` of its entries. Changes nothing."""
+        """Findings of faults in the store, one by one, in a ``share`` of its entries. Changes nothing."""
         return upkeep.integrity.check(self.store, on_entry, share=share, trust=self.settings.trust_store)
 
     def plan_repair(self, findings: Iterable[Finding]) -> list[RepairAct]:
-        """What ``repair`` would do about each finding. Changes nothing."""
+        """The acts of ``repair`` for each finding. Changes nothing."""
         return upkeep.integrity.plan_repair(self.store, findings)
 
     def repair(self, findings: Iterable[Finding], *, by: str | None = None) -> list[Finding]:
@@ -245,14 +245,14 @@ class Admin:
         return upkeep.integrity.repair(self.store, self.journal, findings, by=by or local_user())
 
     def verify(self, *, repair: bool = False, share: float = 1.0, by: str | None = None) -> list[Finding]:
-        """What is wrong with the store; with ``repair``, each finding's remedy is applied as well."""
+        """Findings of faults in the store; with ``repair``, each finding's remedy is applied as well."""
         findings = list(self.check(share=share))
         if repair:
             self.repair(findings, by=by)
         return findings
 
     def signatures(self, keys: Iterable[CacheKey] | None = None) -> Iterator[tuple[CacheKey, Signed]]:
-        """Who signed each entry of the store, or of those given, and whether the setting ``trusted_signers`` trusts it.
+        """The signer of each entry, of all or those given, and whether the setting ``trusted_signers`` trusts it.
 
         Reads and checks all bytes of each. Those that are damaged, or have another format version, are left out.
 
@@ -270,7 +270,7 @@ class Admin:
                     yield key, signers.check(stored[0])
 
     def signature(self, key: str) -> str:
-        """Who signed an entry, in words, and whether that counts; empty where it has no signature and needs none."""
+        """An entry's signer, in words, and whether the signature counts; empty where it has none and needs none."""
         try:
             found = dict(self.signatures([CacheKey(key)])).get(CacheKey(key))
         except (UsageError, ExtraMissing) as error:
@@ -281,7 +281,7 @@ class Admin:
         return str(found)
 
     def quarantined(self) -> list[upkeep.quarantine.Item]:
-        """What is in quarantine, newest first."""
+        """The items in quarantine, newest first."""
         return upkeep.quarantine.items(self.store)
 
     def find_quarantined(self, names: Iterable[str]) -> list[upkeep.quarantine.Item]:
@@ -289,7 +289,7 @@ class Admin:
         return upkeep.quarantine.find(self.store, names)
 
     def examine(self, item: upkeep.quarantine.Item) -> upkeep.quarantine.Examined:
-        """What an item in quarantine is, and whether it could be restored. Changes nothing."""
+        """A description of an item in quarantine, and whether it could be restored. Changes nothing."""
         return upkeep.quarantine.examine(self.store, item)
 
     def restore(self, item: upkeep.quarantine.Item, *, by: str | None = None) -> None:
@@ -326,7 +326,7 @@ class Admin:
         return Pack(Path(path), trust=self.settings.trust_store, prove=proof_for(self.settings))
 
     def preview_import(self, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
-        """What importing a pack would do with each entry. Changes nothing."""
+        """The outcome that importing a pack would have for each entry. Changes nothing."""
         return upkeep.packs.look_into(self.store, pack, on_entry)
 
     def import_pack(

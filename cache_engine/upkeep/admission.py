@@ -1,4 +1,4 @@
-"""Who may delete from a store, or import into it, through a server. Pure: ``app.guard`` gathers the facts.
+"""Permission to delete from a store, or import into it, through a server. Pure: ``app.guard`` gathers the facts.
 
 A configured token or login is required of everyone. Without either, only the user at this machine may: the server must
 be bound to loopback, and the request must look in every way like one of a browser here. A proxy can hide all of this:
@@ -109,7 +109,7 @@ _IN_WORDS = {TOKEN: "the admin token", LOGIN: "a login"}
 
 
 def why_not_local(request: Request) -> str | None:
-    """Why a request may not come from a browser on this machine; ``None`` when it does."""
+    """The reason why a request may not come from a browser on this machine; ``None`` when it does."""
     if not is_loopback(request.bound_to):
         return f"the dashboard listens at {request.bound_to or 'every address of this machine'}, not only at its own"
     if request.peer and not is_loopback(request.peer):
@@ -144,7 +144,7 @@ def fits(token: str, given: str) -> bool:
 
 
 class Attempts:
-    """How long the answer to a wrong token waits. Safe to use from several threads.
+    """Delays for the answers to wrong tokens. Safe to use from several threads.
 
     Only wrong tokens are counted, after they were compared, so a correct one is never refused: behind a proxy all
     visitors have one address, and a guesser there would lock out the owner. The token makes guessing hopeless:

@@ -38,7 +38,7 @@ class Log:
 
     @property
     def damaged(self) -> int:
-        """How many lines were skipped, because they are damaged or from the future."""
+        """The number of lines skipped, because they are damaged or from the future."""
         return self._reader.damaged
 
     def new(self, key: str = "", kinds: Collection[str] = (), since: float = -math.inf) -> list[Decision]:
@@ -63,7 +63,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """How an entry left the store.
+    """The departure of an entry from the store.
 
     Attributes:
         at: seconds since 1970, UTC.
@@ -80,14 +80,14 @@ class Departure:
 
     @property
     def words(self) -> str:
-        """How, when, why and by whom, such as ``"evicted 3 days ago: unused for 7 days, by automatic"``."""
+        """The departure in words, such as ``"evicted 3 days ago: unused for 7 days, by automatic"``."""
         how = "evicted" if self.is_evicted else "damaged and quarantined"
         whose = f", by {self.by}" if self.by and self.is_evicted else ""
         return printable(f"{how} {human_age(time.time() - self.at)}: {self.why}{whose}")
 
 
 def departure(store: DiskStore, prefix: str) -> Departure | None:
-    """How the last entry with this key prefix left the store; ``None`` if unknown, or if it was stored again.
+    """The departure of the last entry with this key prefix; ``None`` if unknown, or if it was stored again.
 
     Reads the journal, else the log, which goes back further.
     """
@@ -122,7 +122,7 @@ class EarlyEviction:
 
 
 class EarlyEvictions:
-    """What a store evicted too early, read once from its log and then as that grows. Safe to use from several threads.
+    """The premature evictions of a store, read from its log and then as that grows. Safe to use from several threads.
 
     Unlike ``Log`` it reads no records, so the time depends on the log and not on the store.
     """
@@ -163,7 +163,7 @@ class RecentDecisions:
 
     @property
     def damaged(self) -> int:
-        """How many lines were skipped, because they are damaged or from the future."""
+        """The number of lines skipped, because they are damaged or from the future."""
         return self._reader.damaged
 
     def all(self) -> list[Decision]:

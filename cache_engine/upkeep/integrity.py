@@ -121,7 +121,7 @@ def check(
 
 
 def plan_repair(store: DiskStore, findings: Iterable[Finding]) -> list[RepairAct]:
-    """What ``repair`` would do now about each finding. Changes nothing."""
+    """The acts of ``repair`` now for each finding. Changes nothing."""
     layout = store.layout
     acts = []
     for finding in findings:

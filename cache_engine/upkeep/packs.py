@@ -254,7 +254,7 @@ def _is_readable_group(store: DiskStore, key: CacheKey) -> bool:
 
 
 def look_into(store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
-    """What an import would do with each entry of a pack. Changes nothing; raises as ``import_pack``."""
+    """The outcome that an import would have for each entry of a pack. Changes nothing; raises as ``import_pack``."""
     for row in _sound_rows(pack):
         record, size = None, row.record_bytes + row.blob_bytes
         try:

@@ -1,4 +1,4 @@
-"""Which entries to evict, and why. Pure: ``cleaning`` gathers the facts and applies the plan."""
+"""Plans of eviction: the entries to evict, and why. Pure: ``cleaning`` gathers the facts and applies the plan."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class EntryFacts:
     is_demoted: bool = False
 
     def worth(self, now: float) -> Worth:
-        """What the order of eviction depends on. Uses in the future, of a clock that was ahead, are now."""
+        """The facts that the order of eviction depends on. Uses in the future, of a clock that was ahead, are now."""
         last, before = min(self.last_used_at, now), min(self.used_before_at, now)
         return Worth(
             self.key, self.stored_bytes, last, before, self.hits, self.compile_s, self.is_floor, self.is_demoted
@@ -222,14 +222,14 @@ def _is_far_above(max_entries: int | None, max_bytes: float, entries: int, store
 
 
 def _excess(candidates: list[EntryFacts], entries: int, max_entries: int | None, down_to: float) -> int:
-    """How many of the candidates to evict for the limit on entries."""
+    """The number of candidates to evict for the limit on entries."""
     if max_entries is None or entries <= max_entries:
         return 0
     return min(len(candidates), entries - math.ceil(max_entries * down_to))
 
 
 def _reason(entry: EntryFacts, limits: Limits, age_s: float) -> str | None:
-    """Why an entry must be evicted independent of other entries; ``None`` when it need not be."""
+    """The reason why an entry must be evicted independent of other entries; ``None`` when it need not be."""
     if entry.foreign:
         return FOREIGN if limits.foreign_format else None
     if limits.everything:

@@ -1,4 +1,4 @@
-"""What is known of each entry, and which to evict: gathers the facts for ``plan``."""
+"""Surveys of a store: the facts known of each entry, gathered for ``plan``, and the entries to evict by them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Survey:
         return len(self._entries)
 
     def plan(self, limits: Limits, on_record: Callable[[int], None] = lambda _: None) -> EvictionPlan:
-        """What cleaning within these limits would evict. Changes nothing.
+        """The evictions that cleaning within these limits would make. Changes nothing.
 
         Args:
             on_record: called with the number of records read so far for this plan, of ``len`` at most.
@@ -102,7 +102,7 @@ class Survey:
 def plan_cleaning(
     store: DiskStore, limits: Limits, now: float | None = None, is_stale: Callable[[Record], bool] = NONE_STALE
 ) -> EvictionPlan:
-    """What cleaning would evict now; see ``Survey``. Changes nothing."""
+    """The evictions that cleaning would make now; see ``Survey``. Changes nothing."""
     return Survey(store, now, is_stale).plan(limits)
 
 

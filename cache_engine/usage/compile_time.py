@@ -1,4 +1,4 @@
-"""How long a kernel takes to compile: predicted from the compiles that a store has records of.
+"""The compile time of a kernel: predicted from the compiles that a store has records of.
 
 Least squares on the logarithm of compile_ms over what the compiler was asked for, with a ridge penalty: with few
 records, predictions are near published figures, with many near the store's own. What is predicted is the time of one
@@ -77,7 +77,7 @@ class CompileTimes:
 
     @property
     def in_words(self) -> str:
-        """What the prediction is made from, and how far off it is."""
+        """The basis of the prediction, and its error."""
         if not self.records:
             return f"from published figures of another machine ({PUBLISHED})"
         compiles = f"from {self.records:,} compile{'s' if self.records != 1 else ''} in this store"
@@ -160,7 +160,7 @@ def _published_s(compiler: str) -> float:
 
 
 def _features(kernel: Compile) -> list[tuple[str, float]]:
-    """What makes a compile long, by name. Numbers are 0 for 32 x 32 elements of C a warp, four warps, three stages."""
+    """Causes of a long compile, by name. Numbers are 0 for 32 x 32 elements of C a warp, four warps, three stages."""
     problem, config = kernel.problem, kernel.config
     warps = config.warps_m * config.warps_n
     area = log2(config.block_m * config.block_n / warps / 1024)

@@ -19,7 +19,7 @@ MOST_SHAPES = 1024
 
 
 class Ledger:
-    """What was asked for, as of one time. Not safe to change from two threads at once.
+    """The demand as of one time. Not safe to change from two threads at once.
 
     Attributes:
         half_life_s: seconds in which a count loses half its weight; infinite where nothing is to decay.

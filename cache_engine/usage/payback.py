@@ -1,4 +1,4 @@
-"""What compiling one more kernel ahead of need is worth: the sum behind each promotion. All times are seconds."""
+"""The worth of compiling one more kernel ahead of need: the sum behind each promotion. All times are seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Payback:
-    """What a kernel is worth over a horizon.
+    """The worth of a kernel over a horizon.
 
     Attributes:
         launches: how many it is expected to serve.
@@ -56,7 +56,7 @@ class Payback:
 
     @property
     def net_s(self) -> float:
-        """What is gained: launches · (present - better) + waiting and compiling spared - price."""
+        """The gain: launches · (present - better) + waiting and compiling spared - price."""
         return self.saved_s + self.spared_s - self.price_s
 
     @property
@@ -75,7 +75,7 @@ class Payback:
 
 
 def payback(uses: Sequence[Use], compile_s: float, price_s: float, horizon_s: float) -> Payback:
-    """What is gained by a kernel that would serve these sizes.
+    """The gain by a kernel that would serve these sizes.
 
     Requests are taken to come independently of each other, so the chance that one comes in time t at a rate r is
     1 - exp(-r · t).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def price_s(compile_s: float, waiting: int = 0, slots: int = 1, gpu_s_per_s: float = 1.0) -> float:
-    """What a compile costs, in GPU seconds.
+    """The cost of a compile, in GPU seconds.
 
     It grows with the queue: each compile that waits for a slot delays this one by its own time, and the regret goes on
     meanwhile. HotSpot scales its thresholds by queue length / (TierXLoadFeedback · compiler threads) + 1 in the same

@@ -1,4 +1,4 @@
-"""How often each m was asked for, in bounded space: the heaviest exactly, the others by power of two.
+"""Counts of the requests for each m, in bounded space: the heaviest exactly, the others by power of two.
 
 Space-Saving (Metwally, Agrawal, El Abbadi: "Efficient Computation of Frequent and Top-k Elements in Data Streams",
 ICDT 2005) monitors at most ``MOST_COUNTERS`` sizes. A new size takes the place of the lightest one, and starts with its

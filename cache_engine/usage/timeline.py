@@ -1,4 +1,4 @@
-"""What was asked for, by time: a sketch of each shape for each hour, then day, then four weeks, the farther the longer.
+"""Demand by time: a sketch of each shape for each hour, then day, then four weeks, the farther the longer.
 
 Nothing in it decays, so it answers for any span (``after``) and for any half-life (``ledger``). What was asked for in a
 period counts as asked for in its middle; for steady demand and a half-life of an hour that is 2 % off, else less.
@@ -58,7 +58,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Period:
-    """What was asked for in a span of time.
+    """The demand in a span of time.
 
     Attributes:
         start: seconds since 1970, UTC; a multiple of
@@ -86,7 +86,7 @@ class Period:
 
 
 class Timeline:
-    """What was asked for, by time. Not safe to change from two threads at once.
+    """The demand by time. Not safe to change from two threads at once.
 
     Attributes:
         since: when it began to count, seconds since 1970; 0 while it is empty.

@@ -1,4 +1,4 @@
-"""Which entry to evict first: three orders, each a sort key; what sorts first goes first."""
+"""Orders of eviction: three, each a sort key; the entry that sorts first goes first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LRU, LRU2, VALUE = ORDERS = ("lru", "lru2", "value")
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What is known of an entry. Times are seconds since 1970.
+    """The facts known of an entry. Times are seconds since 1970.
 
     Attributes:
         last_used_at, used_before_at: the last use and the one before; minus infinity where there was none.

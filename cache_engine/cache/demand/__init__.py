@@ -1,4 +1,4 @@
-"""What a store is asked for: its ledger, and who takes which share of it.
+"""Demand on a store: its ledger, and the share of it that each shape, kernel, model or target takes.
 
 ``times`` says how long launches take, ``report`` adds up the shares.
 """
@@ -27,7 +27,7 @@ __all__ = ["BY", "Demand", "DemandReport", "LaunchTimes"]
 
 
 class Demand:
-    """What a store is asked for, by all processes and across restarts. Called, it says who takes which share."""
+    """The demand on a store, by all processes and across restarts. Called, it reports the shares."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class Demand:
         self._timings, self._select = timings, select
 
     def timeline(self) -> Timeline:
-        """What was asked for by time, this process's own requests included."""
+        """The demand by time, this process's own requests included."""
         self._journal.flush()
         return read_timeline(self._layout)
 
     def ledger(self, since_s: float | None = None) -> Ledger:
-        """What is asked for now: a request counts half as much with each ``demand_half_life_h``.
+        """The present demand: a request counts half as much with each ``demand_half_life_h``.
 
         Args:
             since_s: count what was asked for in the last so many seconds instead, each request the same. Requests are
@@ -70,7 +70,7 @@ class Demand:
         return self.timeline().after(now - since_s).ledger(math.inf, now)
 
     def __call__(self, by: str = SHAPE, *, since_s: float | None = None) -> DemandReport:
-        """Who takes which share of the launches, their time, bytes and FLOPs.
+        """The shares of the launches, their time, bytes and FLOPs.
 
         Args:
             by: ``"shape"``, ``"kernel"`` (that serves today), ``"model"`` (of the catalogue, by n and k; most alike
@@ -97,7 +97,7 @@ class Demand:
         return report(ledger, by, self.times(), self.kernel_of, may_go_on)
 
     def times(self) -> LaunchTimes:
-        """How long launches take."""
+        """The durations of launches."""
         return LaunchTimes(self._timings)
 
     def kernel_of(self, shape: Shape, m: int) -> tuple[str, str]:

@@ -34,7 +34,7 @@ class Change:
 
     @property
     def reason(self) -> str:
-        """Why, in a few words."""
+        """The reason, in a few words."""
         return "saves less than half of its price" if self.kind == DEMOTION else "worth its price again"
 
     @property

@@ -1,4 +1,4 @@
-"""What to compile before anyone waits: the kernels that are asked for and missing, each with the sum behind it.
+"""Kernels to compile before anyone waits: those asked for and missing, each with the sum behind it.
 
 A kernel goes missing when it was evicted, the compiler was replaced, or another kernel has served in its place
 (``wait``). An exact kernel is missing where this store measured it to be faster than the one that serves. What is
@@ -58,7 +58,7 @@ _LEAST_OF_MODEL = 0.5
 
 
 class Promotable(Protocol):
-    """What promotion needs of a ``Cache``, which imports this room."""
+    """The part of a ``Cache`` that promotion needs; ``Cache`` imports this room."""
 
     journal: Journal
     elsewhere: Elsewhere
@@ -67,7 +67,7 @@ class Promotable(Protocol):
 
     @property
     def demand(self) -> Demand:
-        """What the store is asked for."""
+        """The demand on the store."""
         ...
 
     @property
@@ -85,11 +85,11 @@ class Promotable(Protocol):
         ...
 
     def queue(self) -> QueueState:
-        """Who compiles and who waits now."""
+        """The compiles that run and those that wait now."""
         ...
 
     def select(self, problem: GemmProblem) -> Selection:
-        """What would serve a problem."""
+        """The kernel selected for a problem."""
         ...
 
     def get_or_compile(self, problem: GemmProblem, *, force: bool, priority: Priority) -> CompiledKernel:
@@ -119,7 +119,7 @@ class Candidate:
 
     @property
     def reason(self) -> str:
-        """Why it is compiled, in a few words."""
+        """The reason for compiling it, in a few words."""
         return "a request would wait" if self.value.wait_chance else "saves GPU time"
 
     @property
@@ -138,7 +138,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PromotionPlan:
-    """What to compile ahead.
+    """The kernels to compile ahead.
 
     Attributes:
         candidates: every kernel that is missing, the most gain for each second of compiling first.
@@ -171,7 +171,7 @@ class PromotionPlan:
 def plan_promotion(
     cache: Promotable, horizon_s: float = HORIZON_S, on_size: Callable[[], object] = lambda: None
 ) -> PromotionPlan:
-    """What is worth compiling now, by the demand of a cache's store. Compiles nothing, and counts nothing as a use.
+    """The compiles that pay now, by the demand of a cache's store. Compiles nothing, and counts nothing as a use.
 
     Takes about half a millisecond for each size of a shape, and three where another kernel may serve it.
 
@@ -260,7 +260,7 @@ class _Served:
 
 
 def _served_by(shape: Shape | RecordedProblem, arch: str, specialisation: str) -> tuple[object, ...]:
-    """What a kernel has in common with all that it serves. One that is not dynamic is of one n and k."""
+    """The properties that a kernel shares with all that it serves. One that is not dynamic is of one n and k."""
     sizes = (0, 0) if specialisation == Specialisation.DYNAMIC else (shape.n, shape.k)
     types = (shape.dtype, shape.out_dtype, shape.layout, shape.epilogue, shape.scales, shape.mode)
     return (*sizes, arch, *types, shape.opt_level)
@@ -278,7 +278,7 @@ class _Missing:
 
     @property
     def kernels(self) -> int:
-        """How many kernels were needed, present or not."""
+        """The number of kernels that were needed, present or not."""
         return len(self._present)
 
     def ask(self, kind: str, shape: Shape, m: int, per_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Who takes which share of what is asked for: by shape, kernel, model or target."""
+"""Shares of the demand: by shape, kernel, model or target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KernelOf = Callable[[Shape, int], tuple[str, str]]
 
 @dataclass
 class DemandShare:
-    """What one shape, kernel, model or target is asked for.
+    """The demand for one shape, kernel, model or target.
 
     Launches, FLOPs, bytes and seconds decay with the ledger's half-life, unless that is infinite.
 
@@ -80,7 +80,7 @@ class DemandShare:
 
 @dataclass(frozen=True)
 class DemandReport:
-    """What a store is asked for.
+    """A report of the demand on a store.
 
     Attributes:
         by: what the shares are of: one of ``BY``.
@@ -149,7 +149,7 @@ def _launches(ledger: Ledger, times: LaunchTimes) -> Iterator[tuple[Shape, int, 
 def _places(
     by: str, shape: Shape, m: int, models: dict[str, set[tuple[int, int]]], kernel_of: KernelOf
 ) -> Iterable[tuple[object, DemandShare]]:
-    """Whose share a launch is: one's, but of all models that have the shape."""
+    """The shares that a launch counts in: one, but of models all that have the shape."""
     if by == SHAPE:
         return [(shape, DemandShare(in_words(shape), shape))]
     if by == ARCH:
@@ -173,7 +173,7 @@ def _weight(share: DemandShare) -> tuple[float, float, str]:
 
 
 def _likeness(share: DemandShare) -> tuple[float, float, str]:
-    """What looks most like a model first: the harmonic mean of how much of the demand and of the model it covers."""
+    """A sort key, the likeliest model first: the harmonic mean of the shares of demand and model that it covers."""
     precision, recall = share.launch_share, _part(share.asked_shapes, share.all_shapes)
     return -_part(2 * precision * recall, precision + recall), -share.launch_share, share.name
 

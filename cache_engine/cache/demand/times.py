@@ -1,4 +1,4 @@
-"""How long launches take: as this store measured them, else as the GPU model predicts."""
+"""Durations of launches: as this store measured them, else as the GPU model predicts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEASURED, PREDICTED, UNKNOWN = "measured", "predicted", "unknown"
 
 @dataclass(frozen=True, slots=True)
 class LaunchTime:
-    """How long a launch takes.
+    """The duration of a launch.
 
     Attributes:
         us: microseconds; 0 where it is unknown.

@@ -87,7 +87,7 @@ class Slots:
             time.sleep(min(_LONGEST_LOOK_S, _LOOK_S * (1 + ahead)))
 
     def _ahead(self, mine: Ticket) -> int:
-        """How many are before this ticket. Deletes those at the head whose owners are gone."""
+        """The number of tickets before this one. Deletes those at the head whose owners are gone."""
         gone: set[TicketName] = set()
         while True:
             others = [one for one in tickets(self._layout) if one.token != mine.name.token and one not in gone]

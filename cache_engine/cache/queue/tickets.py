@@ -25,7 +25,7 @@ from cache_engine.store.publish import delete, stage
 
 
 class Priority(IntEnum):
-    """What a compile is for, the most urgent first."""
+    """The purpose of a compile, the most urgent first."""
 
     CALLER = 0
     """A caller waits for it."""
@@ -38,7 +38,7 @@ class Priority(IntEnum):
 
 
 class State(StrEnum):
-    """What the owner of a ticket does."""
+    """The activity of a ticket's owner."""
 
     COMPILES = "compiles"
     QUEUED = "queued"
@@ -139,7 +139,7 @@ class QueueState:
 
 
 def queue_state(layout: StoreLayout, slots: int) -> QueueState:
-    """Who compiles and who waits now, without those that were killed. Changes nothing."""
+    """The compiles that run and those that wait now, without those that were killed. Changes nothing."""
     now_us = time.time_ns() // 1000
     try:
         alive = [ticket for ticket in tickets(layout) if is_alive(layout, ticket)]
@@ -202,5 +202,5 @@ def in_order(found: Iterable[TicketName]) -> list[TicketName]:
 
 
 def _lock_of(ticket: TicketName) -> str:
-    """What two keys have in common that share a lock."""
+    """The part of a key that keys with the same lock have in common."""
     return ticket.key[:3]

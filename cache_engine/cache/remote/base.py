@@ -1,4 +1,4 @@
-"""What every remote does, how long it is waited for, and its errors in words."""
+"""The interface of every remote, the time limits for its answers, and its errors in words."""
 
 from __future__ import annotations
 

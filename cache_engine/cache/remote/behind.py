@@ -25,7 +25,7 @@ _IDLE_S, _PAUSED_S = 3600.0, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where kernels go: the remote, what signs the bytes of a record, and whether the remote is asked."""
+    """The destination of kernels: the remote, the signer of a record's bytes, and whether the remote is asked."""
 
     remote: Remote
     sign: Callable[[bytes], bytes]

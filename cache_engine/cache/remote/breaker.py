@@ -57,7 +57,7 @@ class Breaker:
 
     @property
     def why(self) -> str:
-        """Why the remote is not asked; empty while it is."""
+        """The reason why the remote is not asked; empty while it is."""
         return self._why
 
     def failed(self, why: str, waited_s: float = 0.0) -> None:

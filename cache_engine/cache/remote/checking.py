@@ -41,7 +41,7 @@ class Old:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a remote has, and what of it goes.
+    """The entries of a remote, and those of them to delete.
 
     Attributes:
         going: the entries to delete, the oldest first.
@@ -102,7 +102,7 @@ def plan(
     max_bytes: int | None = None,
     on_some: Callable[[int], None] = lambda _: None,
 ) -> Planned:
-    """What goes: first entries older than so many seconds, then the oldest until the rest has at most so many bytes.
+    """Plans deletions: entries older than so many seconds, then the oldest until at most so many bytes are left.
 
     Ages are by the clock of the remote, so that one here that is wrong deletes nothing.
 

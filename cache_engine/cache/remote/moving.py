@@ -56,7 +56,7 @@ class Compared:
 
 
 def compare(store: DiskStore | None, remote: Remote, on_some: Callable[[int], None] = lambda _: None) -> Compared:
-    """What each of the two lacks, by keys alone; no store lacks all.
+    """The entries that each of the two lacks, by keys alone; no store lacks all.
 
     Raises:
         RemoteError: when the remote cannot be listed.

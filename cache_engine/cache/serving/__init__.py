@@ -1,4 +1,4 @@
-"""How a process serves the kernels of a store: tiers, the lock of a key, publishing, counting."""
+"""Serving of a store's kernels by a process: tiers, the lock of a key, publishing, counting."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Serving:
     def _find_instead(
         self, selector: Selector, asked: Asked, selection: Selection, stages: StageClock, priority: Priority
     ) -> tuple[Found | None, Selection]:
-        """What has an entry instead of a selection that has none, and the entry.
+        """Another selection that has an entry, in place of one that has none, and the entry.
 
         Without any entry the selection is the one that can be compiled here.
         """
@@ -211,7 +211,7 @@ class Serving:
         return self._tiers.get(key)
 
     def _look_again(self, key: CacheKey, no_lock: Failure | None) -> Found | Exception | None:
-        """What is there under the key's lock, or why it cannot be read; quarantines a damaged entry."""
+        """The entry found under the key's lock, or the reason it cannot be read; quarantines a damaged entry."""
         loaded = self._tiers.memory.get(key)
         if loaded is not None:
             return Found(MemoryTier.name, loaded)
@@ -421,5 +421,5 @@ def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> 
 
 
 def refusal(error: OSError | StoreError) -> Failure:
-    """Why the store did not take something."""
+    """The reason why the store did not take something."""
     return Failure(f"the store refused it: {in_words(error)}")

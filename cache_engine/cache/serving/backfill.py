@@ -15,7 +15,7 @@ _IDLE_S = 3600.0
 
 
 class Backfill:
-    """What waits to be stored, each with the lock of its key. Safe to use from several threads.
+    """A queue of kernels to store, each with the lock of its key. Safe to use from several threads.
 
     Another process that asks for such a key waits for the lock, and finds it on disk. A forked child starts with none.
     """

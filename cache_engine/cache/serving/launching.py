@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Product(NamedTuple):
-    """What ``matmul``, or an operator, returns when it is called with ``wait``.
+    """The result of ``matmul``, or of an operator, when it is called with ``wait``.
 
     Attributes:
         array: the product.

@@ -1,4 +1,4 @@
-"""Which kernels serve a problem while its own is compiled, and doing so."""
+"""Stand-ins: kernels that serve a problem while its own is compiled."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Meanwhile:
         return (offer for offer in offers if self._serving.is_in_memory(offer.key) or self._elsewhere.has(offer.key))
 
     def _behind(self, asked: Asked, own: Selection, *, installed: bool = True) -> Better[CompiledKernel]:
-        """What the compiler installed here makes of a request, compiled in the background."""
+        """The kernel of the compiler installed here for a request, compiled in the background."""
         get = partial(self._serving.get_or_compile, self._selector, asked, priority=Priority.PROMOTION)
 
         def compile_it(is_wanted: Callable[[], bool]) -> CompiledKernel:

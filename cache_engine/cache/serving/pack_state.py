@@ -67,7 +67,7 @@ class Factor:
 
 
 def pack_state(pack: Pack, settings: Settings) -> PackState:
-    """How a pack stands to this machine: what made it, and how many of its kernels lookups under the settings can find.
+    """A pack's state on this machine: its makers, and how many kernels lookups under the settings can find.
 
     Raises:
         OSError: when the pack cannot be read.
@@ -114,7 +114,7 @@ def check_packs(elsewhere: Elsewhere, settings: Settings) -> None:
 
 
 def _unproved(pack: Pack) -> str:
-    """Why none of the first kernels of a pack may serve, by their signatures; no text where one may."""
+    """The reason why none of a pack's first kernels may serve, by their signatures; no text where one may."""
     why = ""
     for number in range(min(len(pack), _MOST_PROVED)):
         with suppress(CorruptEntry):
@@ -129,7 +129,7 @@ def _unproved(pack: Pack) -> str:
 
 
 def refusals(elsewhere: Elsewhere, selector: Selector, selection: Selection) -> Iterator[str]:
-    """Why packs that have a kernel do not serve it, in words: it is damaged or unsigned, or of another toolchain."""
+    """The reasons why packs that have a kernel do not serve it: it is damaged or unsigned, or of another toolchain."""
     others = selector.of_other_toolchains(selection, elsewhere.of_packs(selection.compiler.name))
     for one in {each.key: each for each in (*others, selection)}.values():
         for pack in elsewhere.packs:
@@ -146,7 +146,7 @@ def refusals(elsewhere: Elsewhere, selector: Selector, selection: Selection) -> 
 
 
 def refused_in_store(selection: Selection) -> str:
-    """What to say of a kernel that the store has, made by another toolchain, and that does not serve."""
+    """The message about a kernel that the store has, made by another toolchain, and that does not serve."""
     return f"the store has this kernel, {_made(selection)}"
 
 
@@ -167,7 +167,7 @@ def _can_be_found(selector: Selector, made: Provenance, *, any_toolchain: bool) 
 
 
 def differing(selector: Selector, made: Provenance, *, any_toolchain: bool) -> tuple[Factor, ...]:
-    """What differs between a kernel made so and the nearest of those that keys made here are of."""
+    """The differences between a kernel made so and the nearest of those that keys made here are of."""
     stated = Stated(made.toolchain, "") if any_toolchain else None
     nearest = (Factor("family", f"{made.family} by {made.compiler}", "unknown"),)
     found = []
@@ -200,7 +200,7 @@ def _named(toolchains: Counter[ToolchainFingerprint]) -> str:
 
 
 def _here(selector: Selector, toolchains: Counter[ToolchainFingerprint]) -> str:
-    """What is installed here of the compilers named."""
+    """The installed versions of the compilers named, in words."""
     found = []
     for name in sorted({toolchain.compiler for toolchain in toolchains} & COMPILERS.keys()):
         try:

@@ -145,7 +145,7 @@ class Team:
 
     @property
     def _asking(self) -> list[RemoteTier | Breaker]:
-        """What has threads that ask."""
+        """The remote tier and the breaker, as far as there are any: both have threads that ask."""
         return [each for each in (self._tier, self._connection and self._connection[1]) if each is not None]
 
     def _try_key(self, key: CacheKey, into: KeyLock) -> Failure | None:
@@ -225,7 +225,7 @@ class Team:
         return self._connection
 
     def _way(self) -> Way:
-        """How kernels are sent; called by the thread that sends them."""
+        """The destination of the kernels that are sent; called by the thread that sends them."""
         from cache_engine.cache.remote.behind import Way
         from cache_engine.store.signatures.keys import SigningKey
 

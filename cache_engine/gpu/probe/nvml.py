@@ -1,4 +1,4 @@
-"""What NVIDIA's management library reports: the current clock and the driver's release; ``None`` when unavailable.
+"""NVIDIA's management library: the current clock and the driver's release; ``None`` when unavailable.
 
 Source: NVML API Reference Guide; every call returns 0 for success.
 """

@@ -1,4 +1,4 @@
-"""What has happened in a store: events, their sums, and the frozen snapshot that readers get.
+"""The history of a store: events, their sums, and the frozen snapshot that readers get.
 
 Pure arithmetic. Events are written and read by ``store.journal``; the mirror adds up the same events the same way.
 """
@@ -40,7 +40,7 @@ MOST_PERIODS = 2000
 
 
 class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
-    """What one line about use counts, and what sums of such lines have: each counter is declared here alone.
+    """The counters of one line about use, and of sums of such lines: each counter is declared here alone.
 
     Attributes:
         hits: hits by tier.
@@ -239,7 +239,7 @@ class Tally:
 
     @property
     def usage(self) -> list[EntryUsage]:
-        """How each entry was used."""
+        """The usage of each entry."""
         return list(self._usage.values())
 
     @property

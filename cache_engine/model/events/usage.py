@@ -1,4 +1,4 @@
-"""How one entry of a store was used."""
+"""Usage of one entry of a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WEEK_S, _KEPT_WEEKS = 7 * 86_400, 8
 
 
 class EntryUsage(msgspec.Struct):
-    """How one entry was used: hits by tier, and the last two times (seconds since 1970; 0 is never).
+    """The usage of one entry: hits by tier, and the last two times (seconds since 1970; 0 is never).
 
     The second last distinguishes an entry in steady use from one used once.
 

@@ -1,4 +1,4 @@
-"""What is asked: one matrix multiplication."""
+"""The problem: one matrix multiplication."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class GemmProblem:
 
     @property
     def row_matrices(self) -> int:
-        """How many matrices A and C are: one for each product, or one for all groups."""
+        """The number of matrices that A and C are: one for each product, or one for all groups."""
         return 1 if self.mode is Mode.GROUPED else self.batch
 
     @property

@@ -1,4 +1,4 @@
-"""What a problem is made of: types, layouts, epilogues, scales, modes, specialisations, and the bounds on sizes."""
+"""The parts of a problem: types, layouts, epilogues, scales, modes, specialisations, and the bounds on sizes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ OUTPUT_DTYPES = tuple(dict.fromkeys(out for allowed in OUT_DTYPES.values() for o
 
 
 class Layout(StrEnum):
-    """How A and B lie in row-major storage: a letter for A, then one for B.
+    """The layout of A and B in row-major storage: a letter for A, then one for B.
 
     ``n`` is stored as is (A as m × k, B as k × n), ``t`` is stored transposed (A as k × m, B as n × k). The default
     ``nt`` is a linear layer: activations m × k times weights n × k.
@@ -104,7 +104,7 @@ LayoutLike: TypeAlias = Layout | Literal["nn", "nt", "tn", "tt"]
 
 
 class Activation(StrEnum):
-    """What is applied to every element of C last. GELU in its exact form, x · Φ(x)."""
+    """A function applied to every element of C last. GELU in its exact form, x · Φ(x)."""
 
     NONE = "none"
     RELU = "relu"
@@ -116,7 +116,7 @@ ActivationLike: TypeAlias = Activation | Literal["none", "relu", "gelu"]
 
 
 class Specialisation(StrEnum):
-    """Which sizes are constants of a kernel, and so which problems share it. The batch is always an argument.
+    """The sizes that are constants of a kernel, and so the problems that share it. The batch is always an argument.
 
     ``nk``: n and k are, m is an argument. ``exact``: m is one too. ``bucketed``: as ``nk``, and m is known to be at
     most the next power of two, for which the config is chosen, so all m of a bucket share a kernel. ``dynamic``: none
@@ -151,7 +151,7 @@ class Scales(StrEnum):
 
     @property
     def b_columns(self) -> int:
-        """How many columns of B share a scale."""
+        """The number of columns of B that share a scale."""
         return SCALE_BLOCK if "128x128" in self else 1
 
     @property
@@ -177,7 +177,7 @@ ScalesLike: TypeAlias = Scales | Literal["", "1x128,128x128", "1x128,1x128", "1x
 
 
 class Mode(StrEnum):
-    """Where the rows of A and C of a batch lie: in matrices of one size, or in groups, whose rows the device counts.
+    """The place of a batch's rows of A and C: in matrices of one size, or in groups, whose rows the device counts.
 
     ``""``: each product has an A and a C of its own, with m rows. ``grouped``: the products share one A and one C of m
     rows; those of the first group come first, then those of the second, with no gap. ``masked``: each has its own, with
@@ -201,7 +201,7 @@ def bucket_of(m: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What is done to A · B before it is stored: activation(alpha · A · B + beta · C + bias).
+    """The operations on A · B before it is stored: activation(alpha · A · B + beta · C + bias).
 
     ``GemmProblem(16, 7168, 2048, epilogue="bias+gelu")`` takes it as text, which ``Epilogue.parse`` reads.
 

@@ -10,7 +10,7 @@ from cache_engine.model.gemm import GemmProblem
 
 
 class Wanted:
-    """How often one problem was asked for."""
+    """A count of the requests for one problem."""
 
     __slots__ = ("count", "problem")
 

@@ -157,7 +157,7 @@ def _mentions(path: Path, word: str) -> bool:
 
 
 def damaged_decisions(path: Path) -> tuple[int, int]:
-    """How many whole lines of a file are damaged or dated more than a day ahead, and how many there are.
+    """The number of whole lines of a file that are damaged or dated more than a day ahead, and of all lines.
 
     Raises:
         CorruptEntry: when it is not a regular file, or too large.

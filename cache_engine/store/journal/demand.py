@@ -41,7 +41,7 @@ class _Head(msgspec.Struct):
 
 
 class FoldedDemand(_Head):
-    """What ``demand.json`` has.
+    """The content of ``demand.json``.
 
     Attributes:
         format: of the file.
@@ -58,7 +58,7 @@ _decode_folded = msgspec.json.Decoder(FoldedDemand).decode
 
 
 def read_timeline(layout: StoreLayout) -> Timeline:
-    """What was asked for so far, by all processes, but for what they have not written yet."""
+    """The demand so far, by all processes, but for what they have not written yet."""
     while True:
         generation = demand_generation(layout)
         folded = read_demand(layout)
@@ -71,7 +71,7 @@ def read_timeline(layout: StoreLayout) -> Timeline:
 
 
 def read_demand(layout: StoreLayout) -> FoldedDemand:
-    """What is folded; empty when nothing is yet or, with a warning, when the file cannot be read."""
+    """The folded demand; empty when nothing is folded yet or, with a warning, when the file cannot be read."""
     try:
         return load_demand(layout)
     except (OSError, ValueError, RecursionError) as error:
@@ -80,7 +80,7 @@ def read_demand(layout: StoreLayout) -> FoldedDemand:
 
 
 def load_demand(layout: StoreLayout) -> FoldedDemand:
-    """What is folded; empty when nothing is yet.
+    """The folded demand; empty when nothing is folded yet.
 
     Raises:
         UnknownSnapshot: when the file has another format version.
@@ -118,7 +118,7 @@ def decode_lines(data: bytes) -> Iterator[Asked]:
 
 
 def damaged_demand(data: bytes) -> int:
-    """How many lines look as if they said what was asked for, and do not."""
+    """The number of lines that look like lines of demand, and are not."""
     return len(_marked(data)) - sum(1 for _ in decode_lines(data))
 
 

@@ -29,7 +29,7 @@ def file_names(folder: Path, *suffixes: str) -> list[str]:
 
 
 def stem_of(name: str) -> str:
-    """What names a file while it is open and while it is folded."""
+    """The part of a file's name that is the same while it is open and while it is folded."""
     return name.partition(".")[0]
 
 

@@ -255,7 +255,7 @@ def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:
 
 
 def damaged_lines(path: Path) -> tuple[int, int]:
-    """How many whole lines of a file are damaged, and how many there are.
+    """The number of damaged whole lines of a file, and of all whole lines.
 
     Raises:
         CorruptEntry: when it is not a regular file, or too large.

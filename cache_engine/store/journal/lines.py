@@ -29,7 +29,7 @@ def append(descriptor: int, data: bytes) -> None:
 
 
 def whole_lines(data: bytes) -> bytes:
-    """What is up to the last newline."""
+    """The bytes up to the last newline."""
     return data[: data.rfind(b"\n") + 1]
 
 
@@ -47,7 +47,7 @@ def with_checksum(text: bytes) -> bytes:
 
 
 def texts(data: bytes) -> Iterator[bytes | None]:
-    """What is in each line of the log; ``None`` where it does not match its checksum."""
+    """The text of each line of the log; ``None`` where it does not match its checksum."""
     for line in data.split(b"\n"):
         if line:
             text = line[CHECKSUM_BYTES:]

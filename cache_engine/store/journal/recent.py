@@ -1,4 +1,4 @@
-"""What processes have written to a journal in the last seconds, without reading all of it."""
+"""A journal's lines of the last seconds, read without reading all of it."""
 
 from __future__ import annotations
 

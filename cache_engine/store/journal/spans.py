@@ -1,4 +1,4 @@
-"""How long things take: counts by length, in fixed buckets that grow by the fourth root of two.
+"""Durations: counts by length, in fixed buckets that grow by the fourth root of two.
 
 Lengths from 1 ns to 2⁴⁸ ns (three days) fall into 192 buckets. A quantile is the geometric middle of its bucket, at
 most 9 % off (2^⅛ - 1). Counts of processes and days are added up exactly, in a few hundred numbers at most.
@@ -76,7 +76,7 @@ class Spans:
                 self.add(span, stages_ms[span])
 
     def take(self) -> SpanCounts:
-        """What was counted since the last time."""
+        """The counts since the last call."""
         with self._lock:
             counts, ns = self._counts, self._ns
             self._counts, self._ns = {}, {}
@@ -89,7 +89,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How long one kind of thing took.
+    """The durations of one kind of thing.
 
     Attributes:
         counts: by bucket.
@@ -101,7 +101,7 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """How often it happened."""
+        """The number of times it happened."""
         return sum(self.counts.values())
 
     def quantile_ms(self, share: float) -> float:
@@ -114,7 +114,7 @@ class Distribution:
         return 0.0
 
     def at_most(self, bucket: int) -> int:
-        """How many fall into this bucket or a lower one."""
+        """The number that fall into this bucket or a lower one."""
         return sum(count for each, count in self.counts.items() if each <= bucket)
 
 

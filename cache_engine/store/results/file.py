@@ -253,7 +253,7 @@ def _names(layout: StoreLayout) -> Iterator[tuple[str, int | None]]:
 
 
 def _sound_lines(data: bytes, new: Snapshot, judge: Judge) -> Snapshot:
-    """What the sound lines of a damaged file say.
+    """The content of the sound lines of a damaged file.
 
     Raises:
         Misplaced: when the first line does not name the subject, so that the entries may be another's.

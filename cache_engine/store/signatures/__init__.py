@@ -1,4 +1,4 @@
-"""Who made a kernel: signatures in the SSH format, and the keys whose signatures are accepted.
+"""Proof of a kernel's maker: signatures in the SSH format, and the keys whose signatures are accepted.
 
 A checksum proves that bytes arrived unchanged. Only a signature proves who made them: whoever can write a pack, or the
 place that it is copied from, can make its checksums fit (CVE-2025-36852). The modules here are not imported before a
@@ -13,7 +13,7 @@ from cache_engine.settings import Settings
 
 
 def proof_for(settings: Settings) -> Callable[[bytes], None] | None:
-    """What the bytes of each record of a pack must pass, if the setting ``trusted_signers`` names a file.
+    """The check that each record of a pack must pass, if the setting ``trusted_signers`` names a file.
 
     Raises:
         UsageError: when the file cannot be used.

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class Standing(StrEnum):
-    """What a signature is worth; the value is the text shown."""
+    """The worth of a signature; the value is the text shown."""
 
     GOOD = "good"
     UNKNOWN = "unknown signer"
@@ -56,7 +56,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Who signed an entry, and whether that counts.
+    """The signer of an entry, and whether the signature counts.
 
     Attributes:
         standing: what the signature is worth.
@@ -117,11 +117,11 @@ class TrustedSigners:
         self._read_if_changed()
 
     def __len__(self) -> int:
-        """How many keys it has."""
+        """The number of keys."""
         return len(self._by_key)
 
     def check(self, record_data: bytes) -> Signed:
-        """What the signature of an entry is worth, by the bytes of its record.
+        """The worth of an entry's signature, by the bytes of its record.
 
         The record names the digest of the compiled code, so that one signature covers both.
 
