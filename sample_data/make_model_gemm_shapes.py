@@ -16,8 +16,8 @@ import csv
 import json
 from pathlib import Path
 
-from cache_engine.catalogue.layers import layers_of
-from cache_engine.catalogue.published import published
+from cache_engine.evaluator.catalogue.layers import layers_of
+from cache_engine.evaluator.catalogue.published import published
 
 COLUMNS = (
     "model", "operation", "batch", "n", "k", "layers", "epilogue", "experts", "experts_per_token", "alternative",

@@ -24,6 +24,7 @@ from cache_engine.compilers.environment import check_environment_unchanged, envi
 from cache_engine.compilers.flags import LINE_TABLES, flags_at_level
 from cache_engine.compilers.tools import HOW_TO_CHOOSE, package_files, toolkit_files
 from cache_engine.errors import CompileError, CompilerMissing
+from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.process import renew_after_fork
 
@@ -259,7 +260,7 @@ class Nvrtc:
             if status == _NO_BUILTINS:
                 package = self._installation().package
                 raise CompilerMissing(f"NVRTC cannot compile ({first_error(log) or log}); run: {_reinstall(package)}")
-            if status == _WRONG_OPTION and (reason := _unsupported(nvrtc, arch)):
+            if status == _WRONG_OPTION and arch in ARCHITECTURES and (reason := _unsupported(nvrtc, arch)):
                 installed = self._installation()
                 raise CompilerMissing(
                     f"NVRTC {installed.fingerprint.version} {reason}; install another version: pip "

@@ -120,6 +120,8 @@ def architecture(name: str) -> Architecture:
 
 # NVIDIA keeps code of one major version running on its later chips, those of embedded systems apart.
 _EMBEDDED = {(8, 7)}
+# NVIDIA does not say that code for the family of another chip runs there.
+_OF_NO_FAMILY = {(10, 7)}
 
 
 @lru_cache(maxsize=64)
@@ -135,10 +137,11 @@ def runs_on(target: str) -> tuple[Architecture, ...]:
     own = [chip for chip in chips if chip.compute_capability == code.compute_capability]
     if target.endswith("a") or code.compute_capability in _EMBEDDED:
         return tuple(own)
+    apart = _EMBEDDED | _OF_NO_FAMILY if target.endswith("f") else _EMBEDDED
     later = [
         chip
         for chip in chips
-        if chip.major == code.major and chip.minor > code.minor and chip.compute_capability not in _EMBEDDED
+        if chip.major == code.major and chip.minor > code.minor and chip.compute_capability not in apart
     ]
     return (*own, *later)
 

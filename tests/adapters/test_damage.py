@@ -17,6 +17,7 @@ from cache_engine.adapters.cupy import _Backend
 from cache_engine.adapters.shelf import Programs, shelf
 from cache_engine.frameworks.groups import group_key
 from cache_engine.store.layout import StoreLayout
+from tests.remote.waiting import until
 
 _CODE, _OTHERS = b"code of this kernel" * 9, b"code of the other" * 9
 _INDEX = {"triton": "kernel.json"}
@@ -98,8 +99,13 @@ def _forged(path: Path, packed: bytes, version: int = 1) -> None:
 
 
 def _replaced(path: Path, make: Callable[[Path], object]) -> None:
-    path.unlink() if path.is_file() else shutil.rmtree(path)
+    path.unlink() if path.is_file() else _delete(path)
     make(path)
+
+
+def _delete(folder: Path) -> None:
+    """Again and again: a thread of the cache may write there meanwhile."""
+    until(lambda: shutil.rmtree(folder, ignore_errors=True) or not folder.exists())
 
 
 _Damage = Callable[[StoreLayout, Path, Path], object]
@@ -127,7 +133,7 @@ _DAMAGE: dict[str, _Damage] = {
     "no locks": lambda layout, path, other: _replaced(layout.locks, Path.touch),
     "no pins": lambda layout, path, other: layout.pins.touch(),
     "no journal": lambda layout, path, other: _replaced(layout.journal, Path.touch),
-    "no store": lambda layout, path, other: shutil.rmtree(layout.root),
+    "no store": lambda layout, path, other: _delete(layout.root),
 }
 
 

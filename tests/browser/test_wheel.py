@@ -57,7 +57,7 @@ def test_the_wheel_claims_no_name_but_its_own(wheel: Path) -> None:
         "_bundled/sample_data/model_configs.json",
         "kernels/templates/tensor_core.cu",
         "kernels/templates/primitives.cuh",
-        "mirror/schema.sql",
+        "index/schema.sql",
     ):
         assert f"cache_engine/{needed}" in names
 

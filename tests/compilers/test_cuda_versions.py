@@ -273,6 +273,8 @@ def test_nvrtc_of_a_toolkit_or_the_system_is_found_where_there_is_no_package(
 
 def test_an_nvrtc_before_12_9_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "package_files", lambda *_: iter(()))
+    # Under its plain name the loader gives one that another test has loaded.
+    monkeypatch.setattr(nvrtc, "_path_of", lambda _: tmp_path / "lib64" / "libnvrtc.so.12")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     (tmp_path / "lib64").mkdir()
     for name in ("libnvrtc.so.12", "libnvrtc-builtins.so.12.4", "libnvrtc-builtins.so.12.4.127"):

@@ -222,11 +222,11 @@ _INTERRUPTED = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from cache_engine import evaluations
+from cache_engine.evaluator import results
 from cache_engine.evaluator.results import Evaluations
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, SearchMode, keys, open_store, search
 
-FILES = {evaluations.__file__, evaluations.kept.__file__}
+FILES = {results.__file__, results.kept.__file__}
 evaluation = search.evaluate(PROBLEM, CHIP)
 
 def put_and_close_at(line, layout):

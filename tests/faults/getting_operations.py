@@ -32,7 +32,7 @@ def _before_a_miss(store: DiskStore) -> Promise:
     promise = filled(store)
     key = selection().key
     promise.served[key], promise.finished[key] = {None, code_of(0)}, code_of(0)
-    more = Counts(misses=1, compiles=1, asked=1, spans=3)
+    more = Counts(misses=1, compiles=1, asked=1, spans=5)
     return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
 
 
@@ -56,7 +56,7 @@ def _before_a_damaged_hit(store: DiskStore) -> Promise:
     path = blob_file(store, key)
     path.write_bytes(path.read_bytes()[:-2000])
     promise.served[key].add(None)
-    more = Counts(misses=1, compiles=1, asked=1, spans=3)
+    more = Counts(misses=1, compiles=1, asked=1, spans=5)
     return Promise(promise.served, promise.finished, frozenset({key}), promise.counts, promise.usage, more)
 
 

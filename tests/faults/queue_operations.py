@@ -53,7 +53,7 @@ def _before_a_compile_behind(store: DiskStore) -> Promise:
     promise.served[serves.key], promise.finished[serves.key] = {artifact.cubin}, artifact.cubin
     key = selection().key
     promise.served[key], promise.finished[key] = {None, code_of(0)}, code_of(0)
-    return replace(promise, more=Counts(hits=1, misses=1, compiles=1, asked=1, spans=4))
+    return replace(promise, more=Counts(hits=1, misses=1, compiles=1, asked=1, spans=6))
 
 
 def _compiling_behind(store: DiskStore) -> Action:

@@ -249,17 +249,16 @@ def test_results_that_others_may_change_do_not_count(
 ) -> None:
     """Of the evaluator and timings alike: both are stored in the same way."""
     timing = invented_timing(KERNEL, KernelConfig(64, 64, 32, 2, 2, 3), 5.0)
-    with_log = Timings(store.layout, durable=False)
-    with_log.add([timing])
-    (log,) = store.layout.timings.glob("*.log")
-    change(log)
+    Timings(store.layout, durable=False).add([timing])
+    (file,) = store.layout.timings.glob("*.json")
+    change(file)
     assert list(Timings(store.layout)) == []
     assert named in caplog.text
     again = Timings(store.layout, durable=False)
     again.add([timing])
     again.close()
     assert len(list(Timings(store.layout))) == 1
-    assert [path.name.endswith(log.name) for path in store.layout.quarantine.iterdir()] == [True]
+    assert [path.name.endswith(file.name) for path in store.layout.quarantine.iterdir()] == [True]
 
 
 @WHO
