@@ -105,7 +105,12 @@ def _replaced(path: Path, make: Callable[[Path], object]) -> None:
 
 def _delete(folder: Path) -> None:
     """Again and again: a thread of the cache may write there meanwhile."""
-    until(lambda: shutil.rmtree(folder, ignore_errors=True) or not folder.exists())
+
+    def is_gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    until(is_gone)
 
 
 _Damage = Callable[[StoreLayout, Path, Path], object]
