@@ -167,8 +167,8 @@ class Cache:
         self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None,
         config: KernelConfig | None = None,
     ) -> Selection:  # fmt: skip
-        """The kernel selected for a problem whose target is set; see ``Selector.select``."""
-        return self.selector.select(problem, family, compiler, config)
+        """The choice for a problem, and its key: what would serve it here. See ``Selector.select``."""
+        return self.selector.select(self.targeted(problem), family, compiler, config)
 
     def made_elsewhere(self, selection: Selection) -> Selection | None:
         """The same kernel as another toolchain made it, where a pack or the store has that, be it served or not."""

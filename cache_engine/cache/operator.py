@@ -417,5 +417,5 @@ def code_found(
         from cache_engine.gpu.multiply import Code
 
         _log.info("cuBLAS serves: %s", missing)
-        selection = cache.select(cache.targeted(problem))
+        selection = cache.select(problem)
         return Code(selection.key, None, "", None, cache.journal.asked)

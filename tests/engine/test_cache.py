@@ -318,3 +318,9 @@ def test_the_policy_can_be_named(tmp_path: Path) -> None:
         assert cache.policy().expire_days == 30.0
     with pytest.raises(UsageError, match="development, production"):
         open_cache(tmp_path / "store", policy="lazy")
+
+
+def test_a_choice_is_made_for_a_problem_that_names_no_target(tmp_path: Path) -> None:
+    with open_cache(tmp_path, default_arch="sm_89") as cache:
+        asked = GemmProblem(64, 64, 64)
+        assert cache.select(asked).key == cache.select(cache.targeted(asked)).key
