@@ -200,13 +200,14 @@ def _their_fingerprint(architecture: dict[str, Any]) -> str:
 
 def _in_their_terms(entry: Entry) -> _Entry:
     r, made, found = entry.result, entry.metadata, entry.evaluation()
+    (m, n, k), on = found.tile, found.partition
     return _Entry(
         entry.shape,
         entry.dtypes,
         _Searched(entry.search_mode.tile_search, entry.search_mode.partition_search),
         _Result(
             r.latency_us, r.compute_us, r.memory_us, r.flops, r.traffic_bytes, r.arch_utilization,
-            r.effective_utilization, tuple(found.tile), r.order, tuple(found.partition),
+            r.effective_utilization, (m, n, k), r.order, (on.g, on.m, on.n, on.k),
         ),
         _Metadata(
             datetime.fromtimestamp(min(made.timestamp, _LAST_SECOND), UTC).isoformat(), made.search_time_ms,
