@@ -110,7 +110,14 @@ if TYPE_CHECKING:
     from cache_engine.evaluator.results.outcomes import Answer
     from cache_engine.evaluator.search import evaluate
     from cache_engine.gpu.fp8 import dequantise, quantise
-    from cache_engine.gpu.memory_pool import DeviceMemoryPool, PoolStatistics, release_device_memory, shared_pool
+    from cache_engine.gpu.memory_pool import (
+        DeviceMemory,
+        DeviceMemoryPool,
+        PoolStatistics,
+        device_memory,
+        release_device_memory,
+        shared_pool,
+    )
     from cache_engine.gpu.profiling import OperatorCall, OperatorCalls, OperatorStatistics
     from cache_engine.insight.comparison import Nearest, Pair
     from cache_engine.insight.explanation import Explanation, explain
@@ -166,6 +173,7 @@ __all__ = [
     "Demand",
     "DemandReport",
     "DemandShare",
+    "DeviceMemory",
     "DeviceMemoryPool",
     "Epilogue",
     "EpilogueLike",
@@ -249,6 +257,7 @@ __all__ = [
     "__version__",
     "default_cache",
     "dequantise",
+    "device_memory",
     "evaluate",
     "explain",
     "grouped_matmul",
@@ -275,7 +284,7 @@ _HOMES = {
     "evaluator.catalogue": "ModelShape model_shapes table_shapes",
     "settings": "Settings",
     "gpu.fp8": "dequantise quantise",
-    "gpu.memory_pool": "DeviceMemoryPool PoolStatistics release_device_memory shared_pool",
+    "gpu.memory_pool": "DeviceMemory DeviceMemoryPool PoolStatistics device_memory release_device_memory shared_pool",
     "gpu.profiling": "OperatorCall OperatorCalls OperatorStatistics",
     "cache.cache": "Cache open_cache",
     "cache.demand": "Demand",

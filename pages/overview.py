@@ -32,6 +32,7 @@ from app.presenters.store.overview import (
     health,
     length_table,
     limits_check,
+    memory_tiles,
     overview_tiles,
     queue_check,
     queue_table,
@@ -41,6 +42,7 @@ from app.presenters.store.overview import (
 from app.presenters.store.remote import remote_check
 from app.presenters.store.toolchains import stale_words, toolchain_table
 from cache_engine.cache.queue.tickets import QueueState
+from cache_engine.gpu.memory_pool import device_memory
 from cache_engine.gpu.probe import gpu
 from cache_engine.index import queries, summaries
 from cache_engine.insight.toolchains import STALE, made_by_toolchain
@@ -253,6 +255,14 @@ def toolchains() -> None:
         )
 
 
+def memory() -> None:
+    """The GPU's memory, where there is one."""
+    found = device_memory()
+    if found is not None:
+        st.header("Device memory")
+        draw_tiles(memory_tiles(found))
+
+
 def activity() -> None:
     """The most-hit kernels, and the last events."""
     busiest = context.ask(queries.busiest, limit=MOST_BUSY)
@@ -293,4 +303,5 @@ missed()
 tiers()
 if row["entries"]:
     toolchains()
+memory()
 activity()

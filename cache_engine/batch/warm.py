@@ -194,6 +194,8 @@ def warm(
     on_done: Callable[[Warmed], None] = lambda _: None,
     family: str | None = None,
     compiler: str | None = None,
+    *,
+    load: bool = False,
 ) -> list[Warmed]:
     """Gets the kernels of all problems; a failure does not stop the others.
 
@@ -205,19 +207,27 @@ def warm(
         on_done: called as each is finished, in this thread.
         family: of kernels to take, as of ``Cache.get_or_compile``.
         compiler: which compiler makes them.
+        load: load each kernel on the current GPU too, before the first launch needs it, and unload it; one that the
+            driver refuses has failed.
 
     Returns:
         One result per problem, in the order they were finished.
 
     Raises:
+        GpuRequired: when there is no GPU to load them on; nothing is compiled then.
         NotHereError: when something is not installed, so that none can be made.
     """
+    if load:
+        from cache_engine.gpu.probe import require_gpu
+
+        require_gpu("loading what is warmed")
     done: list[Warmed] = []
     get = partial(cache.get_or_compile, family=family, compiler=compiler, priority=Priority.WARM)
     gets = [partial(get, problem) for problem in problems]
     for number, got in side_by_side(gets, jobs):
         problem = problems[number]
         warmed = Warmed(problem, None, Failure(str(got))) if isinstance(got, GemmCacheError) else Warmed(problem, got)
+        warmed = load_on_gpu(warmed) if load else warmed
         done.append(warmed)
         on_done(warmed)
     return done

@@ -228,16 +228,16 @@ def _compile(
     load: bool,
 ) -> None:
     """Gets all kernels of the plan; those that are stored are read, and so verified."""
-    from cache_engine.batch.warm import load_on_gpu, warm
+    from cache_engine.batch.warm import warm
 
     problems = [kernel.selection.problem for kernel in plan.kernels]
     with terminal.progress("Compiling kernels", len(problems)) as (bar, task):
 
         def on_done(warmed: Warmed) -> None:
             bar.advance(task)
-            tally.add(load_on_gpu(warmed) if load else warmed)
+            tally.add(warmed)
 
-        warm(cache, problems, jobs, on_done, family, compiler)
+        warm(cache, problems, jobs, on_done, family, compiler, load=load)
 
 
 @click.command(

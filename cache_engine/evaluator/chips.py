@@ -16,6 +16,22 @@ if TYPE_CHECKING:
 
 _FILE_BYTES = 2**20
 
+_REFERENCE_NAMES = {
+    "sram_size_bytes": ("sram_bytes", 1),
+    "sram_size_kb": ("sram_bytes", 1024),
+    "sram_kb": ("sram_bytes", 1024),
+    "dram_bandwidth_bytes": ("dram_bandwidth", 1),
+    "compute_dma_overlap_rate": ("compute_dma_overlap", 1),
+    "chip_type": ("name", 1),
+}
+"""Names of the public reference evaluator, ours, and by how much its number is multiplied."""
+
+_NOT_OF_A_PRODUCT = (
+    "flops_dtype", "eu_num", "intra_bw", "inter_bw", "c2c_bw_unidirectional_gbps", "intra_latency_us",
+    "inter_latency_us", "comm_latency",
+)  # fmt: skip
+"""Its fields of vector units and communication, which no matrix multiplication of one chip depends on."""
+
 
 def load_chip(name_or_file: str | Path) -> Hardware | Gpu:
     """A known chip by its name, else the JSON file of that path; one with a field ``sms`` describes a GPU.
@@ -42,6 +58,8 @@ def load_chip(name_or_file: str | Path) -> Hardware | Gpu:
 def chip_of(description: Any, source: str) -> Hardware | Gpu:
     """The chip that a JSON object describes; one with a field ``sms`` is a GPU.
 
+    Fields of an accelerator may have the names of the public reference evaluator.
+
     Raises:
         InvalidHardware: naming the invalid field.
     """
@@ -49,7 +67,7 @@ def chip_of(description: Any, source: str) -> Hardware | Gpu:
         from cache_engine.evaluator.gpus import Gpu
 
         return Gpu.from_dict(description, source)
-    return Hardware.from_dict(description, source)
+    return Hardware.from_dict(_in_our_names(description, source), source)
 
 
 def load_hardware(name_or_file: str | Path) -> Hardware:
@@ -74,6 +92,22 @@ def load_gpu(name_or_file: str | Path) -> Gpu:
     if isinstance(chip, Hardware):
         raise InvalidHardware(f"{chip.name} is no GPU; a description of a GPU has a field sms")
     return chip
+
+
+def _in_our_names(description: Any, source: str) -> Any:
+    """An accelerator whose fields have the reference's names, in ours."""
+    if not isinstance(description, dict):
+        return description
+    ours = {name: value for name, value in description.items() if name not in {*_REFERENCE_NAMES, *_NOT_OF_A_PRODUCT}}
+    for theirs, (name, unit) in _REFERENCE_NAMES.items():
+        if theirs not in description:
+            continue
+        if name in ours:
+            raise InvalidHardware(f"{source} has {theirs} and another name of the same field, {name}; leave one out")
+        value = description[theirs]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        ours[name] = value * unit if is_number else value
+    return ours
 
 
 def _read(path: Path) -> Any:

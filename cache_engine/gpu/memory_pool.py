@@ -17,10 +17,13 @@ from functools import cache
 from typing import Any, Protocol
 
 from cache_engine.errors import OutOfDeviceMemory, UsageError
-from cache_engine.gpu.probe import require_gpu
+from cache_engine.gpu.probe import gpu, pci_bus_id, require_gpu
+from cache_engine.gpu.probe.nvml import memory_bytes
 
 MOST_ALLOCATIONS = 1000
 """How many allocations a pool remembers."""
+
+_MOST_RESERVED = 1.1  # a GPU's memory over what its programs can have
 
 
 class Allocator(Protocol):
@@ -269,10 +272,45 @@ def release_device_memory() -> int:
     import cupy
 
     freed = 0
-    for gpu in gpus | {_current_device()}:
-        with cupy.cuda.Device(gpu):
+    for number in gpus | {_current_device()}:
+        with cupy.cuda.Device(number):
             freed += shared_pool().free_all()
     return freed
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The first GPU's memory, in bytes.
+
+    Attributes:
+        free_bytes, used_bytes, total_bytes: of all programs; ``None`` where the driver does not say.
+        pool_in_use_bytes, pool_cached_bytes: of this process's pool.
+        limit_bytes: what the pool may take at most; ``None`` for all there is.
+    """
+
+    free_bytes: int | None
+    used_bytes: int | None
+    total_bytes: int
+    pool_in_use_bytes: int
+    pool_cached_bytes: int
+    limit_bytes: int | None
+
+
+def device_memory() -> DeviceMemory | None:
+    """The first GPU's memory; ``None`` without a GPU. Starts nothing on the GPU, and makes no pool."""
+    device = gpu()
+    if isinstance(device, str):
+        return None
+    bus = pci_bus_id()
+    found = None if bus is None else memory_bytes(bus)
+    # Of a part of a GPU (MIG), NVML says what the whole has, which is more by more than what the driver reserves.
+    if found is not None and found[2] > _MOST_RESERVED * device.memory_bytes:
+        found = None
+    free, used, total = found or (None, None, device.memory_bytes)
+    if not shared_pool.cache_info().currsize:
+        return DeviceMemory(free, used, total, 0, 0, shared_limit.size_bytes)
+    pool = shared_pool().statistics()
+    return DeviceMemory(free, used, total, pool.in_use_bytes, pool.cached_bytes, pool.limit_bytes)
 
 
 def free_and_total_bytes() -> tuple[int, int]:

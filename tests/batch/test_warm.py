@@ -20,7 +20,7 @@ from cache_engine.batch.warm import Warmed, plan_warming, problems_of, warm
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cli.main import commands
 from cache_engine.compilers import COMPILERS, inspect
-from cache_engine.errors import CompilerMissing, InvalidProblem, NotHereError, ToolMissing, UsageError
+from cache_engine.errors import CompilerMissing, GpuRequired, InvalidProblem, NotHereError, ToolMissing, UsageError
 from cache_engine.evaluator.catalogue import LARGEST_TABLE_BYTES, MOST_SHAPES, ModelShape, model_shapes, table_shapes
 from cache_engine.gpu import launch, probe
 from cache_engine.insight.coverage import EVERY_M, coverage, distinct, wanted
@@ -371,6 +371,26 @@ def test_a_kernel_that_the_driver_refuses_has_failed_and_the_others_are_loaded(
     assert (printed["compiled"], printed["loaded"], len(printed["failed"]), len(driver.loaded)) == (3, 3, 3, 3)
     assert printed["failed"][0]["error"] == "the GPU does not load it: CUDA_ERROR_NO_BINARY_FOR_GPU"
     assert document("stats", store=place)["entries"] == 6, "they are stored"
+
+
+def test_python_loads_what_it_warms(cache: Cache, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(monkeypatch)
+    problems = problems_of(cache, table, arch=["sm_90", "sm_75"], m=[16], dtype="fp32")
+    seen: list[Warmed] = []
+    done = warm(cache, problems, 2, seen.append, load=True)
+    assert seen == done
+    assert [one.problem.arch for one in done if one.trouble] == ["sm_75"] * 3
+    assert len(set(driver.loaded)) == 3
+    driver.loaded.clear()
+    assert not any(one.trouble for one in warm(cache, problems, 2))
+    assert driver.loaded == []
+
+
+@pytest.mark.skipif(not isinstance(probe.gpu(), str), reason="a GPU is here")
+def test_without_a_gpu_python_says_so_before_it_compiles_anything(cache: Cache, table: Path) -> None:
+    with pytest.raises(GpuRequired, match="loading what is warmed needs an NVIDIA GPU"):
+        warm(cache, problems_of(cache, table, arch="sm_90", m=[16]), load=True)
+    assert not list(cache.records())
 
 
 @pytest.mark.skipif(not isinstance(probe.gpu(), str), reason="a GPU is here")

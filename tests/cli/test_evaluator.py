@@ -141,6 +141,19 @@ def test_results_go_out_and_in_again(place: Path, tmp_path: Path, name: str) -> 
     assert len(printed["cache_entries"]) == 3
 
 
+def test_results_go_out_in_the_format_of_the_reference_and_in_again(place: Path, tmp_path: Path) -> None:
+    for m in (1, 2):
+        document("evaluate", m, 64, 64, *CHIP, store=place)
+    document("evaluate", 3, 64, 64, *CHIP, "--reduce-partial-sums", store=place)
+    file, other = tmp_path / "theirs.json", tmp_path / "other"
+    done = run("evaluations", "export", file, "--format", "reference", "--json", store=place)
+    assert (done.returncode, json.loads(done.stdout)["entries"]) == (0, 2)
+    assert "left out: 1 result," in done.stderr
+    assert json.loads(file.read_text())["cache_format_version"] == "2025.01"
+    assert document("evaluations", "import", file, store=other)["taken"] == 2
+    assert document("evaluate", 2, 64, 64, *CHIP, store=other)["cached"]
+
+
 def test_import_refuses_bad_results_and_bad_files(place: Path, tmp_path: Path) -> None:
     document("evaluate", 1, 64, 64, *CHIP, store=place)
     file = tmp_path / "some.json"

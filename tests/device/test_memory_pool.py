@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,20 @@ import pytest
 
 from cache_engine.cache.cache import open_cache
 from cache_engine.errors import GpuRequired, OutOfDeviceMemory, UsageError
+from cache_engine.gpu import memory_pool
 from cache_engine.gpu.memory_pool import (
     MOST_ALLOCATIONS,
     Allocation,
+    DeviceMemory,
     DeviceMemoryPool,
     PoolLimit,
     PoolStatistics,
+    device_memory,
     shared_limit,
     shared_pool,
 )
+from cache_engine.gpu.probe import nvml
+from cache_engine.model.fingerprint import DeviceFingerprint
 
 
 class Pointer:
@@ -181,6 +188,57 @@ def test_without_a_limit_of_every_device_no_device_is_asked_for() -> None:
     pool.limit(1024)
     pool.allocate(512)
     assert pool.statistics().limit_bytes == 1024
+
+
+class Library:
+    """NVML, of one GPU of 80 GiB, 2 GiB of which are in use."""
+
+    def nvmlDeviceGetHandleByPciBusId_v2(self, bus: bytes, device: Any) -> int:  # noqa: N802
+        """A handle, or NVML_ERROR_NOT_FOUND."""
+        device._obj.value = 7
+        return 0 if bus == b"0000:17:00.0" else 6
+
+    def nvmlDeviceGetMemoryInfo(self, device: Any, memory: Any) -> int:  # noqa: N802
+        """Its memory."""
+        memory._obj.total, memory._obj.free, memory._obj.used = 80 * 2**30, 78 * 2**30, 2 * 2**30
+        return 0 if device.value == 7 else 2
+
+
+def test_memory_of_the_gpu_is_asked_of_nvml_and_makes_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = DeviceFingerprint("H100", "sm_90", 132, 79 * 2**30, 50 * 2**20, 1_980_000, "13.0")
+    monkeypatch.setattr(shared_limit, "size_bytes", 2**30)
+    monkeypatch.setattr(nvml, "_library", Library)
+    monkeypatch.setattr(memory_pool, "gpu", lambda: here)
+    monkeypatch.setattr(memory_pool, "pci_bus_id", lambda: "0000:17:00.0")
+    shared_pool.cache_clear()
+    expected = DeviceMemory(78 * 2**30, 2 * 2**30, 80 * 2**30, 0, 0, 2**30)
+    assert device_memory() == expected
+    assert not shared_pool.cache_info().currsize
+    for bus in ("0000:18:00.0", None):
+        monkeypatch.setattr(memory_pool, "pci_bus_id", lambda bus=bus: bus)
+        assert device_memory() == replace(expected, free_bytes=None, used_bytes=None, total_bytes=79 * 2**30)
+    monkeypatch.setattr(memory_pool, "pci_bus_id", lambda: "0000:17:00.0")
+    monkeypatch.setattr(memory_pool, "gpu", lambda: replace(here, memory_bytes=10 * 2**30))
+    assert device_memory() == replace(expected, free_bytes=None, used_bytes=None, total_bytes=10 * 2**30), "a part"
+    monkeypatch.setattr(memory_pool, "gpu", lambda: "no NVIDIA driver is installed")
+    assert device_memory() is None
+
+
+def test_memory_of_the_gpu_has_the_pool_of_a_process_that_has_one(
+    pool: DeviceMemoryPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @cache
+    def shared() -> DeviceMemoryPool:
+        return pool
+
+    shared()
+    monkeypatch.setattr(memory_pool, "shared_pool", shared)
+    monkeypatch.setattr(memory_pool, "gpu", lambda: DeviceFingerprint("H", "sm_90", 1, 2**20, 1, 1, "13.0"))
+    monkeypatch.setattr(memory_pool, "pci_bus_id", lambda: None)
+    kept, dropped = pool.allocate(512), pool.allocate(1024)
+    del dropped
+    assert device_memory() == DeviceMemory(None, None, 2**20, 512, 1024, pool.statistics().limit_bytes)
+    del kept
 
 
 def test_a_cache_that_is_opened_applies_its_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -58,6 +58,11 @@ class Driver:
         value._obj.value = 2**30
         return 0
 
+    def cuDeviceGetPCIBusId(self, text: Any, size: int, device: ctypes.c_int) -> int:
+        """Where the GPU is, as NVML finds it."""
+        text.value = f"0000:{GPUS.index(self.visible[device.value]):02}:00.0".encode()
+        return 0
+
     def cuDriverGetVersion(self, value: Any) -> int:
         """As CUDA writes 13.0."""
         value._obj.value = 13000
@@ -66,14 +71,17 @@ class Driver:
 
 @pytest.fixture
 def _driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
+    driver = Driver()  # one, as ctypes gives the same library each time
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     probe.gpu.cache_clear()
     probe.driver_cuda.cache_clear()
+    probe.pci_bus_id.cache_clear()
     yield
     monkeypatch.undo()
     probe.gpu.cache_clear()
     probe.driver_cuda.cache_clear()
+    probe.pci_bus_id.cache_clear()
 
 
 @pytest.fixture
@@ -142,3 +150,9 @@ def test_the_local_target_has_the_instructions_of_the_chip_that_a_family_needs(
     found = probe.gpu()
     assert isinstance(found, DeviceFingerprint)
     assert found.arch == "sm_" + "".join(map(str, capability)), "what runs there, not what is compiled"
+
+
+@pytest.mark.usefixtures("_driver")
+def test_nvml_is_asked_of_the_first_gpu_that_the_process_sees(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    assert probe.pci_bus_id() == "0000:02:00.0"

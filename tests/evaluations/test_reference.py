@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate
+from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
 
 CHIP = PRESETS["SG2262"]
@@ -83,6 +85,27 @@ def test_a_result_of_theirs_is_the_answer_from_then_on(layout: StoreLayout) -> N
         assert entry.metadata.timestamp == 1737973800
         assert entry.mode() == SearchMode()
         assert kept.import_file(json.dumps(theirs()).encode()).present == 1
+
+
+@pytest.mark.parametrize("hardware", [CHIP, OWN, replace(OWN, sram_bytes=1_000_001, rates=(("int8", 2.0),))])
+def test_an_export_in_their_format_is_read_back_equal(tmp_path: Path, hardware: Hardware) -> None:
+    problems = [PROBLEM, EvaluationProblem(100, 72, 40, 3, "int8", "fp32")]
+    modes = [SearchMode(tiles, partitions) for tiles in (True, False) for partitions in (True, False)]
+    first, second = open_store(tmp_path / "first"), open_store(tmp_path / "second")
+    with Evaluations(first) as kept:
+        for problem in problems:
+            for mode in (*modes, SearchMode(reduce_partial_sums=True), SearchMode(compute_rate=2)):
+                kept.evaluate(problem, hardware, mode)
+        data, written = kept.export_reference(hardware.fingerprint())
+        before = dict(kept.entries(hardware.fingerprint()))
+    assert written == len(problems) * len(modes) == len(json.loads(data)["cache_entries"])
+    with Evaluations(second) as kept:
+        taken = kept.import_file(data, hardware)
+        assert (taken.taken, taken.refused) == (written, ())
+        for key, entry in kept.entries(hardware.fingerprint()):
+            assert entry.evaluation() == before[key].evaluation()
+            assert entry.metadata.timestamp == pytest.approx(before[key].metadata.timestamp, abs=1e-5)
+            assert entry.metadata.search_time_ms == before[key].metadata.search_time_ms
 
 
 def test_a_chip_with_its_own_rate_of_int8_has_that_rate(layout: StoreLayout) -> None:

@@ -80,6 +80,26 @@ def test_the_clock_follows_from_the_peak_and_must_not_contradict_it() -> None:
         Hardware.from_dict({**without("freq_ghz"), "peak_flops": -1})
 
 
+def test_a_file_may_have_the_names_of_the_reference_evaluator(tmp_path: Path) -> None:
+    path = tmp_path / "chip.json"
+    renamed = ("sram_bytes", "dram_bandwidth", "compute_dma_overlap")
+    theirs = {name: value for name, value in PLAIN.items() if name not in renamed}
+    theirs |= {"sram_size_bytes": 2**21, "dram_bandwidth_bytes": 12e12, "compute_dma_overlap_rate": 0.8}
+    theirs |= {"eu_num": 512, "intra_bw": 448e9, "comm_latency": {"chip_to_chip_us": 0.2}}
+    path.write_text(json.dumps(theirs))
+    assert load_hardware(path) == CHIP
+    for name in ("sram_kb", "sram_size_kb"):
+        kept = {field: value for field, value in theirs.items() if field not in ("sram_size_bytes", "name")}
+        path.write_text(json.dumps({**kept, name: 2048, "chip_type": "SG2262"}))
+        assert load_hardware(path) == CHIP
+    path.write_text(json.dumps({**theirs, "sram_bytes": 2**21}))
+    with pytest.raises(InvalidHardware, match=r"chip\.json has sram_size_bytes and another name.*sram_bytes"):
+        load_hardware(path)
+    path.write_text(json.dumps({**theirs, "sram_size_bytes": "2M"}))
+    with pytest.raises(InvalidHardware, match="sram_bytes is '2M'"):
+        load_hardware(path)
+
+
 def test_a_file_describes_hardware(tmp_path: Path) -> None:
     path = tmp_path / "chip.json"
     path.write_text(json.dumps({**PLAIN, "name": "Mine"}))

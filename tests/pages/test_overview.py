@@ -23,6 +23,8 @@ from app.presenters.store.overview import (
 )
 from cache_engine.cache.queue.slots import Slots
 from cache_engine.cache.queue.tickets import Priority, QueueState, State, Turn
+from cache_engine.gpu import memory_pool
+from cache_engine.gpu.memory_pool import DeviceMemory
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import CacheKey
 from cache_engine.store.journal import Journal
@@ -194,6 +196,26 @@ def test_a_page_on_a_full_disk_says_so(open_page: Open, compiled_store: Path, mo
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
     shown = sound(open_page(compiled_store, "overview"))
     assert any("0 B free. Kernels that do not fit" in warning.value for warning in shown.warning)
+
+
+def test_device_memory_is_shown_where_there_is_a_gpu(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gib = 2**30
+    found = DeviceMemory(60 * gib, 20 * gib, 80 * gib, gib, 2 * gib, None)
+    for memory, expected in (
+        (found, {"Free": "60.0 GiB", "Used": "20.0 GiB", "Pool in use": "1.0 GiB", "Pool limit": "none"}),
+        (replace(found, free_bytes=None, used_bytes=None, limit_bytes=3 * gib), {"Pool limit": "3.0 GiB"}),
+        (None, {}),
+    ):
+        monkeypatch.setattr(memory_pool, "device_memory", lambda memory=memory: memory)
+        app = sound(open_page(compiled_store, "overview"))
+        shown = {metric.label: metric.value for metric in app.metric}
+        names = {"Free", "Used", "Pool in use", "Pool cached", "Pool limit"}
+        asked = set() if memory is None else names if memory is found else names - {"Free", "Used"}
+        assert names & set(shown) == asked
+        assert {name: shown[name] for name in expected} == expected
+        assert ("Device memory" in [header.value for header in app.header]) == (memory is not None)
 
 
 def test_without_a_gpu_the_reason_is_shown_and_is_not_an_error() -> None:

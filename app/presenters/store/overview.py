@@ -11,6 +11,7 @@ from app.presenters.figure import Course
 from app.presenters.shared import Row, Tile, kernel_address, moment, share, total
 from cache_engine.cache.queue.tickets import Priority, QueueState
 from cache_engine.cache.serving import LONG_WAIT_S
+from cache_engine.gpu.memory_pool import DeviceMemory
 from cache_engine.model.events import (
     CLEAN,
     CLEAN_OTHER,
@@ -133,6 +134,27 @@ def gpu_check(device: DeviceFingerprint | str) -> Check:
     if isinstance(device, str):
         return Check("GPU", PLAIN, f"No GPU found ({device}). Only running and timing kernels needs one.")
     return Check("GPU", FINE, f"{device.arch}, {human_bytes(device.memory_bytes)}.", device.name)
+
+
+def memory_tiles(memory: DeviceMemory) -> list[Tile]:
+    """The GPU's memory: of all programs, and of this program's pool."""
+    tiles = []
+    if memory.free_bytes is not None and memory.used_bytes is not None:
+        used = share(memory.used_bytes, memory.total_bytes)
+        of_all = f"of {human_bytes(memory.total_bytes)}"
+        tiles = [
+            Tile("Free", human_bytes(memory.free_bytes), "What no program uses of the first GPU's memory."),
+            Tile("Used", human_bytes(memory.used_bytes), "What all programs and the driver use.", used, of_all),
+        ]
+    limit = "none" if memory.limit_bytes is None else human_bytes(memory.limit_bytes)
+    return [
+        *tiles,
+        Tile("Pool in use", human_bytes(memory.pool_in_use_bytes), "Of the dashboard's own pool."),
+        Tile(
+            "Pool cached", human_bytes(memory.pool_cached_bytes), "Freed in that pool, and kept for the next request."
+        ),
+        Tile("Pool limit", limit, "What that pool may take: the setting device_memory_bytes."),
+    ]
 
 
 def queue_check(queue: QueueState) -> Check:

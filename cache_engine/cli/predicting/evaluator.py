@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from cache_engine.evaluator.results import Evaluations
     from cache_engine.evaluator.validation import Validated
 
+_LEFT_OUT = (
+    "left out: {}, of --reduce-partial-sums, of --compute-rate or damaged, which format 2025.01 cannot have; "
+    "--format own has all that are sound"
+)
+
 
 @click.group("evaluations", cls=VerbGroup, examples=("evaluations ls",), no_args_is_help=True)
 def evaluations_verb() -> None:
@@ -93,16 +98,24 @@ def validate_verb(file: Path, kept_out: bool, chip: str | None, as_json: bool) -
 @evaluations_verb.command(
     "export",
     cls=Verb,
-    examples=("evaluations export results.json", "evaluations export - --chip SG2262"),
+    examples=("evaluations export results.json", "evaluations export - --chip SG2262 --format reference"),
     done="The results are written.",
     failed="The file cannot be written.",
 )
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--chip", metavar="NAME|FILE|FINGERPRINT", help="Accelerator. Default: the only one with results.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("own", "reference")),
+    default="own",
+    show_default=True,
+    help="reference: that of the reference evaluator (2025.01).",
+)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @json_option
 @click.pass_obj
-def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool, as_json: bool) -> None:
+def export_verb(settings: Settings, /, file: Path, chip: str | None, form: str, force: bool, as_json: bool) -> None:
     """Write the results of an accelerator to FILE, as JSON.
 
     Other tools can read the file. A name that ends in .zst gives a compressed file; - prints JSON.
@@ -113,8 +126,13 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool
     with open_cache(settings, create=False) as cache:
         stored = cache.evaluations
         fingerprint = _fingerprint(stored, chip)
-        data = stored.export(fingerprint)
-        entries = len(stored.snapshot(fingerprint).cache_entries)
+        entries = total = len(stored.snapshot(fingerprint).cache_entries)
+        if form == "own":
+            data = stored.export(fingerprint)
+        else:
+            data, entries = stored.export_reference(fingerprint)
+    if entries < total:
+        print(_LEFT_OUT.format(counted(total - entries, "result")), file=sys.stderr)
     if str(file) == "-":
         with printing():
             sys.stdout.write(data.decode() + "\n")

@@ -31,7 +31,7 @@ from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results.entry import Entry, decode_entry, judge, key_of, make_entry
 from cache_engine.evaluator.results.kept import MAX_ENTRIES, UNUSED_DAYS, ResultSet, fingerprint_of, superfluous
 from cache_engine.evaluator.results.outcomes import Answer, Pruned, Taken
-from cache_engine.evaluator.results.reference import read_results
+from cache_engine.evaluator.results.reference import read_results, write_reference
 from cache_engine.model.events import IMPORT, PRUNE
 from cache_engine.model.outcome import Failure
 from cache_engine.process import holds, renew_after_fork, run_at_end
@@ -266,6 +266,12 @@ class Evaluations:
         """The interchange file of an accelerator, with all its results."""
         self.flush()
         return msgspec.json.encode(msgspec.structs.replace(self.snapshot(fingerprint), generation=0))
+
+    def export_reference(self, fingerprint: str) -> tuple[bytes, int]:
+        """As ``export``, in the public reference evaluator's format 2025.01; and how many results it can say."""
+        self.flush()
+        hardware = Hardware.from_dict(self.snapshot(fingerprint).architecture, "architecture")
+        return write_reference(hardware, (entry for _, entry in self.entries(fingerprint)))
 
     def import_file(self, data: bytes, chip: Hardware | None = None, *, by: str = "") -> Taken:
         """Merges an interchange file, ours or the reference's. A stored result stays, unless an older model made it.

@@ -1,4 +1,4 @@
-"""What a file of results to import has: ours, or the public reference evaluator's in its JSON format 2025.01.
+"""Files of results: what one to import has, ours or the public reference evaluator's (format 2025.01); its, written.
 
 The reference's file says less of the chip than our model needs, so a chip is chosen by its name, or given, and each
 field that the file does have must agree with it. Nothing in a result is taken on trust: from its tile, loop order and
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,7 @@ import msgspec
 from cache_engine.errors import CorruptEntry, GemmCacheError, UsageError
 from cache_engine.evaluator.cost import (
     EVALUATOR,
+    MODEL_VERSION,
     ORDERS,
     Evaluation,
     Partition,
@@ -36,6 +38,7 @@ from cache_engine.store.results.interchange import UNREADABLE, Snapshot, check_n
 
 FORMAT = "2025.01"
 
+_LAST_SECOND = 253_402_300_799  # of the year 9999: the last that an ISO 8601 time of four digits can say
 _AS_CLOSE = 1e-6  # what JSON or a rounding to a few digits may change
 
 
@@ -155,19 +158,32 @@ def read_reference(data: bytes, chip: Hardware | None) -> tuple[Hardware, list[E
     return hardware, entries, refused
 
 
-def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardware:
-    if file.version.partition(".")[0] != "1":
-        raise UsageError(f"version is {file.version[:20]!r}; results of model 1 alone can be imported")
-    described = json.dumps(json.loads(bytes(file.architecture)), sort_keys=True)
-    if file.arch_fingerprint != hashlib.md5(described.encode(), usedforsecurity=False).hexdigest()[:8]:
-        raise UsageError(f"arch_fingerprint {file.arch_fingerprint[:40]!r} is not that of the file's architecture")
-    hardware = chip or PRESETS.get(theirs.chip_type.upper())
-    if hardware is None:
-        raise UsageError(
-            f"chip_type {theirs.chip_type[:40]!r} is not known, and the file does not say its bandwidth; name the "
-            "chip that it is about (--chip, or the field Chip of a reference file)"
-        )
-    ours = {
+def write_reference(hardware: Hardware, entries: Iterable[Entry]) -> tuple[bytes, int]:
+    """The file of an accelerator's results, and how many it has.
+
+    A result with partial sums that count, or a rate of its own, is left out: the format cannot say so.
+    """
+    architecture = _described(hardware)
+    written = {}
+    for entry in entries:
+        if not entry.search_mode.reduce_partial_sums and entry.search_mode.compute_rate == 1:
+            name = hashlib.sha256(entry.key().encode()).hexdigest()[:16]
+            written[f"hash_{name}"] = _in_their_terms(entry)
+    file = {
+        "version": MODEL_VERSION,
+        "cache_format_version": FORMAT,
+        "arch_fingerprint": _their_fingerprint(architecture),
+        "architecture": architecture,
+        "cache_entries": written,
+        "statistics": {"total_entries": len(written)},
+    }
+    return msgspec.json.encode(file), len(written)
+
+
+def _described(hardware: Hardware) -> dict[str, Any]:
+    """What their file says of a chip."""
+    return {
+        "chip_type": hardware.name,
         "num_cores": hardware.num_cores,
         "sram_kb": hardware.sram_bytes / 1024,
         "cube_m": hardware.cube_m,
@@ -175,6 +191,44 @@ def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardw
         "cube_k": hardware.cube_k,
         "tflops_int8": hardware.peak_flops * hardware.rate_of("int8") / 1e12,
     }
+
+
+def _their_fingerprint(architecture: dict[str, Any]) -> str:
+    described = json.dumps(architecture, sort_keys=True)
+    return hashlib.md5(described.encode(), usedforsecurity=False).hexdigest()[:8]
+
+
+def _in_their_terms(entry: Entry) -> _Entry:
+    r, made, found = entry.result, entry.metadata, entry.evaluation()
+    (m, n, k), on = found.tile, found.partition
+    return _Entry(
+        entry.shape,
+        entry.dtypes,
+        _Searched(entry.search_mode.tile_search, entry.search_mode.partition_search),
+        _Result(
+            r.latency_us, r.compute_us, r.memory_us, r.flops, r.traffic_bytes, r.arch_utilization,
+            r.effective_utilization, (m, n, k), r.order, (on.g, on.m, on.n, on.k),
+        ),
+        _Metadata(
+            datetime.fromtimestamp(min(made.timestamp, _LAST_SECOND), UTC).isoformat(), made.search_time_ms,
+            made.num_searched_partitions, made.num_searched_tiles,
+        ),
+    )  # fmt: skip
+
+
+def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardware:
+    if file.version.partition(".")[0] != "1":
+        raise UsageError(f"version is {file.version[:20]!r}; results of model 1 alone can be imported")
+    if file.arch_fingerprint != _their_fingerprint(json.loads(bytes(file.architecture))):
+        raise UsageError(f"arch_fingerprint {file.arch_fingerprint[:40]!r} is not that of the file's architecture")
+    hardware = chip or PRESETS.get(theirs.chip_type.upper())
+    if hardware is None:
+        raise UsageError(
+            f"chip_type {theirs.chip_type[:40]!r} is not known, and the file does not say its bandwidth; name the "
+            "chip that it is about (--chip, or the field Chip of a reference file)"
+        )
+    ours = _described(hardware)
+    del ours["chip_type"]
     for name, value in ours.items():
         stated_value = getattr(theirs, name)
         if not math.isclose(stated_value, value, rel_tol=1e-3):

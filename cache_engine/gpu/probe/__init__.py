@@ -57,6 +57,18 @@ def gpu() -> DeviceFingerprint | str:
 
 
 @cache
+def pci_bus_id() -> str | None:
+    """Of the first GPU, as NVML finds it, such as ``"0000:17:00.0"``; ``None`` without one. Starts nothing on it."""
+    if isinstance(gpu(), str):
+        return None
+    driver, device, text = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.create_string_buffer(64)
+    driver.cuDeviceGet(ctypes.byref(device), 0)
+    if driver.cuDeviceGetPCIBusId(text, len(text), device) != 0:
+        return None
+    return text.value.decode(errors="replace")
+
+
+@cache
 def driver_cuda() -> tuple[int, int] | None:
     """The newest version of CUDA that the driver supports, major and minor; ``None`` without a driver.
 
