@@ -1,7 +1,8 @@
 """Puts one small mistake at a time into a copy of the code, and says which ones the nearest tests let live.
 
 ``python -m tests.mutants 40`` takes 40 places by chance in ``ROOMS``; ``--seed`` takes others. The nearest tests of a
-module are the files that import it, or start one of its verbs; where there are none, those of its room.
+module are the files that import it, or start one of its verbs, the three that say most of it; where there are none,
+those of its room.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("farm", "policy", "insight", "cli")
-_LIMIT_S = 600
+ROOMS = ("team", "usage", "insight", "cli", "upkeep", "cache")
+_TESTS_OF = {"team": "farm", "usage": "policy", "cache": "engine"}
+_FILES = 3
+_LIMIT_S = 100
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -66,6 +69,12 @@ class _Put(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, ast.AnnAssign) and node.value is None:
             return node
+        if isinstance(node, ast.keyword) and node.arg in (
+            "strict",
+            "frozen",
+            "kw_only",
+        ):  # changes nothing that is right
+            return node
         wrong = _changed(node)
         if wrong is not None:
             self.places += 1
@@ -100,7 +109,7 @@ def _nearest(path: Path) -> list[Path]:
     uses = re.compile(
         rf"{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b|(?:run|document)\(\s*\"(?:{verbs})\""
     )
-    room = Path("tests", path.parts[1])
+    room = Path("tests", _TESTS_OF.get(path.parts[1], path.parts[1]))
     tests = [one.relative_to(ROOT) for one in sorted((ROOT / "tests").rglob("test_*.py"))]
     found = [
         one for one in tests if uses.search((ROOT / one).read_text()) and one.parts[1] not in ("browser", "faults")
@@ -108,24 +117,32 @@ def _nearest(path: Path) -> list[Path]:
     if not found:
         names = [*path.parts[2:-1], path.stem]
         found = [one for one in tests if one.parts[:2] == room.parts and any(name in one.stem for name in names)]
-    return sorted(found, key=lambda one: (one.parts[:2] != room.parts, (ROOT / one).stat().st_size)) or [room]
+
+    def said_of_it(one: Path) -> float:
+        text = (ROOT / one).read_text()
+        return len(uses.findall(text)) / len(text)
+
+    return sorted(found, key=lambda one: (one.parts[:2] != room.parts, -said_of_it(one)))[:_FILES] or [room]
 
 
 @cache
-def _is_red(at: Path, tests: tuple[str, ...]) -> bool | None:
-    """Whether these tests fail without any mistake: then they can see none."""
-    return _fails(at, tests)
+def _is_red(at: Path, tests: tuple[str, ...]) -> bool:
+    """Whether these tests fail or do not end without any mistake: then they can see none."""
+    return _failed(at, tests) != ""
 
 
-def _fails(at: Path, tests: tuple[str, ...]) -> bool | None:
-    """Whether the tests fail; ``None`` where they do not end."""
+def _failed(at: Path, tests: tuple[str, ...]) -> str | None:
+    """The first test that fails; empty where none does, ``None`` where they do not end."""
     command = (sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", "-m", "not soak and not gpu", *tests)
     environment = {**os.environ, "PYTHONPATH": str(at), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(command, cwd=at, env=environment, capture_output=True, timeout=_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return None
-    return done.returncode != 0
+    if done.returncode == 0:
+        return ""
+    first = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout.decode(errors="replace"), re.MULTILINE)
+    return first[1] if first else tests[0]
 
 
 def main() -> None:
@@ -142,12 +159,13 @@ def main() -> None:
         shutil.copytree(ROOT, at, ignore=shutil.ignore_patterns(".venv", ".git", "mutants", "site"))
         for path, number in taken:
             tests = tuple(map(str, _nearest(path)))
-            is_red = _is_red(at, tests)
             put = _Put(number)
             wrong = ast.unparse(ast.fix_missing_locations(put.visit(ast.parse((ROOT / path).read_text()))))
             (at / path).write_text(wrong)
-            is_seen = None if is_red is not False else _fails(at, tests)
+            failed = _failed(at, tests)
             shutil.copyfile(ROOT / path, at / path)
+            without = failed and _is_red(at, (failed,)) if failed is not None else _is_red(at, tests)
+            is_seen = None if without else failed != ""
             seen, alive = seen + (is_seen is True), alive + (is_seen is False)
             word = {True: "seen", False: "ALIVE", None: "without an answer"}[is_seen]
             print(f"{word} {path}:{put.said}; {seen} of {seen + alive} seen", flush=True)

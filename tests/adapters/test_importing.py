@@ -30,6 +30,8 @@ def test_every_kernel_is_taken_as_it_is_and_once(store: DiskStore, theirs: Path,
     planned = document("import", theirs, "--dry-run", store=place)
     assert (planned["taken"], planned["present"], planned["refused"], planned["left"]) == (4, 0, [], [])
     assert not list(store.layout.groups.glob("*"))
+    with open_cache(place) as cache:
+        assert cache.query(queries.acts) == []
     done = document("import", theirs, store=place)
     assert (done["taken"], done["taken_bytes"]) == (4, planned["taken_bytes"])
     assert done["taken_bytes"] == sum(path.stat().st_size for path in store.layout.groups.iterdir())

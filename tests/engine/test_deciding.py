@@ -44,6 +44,15 @@ def test_a_kernel_that_was_never_asked_for(root: Path) -> None:
     assert miss.name.startswith("gemm_tensor_core_bf16_nt_n64_k96")
 
 
+def test_the_last_miss_is_known_at_once(root: Path) -> None:
+    with open_cache(root, durability="fast") as cache:
+        made = cache.get_or_compile(PROBLEM)
+        assert [one.key for one in cache.admin.misses()] == [made.key]
+        cache.get_or_compile(replace(PROBLEM, n=128))
+        decisions, damaged = cache.admin.recent_decisions()
+        assert (decisions[0].name.startswith("gemm_tensor_core_bf16_nt_n128_k96"), damaged) == (True, 0)
+
+
 def test_hits_of_every_tier_leave_the_log_as_it_is(root: Path) -> None:
     _missed(root)
     before = (root / "decisions" / "log.jsonl").read_bytes()

@@ -251,6 +251,17 @@ def test_without_a_compiler_packs_serve_and_a_miss_says_what_is_missing(pack: Pa
         cache.select(PROBLEM)
 
 
+def test_a_compiler_that_is_installed_later_compiles_the_next_lookup(pack: Path, tmp_path: Path) -> None:
+    other = replace(PROBLEM, n=PROBLEM.n + 16)
+    with open_cache(tmp_path / "new", packs=(pack,), toolchain="pack") as cache:
+        with pytest.MonkeyPatch.context() as gone:
+            gone.setattr(nvrtc, "_libraries", lambda version: iter(()))
+            gone.setitem(COMPILERS._made, "nvrtc", nvrtc.Nvrtc())
+            with pytest.raises(CompilerMissing):
+                cache.get_or_compile(other)
+        assert cache.get_or_compile(other).tier == "compiled"
+
+
 @pytest.mark.usefixtures("another_build")
 def test_a_store_that_another_build_filled_serves_and_is_not_stale(compiled_store: Path) -> None:
     with open_cache(compiled_store) as cache:

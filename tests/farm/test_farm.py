@@ -91,7 +91,10 @@ def test_one_compiles_a_key_at_a_time_and_its_lease_ends(redis_server: Redis) ->
     assert broker.take(key, "one")
     assert not broker.take(key, "two")
     broker.release(key, "two")
+    client = connected(redis_server.url, 5.0)
+    client.expire(Keys("").name("lease", key), 5)
     broker.renew(key, "two")
+    assert client.ttl(Keys("").name("lease", key)) <= 5
     assert not broker.take(key, "two")
     redis_server.kill()
     redis_server.start()

@@ -85,6 +85,19 @@ def test_the_trap_at_the_end_is_no_loop() -> None:
     assert part.name == "code"
 
 
+def test_one_instruction_and_its_branch_are_a_loop() -> None:
+    short = [".L_x_1:", "IADD3 R2, R2, 0x20, RZ", "@P0 BRA `(.L_x_1)", "EXIT"]
+    assert [(part.name, len(part.pairs)) for part in _aligned(short, short)] == [("loop", 3), ("after the loops", 1)]
+
+
+def test_loops_that_overlap_are_one_and_end_where_the_later_does() -> None:
+    both = [
+        ".L_x_1:", "LDS R4, [R2]", ".L_x_2:", "IADD3 R2, R2, 0x20, RZ", "@P0 BRA `(.L_x_1)", "LDS R6, [R2]",
+        "@P1 BRA `(.L_x_2)", "STG.E [R2], R4", "EXIT",
+    ]  # fmt: skip
+    assert [(part.name, len(part.pairs)) for part in _aligned(both, both)] == [("loop", 7), ("after the loops", 2)]
+
+
 def test_far_from_a_difference_lines_are_left_out() -> None:
     part = Part("loop", (*[LinePair(SAME, "A", "A")] * 9, LinePair(CHANGED, "B", None), LinePair(SAME, "C", "C")))
     assert [(near, len(pairs)) for near, pairs in runs(part, 2)] == [(False, 7), (True, 4)]

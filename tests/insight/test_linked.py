@@ -276,6 +276,10 @@ def test_of_a_text_beyond_all_measure_the_beginning_is_read(monkeypatch: pytest.
     assert read_ptx("\tfma.rn.f32 %f1;\n" * 100)[0].lines == ["\tfma.rn.f32 %f1;", "\tfma.rn.f32 %"]
 
 
+def test_a_place_without_a_file_has_no_name() -> None:
+    assert read_llvm("  ret void, !dbg !7\n!7 = !DILocation(line: 3, scope: !4)").chains[0] == (("", 3),)
+
+
 def test_a_long_line_has_its_location_and_its_class() -> None:
     """LLVM writes a product of warp groups as one call of some thousand characters."""
     call = f'  call void asm "wgmma.mma_async {", ".join(f"${n}" for n in range(2000))}"(), !dbg !7'

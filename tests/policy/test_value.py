@@ -75,6 +75,16 @@ def test_lru2_takes_the_one_used_only_once() -> None:
     assert evicted([twice, once], LRU) == ["both", "once"]
 
 
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_demoted_entry_goes_before_others(name: str) -> None:
+    assert evicted([PLAIN, replace(PLAIN, key="gone", is_demoted=True)], name) == ["gone", "aaaa"]
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_an_entry_is_protected_only_where_that_is_said(name: str) -> None:
+    assert evicted([replace(PLAIN, is_protected=True), replace(PLAIN, key="free")], name) == ["free", "aaaa"]
+
+
 def test_an_unknown_order_is_no_order() -> None:
     with pytest.raises(KeyError):
         order("arc")

@@ -170,6 +170,7 @@ def test_without_a_key_to_sign_with_nothing_is_sent_and_it_is_said_once(
         one.put(key)
     until(lambda: counts.dropped == 5)
     one.close(time.monotonic() + 60)
+    assert (counts.sent, counts.dropped) == (0, 5)
     assert [record.getMessage() for record in caplog.records] == [
         "kernels are not sent to the remote: name a private key in the setting signing_key"
     ]
