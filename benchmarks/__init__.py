@@ -1,4 +1,4 @@
-"""What measures or simulates: benchmarks, replays of requests, the fit of the GPU model. In a checkout only.
+"""Measurements and simulations: benchmarks, replays of requests, the fit of the GPU model. In a checkout only.
 
 ``python -m benchmarks`` runs it.
 

@@ -41,7 +41,7 @@ class SizeRow(msgspec.Struct, kw_only=True):
 
 
 class Benchmark(msgspec.Struct, kw_only=True):
-    """What a comparison prints. Times are medians in seconds."""
+    """The document of a comparison. Times are medians in seconds."""
 
     machine: str
     results: list[TimeRow]
@@ -51,7 +51,7 @@ class Benchmark(msgspec.Struct, kw_only=True):
 
 
 class KernelBenchmark(msgspec.Struct, kw_only=True):
-    """What ``kernels`` prints: cases measured now, measured before, and not measured yet."""
+    """The document of ``kernels``: cases measured now, measured before, and not measured yet."""
 
     file: str
     measured: int
@@ -82,7 +82,7 @@ def benchmark(lines: Sequence[Line]) -> Benchmark:
 
 
 def this_machine() -> str:
-    """What measured times are of, in words."""
+    """The machine that was measured on, in words."""
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}"
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ReplayRow(msgspec.Struct, kw_only=True):
-    """What one policy did; see ``playing.Outcome``.
+    """The outcome of one policy; see ``playing.Outcome``.
 
     Attributes:
         ratio, after_ratio: the cost in that of the optimum, with and without what was compiled before the server was
@@ -144,7 +144,7 @@ def replayed(
 
 
 class EvictionRow(msgspec.Struct, kw_only=True):
-    """What an order of eviction costs at one size; see ``evictions.Played``."""
+    """The cost of an order of eviction at one size; see ``evictions.Played``."""
 
     order: str
     size_bytes: int

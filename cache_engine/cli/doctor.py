@@ -218,7 +218,7 @@ def _store(settings: Settings) -> Iterator[CheckRow]:
 
 
 def _speed(layout: StoreLayout) -> Iterator[CheckRow]:
-    """How long a hit takes on this machine and disk; nothing for a store without kernels that can be read."""
+    """The time of a hit on this machine and disk; nothing for a store without kernels that can be read."""
     disk, times = DiskStore(layout), list[float]()
     for key in islice(disk.keys(), _TIMED_KERNELS):
         with suppress(GemmCacheError, OSError):  # what is damaged, verify says

@@ -1,4 +1,4 @@
-"""Which entries of other frameworks' caches a cleaning is to delete, and how: what it shows before it does anything."""
+"""The plan of a cleaning of other frameworks' caches: entries to delete, and how; shown before anything is done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
-    """What is deleted: of the entries that the filter takes, those to which any other rule applies; with none, all.
+    """Rules of deletion: of the entries that the filter takes, those to which any other rule applies; with none, all.
 
     Attributes:
         unused_days: entries neither made nor, as far as the file system notes that, used for so long.
@@ -46,7 +46,7 @@ class Chosen:
 
 
 def choose(found: Iterable[tuple[Place, Entry]], rules: CleaningRules, now: float) -> list[Chosen]:
-    """What to delete, the longest unused first. ``now``: seconds since 1970, UTC."""
+    """The entries to delete, the longest unused first. ``now``: seconds since 1970, UTC."""
     taken = sorted(
         ((place, entry) for place, entry in found if rules.takes.takes(place, entry)), key=lambda row: _used_at(row[1])
     )

@@ -248,7 +248,7 @@ _ABSOLUTE = re.compile(r"(?:^|[\s:=,'\"]|-[IL])/[\w.-]++/[\w.-]")
 
 
 def meaning_of(group: str, name: str, one: str | None, other: str | None) -> str:
-    """What it tells that this input is ``one`` here and ``other`` there, and the cure; empty where nothing is known."""
+    """Explains why an input is ``one`` here and ``other`` there, with the cure; empty where nothing is known."""
     for pattern, meaning in _RULES:
         if pattern.search(f"{group} {name}"):
             return meaning

@@ -41,7 +41,7 @@ _PROGRAMS = ("cupy", "cuda_core")
 
 
 class _Described(msgspec.Struct):
-    """What a row says of a group: its key, its framework, and the SHA-256 and the size of its file."""
+    """The row of a group: its key, its framework, and the SHA-256 and the size of its file."""
 
     group: str
     framework: str

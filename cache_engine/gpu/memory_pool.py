@@ -21,7 +21,7 @@ from cache_engine.gpu.probe import gpu, pci_bus_id, require_gpu
 from cache_engine.gpu.probe.nvml import memory_bytes
 
 MOST_ALLOCATIONS = 1000
-"""How many allocations a pool remembers."""
+"""The number of allocations that a pool remembers."""
 
 _MOST_RESERVED = 1.1  # a GPU's memory over what its programs can have
 

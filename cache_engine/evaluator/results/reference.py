@@ -181,7 +181,7 @@ def write_reference(hardware: Hardware, entries: Iterable[Entry]) -> tuple[bytes
 
 
 def _described(hardware: Hardware) -> dict[str, Any]:
-    """What their file says of a chip."""
+    """The chip as their file describes it."""
     return {
         "chip_type": hardware.name,
         "num_cores": hardware.num_cores,

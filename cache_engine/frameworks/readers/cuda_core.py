@@ -61,7 +61,7 @@ class CudaCore(Reader):
 
 
 def _facts(folder: Folder, path: str, name: str) -> tuple[Known, str, PartKind]:
-    """What is known, why the rest is not, and what kind of file it is: its first bytes tell."""
+    """The known facts, why the rest is unknown, and the kind of file, by its first bytes."""
     try:
         data = folder.read(name, MOST_BINARY_BYTES)
     except Unread as error:

@@ -120,7 +120,7 @@ def with_last_byte(image: bytes) -> bytes:
 
 
 def _size(root: Folder, name: str) -> int | None:
-    """That of a regular file; ``None`` where there is none of this name."""
+    """The size of a regular file in bytes; ``None`` where no file has this name."""
     try:
         status = root.stat(name)
     except OSError:

@@ -1,4 +1,4 @@
-"""What the sources here share: a ``Reader`` walks a place, says what is no entry, and reads parts.
+"""The common part of the readers: a ``Reader`` walks a place, says what is no entry, and reads parts.
 
 Each source is one, and states what differs: where its directories are, what an entry is, and how that is parsed.
 """
@@ -58,7 +58,7 @@ Timed = tuple[os.stat_result | None, dict[str, Any], dict[str, str]]
 
 
 class NoEntry(Exception):
-    """What is named as an entry is none; the text says why it is not read."""
+    """A file or folder with the name of an entry is none; the text says why it is not read."""
 
 
 class Reader:
@@ -93,7 +93,7 @@ class Reader:
         return where.places(self.kind, self.default, **self.variables)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
-        """What each name in a place is; what vanishes is left out, what cannot be read is a finding."""
+        """The entry of each name in a place; what vanishes is left out, and what cannot be read is a finding."""
         with Folder(place.path) as root:
             yield from self._walk(place, root, "", known)
 
@@ -116,7 +116,7 @@ class Reader:
                 yield Unchanged(found.id) if is_known else found
 
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
-        """What a name in a folder is: an entry, here a folder of its own; ``None`` for what is not to be listed.
+        """The entry of a name in a folder, by default a folder itself; ``None`` for what is not to be listed.
 
         Args:
             path: below the place.
@@ -150,7 +150,7 @@ class Reader:
         return made(path, stamp, times or folder.status, {"parts": self.parts(path, listing), **facts}, unread)
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
-        """What is known of the entry that a folder is. Raises ``NoEntry`` for what is none after all."""
+        """The known facts of a folder's entry; readers of folders define it. Raises ``NoEntry`` where it is none."""
         raise NotImplementedError
 
     def parts(self, path: str, listing: Listing) -> tuple[Part, ...]:
@@ -197,7 +197,7 @@ def made(path: str, stamp: str, times: os.stat_result, facts: Mapping[str, Any],
 
 
 def nothing_known(why: str, state: State = State.COMPLETE) -> Known:
-    """Of an entry whose content tells nothing."""
+    """The facts of an entry whose content is opaque."""
     return {"state": state}, {"name": why, **without_binary(why)}
 
 

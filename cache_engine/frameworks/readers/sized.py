@@ -68,7 +68,7 @@ def _with_mark(entry: Entry, folder: Folder, name: str) -> Entry:
 
 
 def _status(folder: Folder, name: str) -> os.stat_result | None:
-    """That of a regular file; ``None`` where there is none of this name."""
+    """The status of a regular file; ``None`` where no file has this name."""
     try:
         status = folder.stat(name)
     except FileNotFoundError:
@@ -104,7 +104,7 @@ class Inductor(Sized):
 
 
 class ComputeCache(Sized):
-    """What the driver compiled from PTX."""
+    """The code that the driver compiled from PTX."""
 
     kind = "compute_cache"
     title = "CUDA driver"

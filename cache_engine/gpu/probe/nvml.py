@@ -33,7 +33,7 @@ def sm_clock_mhz(pci_bus_id: str) -> int | None:
 
 
 def memory_bytes(pci_bus_id: str) -> tuple[int, int, int] | None:
-    """What all programs together have left of a GPU's memory, what they use, and all there is.
+    """A GPU's memory over all programs: free, used and total.
 
     It starts nothing on the GPU. Of a GPU in parts (MIG) it is the whole GPU's.
 
