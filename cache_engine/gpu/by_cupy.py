@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cache_engine.gpu.fp8 import scaled
 from cache_engine.gpu.launch import ARRAY_TYPES, Operands, from_stored, to_stored
 from cache_engine.gpu.memory_pool import shared_pool
+from cache_engine.gpu.reference import finish
 from cache_engine.gpu.unfused import array_at
 from cache_engine.model.gemm import DType, GemmProblem
 
@@ -15,7 +17,7 @@ _AS_IT_LIES = (DType.FP16, DType.FP32, DType.FP64)
 
 
 class ByCupy:
-    """C = A · B without an epilogue. Called as a ``LoadedKernel``.
+    """C = A · B without an epilogue, but where C is of fp8. Called as a ``LoadedKernel``.
 
     Types that CuPy does not know are converted to fp32, whole numbers to fp64, in which their sums are exact. So it is
     slower than a kernel, and takes memory for that.
@@ -50,6 +52,9 @@ class ByCupy:
             a = a.swapaxes(1, 2) if layout.a_transposed else a
             b = b.swapaxes(1, 2) if layout.b_transposed else b
             product = cupy.matmul(a, b)
+            if p.has_result_scale:
+                bias = array_at(operands.bias, p.output, p.n) if p.epilogue.bias else None
+                finish(product, p, replace(operands, bias=bias), None)
             c[...] = product if product.dtype == c.dtype else to_stored(product, p.output)
 
     def _scales(self, place: Any, shape: tuple[int, int]) -> Any:

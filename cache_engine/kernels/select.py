@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _ALL: tuple[Family, ...] = (TensorCore(), Scaled(), Simt(), TritonMatmul(), Hopper(), Grouped())
 FAMILIES = {family.name: family for family in _ALL}
+_ROUNDS_TO_FP8 = (8, 9)  # the first compute capability that does
 # The first that computes a problem serves. Hopper computes fewer problems than the others, and these faster.
 _BY_PREFERENCE = sorted(_ALL, key=lambda family: family.name != Hopper.name)
 
@@ -81,6 +82,10 @@ def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Famil
 def _families_for(problem: GemmProblem, name: str | None, templates: str) -> list[Family]:
     """The families that compute a problem, the best first; raises when there is none."""
     p = problem
+    if p.has_result_scale and architecture(p.arch or "").compute_capability < _ROUNDS_TO_FP8:
+        raise InvalidProblem(
+            f"{p.output} is rounded to by sm_89 and newer, and this is for {p.arch}; use another out dtype"
+        )
     suitable = _suitable(name, templates, p.dtype, p.scales, p.mode, p.arch or "", p.epilogue != NO_EPILOGUE)
     able = [family for family in suitable if not family.problem_fault(problem)]
     if not able:
@@ -170,8 +175,11 @@ def _steadiest(among: Candidates, rows: int, columns: int, depth: int, batch: in
     return among.steadiest(among.predicted(m, n, k, batch, STEADY), k)
 
 
-def _candidates(family: Family, problem: GemmProblem, factors: Factors) -> Candidates:
-    return candidates_of(family, problem.dtype, problem.scales, problem.arch or "", factors)
+def _candidates(family: Family, problem: GemmProblem, factors: Factors, *, converted: bool = False) -> Candidates:
+    return candidates_of(
+        family, problem.dtype, problem.scales, problem.arch or "", factors, converted=converted,
+        fp8_result=problem.output if problem.has_result_scale else None,
+    )  # fmt: skip
 
 
 def _converts(family: Family, problem: GemmProblem) -> bool:
@@ -188,7 +196,7 @@ def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tu
     predicted = among.predicted(m, n, k, batch)
     first = among.steadiest(predicted, k)
     if _converts(chosen, problem):
-        among = candidates_of(chosen, problem.dtype, problem.scales, problem.arch or "", factors, converted=True)
+        among = _candidates(chosen, problem, factors, converted=True)
         predicted = among.predicted(m, n, k, batch)
     ranked = [(cycles, split_config(one.config, slices)) for cycles, one, _, slices in sorted(predicted, key=CYCLES)]
     return sorted(ranked, key=lambda one: one[1] != first)

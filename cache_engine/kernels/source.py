@@ -22,6 +22,13 @@ _INCLUDE = re.compile(r'^#include\s+(["<])([^">]+)[">]\s*$', re.MULTILINE)
 # Enters every key. To be raised when render() changes what it makes of the same template and constants.
 RENDER_VERSION = "1"
 
+FP8_EPILOGUE = "FP8_EPILOGUE"
+"""A constant of kernels whose C is of fp8: the digest of what they have in place of ``epilogue.cuh``.
+
+So the text of all others, which their keys hash, has nothing of it.
+"""
+_EPILOGUES = ("epilogue.cuh", "fp8_epilogue.cuh")
+
 
 def render(template: str, constants: Mapping[str, str | int], replacements: Mapping[str, str] | None = None) -> str:
     """The complete source of a kernel; it includes nothing.
@@ -32,6 +39,9 @@ def render(template: str, constants: Mapping[str, str | int], replacements: Mapp
         replacements: texts to use, as they are, in place of the named files (the tests swap the hardware out).
     """
     text = _with_includes(template, replacements) if replacements else _text(template)
+    if FP8_EPILOGUE in constants:
+        usual, of_fp8 = _EPILOGUES
+        text = text.replace(_text(usual), _with_includes(of_fp8, replacements) if replacements else _text(of_fp8))
     if template.endswith(".py"):
         entries = "".join(f"    {name!r}: {value!r},\n" for name, value in constants.items())
         return f"CONSTANTS = {{\n{entries}}}\n\n{text}"
@@ -42,6 +52,12 @@ def render(template: str, constants: Mapping[str, str | int], replacements: Mapp
 def template_digest(template: str) -> str:
     """SHA-256 (hex) of a template's text with all it includes, and of the way it is rendered."""
     return hashlib.sha256(f"{RENDER_VERSION}\n{_text(template)}".encode()).hexdigest()
+
+
+@cache
+def fp8_constants() -> dict[str, str | int]:
+    """The constants of a kernel by which ``render`` knows that its C is of fp8, and which."""
+    return {FP8_EPILOGUE: template_digest(_EPILOGUES[1])}
 
 
 @cache

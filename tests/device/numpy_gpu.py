@@ -40,7 +40,7 @@ Kernel = Callable[..., None]
 # What CuPy and NumPy have alike.
 _SAME = (
     "abs", "ascontiguousarray", "clip", "full", "matmul", "maximum", "rint", "searchsorted", "uint8",
-    "uint16", "uint32", "float32", "zeros",
+    "uint16", "uint32", "float32", "zeros", "minimum", "where", "isnan", "signbit",
 )  # fmt: skip
 
 

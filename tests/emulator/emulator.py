@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cache_engine.gpu.fp8 import FP8, fp8_in_order, fp8_values
+from cache_engine.gpu.fp8 import fp8_codes, fp8_values
 from cache_engine.kernels.family import Family, launch_of
 from cache_engine.kernels.source import render
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.gemm import FP8, DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig, ceil_div
 
 HERE = Path(__file__).parent
@@ -214,8 +214,7 @@ def to_bytes(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.ui
         bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
         stored = bits + 0x1000 & ~np.uint32(0x1FFF)
     elif dtype in FP8:
-        codes, ordered = fp8_in_order(dtype)
-        stored = codes[np.searchsorted((ordered[1:] + ordered[:-1]) / 2, np.ascontiguousarray(values))]
+        stored = fp8_codes(np.ascontiguousarray(values, dtype=np.float32), dtype, np)
     else:
         whole = np.rint(values) if dtype in (DType.INT8, DType.INT32) else values
         stored = np.ascontiguousarray(whole, dtype=_KINDS[dtype])

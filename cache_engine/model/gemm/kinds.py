@@ -57,14 +57,16 @@ _ITEMSIZE = {
     DType.INT32: 4,
 }
 
+FP8 = (DType.FP8_E4M3, DType.FP8_E5M2)
+
 OUT_DTYPES = {
-    DType.FP16: (DType.FP16, DType.FP32, DType.BF16),
-    DType.BF16: (DType.BF16, DType.FP32, DType.FP16),
+    DType.FP16: (DType.FP16, DType.FP32, DType.BF16, *FP8),
+    DType.BF16: (DType.BF16, DType.FP32, DType.FP16, *FP8),
     DType.TF32: (DType.FP32,),
     DType.FP32: (DType.FP32,),
     DType.FP64: (DType.FP64,),
-    DType.FP8_E4M3: (DType.BF16, DType.FP16, DType.FP32),
-    DType.FP8_E5M2: (DType.BF16, DType.FP16, DType.FP32),
+    DType.FP8_E4M3: (DType.BF16, DType.FP16, DType.FP32, *FP8),
+    DType.FP8_E5M2: (DType.BF16, DType.FP16, DType.FP32, *FP8),
     DType.INT8: (DType.INT32,),
 }
 """Output types each input type can be rounded to; the first is the default."""
@@ -260,7 +262,7 @@ def checked_scales(asked: object, dtype: DType, layout: Layout, k: int) -> Scale
     scales = Scales(text)
     if not scales:
         return scales
-    if dtype not in (DType.FP8_E4M3, DType.FP8_E5M2):
+    if dtype not in FP8:
         raise InvalidProblem(f"scales are for fp8_e4m3 and fp8_e5m2, and the dtype is {dtype}; leave them out")
     if k % SCALE_BLOCK:
         raise InvalidProblem(
