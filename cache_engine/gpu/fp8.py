@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
-from cache_engine.model.gemm import FP8, SCALE_BLOCK, DType, DTypeLike, Scales, ScalesLike
+from cache_engine.model.gemm import SCALE_BLOCK, DType, DTypeLike, Scales, ScalesLike
 
 if TYPE_CHECKING:
     import numpy

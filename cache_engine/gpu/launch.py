@@ -37,8 +37,9 @@ class Operands:
     """A kernel's operands: A, B and C as stored, and those of the epilogue. Not frozen, as ``ArrayView``.
 
     Arrays are CuPy's, or addresses as ``numpy.uint64``. ``alpha`` and ``beta`` are factors, ``bias`` has n elements of
-    C's type; what the epilogue does not name may keep its default. ``scale_result`` is for a C of fp8. Scales are there where the problem has them. For
-    groups ``counts`` has the rows of each, of int32, and ``bias`` has n elements for each.
+    C's type; what the epilogue does not name may keep its default. ``scale_result`` is for a C of fp8. Scales are there
+    where the problem has them. For groups ``counts`` has the rows of each, of int32, and ``bias`` has n elements for
+    each.
     """
 
     a: Any

@@ -141,8 +141,10 @@ def _refusal(problem: GemmProblem, name: str | None, templates: str) -> GemmCach
     if problem.epilogue != NO_EPILOGUE and not any(family.takes_epilogue for family in candidates):
         return UsageError(f"family {candidates[0].name} takes no epilogue; leave it to another family")
     by_dtype = [family for family in candidates if problem.dtype in family.flops_per_clock]
-    if name is not None and by_dtype and (fault := by_dtype[0].problem_fault(problem)):
-        return UsageError(f"family {name} cannot compute this problem: {fault}; or leave it to another family")
+    if by_dtype and (fault := by_dtype[0].problem_fault(problem)):
+        return UsageError(
+            f"family {by_dtype[0].name} cannot compute this problem: {fault}; or leave it to another family"
+        )
     here = sorted(
         {
             dtype

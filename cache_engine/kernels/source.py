@@ -22,12 +22,10 @@ _INCLUDE = re.compile(r'^#include\s+(["<])([^">]+)[">]\s*$', re.MULTILINE)
 # Enters every key. To be raised when render() changes what it makes of the same template and constants.
 RENDER_VERSION = "1"
 
-FP8_EPILOGUE = "FP8_EPILOGUE"
-"""A constant of kernels whose C is of fp8: the digest of what they have in place of ``epilogue.cuh``.
-
-So the text of all others, which their keys hash, has nothing of it.
-"""
+# Kernels whose C is of fp8 have the second file in place of the first, and a constant with its digest. So the text of
+# templates, which enters the keys of all kernels, has nothing of it.
 _EPILOGUES = ("epilogue.cuh", "fp8_epilogue.cuh")
+_FP8_EPILOGUE = "FP8_EPILOGUE"
 
 
 def render(template: str, constants: Mapping[str, str | int], replacements: Mapping[str, str] | None = None) -> str:
@@ -39,9 +37,8 @@ def render(template: str, constants: Mapping[str, str | int], replacements: Mapp
         replacements: texts to use, as they are, in place of the named files (the tests swap the hardware out).
     """
     text = _with_includes(template, replacements) if replacements else _text(template)
-    if FP8_EPILOGUE in constants:
-        usual, of_fp8 = _EPILOGUES
-        text = text.replace(_text(usual), _with_includes(of_fp8, replacements) if replacements else _text(of_fp8))
+    if _FP8_EPILOGUE in constants:
+        text = text.replace(*map(_text, _EPILOGUES))
     if template.endswith(".py"):
         entries = "".join(f"    {name!r}: {value!r},\n" for name, value in constants.items())
         return f"CONSTANTS = {{\n{entries}}}\n\n{text}"
@@ -56,8 +53,8 @@ def template_digest(template: str) -> str:
 
 @cache
 def fp8_constants() -> dict[str, str | int]:
-    """The constants of a kernel by which ``render`` knows that its C is of fp8, and which."""
-    return {FP8_EPILOGUE: template_digest(_EPILOGUES[1])}
+    """The constants of kernels whose C is of fp8 alone, by which ``render`` gives them their epilogue."""
+    return {_FP8_EPILOGUE: template_digest(_EPILOGUES[1])}
 
 
 @cache
@@ -71,7 +68,7 @@ def _with_includes(name: str, replacements: Mapping[str, str]) -> str:
         if match[1] == "<":
             # A system header's content would be compiled but not hashed.
             raise ValueError(f"{name} includes <{match[2]}>; templates may include only each other")
-        return _with_includes(match[2], replacements)
+        return _with_includes(match[2], replacements) if replacements else _text(match[2])
 
     if name in replacements:
         return replacements[name]

@@ -41,6 +41,10 @@ _SCALED = _case(
     KernelConfig(16, 64, 128, 1, 2, 2),
     "scaled",
 )
+_FP8 = _case(
+    GemmProblem(24, 72, 56, dtype="fp16", out_dtype="fp8_e4m3", arch="sm_90", epilogue="alpha+bias+relu"),
+    KernelConfig(16, 64, 16, 1, 2, 2),
+)
 _C_READ = "epilogue.adds_c() && is_inside && (WHOLE_M || row + i < sizes.m)"
 _STORED = "if (is_inside && (WHOLE_M || row + i < sizes.m)) {\n                        store"
 _MISTAKES = [
@@ -90,6 +94,13 @@ _MISTAKES = [
      "i / VECTOR * VECTOR * LANES_M + lane_m * VECTOR + i % VECTOR",
      "lane_m * THREAD_M + i"),
     (_SIMT, "simt stores a row too many", "!WHOLE_M && row >= sizes.m", "!WHOLE_M && row > sizes.m"),
+    # ---- fp8_epilogue.cuh ----
+    (_FP8, "a result of fp8 is not scaled", "activated(value) * epilogue.scale", "activated(value)"),
+    (_FP8, "the bias is scaled twice", "widen(bias.at[i + j])", "widen(bias.at[i + j]) * epilogue.scale"),
+    (_FP8, "the bias of the neighbour", "widen(bias.at[i + j])", "widen(bias.at[i])"),
+    (_FP8, "neighbours of fp8 are swapped", '"f"(high), "f"(low)', '"f"(low), "f"(high)'),
+    (_FP8, "a code is stored twice", "codes >> 8", "codes"),
+    (_FP8, "e4m3 stored as e5m2", 'FP8_CODES(e4m3, "e4m3x2")', 'FP8_CODES(e4m3, "e5m2x2")'),
     # ---- split_k.cuh and raster.cuh ----
     (_SPLIT, "slices lie over each other", "static_cast<long long>(slice_index()) * COUNT", "0ll * COUNT"),
     (_SPLIT, "tiles lie over each other", "slices += tile * SPLIT_K * COUNT", "slices += tile * COUNT"),
@@ -130,6 +141,7 @@ _DAILY = (
     "C is read beyond its last column",
     "the bias of the box's first columns",
     "bytes of A swapped in each pair",
+    "a result of fp8 is not scaled",
     "the last band is as high as the others",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ _CONFIGS = {
 _KINDS: tuple[tuple[str, str, tuple[int, int, int], dict[str, Any]], ...] = (
     ("tensor_core", "sm_89", (35, 67, 41), {"dtype": "bf16", "epilogue": "alpha+bias+relu", "layout": "tt"}),
     ("tensor_core", "sm_89", (20, 40, 304), {"dtype": "fp8_e4m3", "out_dtype": "fp8_e5m2", "split_k": 3}),
-    ("tensor_core", "sm_100", (36, 76, 84), {"dtype": "fp8_e5m2", "epilogue": "bias+gelu", "specialisation": "dynamic"}),
+    ("tensor_core", "sm_100", (36, 76, 84), {"dtype": "fp8_e5m2", "epilogue": "gelu", "specialisation": "dynamic"}),
     ("tensor_core", "sm_90a", (33, 144, 96), {"dtype": "fp8_e4m3", "epilogue": "bias", "batch": 2}),
     ("simt", "sm_120a", (35, 68, 41), {"dtype": "fp16", "epilogue": "alpha+bias"}),
     ("simt", "sm_89", (20, 35, 104), {"dtype": "bf16", "split_k": 2, "out_dtype": "fp8_e5m2"}),
@@ -41,9 +42,9 @@ def _case(name: str, arch: str, sizes: tuple[int, int, int], given: dict[str, An
     asked = {"out_dtype": "fp8_e4m3", **given}
     slices = asked.pop("split_k", 1)
     problem = GemmProblem(*sizes, arch=arch, **asked)
-    depth = _CONFIGS[name].block_k if name in ("simt", "scaled") else 128 // problem.dtype.itemsize
-    config = KernelConfig(*(getattr(_CONFIGS[name], one) for one in ("block_m", "block_n")), depth,
-                          *(getattr(_CONFIGS[name], one) for one in ("warps_m", "warps_n", "stages")), slices)  # fmt: skip
+    config = replace(_CONFIGS[name], split_k=slices)
+    if name in {"tensor_core", "hopper"}:
+        config = replace(config, block_k=128 // problem.dtype.itemsize)
     return Case(FAMILIES[name], problem, config)
 
 
@@ -73,8 +74,9 @@ def test_the_machine_and_the_host_round_to_the_nearest_code(dtype: DType) -> Non
     finite = fp8_values(dtype)[:128]
     finite = finite[np.isfinite(finite)]
     middles = (finite[1:] + finite[:-1]) / 2
-    tried = np.concatenate([finite, middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(1e9)),
-                            np.float32([finite[-1] * 1.04, finite[-1] * 2, 1e30, np.inf, np.nan])])  # fmt: skip
+    beside = [np.nextafter(middles, np.float32(to)) for to in (0, 1e9)]
+    beyond = np.float32([finite[-1] * 1.04, finite[-1] * 2, 1e30, np.inf, np.nan])
+    tried = np.concatenate([finite, middles, *beside, beyond])
     tried = np.concatenate([tried, -tried]).astype(np.float32)
     codes = to_stored(tried, dtype)
     with np.errstate(invalid="ignore"):
