@@ -38,7 +38,8 @@ def render(template: str, constants: Mapping[str, str | int], replacements: Mapp
     """
     text = _with_includes(template, replacements) if replacements else _text(template)
     if _FP8_EPILOGUE in constants:
-        text = text.replace(*map(_text, _EPILOGUES))
+        usual, of_fp8 = map(_text, _EPILOGUES)
+        text = text.replace(usual, of_fp8)
     if template.endswith(".py"):
         entries = "".join(f"    {name!r}: {value!r},\n" for name, value in constants.items())
         return f"CONSTANTS = {{\n{entries}}}\n\n{text}"

@@ -34,6 +34,7 @@ from cache_engine.model.gemm.kinds import (
     Specialisation,
     SpecialisationLike,
     bucket_of,
+    checked_epilogue,
     checked_mode,
     checked_scales,
     member_of,
@@ -147,14 +148,8 @@ class GemmProblem:
         layout = member_of(Layout, "layout", layout)
         if arch is not None:
             architecture(arch)
-        if not isinstance(epilogue, Epilogue):
-            epilogue = NO_EPILOGUE if epilogue is None else Epilogue.parse(str(epilogue))
-        if dtype is DType.INT8 and epilogue != NO_EPILOGUE:
-            raise InvalidProblem(f"int8 problems take no epilogue, and {epilogue} was asked for; leave it out")
-        if out_dtype in FP8 and epilogue.beta:
-            raise InvalidProblem(
-                f"a C of {out_dtype} was scaled when it was stored and cannot be added; leave beta out"
-            )
+        if epilogue is not NO_EPILOGUE:
+            epilogue = checked_epilogue(epilogue, dtype, out_dtype)
         specialisation = member_of(Specialisation, "specialisation", specialisation)
         if isinstance(opt_level, bool) or opt_level not in OPT_LEVELS:
             levels = ", ".join(map(str, OPT_LEVELS))

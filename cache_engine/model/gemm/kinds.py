@@ -249,6 +249,20 @@ EpilogueLike: TypeAlias = Epilogue | str
 """An epilogue, or the text that ``Epilogue.parse`` reads."""
 
 
+def checked_epilogue(asked: EpilogueLike | None, dtype: DType, out_dtype: DType) -> Epilogue:
+    """An epilogue that is asked for, checked against the types of the problem.
+
+    Raises:
+        InvalidProblem: naming the part that is unknown, or that the types do not allow.
+    """
+    epilogue = asked if isinstance(asked, Epilogue) else Epilogue.parse("" if asked is None else str(asked))
+    if dtype is DType.INT8 and epilogue != NO_EPILOGUE:
+        raise InvalidProblem(f"int8 problems take no epilogue, and {epilogue} was asked for; leave it out")
+    if out_dtype in FP8 and epilogue.beta:
+        raise InvalidProblem(f"a C of {out_dtype} was scaled when it was stored and cannot be added; leave beta out")
+    return epilogue
+
+
 def checked_scales(asked: object, dtype: DType, layout: Layout, k: int) -> Scales:
     """Scales that are asked for, checked against the rest of the problem.
 
