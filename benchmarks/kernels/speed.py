@@ -30,8 +30,7 @@ from cache_engine.errors import GemmCacheError, NotHereError, UsageError
 from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.gpu.launch import cupy_version
 from cache_engine.gpu.memory_pool import shared_pool
-from cache_engine.gpu.probe import require_gpu
-from cache_engine.gpu.probe.nvml import driver_release
+from cache_engine.gpu.probe import driver_release, require_gpu
 from cache_engine.gpu.timer import Timing, time_kernel
 from cache_engine.inputs import open_input
 from cache_engine.model.fingerprint import DeviceFingerprint

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.replay.batching import Ran
 from benchmarks.replay.kernels import Floats, Kernels, Places
-from cache_engine.usage.promotion import price_s
+from cache_engine.usage.payback import price_s
 
 _MOST_AT_ONCE = 32
 """Steps between two looks at what pays: a fraction of a second."""

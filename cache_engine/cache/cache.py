@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from cache_engine.store.timings import Timings
     from cache_engine.upkeep.admin import Admin
     from cache_engine.upkeep.cleaning import Leftover
-    from cache_engine.upkeep.integrity import Finding
+    from cache_engine.upkeep.findings import Finding
     from cache_engine.upkeep.packs import Exported, Imported
     from cache_engine.upkeep.plan import EvictionPlan, Limits
 
@@ -276,7 +276,7 @@ class Cache:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries`` now; raises ``MirrorError``."""
+        """The answer to one of ``index.queries`` or ``index.evaluations`` now; raises ``MirrorError``."""
         if "evaluations" in self.__dict__:
             self.evaluations.flush(usage=False)
         self.mirror.sync()

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from cache_engine.errors import InvalidHardware, InvalidProblem
-from cache_engine.evaluator.gpus import GPUS, Gpu
+from cache_engine.evaluator.chips import GPUS, Gpu
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.settings.extras import lazy
 

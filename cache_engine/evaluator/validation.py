@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from cache_engine.errors import InvalidHardware, InvalidProblem, SearchStopped, UsageError
+from cache_engine.evaluator.chips import GPUS, Gpu, gpu_called
 from cache_engine.evaluator.gpu import (
     M_RANGES,
     RATED,
@@ -25,7 +26,6 @@ from cache_engine.evaluator.gpu import (
     roofline_us,
     spread_of,
 )
-from cache_engine.evaluator.gpus import GPUS, Gpu, gpu_called
 from cache_engine.inputs import open_input
 from cache_engine.settings.extras import lazy
 

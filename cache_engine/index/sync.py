@@ -247,7 +247,7 @@ class Mirror:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``queries`` or ``evaluation_queries``, as of the last ``sync``; raises as ``read``.
+        """The answer to one of ``queries`` or ``evaluations``, as of the last ``sync``; raises as ``read``.
 
         A mirror that was damaged since is rebuilt: ``sync`` does not open one whose sources have not changed.
         """

@@ -17,6 +17,7 @@ from cache_engine.insight.packs import notes_on_packs
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.key import CacheKey
 from cache_engine.upkeep.decisions import Departure
 
 
@@ -176,3 +177,29 @@ def _ask_instead(cache: Cache, selection: Selection, present: Record, asked: Ker
         config = ",".join(f"{field.name}={getattr(present.config, field.name)}" for field in fields(KernelConfig))
         options.append(f"--config {config}")
     return f"{reason}; {' '.join(options)} asks for {it}"
+
+
+def quarantined_record(cache: Cache, key: CacheKey) -> Record | None:
+    """The record of an entry in quarantine; ``None`` if it is not there or cannot be read."""
+    item = next((item for item in cache.admin.quarantined() if item.key == key), None)
+    return None if item is None else cache.admin.examine(item).record
+
+
+def asked_for(cache: Cache, key: CacheKey, within_s: float = 1.0) -> Selection | None:
+    """What programs ask this store for that makes this very key here and now; ``None`` where nothing does.
+
+    Args:
+        within_s: seconds to search for; the most frequent sizes of each shape come first.
+    """
+    until = time.monotonic() + within_s
+    for shape, sketch in cache.demand.ledger().sketches.items():
+        for m, _ in sketch.spread():
+            if time.monotonic() > until:
+                return None
+            try:
+                selection = cache.select(shape.problem(m))
+            except GemmCacheError:
+                break  # of a version that knows more, or its compiler is not installed
+            if selection.key == key:
+                return selection
+    return None

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cache_engine.errors import UsageError
+from cache_engine.evaluator.catalogue.fields import ModelShape
 from cache_engine.evaluator.catalogue.layers import ALONE, Parallel
-from cache_engine.evaluator.catalogue.shape import ModelShape
-from cache_engine.evaluator.groups import GroupedProblem, Work, busiest, grouped, routed, zipf
+from cache_engine.evaluator.grouped import GroupedProblem, Work, busiest, grouped, routed, zipf
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 
 if TYPE_CHECKING:
+    from cache_engine.evaluator.chips import Gpu
     from cache_engine.evaluator.cost import Evaluation, SearchMode
     from cache_engine.evaluator.gpu import Prediction
-    from cache_engine.evaluator.gpus import Gpu
     from cache_engine.evaluator.results import Evaluations
 
     Cost = Evaluation | Prediction

@@ -94,7 +94,7 @@ class Pack:
         Args:
             trust: accept a pack that users other than you and root can change.
             check: called with the record and the code of each entry before ``get`` returns it; raises ``CorruptEntry``
-                for one that must not be served. See ``upkeep.contents``.
+                for one that must not be served. See ``upkeep.survey``.
             prove: called with the bytes of each record before ``get`` returns its entry, and before it is imported;
                 raises ``Unproved`` where no trusted signer signed it. Each blob is then hashed as well. See
                 ``trust.signers``.

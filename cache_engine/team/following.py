@@ -10,7 +10,7 @@ import msgspec
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.making import compile_of
 from cache_engine.cache.selection import Selection
-from cache_engine.insight.covering import Covering
+from cache_engine.insight.coverage import Covering
 from cache_engine.model.asked import Shape
 from cache_engine.team.board import Board, Run, eta_s
 from cache_engine.usage.compile_time import CompileTimes, fitted

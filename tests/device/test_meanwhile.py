@@ -14,8 +14,8 @@ from cache_engine.cache.matmul import matmul
 from cache_engine.cache.operator import GemmOperator
 from cache_engine.cache.serving.launching import Product
 from cache_engine.errors import UsageError
-from cache_engine.gpu.by_cupy import ByCupy
 from cache_engine.gpu.launch import Operands, random_operands
+from cache_engine.gpu.multiply import ByCupy
 from cache_engine.gpu.reference import largest_error, tolerance
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation
 from cache_engine.store.journal.spans import distributions

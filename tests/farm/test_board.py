@@ -17,7 +17,7 @@ from cache_engine.batch.tuning import all_candidates
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.remote.objects import Objects
 from cache_engine.errors import RemoteError, UsageError
-from cache_engine.insight.covering import cover
+from cache_engine.insight.coverage import cover
 from cache_engine.model.asked import Shape
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.sizes import parse_sizes

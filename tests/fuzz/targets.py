@@ -51,10 +51,17 @@ from cache_engine.store.journal import SNAPSHOT, DecisionReader, Journal, fold, 
 from cache_engine.store.journal.demand import load_demand, read_timeline
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack, write_pack
-from cache_engine.store.results.file import NewResult, Usage, read_lines
-from cache_engine.store.results.interchange import UnknownResults, compress, decode_snapshot, decompress
-from cache_engine.upkeep.contents import check_entry, check_record
+from cache_engine.store.results import (
+    NewResult,
+    UnknownResults,
+    Usage,
+    compress,
+    decode_snapshot,
+    decompress,
+    read_lines,
+)
 from cache_engine.upkeep.packs import look_into
+from cache_engine.upkeep.survey import check_entry, check_record
 from cache_engine.usage.demand import by_bytes, by_count, by_flops, merge, shares
 from cache_engine.usage.timeline import Stored, Timeline
 from tests.fuzz import caches, code, evaluated, groups, remotes, reports, signatures

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cache_engine.model.decision import DEMOTION, PROMOTION, Decision
-from cache_engine.usage.promotion import stays_promoted
+from cache_engine.usage.payback import stays_promoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,12 +7,12 @@
 - ``layers`` -- the matrix multiplications that follow from it, on one chip or on several
 """
 
-from cache_engine.evaluator.catalogue.searching import read_search
-from cache_engine.evaluator.catalogue.shape import TOKENS, ModelShape
+from cache_engine.evaluator.catalogue.fields import TOKENS, ModelShape
 from cache_engine.evaluator.catalogue.tables import (
     LARGEST_TABLE_BYTES,
     MOST_SHAPES,
     model_shapes,
+    read_search,
     shapes_of,
     table_shapes,
 )

@@ -34,7 +34,7 @@ from cache_engine.evaluator.cost import traffic as traffic_of
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results.entry import Dtypes, Entry, Shape, decode_entry, make_entry
-from cache_engine.store.results.interchange import UNREADABLE, Snapshot, check_names, decode_snapshot
+from cache_engine.store.results import UNREADABLE, Snapshot, check_names, decode_snapshot
 
 FORMAT = "2025.01"
 

@@ -111,7 +111,7 @@ class Event(UseCounts, omit_defaults=True):
             more; ``detail`` says why), ``remote up`` (it does again), ``set aside`` (a file of no entry put into
             quarantine), or one of ``ACTS``: ``clean``, ``repair``, ``import``, ``restore`` (out of quarantine),
             ``discard`` (deleted from quarantine), ``clean other`` (deleted from another framework's cache), ``seen``
-            (failures acknowledged, see ``upkeep.acknowledged``), ``prune`` (results of the evaluator deleted) and
+            (failures acknowledged, see ``upkeep.decisions``), ``prune`` (results of the evaluator deleted) and
             ``clean remote`` (kernels deleted from a remote). The ``detail`` of an act sums up the run.
         at: seconds since 1970, UTC; of the last use for ``use``.
         key: the entry concerned.

@@ -20,7 +20,6 @@ from cache_engine.store.journal.decisions import (
     damaged_decisions,
     mend_decisions,
 )
-from cache_engine.store.journal.files import SNAPSHOT, UnknownSnapshot
 from cache_engine.store.journal.folding import (
     Snapshot,
     damaged_lines,
@@ -33,10 +32,10 @@ from cache_engine.store.journal.folding import (
     read_events,
     read_journal,
     read_snapshot,
+    recent_events,
 )
-from cache_engine.store.journal.recent import recent_events
-from cache_engine.store.journal.silent import NoJournal
-from cache_engine.store.journal.writing import Journal
+from cache_engine.store.journal.lines import SNAPSHOT, UnknownSnapshot
+from cache_engine.store.journal.writing import Journal, NoJournal
 
 __all__ = [
     "SNAPSHOT",
