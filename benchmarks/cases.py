@@ -1,4 +1,4 @@
-"""What is measured, and in which order."""
+"""The benchmarks, in the order in which they run."""
 
 from __future__ import annotations
 

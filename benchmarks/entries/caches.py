@@ -1,4 +1,4 @@
-"""What the page Caches waits for: a scan behind it, and the index of other frameworks' entries."""
+"""The work that the page Caches waits for: a scan behind it, and the index of other frameworks' entries."""
 
 from __future__ import annotations
 

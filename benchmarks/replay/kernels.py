@@ -60,7 +60,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What a replay knows of a model on a GPU.
+    """The kernels and times that a replay has of a model on a GPU.
 
     Attributes:
         operations: its GEMMs.

@@ -21,7 +21,7 @@ _PER_OCTAVE = 8
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a server starts.
+    """The state in which a server starts.
 
     Attributes:
         stored: kernels that are in the store.

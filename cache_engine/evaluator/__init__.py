@@ -1,4 +1,4 @@
-"""How long a GEMM would take on an accelerator, by arithmetic alone.
+"""The predicted time of a GEMM on an accelerator, by arithmetic alone.
 
 - ``hardware`` — an accelerator's description, and its fingerprint
 - ``chips`` — accelerators and GPUs by name or from a file

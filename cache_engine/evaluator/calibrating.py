@@ -171,7 +171,7 @@ def _predicted(gpu: Gpu, measured: Measurements) -> Floats:
 
 
 def _folds(measured: Measurements) -> Floats:
-    """Which fit leaves a row out: the same for all of a pair of N and K, which differ in size as evenly as can be."""
+    """The fit that leaves out each row: one for all of a pair of N and K; each fit has pairs of all sizes."""
     pairs = sorted(set(zip(measured.n.tolist(), measured.k.tolist(), strict=True)))
     fold = {pair: place % _FOLDS for place, pair in enumerate(pairs)}
     return np.array([fold[pair] for pair in zip(measured.n.tolist(), measured.k.tolist(), strict=True)])

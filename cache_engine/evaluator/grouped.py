@@ -1,4 +1,4 @@
-"""What a grouped launch costs: its products together on one chip, not a sum of lone launches.
+"""The cost of a grouped launch: its products together on one chip, not a sum of lone launches.
 
 On the core grid one partition holds for the whole launch. Its ``g`` parts are sets of cores; products are dealt to
 them, the longest first, each to the set that is free the soonest. A set streams through its products without a stop
@@ -76,7 +76,7 @@ class GroupedProblem:
 
     @property
     def batch(self) -> int:
-        """How many products have rows."""
+        """The number of products that have rows."""
         return sum(count for _, count in self.groups)
 
     @property
@@ -109,7 +109,7 @@ def grouped(
 
 
 def work_of(problem: GemmProblem) -> Work:
-    """What a launch of a kernel computes. How many rows a group has is known on the device alone: here they are even.
+    """The work of a kernel's launch. Only the device knows the rows of each group: here they are even.
 
     Groups that share their rows (``grouped``) get the same number of these or one more; those with rows of their own
     (``masked``) use all. Both types of fp8 are as fast, and count as ``fp8``.
@@ -124,7 +124,7 @@ def work_of(problem: GemmProblem) -> Work:
 
 
 def zipf(experts: int, skew: float) -> list[float]:
-    """How much each expert is asked for: the r-th as 1 / r^skew. With skew 0 all are alike.
+    """The share of requests for each expert: the r-th has 1 / r^skew. With skew 0 all are alike.
 
     Raises:
         InvalidProblem: when the skew is no number from 0 to 10.
@@ -273,7 +273,7 @@ def predict_work(work: Work, gpu: Gpu) -> Prediction:
 
 
 def _dealt(lengths: Sequence[float], counts: Sequence[int], sets: int) -> list[list[int]]:
-    """How many products of each kind each set gets."""
+    """The number of products of each kind for each set."""
     dealt = [[0] * len(counts) for _ in range(sets)]
     free = [(0.0, number) for number in range(sets)]
     heapify(free)

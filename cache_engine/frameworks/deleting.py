@@ -167,7 +167,7 @@ _State = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(slots=True)
 class Deleted:
-    """What came of a plan: the ids of what is deleted, bytes, and for each entry that stays the reason."""
+    """The outcome of a plan: the ids of what is deleted, bytes, and for each entry that stays the reason."""
 
     ids: list[str] = field(default_factory=list)
     size_bytes: int = 0

@@ -89,7 +89,7 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def compile_ms(self) -> float | None:
-        """How long its compile took; ``None`` where that is not known."""
+        """The time of its compile; ``None`` where that is not known."""
         return sum(self.stages_ms.values()) if self.stages_ms else None
 
 
@@ -123,7 +123,7 @@ class StoredGroup:
 
     @cached_property
     def group(self) -> Group:
-        """What it holds; raises ``CorruptEntry`` when that is no group, or another one."""
+        """Its content; raises ``CorruptEntry`` when that is no group, or another one."""
         return _unpacked(self.key, self.packed)
 
 
@@ -187,7 +187,7 @@ def _is_sound(group: Group) -> bool:
 
 
 def group_bytes(group: Group) -> int:
-    """How many bytes on disk a group would take; raises ``ValueError`` as ``put_group``."""
+    """The bytes on disk that a group would take; raises ``ValueError`` as ``put_group``."""
     return len(_packed(group))
 
 
@@ -245,7 +245,7 @@ def _unpacked(key: CacheKey, packed: memoryview) -> Group:
 
 
 def describe(group: Group) -> Entry:
-    """What is known of a kernel, as of an entry of its framework's own cache; its id is its key in the store."""
+    """The facts of a kernel, as an entry of its framework's own cache; its id is its key in the store."""
     facts, unread = _code_facts(group)
     document: Mapping[str, Any] = {}
     try:
@@ -274,7 +274,7 @@ def describe(group: Group) -> Entry:
 
 
 def _kind(name: str, data: bytes) -> PartKind:
-    """What a part is for, by its name as Triton gives them, else by its first bytes."""
+    """The purpose of a part, by its name as Triton gives them, else by its first bytes."""
     kind = kind_of(name)
     if kind == PartKind.OTHER and program_in(data)[1].startswith(b"\x7fELF"):
         return PartKind.BINARY
@@ -282,7 +282,7 @@ def _kind(name: str, data: bytes) -> PartKind:
 
 
 def _code_facts(group: Group) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the compiled code says, and why the rest is not known."""
+    """The facts in the compiled code, and why the rest is not known."""
     for name, data in group.files.items():
         if _kind(name, data) == PartKind.BINARY:
             instances, image = program_in(data)
@@ -311,7 +311,7 @@ def inputs_of(group: Group) -> KeyFactors | Failure:
 
 
 def config_text(known: Entry) -> str:
-    """What was chosen for a kernel, for people."""
+    """The config of a kernel, for people."""
     return ", ".join(f"{name}={value}" for name, value in known.config.items())
 
 

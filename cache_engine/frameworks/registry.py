@@ -83,7 +83,7 @@ def load_sources() -> Sources:
 
 
 def surroundings(given: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> Surroundings:
-    """Where this user's caches are on this machine.
+    """The places of this user's caches on this machine.
 
     Args:
         given: directories that the user names, as ``KIND=DIR``.
@@ -160,7 +160,7 @@ _NOTHING: Mapping[str, str] = {}
 def survey(
     sources: Sources, places: Iterable[Place], known: Mapping[Place, Mapping[str, str]] | None = None
 ) -> Iterator[tuple[Place, Seen]]:
-    """What is in each place. A place that cannot be scanned to its end is a finding, and the next is scanned.
+    """The entries of each place. A place that cannot be scanned to its end is a finding, and the next is scanned.
 
     Args:
         known: of places seen before, the stamps of their entries by id; see ``Source.scan``.
@@ -177,7 +177,7 @@ def survey(
 
 @dataclass(slots=True)
 class Sums:
-    """What is in one place. Bytes are of files, as their sizes say; counters are by the text shown."""
+    """Sums over one place. Bytes are of files, as their sizes say; counters are by the text shown."""
 
     entries: int = 0
     size_bytes: int = 0
@@ -244,7 +244,7 @@ class EntryFilter:
 
 
 def search_text(place: Place, entry: Entry) -> str:
-    """What a search looks through, in lower case."""
+    """The text that a search looks through, in lower case."""
     facts = (entry.name, entry.id, entry.arch, entry.version, entry.compiler, place.kind)
     config = (f"{name}={value}" for name, value in entry.config.items())
     return " ".join((*filter(None, facts), *config)).lower()

@@ -100,7 +100,7 @@ Inspected = Inspection | AdaptedInspection
 
 
 def inspect_kernel(cache: Cache, record: Record) -> Inspection:
-    """What is known of a kernel in a store without running it. Takes as long as disassembling: half a second."""
+    """The resources and instruction counts of a stored kernel. Disassembles it, which takes half a second."""
     try:
         return inspect(record, cache.text(record, "sass"))
     except GemmCacheError as error:  # no disassembler, or damaged code: the rest is still known
@@ -117,7 +117,7 @@ def sass_of(cache: Cache, kernel: Stored) -> str:
 
 
 def inspect_stored(kernel: Stored, disassemble: Callable[[], str]) -> Inspected:
-    """What is known of a kernel, ours or adapted; its instructions only if ``disassemble`` raises no error of ours."""
+    """The facts of a kernel, ours or adapted; its instructions only if ``disassemble`` raises no error of ours."""
     sass, trouble = None, ""
     try:
         sass = disassemble()

@@ -1,4 +1,4 @@
-"""What another toolchain made of the same kernels: registers, spills, code, compile time, and time on a GPU. Pure.
+"""Changes that another toolchain made to the same kernels: registers, spills, code, compile time, time on a GPU. Pure.
 
 Two kernels are the same where their keys differ in nothing but the toolchain: compiler version, build and environment.
 """
@@ -70,7 +70,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Regressions:
-    """What changed from one toolchain to another.
+    """The changes from one toolchain to another.
 
     Attributes:
         kernels: how many both have made.

@@ -45,7 +45,7 @@ class Made:
 
     @property
     def build(self) -> str:
-        """What identifies the compiler's binaries, and the variables of the environment that reach it."""
+        """The identity of the compiler's binaries, and the variables of the environment that reach it."""
         return self.toolchain.removeprefix(f"{self.compiler} {self.version} ")
 
 

@@ -389,7 +389,7 @@ def prune_results(store: DiskStore, settings: Settings, journal: Journal) -> int
 
 
 def _published_at(layout: StoreLayout, key: CacheKey) -> float:
-    """When the record or the group was published; infinity when it is gone."""
+    """The time when the record or the group was published; infinity when it is gone."""
     for path in (layout.record_path(key), layout.group_path(key)):
         with suppress(FileNotFoundError):
             return os.lstat(path).st_mtime

@@ -58,7 +58,7 @@ class Item:
 
     @property
     def set_aside_at(self) -> float:
-        """When its last file was quarantined."""
+        """The time when its last file was quarantined."""
         return max(file.set_aside_at for file in self.files)
 
     @property

@@ -142,7 +142,7 @@ def _files(folder: os.PathLike[str]) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def last_uses(layout: StoreLayout) -> dict[str, float]:
-    """When each key was last used, according to the journal."""
+    """The last use of each key, according to the journal."""
     return {key: last for key, (last, _) in _last_two_uses(read_journal(layout.journal).usage).items()}
 
 

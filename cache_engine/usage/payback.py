@@ -102,7 +102,7 @@ class Payback:
 
     @property
     def pays_back_in_s(self) -> float:
-        """When that is, at the rate of now."""
+        """The same in seconds, at the rate of now."""
         return self.pays_back_after / self.per_s if self.per_s > 0 else math.inf
 
 

@@ -1,4 +1,4 @@
-"""When a kernel that was compiled ahead is no longer worth its price, and when it is again."""
+"""Demotion of kernels compiled ahead that are no longer worth their price, and the way back."""
 
 from __future__ import annotations
 

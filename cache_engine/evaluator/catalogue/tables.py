@@ -99,7 +99,7 @@ def table_shapes(path: Path, data: bytes | None = None) -> list[ModelShape]:
 
 
 def expert_counts(path: Path) -> tuple[float, ...]:
-    """How many tokens each expert gets, by a CSV file with the column tokens: a line for each expert, in order.
+    """The number of tokens for each expert, from a CSV file with the column tokens: a line for each expert, in order.
 
     Raises:
         UsageError: naming the line and what is wrong with it, or the limit that the file is beyond.
@@ -216,7 +216,7 @@ _LONGEST_PATTERN, _LONGEST = 200, 2_000  # letters of a pattern, and of a search
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a text asks for; a kernel must fulfil all of it.
+    """The conditions of a search text; a kernel must fulfil all of them.
 
     Attributes:
         words: what its name, key, shape, target, types, family, compiler and config must contain.
@@ -283,7 +283,7 @@ def read_search(text: str, now: float | None = None) -> Search:
 
 
 def advice(text: str, matches: Callable[[str], int], known: Iterable[str]) -> list[str]:
-    """What to change in a search that finds nothing.
+    """Advice on a search that finds nothing.
 
     Args:
         matches: how many kernels match a text.
@@ -307,7 +307,7 @@ def advice(text: str, matches: Callable[[str], int], known: Iterable[str]) -> li
 
 
 def _alike(word: str, names: Mapping[str, str], values: Mapping[str, str]) -> list[str]:
-    """What a word may have meant; in a comparison such as ``dtype=bf17``, what its value may have meant."""
+    """Known words like a misspelt one; in a comparison such as ``dtype=bf17``, known values like its value."""
     if compared := read_comparison(word, 0.0):
         field, operator, value = compared[0].field, compared[0].operator, compared[0].value
         close = get_close_matches(value, values, 3, 0.6) if isinstance(value, str) else []

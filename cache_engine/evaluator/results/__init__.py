@@ -246,7 +246,7 @@ class Evaluations:
                 _log.warning("result %s is skipped: %s", key, error)
 
     def plan_pruning(self, max_entries: int = MAX_ENTRIES, unused_days: float = UNUSED_DAYS) -> list[Pruned]:
-        """What pruning would remove. Changes nothing.
+        """The results that pruning would remove. Changes nothing.
 
         That is each result unused for ``unused_days``; and if an accelerator has more than ``max_entries``, a tenth of
         them, or more if that is not enough, least recently used first.
@@ -538,7 +538,7 @@ def fingerprint_of(hardware: Hardware) -> str:
 
 
 def last_used(snapshot: Snapshot, key: str) -> float:
-    """When a result was last used or made; 0 when it cannot be read."""
+    """The time when a result was last used or made; 0 when it cannot be read."""
     used = snapshot.usage.get(key)
     if used is None:
         with suppress(CorruptEntry):

@@ -262,7 +262,7 @@ def _entry_of(theirs: _Entry, hardware: Hardware) -> Entry:
 
 
 def _evaluation(r: _Result, problem: EvaluationProblem, mode: SearchMode, hardware: Hardware) -> Evaluation:
-    """What the model says of the tile (m, n, k), loop order and partition (g, m, n, k) of a result."""
+    """The model's answer for the tile (m, n, k), loop order and partition (g, m, n, k) of a result."""
     if r.best_loop_order not in ORDERS:
         raise UsageError(f"best_loop_order is {r.best_loop_order[:20]!r}; it must be one of: {', '.join(ORDERS)}")
     if min(*r.best_tile, *r.best_partition) < 1:

@@ -62,7 +62,7 @@ class CuTile(Reader):
     unknown: Mapping[str, str] = {"version": "cuTile stores the version of its compiler, not its own"}
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """Where ``CUDA_TILE_CACHE_DIR`` says, else the default; with caching off no directory is in use."""
+        """The directory in ``CUDA_TILE_CACHE_DIR``, else the default; with caching off no directory is in use."""
         places = super().discover(where)
         if where.environment.get(_VARIABLE, _BELOW).strip().lower() not in _OFF:
             return places

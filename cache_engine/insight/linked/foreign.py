@@ -85,5 +85,5 @@ def _machine_code(data: bytes | Failure, ptx_lines: Sequence[int]) -> Text | Fai
 
 
 def _suffix(part: Part) -> str:
-    """How the name of a part ends; some parts are named by that alone."""
+    """The ending of a part's name; some parts are named by that alone."""
     return part.name.rpartition(".")[2]

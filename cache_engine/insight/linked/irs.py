@@ -154,7 +154,7 @@ def _path(found: re.Match[str]) -> str:
 
 
 def _chain(found: re.Match[str], files: dict[str, str], seen: dict[tuple[str, ...], Chain]) -> Chain:
-    """Where a directive says that code is from; a call that was itself put elsewhere has its own directive before."""
+    """The places that a directive names; a call that was itself put elsewhere has its own directive before."""
     chain: Chain = ((files.get(found["file"], ""), int(found["line"])),)
     if found["in"] is not None:
         call = (files.get(found["in"], ""), int(found["at"]))

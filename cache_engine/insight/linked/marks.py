@@ -1,4 +1,4 @@
-"""What stands out in a text of code: classes of instructions, the main loop, runs of declarations.
+"""Marks of a text of code, and its lines side by side: classes of instructions, the main loop, declarations.
 
 Sources: for machine code NVIDIA's "CUDA Binary Utilities", tables "Instruction Set Reference"; for PTX its "PTX ISA",
 chapter "Instruction Set"; for Triton's IRs the operations of its dialects ``tt``, ``ttg`` and ``ttng``.

@@ -298,7 +298,7 @@ def _tiers(found: Statistics) -> Table:
 
 
 def _indexed(cache: Cache, now: float) -> list[Section]:
-    """What needs the index."""
+    """The parts that need the index."""
     since = (int(now) - _BACK_S) // _STEP_S * _STEP_S
     history = cache.query(queries.history, _STEP_S, since=since)
     kernels = cache.query(queries.kernels, queries.KernelFilter(), sort="hits", limit=MOST_KERNELS)

@@ -1,4 +1,4 @@
-"""What a report consists of. All texts are plain: ``html`` escapes them, wherever they come from."""
+"""The parts of a report, and its file. All texts are plain: writing the file escapes them, wherever they come from."""
 
 from __future__ import annotations
 

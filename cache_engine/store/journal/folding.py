@@ -233,7 +233,7 @@ def _is_long(folder: Path) -> bool:
 
 
 def _made_ns(name: str) -> int:
-    """When a file was made, by its name; the current time for a name that is not ours."""
+    """The time when a file was made, by its name; the current time for a name that is not ours."""
     with suppress(ValueError):
         return int(name.partition("-")[0], 16)
     return time.time_ns()
