@@ -10,15 +10,8 @@ from app.caches import links, looking
 from app.components.code_view import component
 from app.components.tiles import draw_tiles
 from app.presenters.kernels.kernel import instruction_figure
-from app.presenters.kernels.others import (
-    Address,
-    ailment_table,
-    entry_tiles,
-    fact_table,
-    factor_table,
-    part_table,
-)
-from cache_engine.compilers import inspect as tools
+from app.presenters.kernels.others import Address, ailment_table, entry_tiles, fact_table, factor_table, part_table
+from cache_engine.compilers import disassembly as tools
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, StoreError
 from cache_engine.frameworks.values import Entry, PartKind

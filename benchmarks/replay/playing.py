@@ -16,7 +16,7 @@ from benchmarks.replay.machines import Account, Adaptive, Compiling, Fixed, Kern
 from benchmarks.replay.optimum import optimum
 from benchmarks.replay.policies import Policy, Start
 from benchmarks.replay.traces import Trace
-from cache_engine.usage.sketch import Sketch
+from cache_engine.usage.demand import Sketch
 
 COLD, PROFILE, RESTART = STARTS = ("cold", "profile", "restart")
 """Nothing is known or stored; the demand of an earlier run is known, but no kernel is left, as after an upgrade of the

@@ -160,6 +160,9 @@ def _changed(record: Record, selection: Selection) -> str:
     return f"changed: {', '.join(named)}" if named else "another config is chosen"
 
 
+# ---- Compiling again what another machine made, and comparing the bytes: a signature cannot prove them ----
+
+
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """The result of a rebuild.

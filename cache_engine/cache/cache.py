@@ -264,7 +264,7 @@ class Cache:
     def text(self, record: Record, part: str) -> str:
         """One of an entry's texts: ``source``, ``ptx``, ``log``, or ``sass``, which may raise ``ToolMissing``."""
         if part == "sass":
-            from cache_engine.compilers.inspect import sass
+            from cache_engine.compilers.disassembly import sass
 
             return sass(self.section(record, CUBIN))
         return self.section(record, part).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Chips by name or from a file: accelerators of the core-grid model, and GPUs."""
+"""Chips by name or from a file: accelerators of the core-grid model, and GPUs, as they are or calibrated."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from cache_engine.model.architecture import runs_on
 if TYPE_CHECKING:
     from cache_engine.evaluator.chips import Gpu
 
+
+# ---- A user's own measurements of a GPU: a few factors, and the errors of predictions then ----
 
 FACTORS = ("launch", "compute", "memory", "steps", "epilogue")
 """The factors of a calibration, each of a time of the model."""
@@ -83,6 +85,8 @@ class Calibration:
             raise InvalidHardware(f"{source} has an unknown field calibration.{unknown[0]}")
         return cls(**description)
 
+
+# ---- GPUs as their datasheets describe them; the GPU model needs no more to predict times on one ----
 
 _TYPICAL_SHARE = 0.8
 """Of the peak, that the best matrix multiplications reach; the GPUs below have 0.77 to 0.87 where power does not limit

@@ -5,6 +5,9 @@ them, the longest first, each to the set that is free the soonest. A set streams
 between them: its computing and its traffic add up, and overlap as in one product. The launch takes as long as its
 slowest set. With products of equal size that is the batch of the core-grid model, to the last bit but rounding.
 
+A grouped launch has products with the same n and k, and each its own m. Such are the experts of a layer: each token
+goes to some of them, so they get different numbers of rows.
+
 On a GPU the tiles of all products share waves, and their bytes add up: ``gpu.predict_grouped``.
 """
 

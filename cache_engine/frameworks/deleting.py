@@ -1,4 +1,4 @@
-"""Deleting from a cache that other processes use, so that none of them fails.
+"""Cleaning a cache that other processes use: the plan, and deleting so that none of them fails.
 
 Frameworks look up an entry, then read its files one by one, without a lock. Deleted in between, a file is missing and
 the compile fails. So an entry is first made impossible to find; after a wait, in which those that had found it have
@@ -384,6 +384,14 @@ def _why(error: OSError | Unread) -> Failure:
         return Failure(_GONE)
     return Failure(error.detail if isinstance(error, Unread) else id_of(error.strerror or str(error)))
 
+
+# ---- Deleting rows of an SQLite database that other processes use, so that none of them waits long or fails ----
+#
+# Few rows in a transaction, each of which gives up at once where another process has a lock, and later tries again. The
+# file is not made smaller: that takes a lock for as long as it takes to write all of it. SQLite uses the space again.
+#
+# Linux drops a process's locks of a file when any thread of it closes that file: nothing else of this process may read
+# the database meanwhile, which ``IN_PROCESS`` sees to.
 
 _T = TypeVar("_T")
 IN_PROCESS = threading.RLock()

@@ -244,6 +244,9 @@ def _unpacked(key: CacheKey, packed: memoryview) -> Group:
     return group
 
 
+# ---- The facts of an adapted kernel, from its files. Nothing in them is trusted ----
+
+
 def describe(group: Group) -> Entry:
     """The facts of a kernel, as an entry of its framework's own cache; its id is its key in the store."""
     facts, unread = _code_facts(group)
@@ -336,7 +339,7 @@ def text_of(group: Group, text: str) -> str:
         ToolMissing: when there is no disassembler.
     """
     if text == "sass":
-        from cache_engine.compilers.inspect import sass
+        from cache_engine.compilers.disassembly import sass
 
         return sass(part_of(group, PartKind.BINARY))
     kinds = {"source": PartKind.SOURCE, "ptx": PartKind.PTX}

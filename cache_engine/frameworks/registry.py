@@ -1,4 +1,4 @@
-"""All sources: one for each framework here, and those of plug-ins; and which versions of the frameworks are installed.
+"""All sources: one for each framework here, and those of plug-ins; installed versions; scanning of places.
 
 A plug-in is a package with an entry point of the group ``gemm_cache.sources`` that loads a ``Source``, or a class that
 makes one without arguments. Versions are those that the metadata of packages say: nothing is imported.
@@ -153,6 +153,8 @@ def is_stale(made_by: str, installed: str | None) -> bool:
 def _release(text: str) -> str:
     return text.partition("+")[0]
 
+
+# ---- Scanning many places, and sums over their entries ----
 
 _NOTHING: Mapping[str, str] = {}
 

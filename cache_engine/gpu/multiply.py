@@ -11,76 +11,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cache_engine.errors import UsageError
 from cache_engine.gpu.arrays import ArrayView, Form, view
-from cache_engine.gpu.fp8 import scaled
-from cache_engine.gpu.launch import (
-    ARRAY_TYPES,
-    LoadedKernel,
-    Operands,
-    Startable,
-    from_stored,
-    load_function,
-    to_stored,
-)
+from cache_engine.gpu.launch import ARRAY_TYPES, LoadedKernel, Operands, Startable, load_function
 from cache_engine.gpu.matmul_plan import ALIGNMENT, Asked, MatmulPlan, check_places, plan_matmul
 from cache_engine.gpu.memory_pool import shared_pool
 from cache_engine.gpu.resident import Resident, synchronize
-from cache_engine.gpu.unfused import Unfused, array_at
-from cache_engine.model.gemm import NO_EPILOGUE, DType, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, GemmProblem
 from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
 
 if TYPE_CHECKING:
     from cache_engine.gpu.groups import Counts
     from cache_engine.gpu.profiling import Watch
-
-
-# What CuPy multiplies as it lies, sums in at least fp32, and returns in the same type.
-_AS_IT_LIES = (DType.FP16, DType.FP32, DType.FP64)
-
-
-class ByCupy:
-    """C = A · B without an epilogue. Called as a ``LoadedKernel``.
-
-    Types that CuPy does not know are converted to fp32, whole numbers to fp64, in which their sums are exact. So it is
-    slower than a kernel, and takes memory for that.
-    """
-
-    name = "cuBLAS, by CuPy"
-
-    def __init__(self, problem: GemmProblem) -> None:
-        """Starts nothing yet."""
-        self.problem = problem
-
-    def __call__(self, operands: Operands) -> None:
-        """Starts it on the current stream.
-
-        Raises:
-            OutOfDeviceMemory: when there is no room for what is converted.
-        """
-        import cupy
-
-        p, layout = self.problem, self.problem.layout
-        a = array_at(operands.a, p.dtype, p.batch, *((p.k, p.m) if layout.a_transposed else (p.m, p.k)))
-        b = array_at(operands.b, p.dtype, p.batch, *((p.n, p.k) if layout.b_transposed else (p.k, p.n)))
-        c = array_at(operands.c, p.output, p.batch, p.m, p.n)
-        with shared_pool().serving():
-            if p.dtype is not p.output or p.dtype not in _AS_IT_LIES:
-                precision = "float64" if p.dtype is DType.INT8 else ARRAY_TYPES[DType.FP32]
-                a, b = (from_stored(one, p.dtype, precision) for one in (a, b))
-            if p.scales:
-                of_a, of_b = p.scales.shapes(p.m, p.n, p.k)
-                a = scaled(a, self._scales(operands.a_scales, of_a))
-                b = scaled(b, self._scales(operands.b_scales, of_b), p.scales.b_columns)
-            a = a.swapaxes(1, 2) if layout.a_transposed else a
-            b = b.swapaxes(1, 2) if layout.b_transposed else b
-            product = cupy.matmul(a, b)
-            c[...] = product if product.dtype == c.dtype else to_stored(product, p.output)
-
-    def _scales(self, place: Any, shape: tuple[int, int]) -> Any:
-        # Bytes of E8M0 are of the size, and of CuPy's type, of fp8.
-        return array_at(
-            place, DType.FP8_E4M3 if self.problem.scales.is_e8m0 else DType.FP32, self.problem.batch, *shape
-        )
 
 
 class Later(Protocol):
@@ -334,6 +275,8 @@ def _load(key: tuple[_Wanted, Hashable, Hashable], find: Find, gpu: int) -> _Rea
 
 
 def _by_cupy(problem: GemmProblem) -> Startable:
+    from cache_engine.gpu.unfused import ByCupy, Unfused  # a rare need
+
     plain = ByCupy(replace(problem, epilogue=NO_EPILOGUE))
     return plain if problem.epilogue == NO_EPILOGUE else Unfused(plain, problem.epilogue)
 

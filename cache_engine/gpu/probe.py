@@ -12,6 +12,10 @@ from cache_engine.model.architecture import ARCHITECTURES, compiled_for
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.settings.extras import needing
 
+# ---- NVIDIA's management library: clock, memory and the driver's release; ``None`` when unavailable ----
+#
+# Source: NVML API Reference Guide; every call returns 0 for success.
+
 _SM_CLOCK = 1  # nvmlClockType_t
 
 

@@ -1,4 +1,4 @@
-"""Copies results of the evaluator into the mirror: of each file that changed, all that differs."""
+"""Results of the evaluator in the index: copied from each file that changed; every query of the pages."""
 
 from __future__ import annotations
 

@@ -179,6 +179,9 @@ def _ask_instead(cache: Cache, selection: Selection, present: Record, asked: Ker
     return f"{reason}; {' '.join(options)} asks for {it}"
 
 
+# ---- Of an entry that is no longer in the store: its record, and the request that compiles it again ----
+
+
 def quarantined_record(cache: Cache, key: CacheKey) -> Record | None:
     """The record of an entry in quarantine; ``None`` if it is not there or cannot be read."""
     item = next((item for item in cache.admin.quarantined() if item.key == key), None)

@@ -174,6 +174,9 @@ def _noted(resident: Occupancy | str, trouble: str) -> tuple[Occupancy | None, t
     return resident, tuple(notes)
 
 
+# ---- A record in words: the one list of a kernel's properties, for the kernel page and for ``show`` ----
+
+
 def titled(record: Record) -> str:
     """A kernel in one short line: ``"4096×7168×2048 bf16 sm_90 · tensor_core"``. Its m is that first asked for."""
     p = record.problem

@@ -12,7 +12,7 @@ from cache_engine.cache.elsewhere import STORE
 from cache_engine.cache.selection import Selection, Selector
 from cache_engine.cache.serving.pack_state import Factor, differing, pack_state, refusals, refused_in_store
 from cache_engine.errors import CorruptEntry
-from cache_engine.model.provenance import Provenance
+from cache_engine.model.fingerprint import Provenance
 from cache_engine.settings import Settings
 from cache_engine.store.pack import Pack
 from cache_engine.store.signatures.signers import Signed, Standing, TrustedSigners, named_by

@@ -1,4 +1,4 @@
-"""The interface of a tier."""
+"""The interface of a tier, and the simplest one, in memory."""
 
 from __future__ import annotations
 
@@ -44,6 +44,9 @@ class Backfilled(Tier, Protocol):
     def discard(self, key: CacheKey) -> None:
         """Removes the entry, if it is there."""
         ...
+
+
+# ---- The memory tier: entries that this process has used, bounded by bytes, with LRU eviction ----
 
 
 class MemoryTier:

@@ -32,8 +32,8 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry, PackUnusable, Untrusted
 from cache_engine.model.artifact import CUBIN, Count, Record
+from cache_engine.model.fingerprint import Provenance
 from cache_engine.model.key import CacheKey
-from cache_engine.model.provenance import Provenance
 from cache_engine.process import OwnFile
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import (

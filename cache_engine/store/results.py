@@ -30,6 +30,8 @@ from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 from cache_engine.store.lock import Held, file_lock
 from cache_engine.store.publish import publish_file
 
+# ---- The format, which other tools read and write too: its versions and compression ----
+
 FORMAT = "1.0"
 """Of the snapshot. A file with another first number has another format and is left unchanged."""
 

@@ -15,8 +15,7 @@ from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageEr
 from cache_engine.frameworks.groups import Group, UnknownGroup, group_keys, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
-from cache_engine.model.events import CLEAN_OTHER, SEEN
-from cache_engine.model.events.usage import EntryUsage
+from cache_engine.model.events import CLEAN_OTHER, SEEN, EntryUsage
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.settings import Settings
 from cache_engine.store import pins

@@ -1,4 +1,4 @@
-"""Applies eviction plans, on request and automatically."""
+"""Applies eviction plans, on request and automatically, and deletes files that killed writers left."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file, shards_in
 from cache_engine.store.journal import Journal, fold_journal
-from cache_engine.store.layout import (
-    StoreLayout,
-    key_of_blob_name,
-    original_of_quarantined,
-)
+from cache_engine.store.layout import StoreLayout, key_of_blob_name, original_of_quarantined
 from cache_engine.store.lock import file_lock, file_lock_to_delete, try_lock
 from cache_engine.store.pins import is_pinned
 from cache_engine.store.publish import publish_file
@@ -43,6 +39,17 @@ from cache_engine.upkeep.plan import (
     is_far_above,
 )
 from cache_engine.upkeep.survey import NONE_STALE, count, last_uses, plan_cleaning, survey
+
+__all__ = [
+    "NONE_STALE", "QUARANTINE_S", "Cleaned", "Housekeeper", "Leftover", "apply", "count", "find_leftovers",
+    "plan_cleaning", "survey",
+]  # fmt: skip
+
+# ---- The estimated size of a store, shared by all its processes, so that a publish lists no folders ----
+#
+# A file has the result of the last survey, ``<entries> <bytes>``, and a line ``+<bytes>`` for each publish since. It is
+# only an estimate: a replaced entry counts twice, and an entry deleted since still counts. So the store is surveyed
+# again from time to time, and before any eviction.
 
 _LARGEST_BYTES = 2**20
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -90,10 +97,7 @@ def write_population(layout: StoreLayout, entries: int, stored_bytes: int) -> No
     publish_file(layout.temp, str(layout.population), b"%d %d\n" % (entries, stored_bytes), durable=False)
 
 
-__all__ = [
-    "NONE_STALE", "QUARANTINE_S", "Cleaned", "Housekeeper", "Leftover", "apply", "count", "find_leftovers",
-    "plan_cleaning", "survey",
-]  # fmt: skip
+# ---- Cleaning ----
 
 _log = logging.getLogger(__name__)
 
@@ -395,6 +399,12 @@ def _published_at(layout: StoreLayout, key: CacheKey) -> float:
             return os.lstat(path).st_mtime
     return math.inf
 
+
+# ---- Files that killed writers leave: temporaries without a writer, and blobs that no record names ----
+#
+# The writer of a temporary holds its lock, and the publisher of an entry holds its key's lock; both end with the
+# process. So a free lock identifies a leftover, independent of the clock. Where locks do not work, as in a read-only
+# store, the file's age decides.
 
 # Where age decides: a younger file may belong to a running publish.
 GRACE_S = 600.0

@@ -197,6 +197,8 @@ class _MadeBefore:
         return next((made for at, made in there if at <= miss.at and made != miss.toolchain), None)
 
 
+# ---- Failures that a reader has seen: counts over time stay; only later failures are warned of ----
+
 FAILURES = (
     "publish_failures", "corruptions", "tier_failures", "lock_waits", "lock_timeouts", "lock_wait_us",
 )  # fmt: skip

@@ -17,14 +17,7 @@ from cache_engine.model.job import MOST_BYTES, decode_job
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import copy_to_quarantine, read_file
-from cache_engine.store.journal import (
-    SNAPSHOT,
-    UnknownSnapshot,
-    damaged_decisions,
-    damaged_lines,
-    fold,
-    load_snapshot,
-)
+from cache_engine.store.journal import SNAPSHOT, UnknownSnapshot, damaged_decisions, damaged_lines, fold, load_snapshot
 from cache_engine.store.journal.demand import load_demand
 from cache_engine.store.journal.lines import LARGEST_BYTES
 from cache_engine.store.layout import (

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# ---- The price of a compile. All times are seconds; GPU seconds unless said otherwise ----
+
 
 def price_s(compile_s: float, waiting: int = 0, slots: int = 1, gpu_s_per_s: float = 1.0) -> float:
     """The cost of a compile, in GPU seconds.

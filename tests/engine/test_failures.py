@@ -126,7 +126,9 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
     as_user = (
         "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.cache.cache, cache_engine.index.sync, "
     )
-    as_user += "cache_engine.index.queries, cache_engine.compilers.inspect, cache_engine.evaluator.catalogue.tables, "
+    as_user += (
+        "cache_engine.index.queries, cache_engine.compilers.disassembly, cache_engine.evaluator.catalogue.tables, "
+    )
     as_user += "tempfile, importlib.metadata\n"
     as_user += (
         "from cache_engine.compilers import COMPILERS; COMPILERS['nvrtc'].load(); COMPILERS['nvrtc'].fingerprint()\n"

@@ -10,13 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.kernels.kernel import (
-    MOST_LINES,
-    first_lines,
-    history_table,
-    occupancy_by_chip,
-    record_document,
-)
+from app.presenters.kernels.kernel import MOST_LINES, first_lines, history_table, occupancy_by_chip, record_document
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.insight.inspection import titled
 from cache_engine.model.artifact import Record

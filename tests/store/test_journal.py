@@ -17,13 +17,7 @@ from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Thread
-from cache_engine.store.journal import (
-    Journal,
-    fold,
-    journal_bytes,
-    read_journal,
-    writing,
-)
+from cache_engine.store.journal import Journal, fold, journal_bytes, read_journal, writing
 from tests.remote.waiting import until
 
 KEY, OTHER = CacheKey("a" * 64), CacheKey("b" * 64)

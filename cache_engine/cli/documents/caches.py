@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cache_engine.frameworks.groups import Group
     from cache_engine.frameworks.registry import Sums
     from cache_engine.frameworks.values import DeletePlan, Entry, Factor, Finding, Part, Place
-    from cache_engine.model.events.usage import EntryUsage
+    from cache_engine.model.events import EntryUsage
 
 
 class CacheFinding(msgspec.Struct, kw_only=True):

@@ -30,7 +30,7 @@ from cache_engine.cli.support import (
 )
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
-from cache_engine.insight.regressions import timing_row, timings_csv
+from cache_engine.insight.toolchains import timing_row, timings_csv
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem

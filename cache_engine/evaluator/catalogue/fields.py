@@ -1,4 +1,7 @@
-"""Fields of kernels in a search: ``hits>0``, ``size>=64KB``, ``created<1d``, ``config=64x*``."""
+"""One of a model's matrix multiplications; and the fields of kernels in a search.
+
+Fields are written ``hits>0``, ``size>=64KB``, ``created<1d``, ``config=64x*``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GEMM shapes of public language models by name, and of CSV tables."""
+"""GEMM shapes of public language models by name, and of CSV tables; searches for kernels."""
 
 from __future__ import annotations
 
@@ -195,6 +195,8 @@ def _most_alike_first(asked: str, names: Iterable[str]) -> list[str]:
 
     return sorted(names, key=lambda name: -SequenceMatcher(None, asked.lower(), name.lower()).ratio())
 
+
+# ---- The words of a search for kernels: models, GPUs, architectures, fields, patterns, or else plain text ----
 
 Shapes = tuple[tuple[int, int], ...]
 

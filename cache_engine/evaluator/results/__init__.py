@@ -376,6 +376,9 @@ def _close_if_alive(reference: weakref.ref[Evaluations]) -> None:
         evaluations.close()
 
 
+# ---- One accelerator's results in one process; those that are old, unused or too many ----
+
+
 class ResultSet:
     """One accelerator's results. For one thread at a time."""
 

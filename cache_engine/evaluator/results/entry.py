@@ -216,6 +216,9 @@ def _with_checksum(entry: Entry, checksum: str) -> Entry:
     return msgspec.structs.replace(entry, metadata=metadata)
 
 
+# ---- Return values of lookups, pruning and imports ----
+
+
 @dataclass(frozen=True, slots=True)
 class Older:
     """A stored result that is not used: of which version of the model it is, and what it says."""

@@ -1,4 +1,4 @@
-"""Reads Triton's IRs: MLIR with its ``loc`` attributes, LLVM IR with its ``!dbg`` nodes.
+"""Reads PTX, and Triton's IRs: MLIR with its ``loc`` attributes, LLVM IR with its ``!dbg`` nodes.
 
 Sources: MLIR's "Builtin Dialect", "Location Attributes"; LLVM's "Language Reference", "Metadata".
 """
@@ -104,6 +104,10 @@ def _llvm_file(scope: str, nodes: Mapping[str, Mapping[str, str]]) -> str:
         scope = fields.get("scope", "")
     return ""
 
+
+# ---- Reads PTX: its instructions, and the lines that its ``.loc`` directives name ----
+#
+# Source: NVIDIA's "PTX ISA", "Debugging Directives".
 
 _FILE = re.compile(r'^\s*\.file\s+(?P<number>\d{1,9})\s+"(?P<folder>[^"]*)"(?:\s+"(?P<name>[^"]*)")?')
 _LOC = re.compile(

@@ -78,7 +78,7 @@ def disassembled(cubin: bytes, ptx_lines: Sequence[int], registers: str) -> Text
         ptx_lines: of ``read_ptx`` on the PTX that it was made of.
         registers: of ``registers_of`` on the same machine code.
     """
-    from cache_engine.compilers.inspect import linked_sass
+    from cache_engine.compilers.disassembly import linked_sass
 
     try:
         return read_sass(linked_sass(cubin), registers, ptx_lines)
@@ -88,7 +88,7 @@ def disassembled(cubin: bytes, ptx_lines: Sequence[int], registers: str) -> Text
 
 def registers_of(cubin: bytes) -> str:
     """The registers in use, as nvdisasm prints them; nothing where it cannot."""
-    from cache_engine.compilers.inspect import live_registers
+    from cache_engine.compilers.disassembly import live_registers
 
     try:
         return live_registers(cubin)
@@ -118,6 +118,11 @@ def _compiled_again(cache: Cache, record: Record, source: str, cubin: bytes) -> 
         f"Install that version, or compile the kernel again."
     )
 
+
+# ---- Reads machine code as nvdisasm prints it: with the lines that it comes from, and with the registers in use ----
+#
+# Source: NVIDIA's "CUDA Binary Utilities", "nvdisasm": ``-gi`` and ``-gp`` write what the line tables say before the
+# first instruction that it holds for; ``-lrm count`` writes how many registers hold a value at each instruction.
 
 _MARK = re.compile(
     r'^\s*//## File "(?P<file>[^"]*)", line (?P<line>\d{1,9})(?P<inlined> inlined at "[^"]*", line \d+)?\s*$'

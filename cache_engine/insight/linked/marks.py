@@ -165,6 +165,8 @@ def folds_of(language: str, lines: Sequence[str]) -> tuple[tuple[int, int], ...]
     return tuple(folds)
 
 
+# ---- A view of linked code: a pane for each text, and for each of its lines its origin ----
+
 SOURCE, PTX, SASS = "Source", "PTX", "SASS"
 MOST_CHARACTERS, MOST_LINES = 8_000_000, 200_000
 """Of one text; what is behind is not read. Kernels have a hundredth of that, but a forged text may be large."""

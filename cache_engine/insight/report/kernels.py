@@ -1,4 +1,4 @@
-"""Reports of one kernel, and of two compared."""
+"""Reports of one kernel, of two compared, and of a store."""
 
 from __future__ import annotations
 
@@ -246,6 +246,8 @@ def _compared(pairs: Iterable[Pair], heads: tuple[str, str], table: Table) -> Fi
     series = [Series(head, side, [f"{count:,}" for count in side]) for head, side in zip(heads, sides, strict=True)]
     return Figure("Static instructions by class", columns([pair.name for pair in classes], series), table)
 
+
+# ---- The report of a store: its content, its service, the toolchains of its kernels, and its last events ----
 
 MOST_KERNELS = 200
 MOST_EVENTS = 100

@@ -10,6 +10,10 @@ from html import escape as _escape
 from cache_engine._version import version_and_build
 from cache_engine.units import counted, printable
 
+# ---- A report as one HTML file that works without a network, without scripts, in light and dark, and on paper ----
+#
+# The file forbids itself everything but its own styles, so a mistake in escaping could not run a script either.
+
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _LONG, _NAME = 60, 20  # characters: longer cells may wrap; on a phone, longer first cells too
 

@@ -9,8 +9,7 @@ thread folds a long journal, so its size is bounded.
 them. The snapshot names the files it contains, so nothing counts twice if a kill comes before they are deleted.
 
 ``writing`` is the part of each process; ``folding`` reads and folds all files, ``demand`` what they say was asked for,
-and ``recent`` reads the last minute; ``files`` has their names; ``silent`` is the journal of a cache without a store;
-``decisions`` is the log of decisions, which the same thread writes.
+``lines`` has their names and lines; ``decisions`` is the log of decisions, which the same thread writes.
 """
 
 from cache_engine.store.journal.decisions import (

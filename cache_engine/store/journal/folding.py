@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.errors import CorruptEntry, LockTimeout
-from cache_engine.model.events import DAY_S, HOUR_S, Counts, Event, Period, Tally, Totals, coarsened
-from cache_engine.model.events.usage import EntryUsage
+from cache_engine.model.events import DAY_S, HOUR_S, Counts, EntryUsage, Event, Period, Tally, Totals, coarsened
 from cache_engine.model.key import CacheKey
 from cache_engine.store.files import MOST_BYTES, check_readable, read_whole
 from cache_engine.store.journal.lines import (
@@ -279,6 +278,8 @@ def _line_count(data: bytes) -> int:
 def _decode_lines(data: bytes) -> Iterator[Event]:
     return decoded(_decode, data.splitlines())
 
+
+# ---- Lines of the last seconds, read without reading all of the journal ----
 
 _TAIL_BYTES = 2**18
 """Of each file: several minutes of a process that uses, or compiles, as many kernels as it can."""

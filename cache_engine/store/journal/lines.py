@@ -59,6 +59,8 @@ def texts(data: bytes) -> Iterator[bytes | None]:
             yield text if xxh3_64_hexdigest(text) == line[:16].decode("ascii", "replace") else None
 
 
+# ---- The journal's files: their names, and reading them while others rename and delete them ----
+
 OPEN, FOLDING, SNAPSHOT = JOURNAL_OPEN, JOURNAL_FOLDING, JOURNAL_SNAPSHOT
 LARGEST_BYTES = 2**28
 """Of a file of lines: a hundred times what a writer leaves. A larger one is not read."""

@@ -406,6 +406,9 @@ def _close_if_alive(reference: weakref.ref[Journal]) -> None:
         journal.close()
 
 
+# ---- The journal of a cache without a store: it counts in memory, and nothing outlives the process ----
+
+
 class NoJournal(Journal):
     """Counts the lookups of this process and writes nothing. Safe to use as a ``Journal`` is.
 
