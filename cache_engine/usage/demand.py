@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -213,33 +212,6 @@ class Ledger:
         return math.fsum(sketch.total for sketch in self.sketches.values()) + self.dropped
 
 
-def merge(first: Ledger, second: Ledger) -> Ledger:
-    """Both in one, as of the later time. Totals are those of one ledger that counted everything.
-
-    Raises:
-        UsageError: when their half-lives differ: their weights do not compare.
-    """
-    if first.half_life_s != second.half_life_s:
-        raise UsageError(
-            f"ledgers with half-lives of {first.half_life_s:g} s and {second.half_life_s:g} s do not merge; "
-            "use one half-life"
-        )
-    both = [ledger for ledger in map(_copy, (first, second)) if ledger.sketches or ledger.dropped]
-    if len(both) < 2:
-        return both[0] if both else Ledger(first.half_life_s)
-    one, other = both
-    at = max(one.at, other.at)
-    one.decay(at)
-    other.decay(at)
-    one.since = min(one.since, other.since)
-    one.dropped += other.dropped
-    for shape, sketch in other.sketches.items():
-        known = one.sketches.get(shape)
-        one.sketches[shape] = sketch if known is None else merged(known, sketch)
-    one.dropped += drop_lightest(one.sketches, MOST_SHAPES)
-    return one
-
-
 def make_room(sketches: dict[Shape, Sketch], most: int) -> float:
     """Makes room for a shape where there are ``most``; returns the weight that is dropped.
 
@@ -255,25 +227,6 @@ def drop_lightest(sketches: dict[Shape, Sketch], most: int) -> float:
 
 
 # ---- What a ledger says ----
-
-
-def shares(ledger: Ledger, weigh: Callable[[Shape, int], float]) -> dict[Shape, float]:
-    """The share of each shape, heaviest first.
-
-    Args:
-        weigh: what one launch with this m counts: ``by_count``, ``by_flops``, ``by_bytes``, or its time.
-    """
-    weights = {
-        shape: math.fsum(weigh(shape, m) * w for m, w in sketch.spread()) for shape, sketch in ledger.sketches.items()
-    }
-    total = math.fsum(weights.values())
-    ordered = sorted(weights, key=lambda shape: -weights[shape])
-    return {shape: weights[shape] / total if total else 0.0 for shape in ordered}
-
-
-def by_count(shape: Shape, m: int) -> float:  # noqa: ARG001 (as shares calls it)
-    """Each launch counts 1."""
-    return 1.0
 
 
 def by_flops(shape: Shape, m: int) -> float:
@@ -309,10 +262,3 @@ def rate(ledger: Ledger, weight: float, at: float) -> float:
     lifetimes = max(at - ledger.since, 0.0) / ledger.half_life_s
     seen = -math.expm1(-lifetimes * math.log(2))
     return weight * math.log(2) / ledger.half_life_s / seen if seen > 0 else 0.0
-
-
-def _copy(ledger: Ledger) -> Ledger:
-    copy = Ledger(ledger.half_life_s)
-    copy.at, copy.since, copy.dropped = ledger.at, ledger.since, ledger.dropped
-    copy.sketches = {shape: Sketch(dict(one.counters), list(one.tail)) for shape, one in ledger.sketches.items()}
-    return copy
