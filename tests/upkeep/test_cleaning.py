@@ -19,9 +19,8 @@ from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock, try_lock
 from cache_engine.upkeep import cleaning as housekeeping
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.cleaning import Housekeeper, count
+from cache_engine.upkeep.cleaning import Housekeeper, add_published, count, read_population
 from cache_engine.upkeep.plan import DAY_S, LITTLE_SPACE, STALE, Limits
-from cache_engine.upkeep.population import add_published, read_population
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 
 
