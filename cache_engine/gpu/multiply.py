@@ -280,8 +280,7 @@ def _load(key: tuple[_Wanted, Hashable, Hashable], find: Find, gpu: int) -> _Rea
 
 
 def _by_cupy(problem: GemmProblem) -> Startable:
-    from cache_engine.gpu.by_cupy import ByCupy  # a rare need
-    from cache_engine.gpu.unfused import Unfused
+    from cache_engine.gpu.unfused import ByCupy, Unfused  # a rare need
 
     if problem.has_result_scale:
         return ByCupy(problem)
