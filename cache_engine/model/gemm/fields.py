@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -23,6 +24,9 @@ from cache_engine.model.gemm.kinds import (
 
 Plain: TypeAlias = str | int | bool | None
 """A value of a field in files, on the command line and in the index."""
+
+JOINED = "PART+…"
+"""The metavar of a field whose value is some of its choices, joined with +."""
 
 Name = Annotated[str, msgspec.Meta(max_length=40)]
 
@@ -99,7 +103,7 @@ FIELDS: tuple[ProblemField, ...] = (
         "epilogue", "Epilogue",
         "Operations on the product before it is stored: alpha, beta, bias, and relu or gelu, joined with +.",
         default="", choices=("alpha", "beta", "bias", *(each.value for each in Activation if each != "none")),
-        option=("--epilogue",), metavar="PART+…",
+        option=("--epilogue",), metavar=JOINED,
     ),
     ProblemField(
         "scales", "Scales",
@@ -139,3 +143,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     opt_level: Annotated[int, msgspec.Meta(ge=0, le=99)] = OPT_LEVELS[-1]
     scales: Name = ""
     mode: Name = ""
+
+
+def chosen(values: object, names: tuple[str, ...] = Options.__struct_fields__) -> Iterator[tuple[ProblemField, Any]]:
+    """The fields of these names whose value is not the default, and that value, which ``values`` has as attributes."""
+    for field in FIELDS:
+        if field.name in names and (value := getattr(values, field.name)) != field.default:
+            yield field, value
