@@ -38,6 +38,7 @@ from cache_engine.evaluator.catalogue import TOKENS
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem
 from cache_engine.model.gemm.fields import FIELDS, Plain, ProblemField
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.sizes import parse_sizes
 from cache_engine.settings import PACKS
 from cache_engine.units import printable
 
@@ -274,8 +275,15 @@ def table_options(verb: _F) -> _F:
             verb = _option(replace(field, help=help_text), None)(verb)
         elif field.option and field.name != "batch":
             verb = _option(field, field.default)(verb)
-    help_text = "Numbers of tokens and ranges of them, such as 1,16,64-512."
-    verb = click.option("--m", "ms", default=TOKENS, show_default=True, metavar="SIZES", help=help_text)(verb)
+    verb = click.option(
+        "--m",
+        "ms",
+        callback=lambda _, __, text: parse_sizes(text),
+        default=TOKENS,
+        show_default=True,
+        metavar="SIZES",
+        help="Numbers of tokens and ranges of them, such as 1,16,64-512.",
+    )(verb)
     return click.argument("table", metavar="MODEL|FILE")(targets_option(verb))
 
 
@@ -320,12 +328,11 @@ def wanted_of(asked: dict[str, Any]) -> list[list[Wanted]]:
     """The problems that the options of ``table_options`` describe, for each shape and target."""
     from cache_engine.evaluator.catalogue import shapes_of
     from cache_engine.insight.coverage import wanted
-    from cache_engine.model.sizes import parse_sizes
 
     options = {field.name: asked[field.name] for field in FIELDS if field.name in asked}
     return wanted(
         shapes_of(asked["table"]), input_dtype(options.pop("dtype")), asked["archs"] or (None,),
-        parse_sizes(asked["ms"]), **options,
+        asked["ms"], **options,
     )  # fmt: skip
 
 
