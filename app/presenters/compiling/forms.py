@@ -20,6 +20,7 @@ from cache_engine.model.job import Asked
 from cache_engine.model.kernel import KernelConfig
 
 AS_INPUTS, AUTO, WITHOUT = "same as A and B", "auto", "none"
+AS_SET, ON, OFF = "as set", "on", "off"
 OWN_TABLE = "CSV file"
 """In place of a model: shapes that the reader uploads."""
 STDIN = "/dev/stdin"
@@ -34,6 +35,7 @@ class Kind(Enum):
     SEVERAL = "any of several"
     TEXT = "text"
     SWITCH = "on or off"
+    EITHER = "on, off, or as the settings say"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class Field:
             return []
         if self.kind is Kind.SWITCH:
             return [self.option]
+        if self.kind is Kind.EITHER:
+            return [self.option if value == ON else f"--no-{self.option.removeprefix('--')}"]
         texts = [str(value)] if self.kind is not Kind.SEVERAL else [str(each) for each in value]
         if self.joined:
             texts = [self.joined.join(texts)]
@@ -97,6 +101,9 @@ _TARGETS_HELP = "Any target can be compiled for, with or without that GPU. " + "
 def _form_field(field: ProblemField) -> Field:
     """A field of a problem as a form has it; a default that is no value is one of its choices, by name."""
     rare = field.name not in _ALWAYS_SHOWN
+    if field.kind is bool:
+        either = (AS_SET, ON, OFF)
+        return Field(field.name, field.label, Kind.EITHER, AS_SET, field.option[0], either, help=field.help, rare=rare)
     if not field.choices:
         default = _FIRST.get(field.name, field.default)
         option = field.option[0] if field.option else ""
@@ -116,8 +123,10 @@ def _value_of(field: ProblemField, value: Any) -> Any:
     """The plain value of a field for that of its form."""
     if field.metavar == JOINED:
         return "+".join(value)
-    if value in (AS_INPUTS, WITHOUT):
+    if value in (AS_INPUTS, WITHOUT, AS_SET):
         return field.default
+    if field.kind is bool:
+        return value == ON
     return field.kind(value)
 
 

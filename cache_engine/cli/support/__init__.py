@@ -288,6 +288,9 @@ def table_options(verb: _F) -> _F:
 
 
 def _option(field: ProblemField, default: Plain) -> Callable[[_F], _F]:
+    if field.kind is bool:
+        both = f"{field.option[0]}/--no-{field.option[0].removeprefix('--')}"
+        return click.option(both, field.name, default=default, help=field.help)
     return click.option(
         *field.option,
         field.name,
