@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.kernels.family import Family, check_config, threads_of
 from cache_engine.kernels.rates import L2_BYTES, SCHEDULERS, SHARED_BYTES, rates_of
-from cache_engine.model.architecture import Architecture, architecture
+from cache_engine.model.architecture import Architecture
 from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem, Scales
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.occupancy import occupancy
@@ -177,7 +177,7 @@ def split_config(config: KernelConfig, slices: int) -> KernelConfig:
 
 @lru_cache(maxsize=256)
 def candidates_of(
-    family: Family, dtype: DType, scales: Scales, target_name: str, factors: Factors, *, converted: bool = False
+    family: Family, dtype: DType, scales: Scales, target: Architecture, factors: Factors, *, converted: bool = False
 ) -> Candidates:
     """The feasible configs of a family.
 
@@ -185,9 +185,8 @@ def candidates_of(
         factors: corrections of the predictions by timings.
         converted: see ``candidate_of``.
     """
-    target = architecture(target_name)
     # Limits depend neither on sizes nor on the mode.
-    problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, arch=target_name)
+    problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, arch=target.name)
     corrected = {tile: factor for named, tile, factor in factors if named == family.name}
     found = []
     for config in family.configs(problem):

@@ -34,7 +34,7 @@ from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import Simt
 from cache_engine.kernels.tensor_core import TensorCore
 from cache_engine.kernels.triton_matmul import TritonMatmul
-from cache_engine.model.architecture import architecture
+from cache_engine.model.architecture import Architecture, architecture
 from cache_engine.model.gemm import NO_EPILOGUE, SCALE_BLOCK, DType, GemmProblem, Mode, Scales
 from cache_engine.model.kernel import KernelConfig
 
@@ -68,30 +68,32 @@ def choose(
         UsageError: when ``family`` is unknown or does not.
         InfeasibleConfig: when ``config`` breaks a limit.
     """
+    target = architecture(problem.arch or "")
     if config is not None:
-        return _family_of_config(problem, family, templates, config), config
-    chosen = _family_for(problem, family, templates)
-    return chosen, _best_config(chosen, problem, factors)
+        return _family_of_config(problem, target, family, templates, config), config
+    chosen = _family_for(problem, target, family, templates)
+    return chosen, _best_config(chosen, problem, target, factors)
 
 
-def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Family:
-    return _families_for(problem, name, templates)[0]
+def _family_for(problem: GemmProblem, target: Architecture, name: str | None, templates: str) -> Family:
+    return _families_for(problem, target, name, templates)[0]
 
 
-def _families_for(problem: GemmProblem, name: str | None, templates: str) -> list[Family]:
+def _families_for(problem: GemmProblem, target: Architecture, name: str | None, templates: str) -> list[Family]:
     """The families that compute a problem, the best first; raises when there is none."""
     p = problem
-    suitable = _suitable(name, templates, p.dtype, p.scales, p.mode, p.arch or "", p.epilogue != NO_EPILOGUE)
+    suitable = _suitable(name, templates, p.dtype, p.scales, p.mode, target, p.epilogue != NO_EPILOGUE)
     able = [family for family in suitable if not family.problem_fault(problem)]
     if not able:
-        raise _refusal(problem, name, templates)
+        raise _refusal(problem, target, name, templates)
     return able
 
 
-def _family_of_config(problem: GemmProblem, name: str | None, templates: str, config: KernelConfig) -> Family:
+def _family_of_config(
+    problem: GemmProblem, target: Architecture, name: str | None, templates: str, config: KernelConfig
+) -> Family:
     """Hopper where it can use a config, else the first of the others; raises what keeps that one from it."""
-    first, *others = _families_for(problem, name, templates)
-    target = architecture(problem.arch or "")
+    first, *others = _families_for(problem, target, name, templates)
     if first.name == Hopper.name and others:
         with suppress(InfeasibleConfig):
             check_config(first, problem, config, target)
@@ -103,10 +105,9 @@ def _family_of_config(problem: GemmProblem, name: str | None, templates: str, co
 
 @lru_cache(maxsize=1024)
 def _suitable(
-    name: str | None, templates: str, dtype: DType, scales: Scales, mode: Mode, target_name: str, finishes: bool
+    name: str | None, templates: str, dtype: DType, scales: Scales, mode: Mode, target: Architecture, finishes: bool
 ) -> tuple[Family, ...]:
     """The families that compute problems of a kind, the best first. ``finishes``: with an epilogue."""
-    target = architecture(target_name)
     problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, mode=mode)
     return tuple(
         family
@@ -119,9 +120,8 @@ def _suitable(
     )
 
 
-def _refusal(problem: GemmProblem, name: str | None, templates: str) -> GemmCacheError:
+def _refusal(problem: GemmProblem, target: Architecture, name: str | None, templates: str) -> GemmCacheError:
     """The error that says why no family computes a problem."""
-    target = architecture(problem.arch or "")
     if name is not None and name not in FAMILIES:
         return UsageError(f"unknown family {name!r}; use one of: {', '.join(FAMILIES)}")
     of_kind = [family for family in FAMILIES.values() if family.takes(problem)]
@@ -156,8 +156,8 @@ def _refusal(problem: GemmProblem, name: str | None, templates: str) -> GemmCach
     return UsageError(f"family {candidates[0].name} does not compute {problem.dtype}; families take {takes}")
 
 
-def _best_config(family: Family, problem: GemmProblem, factors: Factors) -> KernelConfig:
-    among = _candidates(family, problem, factors)
+def _best_config(family: Family, problem: GemmProblem, target: Architecture, factors: Factors) -> KernelConfig:
+    among = candidates_of(family, problem.dtype, problem.scales, target, factors)
     (m, n, k, batch), (step_m, step_n, step_k) = problem.planned_products, among.steps
     return _steadiest(among, -(-m // step_m), -(-n // step_n), -(-k // step_k), batch)
 
@@ -170,25 +170,19 @@ def _steadiest(among: Candidates, rows: int, columns: int, depth: int, batch: in
     return among.steadiest(among.predicted(m, n, k, batch, STEADY), k)
 
 
-def _candidates(family: Family, problem: GemmProblem, factors: Factors) -> Candidates:
-    return candidates_of(family, problem.dtype, problem.scales, problem.arch or "", factors)
-
-
-def _converts(family: Family, problem: GemmProblem) -> bool:
-    return rates_of(architecture(problem.arch or "")).converts(family.unit, problem.dtype)
-
-
 def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tuple[float, KernelConfig]]:
     """Every feasible config of a family with its predicted cycles, the fewest first; raises what ``choose`` raises.
 
     Except for the first, which is the one that ``choose`` takes: it is within ``STEADY`` of the fewest.
     """
-    chosen = _family_for(problem, family, "")
-    among, (m, n, k, batch) = _candidates(chosen, problem, factors), problem.planned_products
+    target = architecture(problem.arch or "")
+    chosen = _family_for(problem, target, family, "")
+    among = candidates_of(chosen, problem.dtype, problem.scales, target, factors)
+    m, n, k, batch = problem.planned_products
     predicted = among.predicted(m, n, k, batch)
     first = among.steadiest(predicted, k)
-    if _converts(chosen, problem):
-        among = candidates_of(chosen, problem.dtype, problem.scales, problem.arch or "", factors, converted=True)
+    if rates_of(target).converts(chosen.unit, problem.dtype):
+        among = candidates_of(chosen, problem.dtype, problem.scales, target, factors, converted=True)
         predicted = among.predicted(m, n, k, batch)
     ranked = [(cycles, split_config(one.config, slices)) for cycles, one, _, slices in sorted(predicted, key=CYCLES)]
     return sorted(ranked, key=lambda one: one[1] != first)
@@ -207,9 +201,9 @@ def predicted_cycles(problem: GemmProblem, family: str, config: KernelConfig) ->
     if problem.dtype not in FAMILIES[family].flops_per_clock:
         raise InvalidProblem(f"family {family} does not compute {problem.dtype}")
     check_config(FAMILIES[family], problem, config, target)
-    converted = _converts(FAMILIES[family], problem)
-    candidate = candidate_of(FAMILIES[family], problem, config, target, converted=converted)
     (m, n, k, batch), rates = problem.planned_products, rates_of(target)
+    converted = rates.converts(FAMILIES[family].unit, problem.dtype)
+    candidate = candidate_of(FAMILIES[family], problem, config, target, converted=converted)
     tiles = -(-m // config.block_m) * -(-n // config.block_n) * batch
     cycles = cycles_of(candidate, tiles, k, target.example_sms, config.split_k)
     if config.split_k > 1:  # slices share the SMs as tiles do
@@ -235,18 +229,21 @@ def turning_points(
     Raises:
         InvalidProblem, UsageError: as ``choose``.
     """
-    chosen = _family_for(problem, family, templates).name
+    target = architecture(problem.arch or "")
+    chosen = _family_for(problem, target, family, templates).name
     if problem.mode is not Mode.GROUPED:
-        return _turning_points(chosen, problem, last, factors)
+        return _turning_points(chosen, problem, target, last, factors)
     # The choice depends on how many rows a group has on average.
     each, groups = replace(problem, m=-(-problem.m // problem.batch), mode=Mode.MASKED), problem.batch
-    points = _turning_points(chosen, each, -(-last // groups), factors)
+    points = _turning_points(chosen, each, target, -(-last // groups), factors)
     return tuple(max(problem.m, (point - 1) * groups + 1) for point in points)
 
 
 @lru_cache(maxsize=2048)
-def _turning_points(family: str, problem: GemmProblem, last: int, factors: Factors) -> tuple[int, ...]:
-    among = _candidates(FAMILIES[family], problem, factors)
+def _turning_points(
+    family: str, problem: GemmProblem, target: Architecture, last: int, factors: Factors
+) -> tuple[int, ...]:
+    among = candidates_of(FAMILIES[family], problem.dtype, problem.scales, target, factors)
     candidates, step = among.members, among.steps[0]
     # By how many stretches have the same rows of tiles: the candidates and their positions, which decide a draw.
     by_height: dict[int, list[tuple[int, Candidate, int]]] = {}

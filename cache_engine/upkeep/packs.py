@@ -119,7 +119,7 @@ def export_pack(
         adapted: selects those of other frameworks.
         keys: consider only these, not the whole store.
         replace: replace an existing file.
-        sign: makes the bytes of a record that carry a signature, in the pack alone; see ``trust.keys``.
+        sign: makes the bytes of a record that carry a signature, in the pack alone; see ``store.signatures``.
         on_entry: called after each entry of the store.
 
     Raises:
