@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -371,6 +372,26 @@ def test_a_damaged_estimate_is_surveyed(store: DiskStore, journal: Journal) -> N
         held = read_population(store.layout)
         assert held is not None
         assert (held.entries, held.stored_bytes) == count(store.layout)
+
+
+def test_a_store_whose_estimate_cannot_be_written_is_surveyed_once(
+    store: DiskStore, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each publish would list every folder."""
+    fill(store, 3)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("cache_engine.upkeep.cleaning.write_population", full)
+    surveys = _counted(monkeypatch, "count")
+    housekeeper = Housekeeper(store, journal, Limits(max_entries=100), 3600.0)
+    for _ in range(4):
+        store.layout.population.write_bytes(b"x")
+        housekeeper.published(5)
+        assert housekeeper._thread is not None
+        housekeeper._thread.join(60)
+    assert len(surveys) == 1
 
 
 _PUBLISHING = """
