@@ -16,7 +16,7 @@ from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, StoreError
 from cache_engine.frameworks.values import Entry, PartKind
 from cache_engine.index import foreign_queries as queries
-from cache_engine.insight.linked.foreign import linked_parts
+from cache_engine.insight.linked.kernel import linked_parts
 from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.outcome import Failure
 from cache_engine.units import counted

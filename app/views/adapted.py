@@ -15,7 +15,7 @@ from app.presenters.shared import kernel_address, rows_shown
 from cache_engine.frameworks.groups import Group, describe
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
-from cache_engine.insight.linked.foreign import linked_parts
+from cache_engine.insight.linked.kernel import linked_parts
 from cache_engine.insight.linked.marks import Linked
 
 _ROWS = 20

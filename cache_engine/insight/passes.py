@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue.fields import ModelShape
 from cache_engine.evaluator.catalogue.layers import ALONE, Parallel
-from cache_engine.evaluator.grouped import GroupedProblem, Work, busiest, grouped, routed, zipf
+from cache_engine.evaluator.grouped import (
+    GroupedProblem,
+    Work,
+    busiest,
+    evaluate_work,
+    grouped,
+    predict_work,
+    routed,
+    zipf,
+)
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 
@@ -275,8 +284,6 @@ def asking(
         return found
 
     def _cost(work: Work, chip: Hardware | Gpu) -> Cost:
-        from cache_engine.evaluator.grouped import evaluate_work, predict_work
-
         if not isinstance(chip, Hardware):
             return predict_work(work, chip)
         if kept is not None and isinstance(work, EvaluationProblem):

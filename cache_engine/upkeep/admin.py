@@ -311,7 +311,7 @@ class Admin:
         sign: Callable[[bytes], bytes] = lambda record: record,
         on_entry: Callable[[], None] = lambda: None,
     ) -> Exported:
-        """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``trust.keys`` for ``sign``."""
+        """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``store.signatures`` for ``sign``."""
         return upkeep.packs.export_pack(
             self.store, Path(path), wanted, adapted=adapted, keys=keys, replace=replace, sign=sign, on_entry=on_entry
         )
@@ -398,9 +398,5 @@ class Admin:
 
     def early_evictions(self) -> list[upkeep.decisions.EarlyEviction]:
         """Kernels that were evicted and asked for again, as far back as the log of decisions goes; the latest first."""
-        self.journal.flush()
-        return self._early_evictions.all()
-
-    @cached_property
-    def _early_evictions(self) -> upkeep.decisions.EarlyEvictions:
-        return upkeep.decisions.EarlyEvictions(self.store.layout)
+        decisions, _ = self.recent_decisions()
+        return upkeep.decisions.early_evictions(reversed(decisions))
