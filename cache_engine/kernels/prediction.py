@@ -177,16 +177,24 @@ def split_config(config: KernelConfig, slices: int) -> KernelConfig:
 
 @lru_cache(maxsize=256)
 def candidates_of(
-    family: Family, dtype: DType, scales: Scales, target: Architecture, factors: Factors, *, converted: bool = False
+    family: Family,
+    dtype: DType,
+    scales: Scales,
+    target: Architecture,
+    factors: Factors,
+    *,
+    converted: bool = False,
+    fp8_result: DType | None = None,
 ) -> Candidates:
     """The feasible configs of a family.
 
     Args:
         factors: corrections of the predictions by timings.
         converted: see ``candidate_of``.
+        fp8_result: the type of C, where it is of fp8; limits depend on no other.
     """
     # Limits depend neither on sizes nor on the mode.
-    problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, arch=target.name)
+    problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, out_dtype=fp8_result, scales=scales, arch=target.name)
     corrected = {tile: factor for named, tile, factor in factors if named == family.name}
     found = []
     for config in family.configs(problem):

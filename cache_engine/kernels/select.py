@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _ALL: tuple[Family, ...] = (TensorCore(), Scaled(), Simt(), TritonMatmul(), Hopper(), Grouped())
 FAMILIES = {family.name: family for family in _ALL}
+_ROUNDS_TO_FP8 = (8, 9)  # the first compute capability that does
 # The first that computes a problem serves. Hopper computes fewer problems than the others, and these faster.
 _BY_PREFERENCE = sorted(_ALL, key=lambda family: family.name != Hopper.name)
 
@@ -82,6 +83,10 @@ def _family_for(problem: GemmProblem, target: Architecture, name: str | None, te
 def _families_for(problem: GemmProblem, target: Architecture, name: str | None, templates: str) -> list[Family]:
     """The families that compute a problem, the best first; raises when there is none."""
     p = problem
+    if p.has_result_scale and target.compute_capability < _ROUNDS_TO_FP8:
+        raise InvalidProblem(
+            f"{p.output} is rounded to by sm_89 and newer, and this is for {p.arch}; use another out dtype"
+        )
     suitable = _suitable(name, templates, p.dtype, p.scales, p.mode, target, p.epilogue != NO_EPILOGUE)
     able = [family for family in suitable if not family.problem_fault(problem)]
     if not able:
@@ -136,8 +141,10 @@ def _refusal(problem: GemmProblem, target: Architecture, name: str | None, templ
     if problem.epilogue != NO_EPILOGUE and not any(family.takes_epilogue for family in candidates):
         return UsageError(f"family {candidates[0].name} takes no epilogue; leave it to another family")
     by_dtype = [family for family in candidates if problem.dtype in family.flops_per_clock]
-    if name is not None and by_dtype and (fault := by_dtype[0].problem_fault(problem)):
-        return UsageError(f"family {name} cannot compute this problem: {fault}; or leave it to another family")
+    if by_dtype and (fault := by_dtype[0].problem_fault(problem)):
+        return UsageError(
+            f"family {by_dtype[0].name} cannot compute this problem: {fault}; or leave it to another family"
+        )
     here = sorted(
         {
             dtype
@@ -157,7 +164,7 @@ def _refusal(problem: GemmProblem, target: Architecture, name: str | None, templ
 
 
 def _best_config(family: Family, problem: GemmProblem, target: Architecture, factors: Factors) -> KernelConfig:
-    among = candidates_of(family, problem.dtype, problem.scales, target, factors)
+    among = _candidates(family, problem, target, factors)
     (m, n, k, batch), (step_m, step_n, step_k) = problem.planned_products, among.steps
     return _steadiest(among, -(-m // step_m), -(-n // step_n), -(-k // step_k), batch)
 
@@ -170,6 +177,15 @@ def _steadiest(among: Candidates, rows: int, columns: int, depth: int, batch: in
     return among.steadiest(among.predicted(m, n, k, batch, STEADY), k)
 
 
+def _candidates(
+    family: Family, problem: GemmProblem, target: Architecture, factors: Factors, *, converted: bool = False
+) -> Candidates:
+    return candidates_of(
+        family, problem.dtype, problem.scales, target, factors, converted=converted,
+        fp8_result=problem.output if problem.has_result_scale else None,
+    )  # fmt: skip
+
+
 def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tuple[float, KernelConfig]]:
     """Every feasible config of a family with its predicted cycles, the fewest first; raises what ``choose`` raises.
 
@@ -177,12 +193,12 @@ def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tu
     """
     target = architecture(problem.arch or "")
     chosen = _family_for(problem, target, family, "")
-    among = candidates_of(chosen, problem.dtype, problem.scales, target, factors)
+    among = _candidates(chosen, problem, target, factors)
     m, n, k, batch = problem.planned_products
     predicted = among.predicted(m, n, k, batch)
     first = among.steadiest(predicted, k)
     if rates_of(target).converts(chosen.unit, problem.dtype):
-        among = candidates_of(chosen, problem.dtype, problem.scales, target, factors, converted=True)
+        among = _candidates(chosen, problem, target, factors, converted=True)
         predicted = among.predicted(m, n, k, batch)
     ranked = [(cycles, split_config(one.config, slices)) for cycles, one, _, slices in sorted(predicted, key=CYCLES)]
     return sorted(ranked, key=lambda one: one[1] != first)
@@ -243,7 +259,7 @@ def turning_points(
 def _turning_points(
     family: str, problem: GemmProblem, target: Architecture, last: int, factors: Factors
 ) -> tuple[int, ...]:
-    among = candidates_of(FAMILIES[family], problem.dtype, problem.scales, target, factors)
+    among = _candidates(FAMILIES[family], problem, target, factors)
     candidates, step = among.members, among.steps[0]
     # By how many stretches have the same rows of tiles: the candidates and their positions, which decide a draw.
     by_height: dict[int, list[tuple[int, Candidate, int]]] = {}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
+from cache_engine.errors import GemmCacheError, InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels import prediction
 from cache_engine.kernels.agreement import Factors
 from cache_engine.kernels.family import Family, check_config, launch_of
@@ -276,6 +276,31 @@ def test_what_timings_correct_moves_the_choice() -> None:
     assert corrected[config] == pytest.approx(
         2 * {one: cycles for cycles, one in ranking(problem, "tensor_core")}[config]
     )
+
+
+@pytest.mark.parametrize(
+    ("arch", "family", "templates", "said"),
+    [
+        ("sm_80", None, ".cu", "fp8_e4m3 is rounded to by sm_89 and newer, and this is for sm_80"),
+        ("sm_90", "triton", ".cu", "family triton cannot compute this problem: it makes no fp8_e4m3"),
+        ("sm_90", None, ".py", "family triton cannot compute this problem: it makes no fp8_e4m3"),
+    ],
+)
+def test_who_cannot_make_results_of_fp8_says_so(arch: str, family: str | None, templates: str, said: str) -> None:
+    problem = GemmProblem(8, 64, 128, out_dtype="fp8_e4m3", arch=arch)
+    with pytest.raises(GemmCacheError, match=said):
+        choose(problem, family, templates=templates)
+
+
+@pytest.mark.parametrize("scales", Scales)
+@pytest.mark.parametrize("m", [1, 64, 4096])
+def test_hopper_makes_results_of_fp8_with_whole_lines_for_each_warp(m: int, scales: Scales) -> None:
+    problem = GemmProblem(m, 576, 2048, dtype="fp8_e4m3", out_dtype="fp8_e4m3", arch="sm_90a", scales=scales)
+    family, config = choose(problem)
+    assert family.name == "hopper"
+    assert config.block_n // config.warps_n >= 128
+    with pytest.raises(InfeasibleConfig, match="whole lines of a C of fp8"):
+        choose(problem, "hopper", KernelConfig(64, 64, 128, 4, 1, 4))
 
 
 @pytest.mark.parametrize(
