@@ -1,4 +1,4 @@
-"""Messages that travel through a broker, as JSON. Both sides take it as hostile."""
+"""Messages that travel through a broker, as JSON. Both sides take them as hostile."""
 
 from __future__ import annotations
 
