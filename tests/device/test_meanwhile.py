@@ -145,7 +145,8 @@ def test_cupy_applies_the_epilogue_before_it_rounds_to_fp8(cache: Cache) -> None
     kernel(operands)
     wanted = operands.c.copy()
     operands.c[...] = 0xFF
-    places = {name: numpy.uint64(getattr(operands, name).ctypes.data) for name in ("a", "b", "c", "bias")}
-    _by_cupy(problem)(replace(operands, **places))
+    arrays = (operands.a, operands.b, operands.c, operands.bias)
+    a, b, c, bias = (numpy.uint64(one.ctypes.data) for one in arrays)
+    _by_cupy(problem)(replace(operands, a=a, b=b, c=c, bias=bias))
     assert numpy.array_equal(operands.c, wanted)
     assert len(numpy.unique(wanted)) > 10

@@ -246,8 +246,10 @@ def launched(
     scales = scales_of(problem)
     for one in scales:
         one.flags.writeable = False
-    given_bias = bias if problem.epilogue.bias else None
-    loaded(Operands(stored_a, stored_b, c, _ALPHA, beta, given_bias, *scales, scale_result=SCALE_RESULT))
+    given = Operands(stored_a, stored_b, c, _ALPHA, beta, bias if problem.epilogue.bias else None)
+    given.a_scales, given.b_scales = scales or (None, None)
+    given.scale_result = SCALE_RESULT
+    loaded(given)
     return c
 
 
