@@ -1,4 +1,4 @@
-"""What a worker of the farm does: it compiles what a message asks for, and sends that to the remote, signed.
+"""A worker of the farm: it compiles what a message asks for, and sends that to the remote, signed.
 
 Celery keeps the processes and gives them work, which it gets through a transport of ours: nothing from the broker
 reaches it but the text of a checked message. The format of its own messages, which no one can check, stays within the

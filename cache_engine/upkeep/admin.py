@@ -116,7 +116,7 @@ class Admin:
         self, place: Place, plan: DeletePlan, *, by: str | None = None,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Deleted:  # fmt: skip
-        """Deletes from another framework's cache what a plan names; see ``foreign.deleting.delete``.
+        """Deletes from another framework's cache what a plan names; see ``frameworks.deleting.delete``.
 
         The audit has an event of what is to be deleted, which a kill leaves, and one of what was.
         """
@@ -321,7 +321,7 @@ class Admin:
 
         Raises:
             PackUnusable: when it cannot be used.
-            UsageError, ExtraMissing: when signatures are required and cannot be checked; see ``trust.proof_for``.
+            UsageError, ExtraMissing: when signatures are required and cannot be checked, as ``proof_for`` says.
         """
         return Pack(Path(path), trust=self.settings.trust_store, prove=proof_for(self.settings))
 
