@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from cache_engine.compilers.inspect import sass
+from cache_engine.compilers.disassembly import sass
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
 from cache_engine.model.fingerprint import DeviceFingerprint

@@ -15,7 +15,7 @@ from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store import codec
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.integrity import Kind
+from cache_engine.upkeep.findings import Kind
 from cache_engine.upkeep.plan import Limits
 
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")

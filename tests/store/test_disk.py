@@ -18,7 +18,7 @@ from cache_engine.model.artifact import PTX, SOURCE
 from cache_engine.store import publish as publish_module
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.lock import try_lock
-from cache_engine.upkeep.leftovers import remove_temporary
+from cache_engine.upkeep.cleaning import remove_temporary
 from tests.helpers import blob_file, files_of, fill, make_entry, make_store, publish, record_file
 
 

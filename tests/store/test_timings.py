@@ -29,10 +29,10 @@ from cache_engine.model.outcome import Failure
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.file import NewResult
+from cache_engine.store.results import NewResult
 from cache_engine.store.timings import Timings, decode, encode
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.integrity import Kind
+from cache_engine.upkeep.findings import Kind
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, fill, invented_timing, make_entry
 
