@@ -142,11 +142,12 @@ def test_the_core_compiles_keeps_and_serves(filled: Core, tmp_path: Path) -> Non
 
 def test_programs_import_the_evaluator_and_read_its_results_without_the_extra(filled: Core) -> None:
     program = (
-        "import sys; from cache_engine import GPUS, PRESETS, EvaluationProblem, ExtraMissing, open_cache\n"
+        "import sys; from cache_engine import ExtraMissing, open_cache\n"
+        "from cache_engine.evaluation import GPUS, PRESETS, EvaluationProblem\n"
         "with open_cache(sys.argv[1]) as cache:\n"
         "    answer = cache.evaluations.evaluate(EvaluationProblem(64, 48, 80), PRESETS['SG2262'])\n"
         "print(answer.cached, GPUS['H100'].sms)\n"
-        "from cache_engine import predict\n"
+        "from cache_engine.evaluation import predict\n"
         "try: predict(EvaluationProblem(64, 48, 80), GPUS['H100'])\n"
         "except ExtraMissing as error: print(error)"
     )
@@ -160,8 +161,9 @@ def test_every_public_name_can_be_looked_at_without_extras(filled: Core) -> None
     program = (
         "import inspect, pydoc, cache_engine\n"
         "from cache_engine import *\n"
-        "assert {*cache_engine.__all__} <= {name for name, _ in inspect.getmembers(cache_engine)} and evaluate\n"
-        "print('predict' in pydoc.plain(pydoc.render_doc(cache_engine)))\n"
+        "assert {*cache_engine.__all__} <= {name for name, _ in inspect.getmembers(cache_engine)} and explain\n"
+        "print('model_shapes' in pydoc.plain(pydoc.render_doc(cache_engine)))\n"
+        "for name in cache_engine._MOVED: pydoc.render_doc(getattr(cache_engine, name))\n"
     )
     done = filled.python("-c", program)
     assert done.stdout == "True\n", done.stderr

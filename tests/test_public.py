@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -15,20 +16,15 @@ from hypothesis import strategies as st
 
 import cache_engine
 from cache_engine import (
-    ActivationLike,
     Cache,
     DType,
-    DTypeLike,
     Epilogue,
     GemmProblem,
     InvalidProblem,
     Layout,
-    LayoutLike,
-    Limits,
     ModelShape,
     Settings,
     Specialisation,
-    SpecialisationLike,
     UsageError,
     errors,
     model_shapes,
@@ -42,6 +38,8 @@ from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, Activation
 from cache_engine.store.codec import stored_bytes
 from cache_engine.store.journal.spans import distributions
+from cache_engine.types import ActivationLike, DTypeLike, LayoutLike, Limits, SpecialisationLike
+from tests.helpers import public_names
 
 LINE = 200
 
@@ -64,16 +62,33 @@ def test_every_name_is_listed_imported_on_demand_and_known_to_type_checkers() ->
     }
     assert set(imported) == set(cache_engine.__all__)
     for name, module in imported.items():
-        if name in cache_engine._HOME_OF:
-            assert module == f"cache_engine.{cache_engine._HOME_OF[name]}"
+        assert module == f"cache_engine.{cache_engine._HOME_OF[name]}"
         assert getattr(cache_engine, name) is getattr(sys.modules[str(module)], name)
-    assert set(cache_engine.__all__) <= set(dir(cache_engine))
+    assert set(dir(cache_engine)) == {*cache_engine.__all__, *cache_engine._MOVED}
+    assert len(dir(cache_engine)) <= 40
 
 
-def test_every_error_is_exported() -> None:
+@pytest.mark.parametrize(("name", "home"), sorted(cache_engine._NEW_HOME_OF.items()))
+def test_an_old_import_works_and_names_the_new_place(name: str, home: str) -> None:
+    module = importlib.import_module(f"cache_engine.{home}")
+    with pytest.warns(DeprecationWarning, match=rf"^import {name} from cache_engine\.{home};") as warned:
+        assert getattr(cache_engine, name) is getattr(module, name)
+    assert warned[0].filename == __file__
+    assert name not in cache_engine.__all__
+
+
+def test_each_public_module_lists_what_it_has() -> None:
+    for home, names in cache_engine._MOVED.items():
+        module = importlib.import_module(f"cache_engine.{home}")
+        assert set(names.split()) <= set(dir(module))
+        if home != "errors":
+            assert sorted(names.split()) == sorted(module.__all__)
+
+
+def test_every_error_is_public() -> None:
     defined = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
     assert len(defined) > 20
-    assert defined <= set(cache_engine.__all__)
+    assert defined <= {name.rpartition(".")[2] for name in public_names()}
 
 
 def test_an_unknown_name_is_no_attribute() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy
 import pytest
 
-from cache_engine import GemmOperator, OperatorStatistics, matmul, open_cache
+from cache_engine import GemmOperator, matmul, open_cache
 from cache_engine.cache import operator
+from cache_engine.device import OperatorStatistics
 from cache_engine.errors import GpuRequired, NotCached, UsageError
 from cache_engine.gpu import multiply
 from cache_engine.gpu.fp8 import dequantise, quantise

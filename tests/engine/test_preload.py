@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine import Cache, CacheKey, GemmProblem, UsageError, open_cache
+from cache_engine import Cache, GemmProblem, UsageError, open_cache
+from cache_engine.types import CacheKey
 
 PROBLEMS = [GemmProblem(m, 48, 80, dtype="fp32", arch="sm_90", specialisation="exact") for m in (8, 16, 24)]
 NOWHERE = CacheKey("0" * 64)

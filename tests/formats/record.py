@@ -305,8 +305,9 @@ def public_names() -> dict[str, Any]:
     """What programs call: names of the package with the parameters of what they lead to, settings, verbs, options."""
     package = importlib.import_module("cache_engine")
     names: dict[str, Any] = {}
-    for name in package.__all__:
-        found = getattr(package, name)
+    moved = {name: importlib.import_module(f"cache_engine.{home}") for name, home in package._NEW_HOME_OF.items()}
+    for name in (*package.__all__, *moved):
+        found = getattr(moved.get(name, package), name)
         names[name] = _parameters(found)
         if inspect.isclass(found):
             for member in sorted(set(dir(found))):
