@@ -6,6 +6,7 @@ import ast
 import importlib
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -147,7 +148,7 @@ def test_public_values_print_on_a_line(compiled_store: Path) -> None:
             kernel, kernel.record, kernel.launch, kernel.record.config, kernel.record.resources, cache, cache.stats(),
             loaded, longest, GemmProblem(1, 1, 1), Epilogue.parse("bias"), *warm(cache, [kernel.problem]),
             model_shapes("Llama-3.1-8B")[0], cache.stats().totals,
-            cache.settings, cache.plan_cleaning(Limits(everything=True)),
+            cache.settings, cache.admin.plan_cleaning(Limits(everything=True)),
         ]  # fmt: skip
     assert loaded is not None
     lengths = {repr(value): len(repr(value)) for value in values}
@@ -234,3 +235,27 @@ def test_what_cannot_be_warmed_is_refused_with_the_reason(cache: Cache) -> None:
         problems_of(cache, "Qwen4")
     with pytest.raises(InvalidProblem, match="int8 problems take no epilogue"):
         problems_of(cache, "Qwen3-0.6B", dtype="int8", epilogue="bias")
+
+
+# ---- Names of a cache that moved ----
+
+IN_ADMIN = ("clean", "export", "find_leftovers", "import_pack", "plan_cleaning", "policy", "verify", "quarantined")
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [*((name, f"admin.{name}") for name in IN_ADMIN), ("present_components", "selector.present")]
+)
+def test_an_old_method_of_a_cache_works_and_names_the_new_place(cache: Cache, name: str, place: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"^Cache\.{name} is Cache\.{place} now;") as warned:
+        assert getattr(cache, name) == attrgetter(place)(cache)
+    assert warned[0].filename == __file__
+    assert name not in dir(Cache)
+
+
+def test_a_cache_has_few_public_names_and_no_other() -> None:
+    assert len([name for name in dir(Cache) if not name.startswith("_")]) <= 30
+    with (
+        open_cache(enable_caching=False) as cache,
+        pytest.raises(AttributeError, match="has no attribute 'tidy'"),
+    ):
+        cache.tidy  # type: ignore[attr-defined]  # noqa: B018 (what is tested)

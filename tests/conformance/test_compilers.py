@@ -242,7 +242,7 @@ def test_every_level_of_optimisation_is_another_key_and_the_lowest_is_other_code
     assert code_of(kernels[0].cubin) != code_of(kernels[3].cubin)
     assert cache.get_or_compile(problem, compiler=subject.compiler.name).key == kernels[3].key
     assert subject.compiler.at_level(3).flags == subject.compiler.flags
-    assert cache.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
+    assert cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
 
 
 @needs_host_compiler
@@ -252,7 +252,7 @@ def test_each_compiler_has_keys_of_its_own(cache: Cache) -> None:
     assert [kernel.record.compiler for kernel in kernels] == ["nvrtc", "nvcc"]
     assert len({kernel.key for kernel in kernels}) == 2
     assert all(kernel.tier == "compiled" for kernel in kernels)
-    assert cache.verify() == []
+    assert cache.admin.verify() == []
 
 
 def test_a_missing_compiler_says_how_to_get_it(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_it_survives_a_restart_and_a_fold(place: Path) -> None:
         with open_cache(place) as cache:
             cache.get_or_compile(PROBLEM)
     with open_cache(place) as cache:
-        cache.clean()
+        cache.admin.clean()
         assert cache.layout.demand.exists()
         assert asked(cache) == {(128, 256, 192): 2}
 

@@ -23,7 +23,7 @@ PROBLEM = SAMPLE[3]
 def pack(compiled_store: Path, tmp_path: Path) -> Path:
     """A pack of the sample's four kernels."""
     with open_cache(compiled_store) as cache:
-        cache.export(tmp_path / "kernels.gemmpack")
+        cache.admin.export(tmp_path / "kernels.gemmpack")
     return tmp_path / "kernels.gemmpack"
 
 

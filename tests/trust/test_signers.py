@@ -283,7 +283,7 @@ def test_without_the_file_no_pack_is_used_and_the_program_runs(
         assert cache.packs == ()
         assert cache.get(keys[0]) is None
         with pytest.raises(UsageError, match=r"cannot read the trusted signers in .*missing: No such file"):
-            cache.import_pack(pack)
+            cache.admin.import_pack(pack)
     assert "cannot read the trusted signers" in caplog.text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Mode
+from cache_engine.model.gemm import NO_EPILOGUE, DType, DTypeLike, Epilogue, GemmProblem, Mode
 from cache_engine.model.sizes import Sizes, joined_sizes
 
 TOKENS = "1-8192"
@@ -64,6 +64,6 @@ class ModelShape:
         # An expert gets at most one row more for a further token, so a range makes a range.
         return joined_sizes([range(self.rows(each[0], mode), self.rows(each[-1], mode) + 1) for each in tokens])
 
-    def problem(self, m: int, dtype: DType, out_dtype: DType | None = None) -> GemmProblem:
+    def problem(self, m: int, dtype: DTypeLike = DType.BF16, out_dtype: DTypeLike | None = None) -> GemmProblem:
         """The problem for m rows, without the epilogue."""
         return GemmProblem(m, self.n, self.k, batch=self.batch, dtype=dtype, out_dtype=out_dtype)
