@@ -29,7 +29,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``upkeep`` -- a store in order: ``admin`` is all of it, ``plan`` and ``cleaning``, ``integrity``, ``contents`` and
   ``side_files`` (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export),
   ``leftovers``, ``admission``
-- ``index`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
+- ``index`` -- the DuckDB copy of a store; ``queries`` and ``evaluations`` have all SQL of the pages
 - ``frameworks`` -- the caches of other frameworks: the protocol of a ``Source``, a reader for each framework,
   ``survey``; and their kernels in our store, as ``groups`` of files
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone; stored ``results``; the ``catalogue``

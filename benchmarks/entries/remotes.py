@@ -1,4 +1,4 @@
-"""What a remote costs: nothing on a hit here, and on a hit there little more than fetching the bytes."""
+"""The cost of a remote: nothing on a hit here, and on a hit there little more than fetching the bytes."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES, choose, turning_points
 from cache_engine.kernels.source import template_digest
 from cache_engine.model.artifact import Record, RecordedProblem
+from cache_engine.model.fingerprint import Provenance
 from cache_engine.model.gemm import OPT_LEVELS, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components, KeyPrefix
 from cache_engine.model.measurement import COST_MODEL, GIVEN
-from cache_engine.model.provenance import Provenance
 from cache_engine.settings import LOCAL, Settings
 
 if TYPE_CHECKING:

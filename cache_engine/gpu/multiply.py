@@ -275,8 +275,7 @@ def _load(key: tuple[_Wanted, Hashable, Hashable], find: Find, gpu: int) -> _Rea
 
 
 def _by_cupy(problem: GemmProblem) -> Startable:
-    from cache_engine.gpu.by_cupy import ByCupy  # a rare need
-    from cache_engine.gpu.unfused import Unfused
+    from cache_engine.gpu.unfused import ByCupy, Unfused  # a rare need
 
     plain = ByCupy(replace(problem, epilogue=NO_EPILOGUE))
     return plain if problem.epilogue == NO_EPILOGUE else Unfused(plain, problem.epilogue)

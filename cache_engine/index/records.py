@@ -106,7 +106,7 @@ def _found(layout: StoreLayout, shard: str) -> Iterator[tuple[CacheKey, os.stat_
 
 
 def mtime_ns(folder: Path | str) -> int:
-    """When a folder last changed, in nanoseconds since 1970; negative where there is none."""
+    """The last change of a folder, in nanoseconds since 1970; negative where there is none."""
     try:
         return os.stat(folder).st_mtime_ns
     except FileNotFoundError:

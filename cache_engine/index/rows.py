@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cache_engine.frameworks.adapted import config_text, describe
+from cache_engine.frameworks.groups import config_text, describe
 from cache_engine.model.artifact import MOST_COUNT, Record
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Counts, Tally
 from cache_engine.model.fingerprint import toolchain_text

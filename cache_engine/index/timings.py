@@ -15,14 +15,14 @@ from cache_engine.store.timings import Timings
 if TYPE_CHECKING:
     import duckdb
 
-    from cache_engine.store.results.file import State
+    from cache_engine.store.results import State
 
 _LOCK_TIMEOUT_S = 10.0
 
 
 def timings_state(layout: StoreLayout) -> State:
     """The state of all timing files. Equal states mean that nothing was written in between."""
-    from cache_engine.store.results.file import files_state
+    from cache_engine.store.results import files_state
 
     return files_state(layout.timings)
 
@@ -48,7 +48,7 @@ def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> 
 
 def _read(layout: StoreLayout, skipped: dict[str, tuple[int, str]]) -> tuple[list[Measurement], bool]:
     """All sound timings, and whether everything could be read; adds skipped ones to ``skipped``, by name."""
-    from cache_engine.store.results.interchange import UnknownResults
+    from cache_engine.store.results import UnknownResults
 
     timings, found, settled = Timings(layout, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S), [], True
     for fingerprint in timings.fingerprints():

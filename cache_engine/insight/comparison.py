@@ -45,7 +45,7 @@ def shown(value: Value) -> str:
 
 
 def change(pair: Pair) -> str:
-    """How the second number stands to the first, signed; empty for what is no number, or is the same."""
+    """The change from the first number to the second, signed; empty for what is no number, or is the same."""
     if pair.differs and isinstance(pair.first, int) and isinstance(pair.second, int):
         return f"{pair.second - pair.first:+,}"
     return ""
@@ -128,7 +128,7 @@ def differing(first: Components, second: Components) -> tuple[Pair, ...]:
 
 
 class Named(Protocol):
-    """What has a name and a key, as a record."""
+    """A kernel with a name and a key, as a record."""
 
     @property
     def name(self) -> str:
@@ -137,7 +137,7 @@ class Named(Protocol):
 
     @property
     def key(self) -> str:
-        """What tells it from others."""
+        """The key that tells it from others."""
         ...
 
 

@@ -15,8 +15,7 @@ from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageEr
 from cache_engine.frameworks.groups import Group, UnknownGroup, group_keys, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
-from cache_engine.model.events import CLEAN_OTHER, SEEN
-from cache_engine.model.events.usage import EntryUsage
+from cache_engine.model.events import CLEAN_OTHER, SEEN, EntryUsage
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.settings import Settings
 from cache_engine.store import pins
@@ -27,9 +26,9 @@ from cache_engine.store.pack import Pack
 from cache_engine.store.signatures import proof_for
 from cache_engine.units import counted, printable
 from cache_engine.upkeep import cleaning
-from cache_engine.upkeep.acknowledged import in_words
 from cache_engine.upkeep.admission import local_user
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
+from cache_engine.upkeep.decisions import in_words
 from cache_engine.upkeep.plan import EvictionPlan, Limits
 from cache_engine.upkeep.survey import Survey
 
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
     from cache_engine.frameworks.deleting import Deleted
     from cache_engine.frameworks.values import DeletePlan, Place
     from cache_engine.store.signatures.signers import Signed
-    from cache_engine.upkeep.integrity import Finding, RepairAct
+    from cache_engine.upkeep.findings import Finding
+    from cache_engine.upkeep.integrity import RepairAct
     from cache_engine.upkeep.packs import Exported, Imported, Incoming
 
 
@@ -185,7 +185,7 @@ class Admin:
         """Records that failures were seen: Overview warns of later ones alone. They stay counted.
 
         Args:
-            totals: what was seen, sums over all time by name; see ``upkeep.acknowledged.FAILURES``.
+            totals: what was seen, sums over all time by name; see ``upkeep.decisions.FAILURES``.
         """
         self.store  # noqa: B018 (raises where there is none)
         self.journal.event(SEEN, detail=in_words(totals), by=by or local_user())

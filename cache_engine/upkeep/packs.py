@@ -13,10 +13,10 @@ from heapq import merge
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
-from cache_engine.frameworks.adapted import describe
 from cache_engine.frameworks.groups import (
     Group,
     UnknownGroup,
+    describe,
     group_bytes,
     group_keys,
     put_group,
@@ -35,7 +35,7 @@ from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack, Row, write_pack
 from cache_engine.units import counted, printable
-from cache_engine.upkeep.contents import check_code, check_entry, check_record
+from cache_engine.upkeep.survey import check_code, check_entry, check_record
 
 _LOCK_TIMEOUT_S = 30.0
 

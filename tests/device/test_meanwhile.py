@@ -14,9 +14,9 @@ from cache_engine.cache.matmul import matmul
 from cache_engine.cache.operator import GemmOperator
 from cache_engine.cache.serving.launching import Product
 from cache_engine.errors import UsageError
-from cache_engine.gpu.by_cupy import ByCupy
 from cache_engine.gpu.launch import Operands, random_operands
 from cache_engine.gpu.reference import largest_error, tolerance
+from cache_engine.gpu.unfused import ByCupy
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation
 from cache_engine.store.journal.spans import distributions
 from tests.device.numpy_gpu import array, launching_in_numpy

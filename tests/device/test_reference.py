@@ -13,8 +13,7 @@ from cache_engine.errors import GpuRequired, NotHereError
 from cache_engine.gpu import groups, reference
 from cache_engine.gpu import launch as launching
 from cache_engine.gpu.launch import LoadedKernel, random_operands
-from cache_engine.gpu.probe import gpu
-from cache_engine.gpu.probe.nvml import driver_release, sm_clock_mhz
+from cache_engine.gpu.probe import driver_release, gpu, sm_clock_mhz
 from cache_engine.gpu.reference import _column_major, _without, check, cublas, largest_error, tolerance
 from cache_engine.gpu.timer import repeats_within, time_kernel
 from cache_engine.kernels.family import launch_of

@@ -187,12 +187,13 @@ def kernel_of(case: Case) -> Kernel:
     return Kernel(ptx_of(source_of(case), case.arch))
 
 
-def check(case: Case, kernel: Kernel | None = None, *, blocks: int = 2) -> None:
+def check(case: Case, kernel: Kernel | None = None, *, blocks: int = 2, between_words: bool = False) -> None:
     """Launches a kernel twice with one workspace, with copies that land late and early, and compares each element of C.
 
     Args:
         kernel: in place of what is compiled.
         blocks: of a persistent kernel, how many for each slice and batch, so that a block has several tiles.
+        between_words: whether A and B begin one element behind a multiple of 16 bytes.
 
     Raises:
         AssertionError: when one is wrong.
@@ -203,7 +204,7 @@ def check(case: Case, kernel: Kernel | None = None, *, blocks: int = 2) -> None:
     expected = expected_of(case.problem, a, b, to_even=case.family is FAMILIES["hopper"])
     loaded = loaded_as(case, run, blocks if case.family.is_persistent else None)
     for run.late in (True, False):
-        computed = launched(case.problem, run, loaded, a, b)
+        computed = launched(case.problem, run, loaded, a, b, between_words=between_words)
         assert_right(case.problem, computed, expected, a, b)
 
 
@@ -216,8 +217,9 @@ def loaded_as(case: Case, kernel: Kernel, blocks: int | None = None) -> LoadedKe
 
 
 def launched(
-    problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Array, b: Array, *, beta: float = _BETA
-) -> Array:
+    problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Array, b: Array, *, beta: float = _BETA,
+    between_words: bool = False,
+) -> Array:  # fmt: skip
     """C as stored: batch × m × n. Unless the kernel adds to C, all bits of it are set before and it may not be read.
 
     Args:
@@ -228,6 +230,8 @@ def launched(
         to_stored(np.ascontiguousarray(one.transpose(0, 2, 1) if transposed else one), problem.dtype)
         for one, transposed in ((a, problem.layout.a_transposed), (b, problem.layout.b_transposed))
     )
+    if between_words:
+        stored_a, stored_b = (_one_element_behind(one) for one in (stored_a, stored_b))
     before, bias = _further(problem)
     is_added = problem.epilogue.beta and beta != 0
     c = before if is_added else np.full_like(before.view(np.uint8), 0xFF).view(before.dtype)
@@ -240,6 +244,15 @@ def launched(
         one.flags.writeable = False
     loaded(Operands(stored_a, stored_b, c, _ALPHA, beta, bias if problem.epilogue.bias else None, *scales))
     return c
+
+
+def _one_element_behind(stored: Array) -> Array:
+    """The same elements, the first of them one element behind a multiple of 16 bytes."""
+    memory = np.empty(stored.nbytes + 32, dtype=np.uint8)
+    start = -memory.ctypes.data % 16 + stored.itemsize
+    moved: Array = memory[start : start + stored.nbytes].view(stored.dtype).reshape(stored.shape)
+    moved[...] = stored
+    return moved
 
 
 def scales_of(problem: GemmProblem) -> tuple[Array, ...]:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 
 from cache_engine.compilers.elf import read_cubin
 from cache_engine.frameworks.values import Entry, Part, PartKind
-from cache_engine.insight.linked.irs import TTGIR, TTIR, read_llvm, read_mlir
+from cache_engine.insight.linked.irs import TTGIR, TTIR, read_llvm, read_mlir, read_ptx
 from cache_engine.insight.linked.kernel import disassembled, registers_of
-from cache_engine.insight.linked.panes import PTX, SOURCE, Linked, Text, lines_of, linked
-from cache_engine.insight.linked.ptx import read_ptx
+from cache_engine.insight.linked.marks import PTX, SOURCE, Linked, Text, lines_of, linked
 from cache_engine.model.outcome import Failure
 
 Read = Callable[[Part], bytes | Failure]
@@ -86,5 +85,5 @@ def _machine_code(data: bytes | Failure, ptx_lines: Sequence[int]) -> Text | Fai
 
 
 def _suffix(part: Part) -> str:
-    """How the name of a part ends; some parts are named by that alone."""
+    """The ending of a part's name; some parts are named by that alone."""
     return part.name.rpartition(".")[2]
