@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -14,10 +14,6 @@ from cache_engine.errors import InvalidHardware
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.inputs import open_input
 from cache_engine.model.architecture import runs_on
-
-if TYPE_CHECKING:
-    from cache_engine.evaluator.chips import Gpu
-
 
 # ---- A user's own measurements of a GPU: a few factors, and the errors of predictions then ----
 
@@ -270,8 +266,6 @@ def load_chip(name_or_file: str | Path) -> Hardware | Gpu:
     name = str(name_or_file).upper()
     if name in PRESETS:
         return PRESETS[name]
-    from cache_engine.evaluator.chips import GPUS
-
     if name in GPUS:
         return GPUS[name]
     path = Path(name_or_file)
@@ -292,8 +286,6 @@ def chip_of(description: Any, source: str) -> Hardware | Gpu:
         InvalidHardware: naming the invalid field.
     """
     if isinstance(description, dict) and "sms" in description:
-        from cache_engine.evaluator.chips import Gpu
-
         return Gpu.from_dict(description, source)
     return Hardware.from_dict(_in_our_names(description, source), source)
 
@@ -339,8 +331,6 @@ def _in_our_names(description: Any, source: str) -> Any:
 
 
 def _read(path: Path) -> Any:
-    from cache_engine.evaluator.chips import GPUS
-
     try:
         with open_input(path) as file:
             data = file.read(_FILE_BYTES + 1)

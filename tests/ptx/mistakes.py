@@ -71,7 +71,10 @@ def in_templates(*rows: tuple[Case, str, str, str], check: Callable[[Any, Kernel
 
 def in_ptx(*rows: tuple[Case, str, str, str, int | None]) -> list[Mistake]:
     """Mistakes of rows that name a pattern of the PTX, its replacement, and which match it replaces."""
-    return [Mistake(case, what, partial(_edited, *edit), check, is_in_ptx=True) for case, what, *edit in rows]
+    return [
+        Mistake(case, what, partial(_edited, pattern, wrong, which), check, is_in_ptx=True)
+        for case, what, pattern, wrong, which in rows
+    ]
 
 
 def _replaced(right: str, wrong: str, source: str) -> str:

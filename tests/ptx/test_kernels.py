@@ -19,7 +19,7 @@ from cache_engine.gpu.launch import Operands, from_stored
 from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import architecture
-from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales
+from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Mode, Scales
 from cache_engine.model.kernel import KernelConfig
 from tests.device import numpy_gpu
 from tests.faults.counting import report
@@ -310,7 +310,7 @@ def test_c_is_not_read_when_beta_is_0(family: str, problem: GemmProblem, config:
     case = Case(FAMILIES[family], problem, config)
     kernel, (a, b) = kernel_of(case), operands_of(problem)
     computed = launched(problem, kernel, loaded_as(case, kernel), a, b, beta=0.0)
-    without = replace(problem, epilogue="alpha" if problem.epilogue.alpha else "")
+    without = replace(problem, epilogue=Epilogue.parse("alpha" if problem.epilogue.alpha else ""))
     assert_right(without, computed, expected_of(without, a, b), a, b)
 
 

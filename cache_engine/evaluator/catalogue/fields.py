@@ -12,6 +12,7 @@ from difflib import get_close_matches
 
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import NO_EPILOGUE, DType, DTypeLike, Epilogue, GemmProblem, Mode
+from cache_engine.model.gemm.fields import FIELDS
 from cache_engine.model.sizes import Sizes, joined_sizes
 from cache_engine.settings.kinds import parse_bytes
 from cache_engine.units import read_seconds
@@ -78,14 +79,15 @@ class ModelShape:
         return GemmProblem(m, self.n, self.k, batch=self.batch, dtype=dtype, out_dtype=out_dtype)
 
 
-NUMBERS = ("m", "n", "k", "batch", "registers", "hits", "level")
+NUMBERS = (*(field.searched_as for field in FIELDS if field.kind is int), "registers", "hits")
 SIZES = ("size", "disk", "shared", "spills")
 """In bytes: of the code, on disk, of shared memory per block, of spills per thread."""
 TIMES = ("compile",)
 """In ms."""
 MOMENTS = ("created", "used")
 WORDS = (
-    "target", "dtype", "out", "family", "layout", "compiler", "config", "scales", "mode", "specialise", "name", "key",
+    "target", *(field.searched_as for field in FIELDS if field.kind is not int),
+    "family", "compiler", "config", "name", "key",
 )  # fmt: skip
 OTHER_NAMES = {"groups": "batch", "compile_ms": "compile", "arch": "target"}
 NAMES = (*NUMBERS, "groups", *SIZES, *TIMES, "compile_ms", *MOMENTS, "target", "arch", *WORDS[1:])

@@ -176,6 +176,13 @@ class GemmProblem:
                 given.append(f"{name}={value if isinstance(value, int) else str(value)!r}")
         return f"GemmProblem({', '.join(given)})"
 
+    def plain(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """The fields of these names as files have them; a target that is left to the engine is an empty text."""
+        values = {name: getattr(self, name) for name in names}
+        if self.arch is None and "arch" in values:
+            values["arch"] = ""
+        return {name: value if isinstance(value, int | None) else str(value) for name, value in values.items()}
+
     @property
     def output(self) -> DType:
         """Element type of C."""
