@@ -31,7 +31,7 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
-from cache_engine.settings import Settings
+from cache_engine.settings import NO_DEVICE, Settings
 from cache_engine.store.base import Loaded
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import NoJournal, journal_bytes, read_journal
@@ -39,7 +39,6 @@ from cache_engine.store.layout import StoreLayout
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
-    from cache_engine.cache.demand.promoter import Promoter
     from cache_engine.cache.queue.behind import Better
     from cache_engine.evaluator.results import Evaluations
     from cache_engine.gpu.timer import Timing
@@ -70,8 +69,10 @@ class Cache:
         """Serves an opened store, or none; then ``without_store`` says why."""
         self.settings, self._without_store = settings, without_store
         self._store, self.has_store = store, store is not None
-        history = History(lambda: self.timings, settings.timings_of) if store and settings.use_timings else None
-        self.journal = journal_of(store, settings)
+        history = (
+            History(lambda: self.timings, settings.timings_of) if store and settings.timings_of != NO_DEVICE else None
+        )
+        self.journal = journal_of(store)
         packs, refused = packs_of(settings, self.journal)
         self.elsewhere = Elsewhere(packs, store, refused)
         self.packs = self.elsewhere.packs
@@ -79,11 +80,6 @@ class Cache:
         self.faster = Faster(self.selector, self.elsewhere)
         self._serving = Serving(store, self.elsewhere, settings, self.journal, self.faster, without_store)
         self.meanwhile = Meanwhile(self._serving, self.selector, self.elsewhere, settings)
-        self._promoter: Promoter | None = None
-        if store is not None and settings.promote_every_min and settings.enable_jit:
-            from cache_engine.cache.demand.promoter import Promoter
-
-            self._promoter = Promoter(self, settings.promote_every_min * 60)
 
     @cached_property
     def admin(self) -> Admin:
@@ -247,7 +243,7 @@ class Cache:
         """The demand on this store: ``demand("shape")`` gives the shares, ``demand.ledger()`` all of it."""
         from cache_engine.cache.demand import Demand
 
-        return Demand(self.layout, self.settings, self.journal, self.timings, self.select)
+        return Demand(self.layout, self.journal, self.timings, self.select)
 
     def find(self, prefix: str) -> Record:
         """The record whose key starts with ``prefix``; raises ``UsageError`` or ``KeyNotFound``."""
@@ -357,8 +353,6 @@ class Cache:
 
     def close(self) -> None:
         """Writes the last usage counts, ends cleaning and compiles in the background; safe in a signal handler."""
-        if self._promoter is not None:
-            self._promoter.close()
         self.meanwhile.close(wait=not self.journal.is_interrupted)
         for opened in {"evaluations", "timings"} & self.__dict__.keys():
             getattr(self, opened).close()

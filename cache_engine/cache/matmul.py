@@ -71,7 +71,7 @@ def matmul(
         activation: applied last: ``"none"``, ``"relu"`` or ``"gelu"``.
         family: of kernels to take; by default the best for the types.
         cache: where kernels come from; by default the one that operators share.
-        fusion: whether the kernel applies all but the product; by default as the settings say. Else separate steps do,
+        fusion: whether the kernel applies all but the product; by default as ``switches`` say. Else separate steps do,
             and the product is rounded to the type of the result once more, before them.
         stream: to use in place of CuPy's current one: a CuPy or PyTorch stream, or a handle.
         wait_ms: at most for a kernel that must be compiled; 0 is not at all. Then another kernel serves
@@ -113,7 +113,7 @@ def matmul(
         b_scales=b_scales,
         alpha=alpha,
         beta=beta,
-        fusion=asked.epilogue == NO_EPILOGUE or fuses(fusion, cache),
+        fusion=asked.epilogue == NO_EPILOGUE or fuses(fusion),
         stream=stream,
         tell=None if wait_ms is None else lambda name, better: served.append((name, better)),
     )

@@ -328,7 +328,7 @@ class GemmOperator:
         The product is then rounded to C's type before the epilogue, and once more after it; a kernel that applies the
         epilogue rounds once.
         """
-        return fuses(self._own.fusion, None)
+        return fuses(self._own.fusion)
 
     @fusion.setter
     def fusion(self, value: bool | None) -> None:
@@ -339,10 +339,10 @@ class GemmOperator:
         return _in_force(_of_a_cache(self._own), _of_a_cache(switches))
 
 
-def fuses(own: bool | None, cache: Cache | None) -> bool:
-    """Whether kernels are to apply epilogues: as is asked, as ``switches`` say, or by the settings of a cache."""
+def fuses(own: bool | None) -> bool:
+    """Whether kernels are to apply epilogues: as is asked, else as ``switches`` say, else yes."""
     asked = switches.fusion if own is None else own
-    return (cache.settings if cache else switches.in_force()).fusion if asked is None else asked
+    return asked is not False
 
 
 def _check_parts(epilogue: Epilogue, alpha: float, beta: float, bias: object) -> None:

@@ -215,7 +215,7 @@ def test_nothing_but_the_identity_of_the_compiler_is_from_the_pack(
             return False
 
     assert not misses()
-    assert misses(fast_math=True)
+    assert misses(compiler_flags=("--use_fast_math",))
     assert misses(compiler_flags=("--fmad=false",))
     assert misses(replace(PROBLEM, arch="sm_80"))
     assert misses(replace(PROBLEM, n=PROBLEM.n + 16))
@@ -225,13 +225,13 @@ def test_nothing_but_the_identity_of_the_compiler_is_from_the_pack(
 
 
 def test_a_pack_made_with_other_flags_serves_no_lookup_without_them(tmp_path: Path) -> None:
-    with open_cache(tmp_path / "fast", fast_math=True, durability="fast") as source:
+    with open_cache(tmp_path / "fast", compiler_flags=("--use_fast_math",), durability="fast") as source:
         source.get_or_compile(PROBLEM)
         source.admin.export(tmp_path / "fast.gemmpack")
     asked: dict[str, Any] = {"packs": (tmp_path / "fast.gemmpack",), "toolchain": "pack", "enable_jit": False}
     with open_cache(tmp_path / "new", **asked) as cache, pytest.raises(NotCached):
         cache.get_or_compile(PROBLEM)
-    with open_cache(tmp_path / "new", **asked, fast_math=True) as cache:
+    with open_cache(tmp_path / "new", **asked, compiler_flags=("--use_fast_math",)) as cache:
         assert cache.get_or_compile(PROBLEM).tier == "pack"
 
 
@@ -270,7 +270,7 @@ def test_a_store_that_another_build_filled_serves_and_is_not_stale(compiled_stor
         kernel = cache.get_or_compile(PROBLEM)
         assert (kernel.tier, kernel.toolchain_from) == ("disk", STORE)
         assert cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
-    with open_cache(compiled_store, toolchain="pack", fast_math=True) as cache:
+    with open_cache(compiled_store, toolchain="pack", compiler_flags=("--use_fast_math",)) as cache:
         assert len(cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims) == len(SAMPLE)
 
 
@@ -354,7 +354,7 @@ def useless(request: pytest.FixtureRequest, older: Path, tmp_path: Path) -> tupl
         case "local":
             return {**given, "toolchain": "local"}, "made by nvrtc 13.5 (build another"
         case "flags":
-            return {**given, "fast_math": True}, "4 have other templates or flags"
+            return {**given, "compiler_flags": ("--use_fast_math",)}, "4 have other templates or flags"
         case "signers":
             signers = signers_file(tmp_path, f"builder {Builder(tmp_path / 'key').line}")
             return {**given, "trusted_signers": signers}, "the kernel has no signature"

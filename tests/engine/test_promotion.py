@@ -12,7 +12,6 @@ import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.demand.demotion import note
-from cache_engine.cache.demand.promoter import Promoter
 from cache_engine.cache.demand.promotion import plan_promotion, promote
 from cache_engine.cache.demand.times import LaunchTimes
 from cache_engine.cache.queue.tickets import Priority
@@ -25,7 +24,6 @@ from cache_engine.upkeep.plan import Limits
 from cache_engine.usage.value import ORDERS
 from tests.cli.test_cli import run
 from tests.helpers import INVENTED_GPU, invented_timing
-from tests.remote.waiting import until
 
 ASKED = GemmProblem(16, 96, 64, dtype=DType.FP32, arch="sm_90")
 
@@ -133,25 +131,6 @@ def test_a_budget_is_kept_and_what_cannot_be_compiled_is_said(cache: Cache) -> N
         [(candidate, why)] = promote(unable, plan.within(1.5 * one_s))
         assert candidate.selection.key in keys
         assert "compiling is switched off" in str(why)
-
-
-def test_the_background_compiles_what_pays_and_ends_with_the_cache(cache: Cache) -> None:
-    key = cache.get_or_compile(ASKED).key
-    cache.admin.clean(Limits(everything=True))
-    promoter = Promoter(cache, interval_s=20.0)
-    assert promoter.work(None) == 20.0
-    assert list(cache.store.keys()) == [key]
-    promoter.close()
-    assert promoter.work(None) is None
-
-
-def test_a_setting_starts_it(tmp_path: Path) -> None:
-    with open_cache(tmp_path / "store") as plain:
-        key = plain.get_or_compile(ASKED).key
-        plain.admin.clean(Limits(everything=True))
-    with open_cache(tmp_path / "store", promote_every_min=0.05) as cache:
-        until(lambda: next(cache.store.keys(), None) is not None)
-        assert list(cache.store.keys()) == [key]
 
 
 def test_the_command_prints_the_sum_and_compiles(tmp_path: Path) -> None:
@@ -320,16 +299,14 @@ def test_what_is_demoted_is_evicted_first(cache: Cache, order: str) -> None:
     assert [victim.key for victim in cache.admin.clean(limits, dry_run=True).victims] == [other]
 
 
-def test_the_background_demotes(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_promoted_and_asked_for_no_more_is_demoted(cache: Cache) -> None:
     key = cache.get_or_compile(ASKED).key
     cache.admin.clean(Limits(everything=True))
-    promoter = Promoter(cache, interval_s=20.0)
-    promoter.work(None)
-    plan = plan_promotion(cache, 1.0)
-    monkeypatch.setattr("cache_engine.cache.demand.promoter.plan_promotion", lambda _: plan)
-    promoter.work(None)
+    first = plan_promotion(cache)
+    note(cache.journal, first.changes)
+    assert promote(cache, first.within(math.inf)) == []
+    note(cache.journal, plan_promotion(cache, 1.0).changes)
     assert [one.key for one in cache.admin.decisions(kinds=[DEMOTION])] == [key]
     stats = cache.stats()
     assert (stats.totals.promotions, stats.totals.demotions) == (1, 1)
     assert (stats.last_24h.compiles, stats.last_24h.promotions, stats.last_24h.demotions) == (2, 1, 1)
-    promoter.close()
