@@ -169,7 +169,7 @@ def test_every_public_name_can_be_looked_at_without_extras(filled: Core) -> None
     assert done.stdout == "True\n", done.stderr
 
 
-CORE, DASHBOARD, EVALUATE, GPU, TRUST, REMOTE, FARM = "", "dashboard", "evaluate", "gpu", "trust", "remote", "farm"
+CORE, DASHBOARD, EVALUATE, GPU, TEAM = "", "dashboard", "evaluate", "gpu", "team"
 BROKER = ("--broker", "redis://host", "--remote", "file:///none")
 CACHE, ENTRY = "triton=triton", "G76X"  # what Triton made, and the first letters of its key
 KEY, PACK, OTHER_PACK, RESULTS, MEASURED = "KEY", "kernels.gemmpack", "other.gemmpack", "results.json", "measured.csv"
@@ -218,15 +218,15 @@ VERBS = {
     "export": ((OTHER_PACK,), CORE),
     "import": ((PACK,), CORE),
     "preflight": ((PACK, "--arch", "sm_90"), CORE),
-    "verify --signatures": ((), TRUST),
-    "farm worker": ((*BROKER, "--sign", "key"), FARM),
-    "farm compile": (("Llama-3.1-8B", *BROKER), FARM),
-    "farm status": (("--broker", "redis://host"), FARM),
-    "remote status": (("file:///none",), REMOTE),
-    "remote push": (("file:///none",), REMOTE),
-    "remote pull": (("file:///none",), REMOTE),
-    "remote verify": (("file:///none",), REMOTE),
-    "remote gc": (("file:///none", "--older-than", "1d"), REMOTE),
+    "verify --signatures": ((), TEAM),
+    "farm worker": ((*BROKER, "--sign", "key"), TEAM),
+    "farm compile": (("Llama-3.1-8B", *BROKER), TEAM),
+    "farm status": (("--broker", "redis://host"), TEAM),
+    "remote status": (("file:///none",), TEAM),
+    "remote push": (("file:///none",), TEAM),
+    "remote pull": (("file:///none",), TEAM),
+    "remote verify": (("file:///none",), TEAM),
+    "remote gc": (("file:///none", "--older-than", "1d"), TEAM),
     "evaluate": (("64", "48", "80", "--chip", "H100"), EVALUATE),
     "evaluate 64 48 96": (("--chip", "SG2262"), EVALUATE),
     "evaluate Qwen3-0.6B": (("--chip", "SG2262", "--m", "16"), EVALUATE),

@@ -109,7 +109,7 @@ def clean_verb(
     examples=("verify", "verify --repair", "verify --sample 0.05", "verify --signatures"),
     done="Nothing is damaged, or all damage is repaired.",
     failed="Something is damaged and not repaired, or a signature is bad.",
-    missing="--signatures: the extra trust is not installed.",
+    missing="--signatures: the extra team is not installed.",
 )
 @click.option("--repair", is_flag=True, help="Quarantine corrupt entries.")
 @click.option(

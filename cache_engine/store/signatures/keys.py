@@ -38,7 +38,7 @@ class SigningKey:
             OSError: when it cannot be read.
             ExtraMissing: when the package ``cryptography`` is not installed.
         """
-        with needing("trust", "signing"):
+        with needing("team", "signing"):
             from cryptography.exceptions import UnsupportedAlgorithm
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
             from cryptography.hazmat.primitives.serialization import load_ssh_private_key

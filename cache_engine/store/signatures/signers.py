@@ -93,7 +93,7 @@ def named_by(settings: Settings) -> TrustedSigners:
         UsageError: when the file cannot be used.
         ExtraMissing: when the package ``cryptography`` is not installed.
     """
-    require("trust", "checking signatures")
+    require("team", "checking signatures", "cryptography")
     return TrustedSigners(settings.trusted_signers, trust=settings.trust_store)
 
 
