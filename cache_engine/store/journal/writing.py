@@ -26,7 +26,7 @@ from cache_engine.process import Background, Order, OwnFile, holds, renew_after_
 from cache_engine.store.journal.decisions import DecisionLog
 from cache_engine.store.journal.lines import OPEN, append, file_names
 from cache_engine.store.journal.spans import Spans
-from cache_engine.store.lock import is_loading, try_lock
+from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import own_file
 
 FLUSH_S = 5.0
@@ -211,7 +211,7 @@ class Journal:
     @property
     def is_interrupted(self) -> bool:
         """Whether this is a signal handler that interrupted counting or writing, so that waiting could deadlock."""
-        return holds(self._lock) or holds(self._writing) or is_loading()
+        return holds(self._lock) or holds(self._writing)
 
     def close(self) -> None:
         """Writes all counts so far, releases the file and ends the thread.
