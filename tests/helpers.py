@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 
+import cache_engine
 from cache_engine.compilers.disassembly import sass
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
@@ -219,3 +220,9 @@ def patch_in_place(path: Path, offset: int | None = None) -> None:
         file.write(bytes([byte[0] ^ 1]))
     os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     assert path.stat().st_ctime_ns != seen.st_ctime_ns
+
+
+def public_names() -> list[str]:
+    """What programs may import, as ``module.name``: of the package, and of the modules for less common needs."""
+    names = [f"cache_engine.{name}" for name in cache_engine.__all__ if name != "__version__"]
+    return names + [f"cache_engine.{home}.{name}" for name, home in cache_engine._NEW_HOME_OF.items()]

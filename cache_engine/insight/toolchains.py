@@ -81,7 +81,7 @@ def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made
 def _state(cache: Cache, way: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Whether kernels made in a way can be hit here, and what has changed if they cannot."""
     try:
-        components = cache.present_components(way["family"], way["compiler"], way["opt_level"], way["arch"])
+        components = cache.selector.present(way["family"], way["compiler"], way["opt_level"], way["arch"])
     except CompilerMissing:
         return UNKNOWN, ()
     except ValueError:  # a record made up: no key can be made of what it says

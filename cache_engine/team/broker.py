@@ -214,11 +214,11 @@ def connected(url: str, wait_s: float) -> Any:
 
     Raises:
         UsageError: when this is not the URL of a broker.
-        ExtraMissing: when the extra ``farm`` is not installed.
+        ExtraMissing: when the extra ``team`` is not installed.
     """
     if urlsplit(url).scheme != "redis":
         raise UsageError(f"{printable(url[:80])!r} is no broker; it starts with redis://, such as redis://host:6379/0")
-    require("farm", "the farm")
+    require("team", "the farm", "celery", "redis")
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry

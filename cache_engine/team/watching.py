@@ -157,7 +157,7 @@ def look(url: str, remote: str | None, wait_s: float = _WAIT_S) -> Farm:
 
     Raises:
         UsageError: when this is not the URL of a broker, or it has several farms and no remote is named.
-        ExtraMissing: when the extra ``farm`` is not installed.
+        ExtraMissing: when the extra ``team`` is not installed.
         RemoteError: when the broker does not answer, or not as Redis does.
     """
     client = connected(url, wait_s)

@@ -246,7 +246,7 @@ def _stop(intake: _Intake, number: int, _frame: object) -> None:
 
 def _application(intake: _Intake) -> Any:
     """The Celery application: one task and no other, from our queue; a process that dies takes its kernel with it."""
-    with needing("farm", "the farm"):
+    with needing("team", "the farm"):
         from celery import Celery
     app = Celery("gemm-cache", broker="memory://localhost", set_as_current=False)
     app.conf.update(

@@ -52,16 +52,13 @@ class Administered(Protocol):
         """Entries on disk; raises ``StoreUnusable`` where there is no store."""
         ...
 
-    def is_stale(self, record: Record) -> bool:
-        """Whether no request here can ever hit the entry."""
-        ...
-
 
 class Admin:
     """Everything about a store that no lookup needs. Each method raises ``StoreUnusable`` where there is no store."""
 
-    def __init__(self, cache: Administered) -> None:
-        self._cache = cache
+    def __init__(self, cache: Administered, is_stale: Callable[[Record], bool]) -> None:
+        """Reads nothing yet; ``is_stale`` says whether no request here can ever hit an entry."""
+        self._cache, self._is_stale = cache, is_stale
         self.settings, self.journal = cache.settings, cache.journal
 
     @property
@@ -76,7 +73,7 @@ class Admin:
     def survey(self) -> Survey:
         """Every entry as it is now, to make several plans from without looking at the store again. Changes nothing."""
         self.journal.flush()
-        return Survey(self.store, is_stale=self._cache.is_stale)
+        return Survey(self.store, is_stale=self._is_stale)
 
     def plan_cleaning(
         self,

@@ -23,6 +23,8 @@ EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, FOREIGN, E
 )
 
 DAY_S = 86_400.0
+DOWN_TO = 0.8
+"""A store above a limit is brought down to this share of it, so that the next entry does not exceed it again."""
 # A store is far above a limit if it exceeds it by this share or this number of entries, whichever is more.
 SLACK_SHARE, SLACK_ENTRIES = 0.025, 5
 
@@ -112,7 +114,7 @@ class Limits:
             max_entries=s.max_entries,
             max_bytes=s.max_bytes,
             max_disk_share=s.max_disk_share,
-            down_to=s.eviction_threshold,
+            down_to=DOWN_TO,
             order=s.eviction,
         )
 

@@ -34,9 +34,9 @@ def _run(version: int, store: Path, *widths: int) -> tuple[list[tuple[str, str, 
     ):
         for width in widths:
             kernel = cache.get_or_compile(replace(PROBLEM, n=width))
-            got.append((kernel.tier, str(kernel.unpublished or ""), kernel.key))
+            got.append((kernel.tier, str(kernel.unpublished or ""), str(kernel.key)))
         listed = sorted(row["key"] for row in cache.search("sm_90"))
-        return got, listed, [finding.kind for finding in cache.verify() if finding.is_damage]
+        return got, listed, [finding.kind for finding in cache.admin.verify() if finding.is_damage]
 
 
 def test_older_this_and_newer_share_a_store(tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_older_this_and_newer_share_a_store(tmp_path: Path) -> None:
         assert listed == [again[mine][2]]
         assert damage == []
     with open_cache(store) as cache:
-        cache.clean(Limits(everything=True))
-        assert [finding.kind for finding in cache.verify()] == [Kind.UNKNOWN_FORMAT] * 2
+        cache.admin.clean(Limits(everything=True))
+        assert [finding.kind for finding in cache.admin.verify()] == [Kind.UNKNOWN_FORMAT] * 2
     for version, width in ((0, 16), (2, 48)):
         assert _run(version, store, width)[0][0][0] == "disk"
 
@@ -66,14 +66,14 @@ def test_a_clock_a_year_off_breaks_nothing(tmp_path: Path) -> None:
         with patch.object(time, "time", lambda shift=shift: really() + shift), open_cache(tmp_path / "store") as cache:
             kernel = cache.get_or_compile(PROBLEM)
             assert kernel.tier == ("disk" if number else "compiled")
-            assert cache.verify() == []
+            assert cache.admin.verify() == []
             cache.search("sm_90")
             if shift <= 0:
-                assert cache.clean(dry_run=True).victims == ()
+                assert cache.admin.clean(dry_run=True).victims == ()
     with open_cache(tmp_path / "store") as cache:
         totals = cache.stats().totals
         assert (totals.hits, totals.misses, totals.compiles) == ({"disk": 3}, 1, 1)
-        assert cache.clean().victims == (), "a use in the future counts as now"
+        assert cache.admin.clean().victims == (), "a use in the future counts as now"
         (usage,) = read_journal(cache.layout.journal).usage
         assert usage.last_used_at > usage.previous_used_at > 0
         assert list(integrity.check(cache.store)) == []

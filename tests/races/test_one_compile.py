@@ -57,7 +57,7 @@ def test_processes_compile_one_key_once(tmp_path: Path, processes: int) -> None:
     with open_cache(tmp_path / "store") as cache:
         totals = cache.stats().totals
         assert (totals.compiles, totals.misses, totals.hits) == (1, 1, {"disk": processes - 1})
-        assert cache.verify() == []
+        assert cache.admin.verify() == []
 
 
 COMPILE_MANY = (
@@ -99,5 +99,5 @@ def test_24_threads_of_two_processes_compile_24_keys_in_two_slots(
     changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
     assert max(accumulate(change for _, change in changes)) <= 2
     with open_cache(tmp_path / "store") as cache:
-        assert (cache.stats().totals.compiles, cache.verify()) == (24, [])
+        assert (cache.stats().totals.compiles, cache.admin.verify()) == (24, [])
         assert tickets(cache.layout) == []
