@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
-"""What the system, and DuckDB with it, says of a full disk. The mirror is then in a private folder."""
+"""The words of the system, and of DuckDB with it, for a full disk. The mirror is then in a private folder."""
 
 SCHEMA = rows.with_columns(Path(__file__).with_name("schema.sql").read_text(encoding="utf-8"), RecordedProblem, Shape)
 # A mirror with another schema is rebuilt; the hash replaces a number that one could forget to raise.

@@ -1,4 +1,4 @@
-"""Which kernels a model needs on some targets, found without compiling anything or reading the store.
+"""The kernels that a model needs on some targets, found without compiling anything or reading the store.
 
 What ``warm`` compiles and what the Coverage page shows, so the two agree.
 """
@@ -24,7 +24,7 @@ MOST_CHOICES = 300_000
 """Of one coverage: finding them takes seconds. See ``choices``."""
 
 MOST_EXACT = 256
-"""How long a range may be where each m is a kernel."""
+"""The longest range where each m is a kernel."""
 
 _SIZES_PER_CHOICE = 16  # a range is looked at once for each of the lowest tile's heights
 
@@ -65,7 +65,7 @@ class Cell:
         return self.problem.arch or ""
 
     def missing(self, cached: Collection[str]) -> int:
-        """How many of its kernels are not among these keys."""
+        """The number of its kernels that are not among these keys."""
         return sum(kernel.key not in cached for kernel in self.kernels)
 
 
@@ -123,7 +123,7 @@ def wanted(
 def coverage(
     cache: Cache, asked: Iterable[Iterable[Wanted]], family: str | None = None, compiler: str | None = None
 ) -> list[list[Cell]]:
-    """Which kernels serve what is wanted, for every m. Takes milliseconds for each shape and target.
+    """The kernels that serve what is wanted, for every m. Takes milliseconds for each shape and target.
 
     Args:
         family, compiler: as of ``Cache.select``.
@@ -135,7 +135,7 @@ def coverage(
 
 
 def choices(shapes: Iterable[ModelShape], ms: Sizes, targets: int, mode: Mode = Mode.BATCHED) -> int:
-    """How often a config is chosen to find a coverage: once for a size, and once for each 16 sizes of a range."""
+    """The number of times that a config is chosen to find a coverage: once for a size, and once for each 16 sizes of a range."""
 
     def each(sizes: Sizes) -> int:
         return sum(-(-len(one) // _SIZES_PER_CHOICE) for one in sizes)

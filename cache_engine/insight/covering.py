@@ -1,4 +1,4 @@
-"""Which kernels serve every m of some ranges, found without asking for each m."""
+"""The kernels that serve every m of some ranges, found without asking for each m."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import is_key
 
 GIVEN, COST_MODEL, TUNED = "given", "cost model", "tuning"
-"""Where a config comes from; ``"measured on …"`` where measurements chose it."""
+"""The origins of a config; ``"measured on …"`` where measurements chose it."""
 
 _TEXTS = ("family", "compiler", "compiler_version", "arch", "config_from", "measured_by")
 _PROBLEM_TEXTS = ("dtype", "out_dtype", "layout", "epilogue", "specialisation")

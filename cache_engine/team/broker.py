@@ -20,10 +20,10 @@ from cache_engine.team.messages import MOST_BYTES, Asked, asked
 from cache_engine.units import human_bytes, printable
 
 LEASE_S = 20
-"""How long after a process died another compiles its key; one that lives renews its lease four times as often."""
+"""The time after which another process compiles the key of one that died; one that lives renews its lease four times as often."""
 MOST_ANSWER_BYTES = 8 << 20
 FARMS = "gemm-cache-farm:farms"
-"""Which farms have used this Redis of late, for ``farm status`` without a remote."""
+"""The farms that have used this Redis of late, for ``farm status`` without a remote."""
 _DAY_S = 86_400
 _WAIT_S = 5.0
 _CHUNK = 500  # messages
@@ -75,7 +75,7 @@ def _reached(method: Callable[Concatenate[Broker, _P], _T]) -> Callable[Concaten
 
 
 class Broker:
-    """What a farm keeps in Redis for work. Nothing of it is needed for results: the remote has those."""
+    """The work of a farm, in Redis. Nothing of it is needed for results: the remote has those."""
 
     def __init__(self, url: str, keys: Keys, wait_s: float = _WAIT_S) -> None:
         """Connects when it is first asked; raises as ``connected``. Each answer may take ``wait_s``."""
@@ -104,12 +104,12 @@ class Broker:
 
     @_reached
     def waiting(self) -> int:
-        """How many messages no worker has taken; raises ``RemoteError``."""
+        """The number of messages that no worker has taken; raises ``RemoteError``."""
         return int(self._ask(lambda r: r.llen(self._keys.queue)))
 
     @_reached
     def queued(self, job: str) -> list[tuple[bytes, str]]:
-        """What a submitter asked for and no worker has taken: messages, each with its key. Raises ``RemoteError``.
+        """Requests of a submitter that no worker has taken: messages, each with its key. Raises ``RemoteError``.
 
         Of a queue of more than 100,000 messages, the newest.
         """

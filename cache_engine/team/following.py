@@ -1,4 +1,4 @@
-"""What a submitter asks for, in which order, and how far it is."""
+"""The progress of a submitter: what it asks for, in which order, and how far it is."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def by_demand(kernels: Sequence[Covering], ledger: Ledger) -> list[Covering]:
 
 
 def compile_times(cache: Cache) -> CompileTimes:
-    """What predicts how long compiles take: the records of the store, else published figures."""
+    """The predictor of compile times: the records of the store, else published figures."""
     return fitted(cache.records() if cache.has_store else ())
 
 

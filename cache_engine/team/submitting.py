@@ -22,9 +22,9 @@ from cache_engine.units import counted
 _T = TypeVar("_T")
 
 GIVE_UP_S = 600.0
-"""How long a broker may be away."""
+"""The time for which a broker may be away."""
 MOST_SENT = 10
-"""How often a kernel is asked for, where workers end with it or say that it is in the remote and it is not."""
+"""The number of times a kernel is asked for, where workers end with it or say that it is in the remote and it is not."""
 _POLL_S = 0.5
 _QUIET_S, _LONG_S = 3.0, 48.0
 """After so long without an answer the remote and the broker are asked what became of the rest; each time after twice as
@@ -33,7 +33,7 @@ long, up to the second."""
 
 @dataclass(slots=True)
 class Farmed:
-    """What became of a table.
+    """The outcome of a table.
 
     Attributes:
         present: kernels that the remote had before.
@@ -55,7 +55,7 @@ class Farmed:
 
 
 def keys_there(remote: Remote) -> set[CacheKey]:
-    """What a remote has, which alone says what is done; raises ``RemoteError``."""
+    """The keys that a remote has, which alone says what is done; raises ``RemoteError``."""
     return {key for name, _ in remote.sizes(FOLDER) if (key := key_in(name)) is not None}
 
 
@@ -134,7 +134,7 @@ class Submission:
         self._sent.update(keys)
 
     def _lacking(self, there: set[CacheKey], on_trouble: Callable[[str], None]) -> set[CacheKey]:
-        """What the remote lacks and workers have not failed to make. What they said counts for nothing else.
+        """The keys that the remote lacks and workers have not failed to make. What they said counts for nothing else.
 
         What is neither queued nor compiled now is sent again: the broker lost it, a worker ended with it, or one says
         that it is in the remote.
@@ -166,7 +166,7 @@ class Submission:
         return self._answers[key].error if key in self._answers else ""
 
     def _sum(self, before: set[CacheKey], there: set[CacheKey], canceled: int) -> Farmed:
-        """What became of the table, by what the remote has at the end."""
+        """The outcome of the table, by what the remote has at the end."""
         made = self._wanted.keys() & there - before
         compiled = sum(self._answers[key].compiled for key in made if key in self._answers)
         return Farmed(

@@ -1,4 +1,4 @@
-"""What a farm does now, as its queue and its board say: read in bounded time, and taken as hostile."""
+"""The state of a farm, as its queue and its board say: read in bounded time, and taken as hostile."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class SeenRun:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """What came of messages in an hour that began at ``start``, in seconds since 1970; ``refused``: of no kernel."""
+    """Outcomes of messages in an hour that began at ``start``, in seconds since 1970; ``refused``: of no kernel."""
 
     start: int
     compiled: int
@@ -103,7 +103,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class Farm:
-    """What a farm does.
+    """The state of a farm.
 
     Attributes:
         keys: which farm it is.
@@ -130,17 +130,17 @@ class Farm:
 
     @property
     def taken(self) -> int:
-        """How many kernels they compile now."""
+        """The number of kernels that they compile now."""
         return sum(len(one.doing) for one in self.here)
 
     @property
     def processes(self) -> int:
-        """How many kernels they compile at a time."""
+        """The number of kernels that they can compile at a time."""
         return sum(one.present.processes for one in self.here)
 
 
 def look(url: str, remote: str | None, wait_s: float = _WAIT_S) -> Farm:
-    """What the farm of a broker and a remote does.
+    """The state of the farm of a broker and a remote.
 
     Args:
         remote: without one, the broker's only farm.
@@ -223,7 +223,7 @@ def _count(text: bytes | None) -> int:
 
 
 def _decoded(text: object, kind: type[_T]) -> _T | None:
-    """What the board says, safe for a terminal; ``None`` for what is none of it."""
+    """A value of the board, safe for a terminal; ``None`` for what is none."""
     if not isinstance(text, bytes) or len(text) > _LONGEST:
         return None
     try:
@@ -244,7 +244,7 @@ def _plain(value: Any) -> Any:
 
 
 class Watcher:
-    """What a farm does, for readers who do not wait: a broker that is down, silent or slow costs each a second."""
+    """The state of a farm, for readers who do not wait: a broker that is down, silent or slow costs each a second."""
 
     def __init__(self, url: str, remote: str | None) -> None:
         """Asks nothing yet; raises as ``connected``."""
@@ -256,7 +256,7 @@ class Watcher:
         self._trouble = ""
 
     def seen(self, wait_s: float = _WAIT_S, fresh_s: float = _WAIT_S) -> tuple[Farm | None, float, str]:
-        """What was last seen, how many seconds ago, and why it is not newer; empty where it is new.
+        """The state that was last seen, its age in seconds, and why it is not newer; empty where it is new.
 
         Args:
             wait_s: how long to wait for an answer.

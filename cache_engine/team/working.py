@@ -1,4 +1,4 @@
-"""What a worker of the farm does: it compiles what a message asks for, and sends that to the remote, signed.
+"""The work of a worker of the farm: it compiles what a message asks for, and sends that to the remote, signed.
 
 Celery keeps the processes and gives them work, which it gets through a transport of ours: nothing from the broker
 reaches it but the text of a checked message. The format of its own messages, which no one can check, stays within the
@@ -40,9 +40,9 @@ from cache_engine.units import counted, human_ms, printable
 
 _TASK, _QUEUE = "gemm_cache.compile", "farm"
 _MESSAGE_S = 1.0
-"""How long the broker is asked for a message, and so how soon a signal is obeyed."""
+"""The time for which the broker is asked for a message, and within which a signal is obeyed."""
 _TURN_S = 0.05
-"""How often Celery looks what its processes have finished, while all have work."""
+"""The interval at which Celery looks what its processes have finished, while all have work."""
 _MOST_REFUSED = 100
 """Messages that are refused before a signal is obeyed."""
 
