@@ -135,7 +135,7 @@ def coverage(
 
 
 def choices(shapes: Iterable[ModelShape], ms: Sizes, targets: int, mode: Mode = Mode.BATCHED) -> int:
-    """The number of times that a config is chosen to find a coverage: once for a size, and once for each 16 sizes of a range."""
+    """The number of choices of a config that find a coverage: one for a size, and one for each 16 sizes of a range."""
 
     def each(sizes: Sizes) -> int:
         return sum(-(-len(one) // _SIZES_PER_CHOICE) for one in sizes)

@@ -20,7 +20,7 @@ from cache_engine.team.messages import MOST_BYTES, Asked, asked
 from cache_engine.units import human_bytes, printable
 
 LEASE_S = 20
-"""The time after which another process compiles the key of one that died; one that lives renews its lease four times as often."""
+"""The time after which another process compiles the key of one that died; a living one says so four times as often."""
 MOST_ANSWER_BYTES = 8 << 20
 FARMS = "gemm-cache-farm:farms"
 """The farms that have used this Redis of late, for ``farm status`` without a remote."""
