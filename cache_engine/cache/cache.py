@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -174,16 +175,26 @@ class Cache:
         """The same kernel as another toolchain made it, where a pack or the store has that, be it served or not."""
         return self.selector.select_elsewhere(selection, self.elsewhere)
 
-    def present_components(self, family: str, compiler: str, level: int, arch: str) -> Components | None:
+    def present_components(
+        self, family: str, compiler: str, level: int, arch: str, fast_math: bool | None = None
+    ) -> Components | None:
         """The first key components of a family, compiler at a level, and target here; see ``Selector.present``."""
-        return self.selector.present(family, compiler, level, arch)
+        return self.selector.present(family, compiler, level, arch, fast_math)
 
     def is_stale(self, record: Record) -> bool:
         """Whether no request here can ever hit an entry; see ``Selector.is_stale``."""
         return self.selector.is_stale(record)
 
     def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
-        """The problem with its target set: as given, else that of the local GPU, else the default."""
+        """The problem with its target set: as given, else that of the local GPU, else the default.
+
+        So is fast math, for records to say what their kernels have: ``None`` where neither problem nor settings ask.
+        """
+        by_default = self.settings.fast_math
+        fast = by_default if problem.fast_math is None else problem.fast_math
+        stated = fast if fast or by_default else None
+        if stated is not problem.fast_math:
+            problem = replace(problem, fast_math=stated)
         if arch is None and problem.arch is None:
             from cache_engine.gpu.probe import local_arch
 

@@ -9,11 +9,11 @@ from itertools import chain
 from pathlib import Path
 
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.flags import ALLOWED, FAST_MATH, flags_at_level
+from cache_engine.compilers.flags import ALLOWED, flags_at_level
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import ToolchainFingerprint
-from cache_engine.model.gemm.fields import FIELDS, Options
+from cache_engine.model.gemm.fields import FAST_MATH, FIELDS, Options
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.settings import Settings, variable
 
@@ -32,9 +32,9 @@ def reproducing_command(record: Record, settings: Settings, store: Path, verb: s
     variables = []
     if given or settings.compiler_flags:
         variables.append(_assignment("compiler_flags", " ".join(given)))
-    if FAST_MATH in extra or settings.fast_math:
-        variables.append(_assignment("fast_math", "1" if FAST_MATH in extra else "0"))
     variables += _cuda(record.compiler, record.compiler_version, record.arch, settings.cuda)
+    if settings.fast_math and not record.problem.fast_math:
+        variables.append(_assignment("fast_math", "0"))
     asked = _arguments(record.problem, record.arch, record.compiler, record.family, record.config)
     return " ".join((*variables, shlex.join(("gemm-cache", "--store", str(store), verb, *asked))))
 
@@ -46,7 +46,6 @@ def command_of_choice(
     """The command that compiles what was chosen again, even if it is cached, in the store of the environment."""
     given = [flag for flag in extra_flags if flag != FAST_MATH]
     variables = [_assignment("compiler_flags", " ".join(given))] if given else []
-    variables += [_assignment("fast_math", "1")] if FAST_MATH in extra_flags else []
     variables += _cuda(compiler.compiler, compiler.version, arch)
     asked = _arguments(problem, arch, compiler.compiler, family, config)
     return " ".join((*variables, shlex.join(("gemm-cache", "compile", *asked, "--force"))))

@@ -111,11 +111,11 @@ class Selector:
         self.factors: Callable[[], Factors] = tuple if history is None else history.factors
         self._elsewhere = None if settings.toolchain == LOCAL else elsewhere
         self._installed_first = not settings.serves_any_toolchain
-        self._compilers: dict[tuple[str, int, Cuda], Compiler] = {}
+        self._compilers: dict[tuple[str, int, bool, Cuda], Compiler] = {}
         self._missing: dict[Compiler, str] = {}
         self._choices: dict[Asked, _Choice] = {}
         self._kept: dict[Asked, Selection] = {}
-        self._prefixes: dict[tuple[str, str, int, str, Stated | None], KeyPrefix] = {}
+        self._prefixes: dict[tuple[str, Compiler, str, Stated | None], KeyPrefix] = {}
 
     def select(
         self,
@@ -236,7 +236,7 @@ class Selector:
     def _keyed(self, choice: _Choice, stated: Stated | None) -> Selection:
         """The selection of a choice whose key names a toolchain; without one, the compiler installed here."""
         c = choice
-        prefix = self._prefix(c.family, c.compiler, c.problem.opt_level, c.problem.arch or "", stated)
+        prefix = self._prefix(c.family, c.compiler, c.problem.arch or "", stated)
         source = INSTALLED if stated is None else stated.source
         key = prefix.key(c.constants)
         return Selection(
@@ -275,7 +275,8 @@ class Selector:
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> _Choice:
         """The choice without measurements of the problem."""
-        chosen_compiler = self.compiler(_compiler_for(family, compiler).name, problem.arch or "", problem.opt_level)
+        named = _compiler_for(family, compiler).name
+        chosen_compiler = self.compiler(named, problem.arch or "", problem.opt_level, problem.fast_math)
         factors, config_from = (self.factors(), COST_MODEL) if config is None else ((), GIVEN)
         chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes, factors)
         constants = chosen.constants(problem, chosen_config)
@@ -351,25 +352,29 @@ class Selector:
     def is_stale(self, record: Record) -> bool:
         """Whether no kernel asked for here can ever hit the entry: its compiler, template or flags are not these.
 
+        Fast math is no such flag, since any problem can ask for it.
         Where the compiler that made it is not installed this is unknown, and the answer is no.
         """
         stated = None
         if self._elsewhere is not None and not self._installed_first:
             stated = Stated(Provenance.of(record.components).toolchain, "")
+        p = record.problem
         try:
             components = self.present(
-                record.family, record.compiler, record.problem.opt_level, record.arch, stated=stated
+                record.family, record.compiler, p.opt_level, record.arch, bool(p.fast_math), stated=stated
             )
         except CompilerMissing:
             return False
         return components is None or record.components[: len(components)] != components
 
     def present(
-        self, family: str, compiler: str, level: int, arch: str, *, stated: Stated | None = None
-    ) -> Components | None:
+        self, family: str, compiler: str, level: int, arch: str, fast_math: bool | None = None, *,
+        stated: Stated | None = None,
+    ) -> Components | None:  # fmt: skip
         """The first key components of a family, compiler at a level, and target here; ``None`` when there is no such.
 
         Args:
+            fast_math: as of ``GemmProblem``.
             stated: a toolchain in place of the one installed here.
 
         Raises:
@@ -377,35 +382,38 @@ class Selector:
         """
         if family not in FAMILIES or compiler not in COMPILERS or level not in OPT_LEVELS:
             return None
-        made_by = self.compiler(compiler, arch, level)
+        made_by = self.compiler(compiler, arch, level, fast_math)
         if stated is None and made_by in self._missing:
             raise CompilerMissing(self._missing[made_by])
         try:
-            return self._prefix(FAMILIES[family], made_by, level, arch, stated).components
+            return self._prefix(FAMILIES[family], made_by, arch, stated).components
         except CompilerMissing as error:
             self._missing[made_by] = str(error)  # looking for it takes time, and this is asked for every record
             raise
 
-    def compiler(self, name: str, arch: str, level: int = OPT_LEVELS[-1]) -> Compiler:
-        """A compiler for a target at a level, with the version of CUDA and the flags that the settings ask for."""
+    def compiler(self, name: str, arch: str, level: int = OPT_LEVELS[-1], fast_math: bool | None = None) -> Compiler:
+        """A compiler for a target at a level, with the version of CUDA and the flags that the settings ask for.
+
+        Raises:
+            UsageError: when it has no levels, or takes no flags.
+        """
         cuda = cuda_for(self._cuda, driver_cuda(), arch)
-        compiler = self._compilers.get((name, level, cuda))
+        fast = self._fast_math if fast_math is None else fast_math
+        compiler = self._compilers.get((name, level, fast, cuda))
         if compiler is None:
             compiler = COMPILERS[name].of_cuda(cuda)
             compiler = compiler if level == OPT_LEVELS[-1] else compiler.at_level(level)
-            if extra := extra_flags(self._fast_math, self._compiler_flags):
+            if extra := extra_flags(fast, self._compiler_flags):
                 compiler = compiler.with_flags(extra)
-            self._compilers[name, level, cuda] = compiler
+            self._compilers[name, level, fast, cuda] = compiler
         return compiler
 
-    def _prefix(
-        self, family: Family, compiler: Compiler, level: int, arch: str, stated: Stated | None = None
-    ) -> KeyPrefix:
-        """The components that all kernels of a family, compiler at a level, and target have in common.
+    def _prefix(self, family: Family, compiler: Compiler, arch: str, stated: Stated | None = None) -> KeyPrefix:
+        """The components that all kernels of a family, compiler with its flags, and target have in common.
 
         A toolchain that is stated takes the place of the compiler's identity, and of nothing else.
         """
-        identity = (family.name, compiler.name, level, arch, stated)
+        identity = (family.name, compiler, arch, stated)
         prefix = self._prefixes.get(identity)
         if prefix is None:
             toolchain = compiler.fingerprint() if stated is None else stated.toolchain

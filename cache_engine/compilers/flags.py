@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import OPT_LEVELS
+from cache_engine.model.gemm.fields import FAST_MATH
 
-FAST_MATH = "--use_fast_math"
 # Of NVRTC and NVCC. Not allowed as an extra flag: the CUBIN is three to four times as large, and its code the same.
 LINE_TABLES = "-lineinfo"
 

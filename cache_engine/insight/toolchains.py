@@ -9,6 +9,7 @@ from typing import Any
 from cache_engine.cache.cache import Cache
 from cache_engine.errors import CompilerMissing
 from cache_engine.model.fingerprint import toolchain_text
+from cache_engine.model.gemm.fields import FAST_MATH
 
 PRESENT, STALE, UNKNOWN = "present", "stale", "unknown"
 
@@ -73,7 +74,8 @@ def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made
 def _state(cache: Cache, way: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Whether kernels made in a way can be hit here, and what has changed if they cannot."""
     try:
-        components = cache.present_components(way["family"], way["compiler"], way["opt_level"], way["arch"])
+        fast = FAST_MATH in way["flags"].split()
+        components = cache.present_components(way["family"], way["compiler"], way["opt_level"], way["arch"], fast)
     except CompilerMissing:
         return UNKNOWN, ()
     except ValueError:  # a record made up: no key can be made of what it says

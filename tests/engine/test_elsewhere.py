@@ -271,6 +271,8 @@ def test_a_store_that_another_build_filled_serves_and_is_not_stale(compiled_stor
         assert (kernel.tier, kernel.toolchain_from) == ("disk", STORE)
         assert cache.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
     with open_cache(compiled_store, toolchain="pack", fast_math=True) as cache:
+        assert cache.plan_cleaning(Limits(stale_toolchain=True)).victims == (), "a problem can ask for no fast math"
+    with open_cache(compiled_store, toolchain="pack", compiler_flags=("--ftz=true",)) as cache:
         assert len(cache.plan_cleaning(Limits(stale_toolchain=True)).victims) == len(SAMPLE)
 
 

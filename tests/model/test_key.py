@@ -80,6 +80,7 @@ def _key(cache: Cache, problem: GemmProblem = PROBLEM, config: KernelConfig = CO
         pytest.param({"specialisation": Specialisation.BUCKETED}, id="bucketed"),
         pytest.param({"specialisation": Specialisation.DYNAMIC}, id="dynamic"),
         pytest.param({"opt_level": 2}, id="level of optimisation"),
+        pytest.param({"fast_math": True}, id="fast math"),
     ],
 )
 def test_a_problem_that_compiles_to_other_bytes_has_another_key(cache: Cache, change: dict[str, Any]) -> None:

@@ -123,6 +123,8 @@ def test_each_failure_is_reported_with_its_cause() -> None:
         {"config": "block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,stages=4"},
         {"dtype": "fp8_e4m3", "scales": "1x128,128x128", "family": "scaled"},
         {"batch": 8, "mode": "masked", "family": "grouped"},
+        {"fast_math": "on"},
+        {"fast_math": "off"},
     ],
 )
 def test_a_form_is_filled_in_again_with_the_request_of_its_job(changed: dict[str, Any]) -> None:
@@ -180,6 +182,7 @@ def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
 
 
 def test_sizes_and_types_are_never_advanced_options() -> None:
-    rare = ["epilogue", "scales", "mode", "specialisation", "opt_level", "compiler", "family", "config", "force"]
+    rare = ["epilogue", "scales", "mode", "specialisation", "opt_level", "fast_math"]
+    rare += ["compiler", "family", "config", "force"]
     assert [one.name for one in FORM if one.rare] == rare
     assert all(one.kind is not Kind.NUMBER for one in FORM if one.rare)

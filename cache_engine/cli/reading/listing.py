@@ -128,7 +128,8 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
                                                or a day of UTC, >2026-11-01
     target, arch, dtype, out, layout,          a word, also with *: 64x*
     epilogue, scales, mode, specialise,
-    family, compiler, config, name, key
+    fast_math, family, compiler, config,
+    name, key
 
     Quote words with *, < or >, because shells interpret these. Prints up to 50 kernels (--limit), and as many of other
     frameworks that match by name, key, target, framework, version or config.
