@@ -14,7 +14,7 @@ from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.catalogue import TOKENS, model_shapes
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES
-from cache_engine.model.gemm import MAX_DIMENSION, DType, Epilogue, GemmProblem
+from cache_engine.model.gemm import MAX_DIMENSION, GemmProblem
 from cache_engine.model.gemm.fields import FIELDS, JOINED, ProblemField
 from cache_engine.model.job import Asked
 from cache_engine.model.kernel import KernelConfig
@@ -237,8 +237,7 @@ def made_by(values: Row) -> dict[str, str | None]:
 def made_of(values: Row) -> dict[str, Any]:
     """The parameters of ``wanted`` that the form of a whole model sets for all its problems."""
     made = {field.name: _value_of(field, values[field.name]) for field in FIELDS if field.name in values}
-    made["epilogue"] = Epilogue.parse(made["epilogue"]) if made["epilogue"] else None
-    return {**made, "dtype": DType(made["dtype"])}
+    return {**made, "epilogue": made["epilogue"] or None}
 
 
 def missing_compilers() -> dict[str, str]:

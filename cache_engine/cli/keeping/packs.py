@@ -13,7 +13,7 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
-from cache_engine.cli.support import Verb, emit, input_dtype, json_option, named, open_cache
+from cache_engine.cli.support import Verb, emit, json_option, named, open_cache
 from cache_engine.cli.support.completion import models
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.errors import UsageError
@@ -60,7 +60,7 @@ def needed(
     from cache_engine.evaluator.catalogue import shapes_of
     from cache_engine.insight.coverage import coverage, distinct, require_served, wanted
 
-    asked = wanted(shapes_of(model), input_dtype(dtype or DType.BF16), archs or (None,), parse_sizes(m or TOKENS))
+    asked = wanted(shapes_of(model), dtype or DType.BF16, archs or (None,), parse_sizes(m or TOKENS))
     cells = coverage(cache, asked)
     require_served(cells)
     return [kernel.key for kernel in distinct(cells)]

@@ -35,7 +35,7 @@ from cache_engine.cli.support.verb import (
 from cache_engine.cli.terminal import escaped, look_alike
 from cache_engine.errors import CompileError, GemmCacheError, Level, NotHereError, StoreUnusable, UsageError
 from cache_engine.evaluator.catalogue import TOKENS
-from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.gemm.fields import FIELDS, Plain, ProblemField
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.sizes import parse_sizes
@@ -243,17 +243,6 @@ def last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], An
     return iter(decorators[::-1])
 
 
-def input_dtype(name: str) -> DType:
-    """The type that ``--dtype`` names.
-
-    Raises:
-        UsageError: when A and B cannot have it.
-    """
-    if name not in INPUT_DTYPES:
-        raise UsageError(f"unknown dtype {name!r}; use one of: {', '.join(INPUT_DTYPES)}")
-    return DType(name)
-
-
 def problem_options(verb: _F) -> _F:
     """Gives a verb the arguments and options of a kernel: its problem, and how it is compiled."""
     return shape_options(_choice_options(verb))
@@ -334,7 +323,7 @@ def wanted_of(asked: dict[str, Any]) -> list[list[Wanted]]:
 
     options = {field.name: asked[field.name] for field in FIELDS if field.name in asked}
     return wanted(
-        shapes_of(asked["table"]), input_dtype(options.pop("dtype")), asked["archs"] or (None,),
+        shapes_of(asked["table"]), options.pop("dtype"), asked["archs"] or (None,),
         asked["ms"], **options,
     )  # fmt: skip
 
