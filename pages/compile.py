@@ -36,8 +36,8 @@ from cache_engine.batch.tuning import candidates
 from cache_engine.batch.warm import stored
 from cache_engine.errors import GemmCacheError, NotHereError
 from cache_engine.evaluator.catalogue import LARGEST_TABLE_BYTES, ModelShape, model_shapes, table_shapes
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import DTYPES
-from cache_engine.evaluator.gpus import GPUS
 from cache_engine.gpu.probe import gpu, local_arch
 from cache_engine.insight.coverage import coverage, distinct, wanted
 from cache_engine.model.fingerprint import DeviceFingerprint

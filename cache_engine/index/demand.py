@@ -12,7 +12,7 @@ from cache_engine.model.asked import Asked, Shape
 from cache_engine.model.events import HOUR_S
 from cache_engine.store.journal.demand import FoldedDemand, demand_generation, read_demand, read_lines
 from cache_engine.store.layout import StoreLayout
-from cache_engine.usage.sketch import bucket
+from cache_engine.usage.demand import bucket
 from cache_engine.usage.timeline import Timeline
 
 if TYPE_CHECKING:

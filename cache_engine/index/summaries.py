@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cache_engine.index.rows import fetch
 from cache_engine.model.asked import Shape
 from cache_engine.model.gemm.fields import FIELDS, Options
-from cache_engine.usage.demand import Ledger
-from cache_engine.usage.sketch import MOST_COUNTERS, Counter, Sketch
+from cache_engine.usage.demand import MOST_COUNTERS, Counter, Ledger, Sketch
 
 if TYPE_CHECKING:
     import duckdb

@@ -13,7 +13,7 @@ from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.errors import InvalidProblem, UsageError
 from cache_engine.index import queries
-from cache_engine.insight.description import described
+from cache_engine.insight.inspection import described
 from cache_engine.insight.toolchains import made_by_toolchain
 from cache_engine.model.artifact import Record
 from cache_engine.model.asked import Shape

@@ -35,8 +35,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.usage.compile_time import CompileTimes, fitted
 from cache_engine.usage.demand import Ledger, rate
-from cache_engine.usage.payback import Payback, Use, payback
-from cache_engine.usage.promotion import price_s
+from cache_engine.usage.payback import Payback, Use, payback, price_s
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand

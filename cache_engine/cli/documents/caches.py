@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cache_engine.cli.documents import filled
-from cache_engine.frameworks.adapted import config_text
+from cache_engine.frameworks.groups import config_text
 from cache_engine.frameworks.values import KeyFactors
 from cache_engine.model.outcome import Failure
 
 if TYPE_CHECKING:
     from cache_engine.frameworks.base import Source
-    from cache_engine.frameworks.cleaning import Chosen
-    from cache_engine.frameworks.deleting import Deleted
+    from cache_engine.frameworks.deleting import Chosen, Deleted
     from cache_engine.frameworks.doctor import Diagnosis
     from cache_engine.frameworks.groups import Group
-    from cache_engine.frameworks.survey import Sums
+    from cache_engine.frameworks.registry import Sums
     from cache_engine.frameworks.values import DeletePlan, Entry, Factor, Finding, Part, Place
-    from cache_engine.model.events.usage import EntryUsage
+    from cache_engine.model.events import EntryUsage
 
 
 class CacheFinding(msgspec.Struct, kw_only=True):

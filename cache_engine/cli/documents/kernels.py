@@ -12,7 +12,7 @@ from cache_engine.cache.stages import LOAD
 from cache_engine.cli.documents import filled
 from cache_engine.cli.documents.caches import AdaptedList, AdaptedRow
 from cache_engine.cli.documents.comparing import Explained
-from cache_engine.insight.timings import TimingRow, timing_row
+from cache_engine.insight.toolchains import TimingRow, timing_row
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm.fields import Options

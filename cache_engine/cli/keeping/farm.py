@@ -133,8 +133,8 @@ def compile_verb(
     no GPU and time nothing: with --tune they compile what tune would time for the first m of each kernel. Ctrl-C
     withdraws what no worker has begun; the same command resumes. Afterwards remote pull, or a lookup, brings them.
     """
-    from cache_engine.team.following import Following
     from cache_engine.team.submitting import Submission
+    from cache_engine.team.watching import Following
 
     started = time.perf_counter()
     if engine == "dask" or scheduler is not None:
@@ -227,7 +227,7 @@ def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Ask
     """The kernels; by the demand and the records of the store, where there is one."""
     from cache_engine.batch.tuning import all_candidates
     from cache_engine.insight.coverage import coverage, distinct, require_served
-    from cache_engine.team.following import by_demand, compile_times
+    from cache_engine.team.watching import by_demand, compile_times
 
     has_store = settings.directory_exists
     if not has_store:

@@ -202,7 +202,7 @@ def _list(
     as_json: bool,
 ) -> None:
     from cache_engine.evaluator.catalogue import read_search
-    from cache_engine.evaluator.catalogue.searching import advice
+    from cache_engine.evaluator.catalogue.tables import advice
     from cache_engine.index import queries
 
     search = read_search(text)
