@@ -13,9 +13,9 @@ from cache_engine.compilers.flags import ALLOWED, flags_at_level
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import ToolchainFingerprint
-from cache_engine.model.gemm.fields import FAST_MATH, FIELDS, Options
+from cache_engine.model.gemm.fields import FIELDS, Options
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.settings import Settings, variable
+from cache_engine.settings import FAST_MATH, Settings, variable
 
 
 def reproducing_command(record: Record, settings: Settings, store: Path, verb: str = "compile") -> str:
@@ -27,14 +27,9 @@ def reproducing_command(record: Record, settings: Settings, store: Path, verb: s
         store: which store the command uses.
         verb: ``compile``, or ``time`` for the command that times the kernel as well.
     """
-    extra = _extra_flags(record)
-    given = [flag for flag in extra if flag != FAST_MATH]
-    variables = []
-    if given or settings.compiler_flags:
-        variables.append(_assignment("compiler_flags", " ".join(given)))
+    extra = [flag for flag in _extra_flags(record) if flag != FAST_MATH]
+    variables = [_assignment("compiler_flags", " ".join(extra))] if extra or settings.compiler_flags else []
     variables += _cuda(record.compiler, record.compiler_version, record.arch, settings.cuda)
-    if settings.fast_math and not record.problem.fast_math:
-        variables.append(_assignment("fast_math", "0"))
     asked = _arguments(record.problem, record.arch, record.compiler, record.family, record.config)
     return " ".join((*variables, shlex.join(("gemm-cache", "--store", str(store), verb, *asked))))
 
@@ -72,7 +67,7 @@ def _extra_flags(record: Record) -> list[str]:
         if flags[: len(own)] == own:
             return flags[len(own) :]
     # Another version of this program compiled the kernel, so the key differs anyway; what may be asked for is known.
-    return [flag for flag in flags if flag == FAST_MATH or flag.partition("=")[0] in ALLOWED]
+    return [flag for flag in flags if flag.partition("=")[0] in ALLOWED]
 
 
 def _cuda(compiler: str, version: str, arch: str, asked: str = "auto") -> list[str]:

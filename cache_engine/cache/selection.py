@@ -25,7 +25,7 @@ from cache_engine.model.gemm import OPT_LEVELS, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components, KeyPrefix
 from cache_engine.model.measurement import COST_MODEL, GIVEN
-from cache_engine.settings import LOCAL, Settings
+from cache_engine.settings import FAST_MATH, LOCAL, Settings
 
 if TYPE_CHECKING:
     from cache_engine.kernels.agreement import Factors
@@ -106,7 +106,7 @@ class Selector:
             elsewhere: the toolchains that a key may name besides the one installed here; none by default.
         """
         settings = settings or Settings()
-        self._fast_math, self._compiler_flags, self._cuda = settings.fast_math, settings.compiler_flags, settings.cuda
+        self._compiler_flags, self._cuda = settings.compiler_flags, settings.cuda
         self.history = history
         self.factors: Callable[[], Factors] = tuple if history is None else history.factors
         self._elsewhere = None if settings.toolchain == LOCAL else elsewhere
@@ -401,12 +401,13 @@ class Selector:
             UsageError: when it has no levels, or takes no flags.
         """
         cuda = cuda_for(self._cuda, driver_cuda(), arch)
-        fast = self._fast_math if fast_math is None else fast_math
+        fast = FAST_MATH in self._compiler_flags if fast_math is None else fast_math
         compiler = self._compilers.get((name, level, fast, cuda))
         if compiler is None:
             compiler = COMPILERS[name].of_cuda(cuda)
             compiler = compiler if level == OPT_LEVELS[-1] else compiler.at_level(level)
-            if extra := extra_flags(fast, self._compiler_flags):
+            others = (flag for flag in self._compiler_flags if flag != FAST_MATH)
+            if extra := extra_flags((*([FAST_MATH] if fast else ()), *others)):
                 compiler = compiler.with_flags(extra)
             self._compilers[name, level, fast, cuda] = compiler
         return compiler

@@ -15,8 +15,8 @@ from cache_engine.cache.cache import Cache
 from cache_engine.errors import CompilerMissing, UsageError
 from cache_engine.model.artifact import Record
 from cache_engine.model.fingerprint import toolchain_text
-from cache_engine.model.gemm.fields import FAST_MATH
 from cache_engine.model.measurement import Measurement
+from cache_engine.settings import FAST_MATH
 from cache_engine.units import defused
 
 PRESENT, STALE, UNKNOWN = "present", "stale", "unknown"
@@ -62,7 +62,7 @@ def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made
     """Sums for each compiler and for what makes its kernels stale: first the present ones, then the latest made.
 
     Args:
-        ways: the rows of ``mirror.queries.made_with``.
+        ways: the rows of ``index.queries.made_with``.
     """
     found: dict[tuple[Any, ...], Made] = {}
     for way in ways:
@@ -83,7 +83,7 @@ def _state(cache: Cache, way: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Whether kernels made in a way can be hit here, and what has changed if they cannot."""
     try:
         fast = FAST_MATH in way["flags"].split()
-        components = cache.present_components(way["family"], way["compiler"], way["opt_level"], way["arch"], fast)
+        components = cache.selector.present(way["family"], way["compiler"], way["opt_level"], way["arch"], fast)
     except CompilerMissing:
         return UNKNOWN, ()
     except ValueError:  # a record made up: no key can be made of what it says

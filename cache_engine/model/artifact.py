@@ -8,9 +8,10 @@ from typing import Annotated
 import msgspec
 
 from cache_engine.model.gemm import GemmProblem, Specialisation, bucket_of
-from cache_engine.model.gemm.fields import FAST_MATH, Options, chosen
+from cache_engine.model.gemm.fields import Options, chosen
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
+from cache_engine.settings import FAST_MATH
 
 # Bounds on numbers in files, far beyond any real one: what is read must fit wherever it goes.
 MOST_COUNT = 2**53

@@ -55,7 +55,7 @@ class Farmed:
 
 
 def keys_there(remote: Remote) -> set[CacheKey]:
-    """The keys that a remote has, which alone says what is done; raises ``RemoteError``."""
+    """The keys in a remote, which alone say what is done; raises ``RemoteError``."""
     return {key for name, _ in remote.sizes(FOLDER) if (key := key_in(name)) is not None}
 
 
@@ -134,7 +134,7 @@ class Submission:
         self._sent.update(keys)
 
     def _lacking(self, there: set[CacheKey], on_trouble: Callable[[str], None]) -> set[CacheKey]:
-        """The keys that the remote lacks and workers have not failed to make. What they said counts for nothing else.
+        """The kernels that the remote lacks and no worker has failed to make. What they said counts for nothing else.
 
         What is neither queued nor compiled now is sent again: the broker lost it, a worker ended with it, or one says
         that it is in the remote.

@@ -24,6 +24,7 @@ from tests.helpers import require_triton
 
 PLAIN = GemmProblem(8, 32, 32, dtype="fp32", arch="sm_80")
 FAST, EXACT = replace(PLAIN, fast_math=True), replace(PLAIN, fast_math=False)
+SET: Any = {"compiler_flags": ("--use_fast_math",)}
 
 
 def _keys(folder: Path, **settings: Any) -> list[str]:
@@ -34,7 +35,7 @@ def _keys(folder: Path, **settings: Any) -> list[str]:
 def test_a_problem_that_asks_for_what_the_settings_say_has_the_key_without(tmp_path: Path) -> None:
     plain, exact, fast = _keys(tmp_path)
     assert plain == exact != fast
-    assert _keys(tmp_path, fast_math=True) == [fast, exact, fast]
+    assert _keys(tmp_path, **SET) == [fast, exact, fast]
 
 
 def test_records_say_what_their_kernels_have(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_records_say_what_their_kernels_have(tmp_path: Path) -> None:
     for number, (problem, fast_math, stated) in enumerate((
         (PLAIN, False, None), (EXACT, False, None), (FAST, False, True), (PLAIN, True, True), (EXACT, True, False),
     )):  # fmt: skip
-        with open_cache(tmp_path / str(number), fast_math=fast_math) as cache:
+        with open_cache(tmp_path / str(number), compiler_flags=("--use_fast_math",) * fast_math) as cache:
             kernel = cache.get_or_compile(problem)
         assert kernel.record.problem.fast_math is stated
         assert ("--use_fast_math" in dict(kernel.record.components)["flags"]) == bool(stated)
@@ -69,7 +70,7 @@ def test_a_search_finds_those_with_and_those_without(cache: Cache) -> None:
 def test_a_pack_carries_it(tmp_path: Path) -> None:
     with open_cache(tmp_path / "source") as source:
         source.get_or_compile(FAST)
-        source.export(tmp_path / "fast.gemmpack")
+        source.admin.export(tmp_path / "fast.gemmpack")
     with open_cache(tmp_path / "new", packs=(tmp_path / "fast.gemmpack",), enable_jit=False) as cache:
         assert cache.elsewhere.useless == {}
         assert cache.get_or_compile(FAST).tier == "pack"
@@ -79,7 +80,7 @@ def test_a_farm_carries_it_to_workers_with_other_settings(cache: Cache, tmp_path
     selection = cache.select(FAST)
     found = asked(encode(Asked.of("0" * 32, selection)))
     assert cache.select(found.gemm).key == selection.key
-    with open_cache(tmp_path / "asking", fast_math=True) as asking:
+    with open_cache(tmp_path / "asking", **SET) as asking:
         exact = asking.select(EXACT)
         found = asked(encode(Asked.of("0" * 32, exact)))
         assert asking.select(found.gemm).key == exact.key != selection.key
@@ -88,7 +89,7 @@ def test_a_farm_carries_it_to_workers_with_other_settings(cache: Cache, tmp_path
 def test_it_never_makes_a_kernel_stale(cache: Cache) -> None:
     """Any problem can ask for it, whatever the settings say."""
     cache.get_or_compile(FAST)
-    assert cache.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
+    assert cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
     cache.mirror.sync()
     assert [made.state for made in made_by_toolchain(cache, cache.query(queries.made_with))] == ["present"]
 
@@ -104,8 +105,8 @@ def test_demand_and_commands_tell_the_two_apart(cache: Cache) -> None:
 def test_triton_refuses_it_and_takes_its_absence(tmp_path: Path) -> None:
     require_triton()
     problem = GemmProblem(16, 64, 64, dtype="fp16", arch="sm_80")
-    with open_cache(tmp_path, fast_math=True) as cache:
-        with pytest.raises(UsageError, match="Triton accepts neither compiler_flags nor fast_math"):
+    with open_cache(tmp_path, **SET) as cache:
+        with pytest.raises(UsageError, match="Triton accepts no compiler_flags and no fast math"):
             cache.select(problem, compiler="triton")
         assert cache.select(replace(problem, fast_math=False), compiler="triton").compiler.name == "triton"
 

@@ -15,8 +15,7 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError, PackUnusable, Unproved
 from cache_engine.model.fingerprint import Provenance, ToolchainFingerprint
 from cache_engine.model.gemm import OPT_LEVELS
-from cache_engine.model.gemm.fields import FAST_MATH
-from cache_engine.settings import PACKS, Settings
+from cache_engine.settings import FAST_MATH, PACKS, Settings
 from cache_engine.store.pack import Pack
 from cache_engine.units import counted, printable
 

@@ -116,7 +116,7 @@ class GemmProblem:
         mode: whether the products are groups, whose rows are counted on the device; by default they are not. A is then
             stored by rows, and m is never a constant.
         fast_math: whether the compiler may use less exact arithmetic (``--use_fast_math``); by default, and with None,
-            as the setting ``fast_math`` says.
+            as the setting ``compiler_flags`` says.
     """
 
     m: int
@@ -243,7 +243,7 @@ class GemmProblem:
         """Bytes that a launch need not move as its kernel applies the epilogue.
 
         A step after the product would read and write C once more, and with beta a copy of C from before, see
-        ``device.unfused``.
+        ``gpu.unfused``.
         """
         times = bool(str(self.epilogue)) + self.epilogue.beta
         return 2 * times * self.row_matrices * self.m * self.n * self.output.itemsize

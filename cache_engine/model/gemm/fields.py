@@ -28,9 +28,6 @@ Plain: TypeAlias = str | int | bool | None
 JOINED = "PART+…"
 """The metavar of a field whose value is some of its choices, joined with +."""
 
-FAST_MATH = "--use_fast_math"
-"""The flag of a compiler by which kernels have fast math."""
-
 Name = Annotated[str, msgspec.Meta(max_length=40)]
 
 
@@ -136,7 +133,7 @@ FIELDS: tuple[ProblemField, ...] = (
         choices=tuple(map(str, reversed(OPT_LEVELS))), option=("--opt-level",), search="level", brief="O",
     ),
     ProblemField(
-        "fast_math", "Fast math", "Compile with --use_fast_math, or without. Default: as the setting fast_math says.",
+        "fast_math", "Fast math", "Compile with --use_fast_math, or without. Default: as compiler_flags say.",
         bool, option=("--fast-math",), brief="fast math",
     ),
 )  # fmt: skip
