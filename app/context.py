@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
-from app.presenters.compiling.forms import missing_compilers as look_for_compilers
+from app.presenters.forms import missing_compilers as look_for_compilers
 from cache_engine.batch.jobs import Jobs
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.demand.report import DemandReport

@@ -9,9 +9,10 @@ import streamlit as st
 
 from app import context, guard, tables, widgets
 from app.components.tiles import draw_tiles
-from app.presenters.compiling import result as compiled
-from app.presenters.compiling.forms import choice_of, problem_of, shape_form, shown_of
-from app.presenters.compiling.jobs import (
+from app.presenters import compiled
+from app.presenters.downloads import dump_file
+from app.presenters.forms import choice_of, problem_of, shape_form, shown_of
+from app.presenters.jobs import (
     ended_badly,
     failure_table,
     in_store,
@@ -25,8 +26,7 @@ from app.presenters.compiling.jobs import (
     stage_table,
     table_verdict,
 )
-from app.presenters.compiling.tuning import tuned_of, tuned_table, tuned_words
-from app.presenters.downloads import dump_file
+from app.presenters.tuning import tuned_of, tuned_table, tuned_words
 from cache_engine.batch.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
 from cache_engine.cli.documents.comparing import Explained
 from cache_engine.cli.documents.kernels import Timed

@@ -10,8 +10,8 @@ from app import tables, widgets
 from app.components import figure
 from app.components.tiles import draw_tiles
 from app.patience import Patience
-from app.presenters.evaluations.evaluated import Chip, as_csv, as_json
-from app.presenters.evaluations.models import pass_figure, pass_table, pass_tiles, shapes_on_one_chip
+from app.presenters.evaluated import Chip, as_csv, as_json
+from app.presenters.models import pass_figure, pass_table, pass_tiles, shapes_on_one_chip
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.evaluator.catalogue.layers import Parallel

@@ -12,8 +12,8 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context, tables
+from app.presenters.admin import ARCHS, arch_figure
 from app.presenters.shared import Row, page_count, when
-from app.presenters.store.admin import arch_figure, arch_table
 from cache_engine.index.queries import FACETS
 from cache_engine.model.key import is_key
 from cache_engine.units import human_age
@@ -207,7 +207,7 @@ def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
     if rows:
         st.plotly_chart(arch_figure(rows, title), key=key, config={"displayModeBar": False})
         with st.expander("Show data table"):
-            tables.show(arch_table(rows), sizes=["On disk"], key=f"{key}-table")
+            tables.draw(rows, ARCHS, key=f"{key}-table")
 
 
 def open_kernel(key: str) -> NoReturn:

@@ -6,16 +6,20 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.components import figure
-from app.presenters.kernels.speed import all_timings_table
-from app.presenters.store.architectures import (
-    architecture_table,
+from app.presenters.architectures import (
+    FIGURE_COLUMNS,
+    SPEEDS,
+    TARGETS,
+    TOOLCHAINS,
+    WORSE_COLUMNS,
+    comparable,
     compile_time_figure,
     entries_figure,
     hits_figure,
-    speed_table,
+    stale_words,
     stored_bytes_figure,
 )
-from app.presenters.store.toolchains import comparable, figure_table, stale_words, toolchain_table, worse_table
+from app.presenters.speed import ALL_TIMINGS
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries, summaries
 from cache_engine.insight.regressions import regressions
@@ -49,37 +53,17 @@ def targets() -> None:
     ):
         with place:
             figure.draw(shown, key=key)
-    misses = "Lookups that had to compile, including kernels since evicted. Not recorded by older versions."
-    tables.show(
-        architecture_table(rows, zone),
-        sizes=["Cubin size", "On disk"],
-        times=["Total compile time", "Median compile time"],
-        column_config={
-            "Open": tables.LINK,
-            "Kernels": tables.COUNT,
-            "Hits": st.column_config.NumberColumn(format="localized", help="Hits on kernels still in the store."),
-            "Misses": st.column_config.NumberColumn(format="localized", help=misses),
-            "Last used": tables.AGE,
-        },
-        height="content",
-        key="table",
-    )
+    tables.draw(rows, TARGETS, height="content", key="table")
 
 
 def speed() -> None:
-    """What was measured on GPUs."""
+    """The timings by target and GPU."""
     st.header("Measured speed")
     measured = context.ask(summaries.speed_by_arch)
     if not measured:
         st.text("Nothing was timed in this store. With a GPU, gemm-cache time, tune and the Compile page time kernels.")
         return
-    columns = {
-        **dict.fromkeys(("Median TFLOP/s", "Best TFLOP/s"), st.column_config.NumberColumn(format="%,.1f")),
-        "Median speed, % of the library's": tables.PERCENT,
-        **dict.fromkeys(("Kernels timed", "Timings", "Compared with a library"), tables.COUNT),
-        "Last timed": tables.AGE,
-    }
-    tables.show(speed_table(measured, zone), column_config=columns, key="speed")
+    tables.draw(measured, SPEEDS, key="speed")
 
 
 def timings() -> None:
@@ -94,13 +78,7 @@ def timing_list(found: list[Measurement]) -> None:
     """Timings as a table, and as a file."""
     if len(found) > MOST_TIMINGS:
         st.caption(f"The newest {MOST_TIMINGS:,} of {len(found):,}; the file has all.")
-    shown = all_timings_table(found[:MOST_TIMINGS], zone)
-    columns = {
-        "Kernel": tables.LINK,
-        "Measured": tables.AGE,
-        "TFLOP/s": st.column_config.NumberColumn(format="%,.1f"),
-    }
-    tables.show(shown, column_config=columns, key="timings")
+    tables.draw(found[:MOST_TIMINGS], ALL_TIMINGS, key="timings")
     st.download_button(
         "CSV",
         lambda: timings_csv([timing_row(one) for one in found]),
@@ -116,22 +94,14 @@ def toolchains() -> None:
     st.header("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
-    columns = {"Open": tables.LINK, **dict.fromkeys(("First compiled", "Last compiled"), tables.AGE)}
-    columns |= dict.fromkeys(("Kernels", "Hits"), tables.COUNT)
-    tables.show(
-        toolchain_table(found, zone),
-        sizes=["On disk"],
-        times=["Total compile time"],
-        column_config=columns,
-        key="toolchains",
-    )
+    tables.draw(found, TOOLCHAINS, key="toolchains")
     if several := comparable(found):
         with st.expander("Compare toolchains"):
             compared(several)
 
 
 def compared(toolchains: list[str]) -> None:
-    """What two toolchains made of the same kernels. It reads every record, so it waits for a button."""
+    """The same kernels of two toolchains. It reads every record, so it waits for a button."""
     with st.form("compare-toolchains", border=False):
         before = st.selectbox("From", toolchains, index=1, key="from-toolchain")
         after = st.selectbox("To", toolchains, key="to-toolchain")
@@ -145,9 +115,9 @@ def compared(toolchains: list[str]) -> None:
         widgets.problem("Could not compare.", str(error))
         return
     st.text(f"{counted(found.kernels, 'kernel')} made by both; {counted(len(found.worse), 'figure')} worse.")
-    tables.show(figure_table(found), key="figures")
+    tables.draw(found.summaries, FIGURE_COLUMNS, key="figures")
     if found.worse:
-        tables.show(worse_table(found), column_config={"Open": tables.LINK}, key="worse")
+        tables.draw(found.worse, WORSE_COLUMNS, key="worse")
 
 
 if rows:

@@ -11,9 +11,9 @@ from app import context, tables, widgets
 from app.caches import compared, links
 from app.components import listing
 from app.components.machine_code import draw_difference
-from app.presenters.kernels.compare import compared_figure, pair_table
-from app.presenters.kernels.listed import kernel_filter
-from app.presenters.kernels.speed import MODEL, speed_pairs
+from app.presenters.compare import compared_figure, pair_table
+from app.presenters.listed import kernel_filter
+from app.presenters.speed import MODEL, speed_pairs
 from app.views.adapted import list_adapted
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.adapted import describe

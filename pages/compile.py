@@ -12,7 +12,8 @@ from streamlit.delta_generator import DeltaGenerator
 from app import context, guard, job_view, tables, widgets
 from app.components import into_view
 from app.components.tiles import draw_tiles
-from app.presenters.compiling.forms import (
+from app.presenters.compiled import prediction_tiles
+from app.presenters.forms import (
     AUTO,
     LONGEST_TEXT,
     OWN_TABLE,
@@ -28,9 +29,8 @@ from app.presenters.compiling.forms import (
     table_form,
     tune_form,
 )
-from app.presenters.compiling.result import prediction_tiles
-from app.presenters.compiling.tuning import candidate_table
 from app.presenters.shared import Row
+from app.presenters.tuning import candidate_table
 from cache_engine.batch.jobs import RUNNING, Job
 from cache_engine.batch.tuning import candidates
 from cache_engine.batch.warm import stored

@@ -6,8 +6,7 @@ import streamlit as st
 
 from app import context, guard, job_view, tables, widgets
 from app.components import into_view
-from app.presenters.compiling.forms import command_of, model_values, table_form
-from app.presenters.store.coverage import (
+from app.presenters.coverage import (
     LEGEND,
     cell_colours,
     covered_words,
@@ -17,6 +16,7 @@ from app.presenters.store.coverage import (
     missing_archs,
     with_missing,
 )
+from app.presenters.forms import command_of, model_values, table_form
 from cache_engine.batch.estimate import Estimate, estimate
 from cache_engine.batch.jobs import RUNNING
 from cache_engine.batch.warm import processors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
 
 import streamlit as st
 
@@ -12,19 +11,19 @@ from app import context, tables, widgets
 from app.components import figure
 from app.components.tiles import draw_tiles
 from app.patience import SHORTER_RANGE, advice
-from app.presenters.store.demand import (
+from app.presenters.demand import (
     BY,
     NOW,
     SPANS,
-    again_table,
+    again_columns,
     demand_tiles,
     likeness_words,
     m_figure,
     m_table,
     main_kind,
-    model_table,
+    model_columns,
+    share_columns,
     share_figure,
-    share_table,
     source_words,
 )
 from cache_engine.cache.demand.report import MODEL, SHAPE, DemandReport
@@ -43,7 +42,7 @@ Span = tuple[float, float, float | None]
 """Seconds after which a launch counts half, now, and since when launches count, in seconds since 1970."""
 
 st.title("Demand")
-cache, zone = context.cache(), context.timezone()
+cache = context.cache()
 
 
 def chosen() -> Span:
@@ -63,7 +62,7 @@ def counted_since(ledger: Ledger, span: Span) -> None:
 
 
 def shares(span: Span) -> None:
-    """Who takes which share."""
+    """The shares of what is asked for."""
     by = BY[widgets.choose_one("Shares of", list(BY), "Shape", key="by")]
     try:
         report = context.ask(context.demand_report, by, *span, limit_s=cache.settings.page_limit_s)
@@ -75,16 +74,9 @@ def shares(span: Span) -> None:
         st.info("What was asked for belongs to no model of the catalogue.", icon=":material/search_off:")
         return
     figure.draw(share_figure(report), key="shares")
-    columns = {
-        **({"Name": st.column_config.TextColumn(width=240)} if by == SHAPE else {}),
-        "Launches/h": tables.COUNT,
-        "Open": tables.LINK,
-        **dict.fromkeys(("Launches", "GPU time", "Bytes", "FLOPs"), tables.PERCENT),
-    }
     if len(report.shares) > MOST_SHARES:
         st.caption(f"The largest {MOST_SHARES:,} of {len(report.shares):,}.")
-    shown = replace(report, shares=report.shares[:MOST_SHARES])
-    tables.show(share_table(shown), column_config=columns, key="share-table")
+    tables.draw(report.shares[:MOST_SHARES], share_columns(by), key="share-table")
     if by == MODEL:
         st.caption("Models may share shapes, so their shares overlap.")
 
@@ -130,10 +122,9 @@ def looks_like(span: Span, report: DemandReport) -> None:
         return
     keys = [kernel.key for cell in cells for kernel in cell.kernels]
     cached = context.ask(queries.names, sorted(set(keys)))
-    rows = model_table(cells, report, cached)
     missing = len(set(keys) - set(cached))
     st.text(f"Of its {counted(len(set(keys)), 'kernel')} for {kind[0]} on {kind[1]}, {missing:,} are missing.")
-    tables.show(rows, column_config={"Launches": tables.PERCENT}, key="model")
+    tables.draw(cells, model_columns(report, cached), key="model")
     widgets.page_link(
         "../pages/coverage.py",
         label="Coverage, and compile what is missing",
@@ -143,7 +134,7 @@ def looks_like(span: Span, report: DemandReport) -> None:
 
 
 def again() -> None:
-    """What was evicted and asked for again."""
+    """The kernels that were evicted and asked for again."""
     st.header("Evicted and asked for again")
     found = cache.admin.early_evictions()
     if not found:
@@ -153,13 +144,7 @@ def again() -> None:
         st.caption(f"{counted(len(found), 'kernel')}; these were asked for last.")
     shown = found[:MOST_AGAIN]
     compile_ms = context.ask(summaries.compile_times, [one.key for one in shown])
-    columns = {"Open": tables.LINK, "Evicted": tables.AGE, "Asked for again": tables.AGE}
-    tables.show(
-        again_table(shown, compile_ms, zone),
-        times=["Compile time"],
-        column_config=columns,
-        key="again",
-    )
+    tables.draw(shown, again_columns(compile_ms), key="again")
 
 
 span = chosen()

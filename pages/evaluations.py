@@ -11,31 +11,32 @@ from app.components import figure, header
 from app.components.tiles import draw_tiles
 from app.model_view import show_model
 from app.patience import FEWER_ROWS, Patience
-from app.presenters.evaluations.evaluated import (
+from app.presenters.evaluated import (
+    ACCELERATORS,
     CHIPS,
     HEAT_SIZES,
     LARGEST_DESCRIPTION,
+    RESULTS,
     Chip,
     Evaluated,
     as_csv,
-    chip_table,
     chip_text,
     comparison_table,
     described_chip,
     evaluate_on,
     evaluation_tiles,
     heat_map,
+    heat_map_figure,
     heat_table,
     kept_csv,
-    kept_table,
+    roofline_figure,
     roofline_table,
     unsearched,
 )
-from app.presenters.evaluations.exported import model_report, shape_report
-from app.presenters.evaluations.figures import heat_map_figure, roofline_figure
-from app.presenters.evaluations.models import pass_points
-from app.presenters.evaluations.validation import Validation, validation_figure, validation_of, validation_table
+from app.presenters.exported import model_report, shape_report
+from app.presenters.models import pass_points
 from app.presenters.shared import rows_shown
+from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
 from app.views.stored_result import SAVED, storing
 from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError, SearchStopped
 from cache_engine.evaluator.hardware import Hardware
@@ -48,12 +49,6 @@ ALONE = "none"
 LARGEST = min(MAX_DIMENSION, 2**53 - 1)  # what a browser counts exactly
 PAGE_ROWS = 20
 OWN, FILE = "own", "own chip's file"
-COLUMNS = {
-    "% of peak": tables.PERCENT,
-    "Last added": st.column_config.DatetimeColumn(format="distance"),
-    "Last used": st.column_config.DatetimeColumn(format="distance"),
-    "Created": st.column_config.DatetimeColumn(format="distance"),
-}
 NUMBER = st.column_config.NumberColumn(format="%.4g")
 
 Shares = list[list[float | None]]
@@ -81,7 +76,7 @@ def shares_of_peak(problem: EvaluationProblem, chip: Chip, patience: Patience) -
 
 @st.cache_resource(show_spinner=False, max_entries=4)
 def found_validation(data: bytes, name: str, kept_out: bool) -> list[Validation]:  # noqa: ARG001 (what it is of)
-    """What a file of measurements was compared with, once it was; empty before."""
+    """The comparison with a file of measurements, once it was made; empty before."""
     return []
 
 
@@ -247,7 +242,7 @@ def what_is_kept() -> None:
         st.info("No saved results. Store one at Single shape, or run this command, which searches and stores:")
         widgets.command("evaluate", "4096", "7168", "2048", "--chip", "SG2262")
         return
-    tables.show(chip_table(chips, context.timezone()), column_config=COLUMNS, key="e_chips")
+    tables.draw(chips, ACCELERATORS, key="e_chips")
     export_results(chips)
     list_results({f"{chip['chip']} {chip['fingerprint'][:8]}": chip["fingerprint"] for chip in chips})
 
@@ -300,8 +295,7 @@ def list_results(chips: dict[str, str]) -> None:
         st.info("No matching results. Clear the search or a filter.")
         return
     caption.caption(f"{rows_shown(offset, len(rows), total)}.")
-    table = kept_table(rows, context.timezone())
-    tables.show(table, column_config=COLUMNS, height="content", key="e_results")
+    tables.draw(rows, RESULTS, height="content", key="e_results")
     mirror = context.cache().mirror
     st.download_button(
         "Download all as CSV",

@@ -11,7 +11,7 @@ from app import context, widgets
 from app.caches import links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
-from app.presenters.kernels.listed import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
+from app.presenters.listed import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
 from app.views.adapted import list_adapted
 from cache_engine.errors import UsageError

@@ -12,35 +12,37 @@ import streamlit as st
 from app import context, guard, widgets
 from app.components import figure, listing, table
 from app.components.tiles import draw_tiles
-from app.presenters.palette import plain
-from app.presenters.shared import total
-from app.presenters.store.history import SPANS, Span, compile_figure, history_table, hit_figure, starts
-from app.presenters.store.misses import miss_table, miss_words
-from app.presenters.store.overview import (
+from app.presenters.architectures import TOOLCHAINS, stale_words
+from app.presenters.decisions import MISSES, miss_table, miss_words
+from app.presenters.history import SPANS, Span, compile_figure, history_columns, hit_figure, starts
+from app.presenters.overview import (
     CLEANUP,
+    EVENT_COLUMNS,
     FINE,
     INTEGRITY,
     LATELY_S,
+    LENGTH_COLUMNS,
     LOOK,
     PLAIN,
+    QUEUE,
+    TIER_COLUMNS,
     TROUBLE,
     Check,
     Period,
     disk_check,
-    event_table,
     gpu_check,
     health,
-    length_table,
+    lengths,
     limits_check,
     memory_tiles,
     overview_tiles,
     queue_check,
-    queue_table,
     rate_words,
+    remote_check,
     tier_table,
 )
-from app.presenters.store.remote import remote_check
-from app.presenters.store.toolchains import stale_words, toolchain_table
+from app.presenters.palette import plain
+from app.presenters.shared import Row, total
 from cache_engine.cache.queue.tickets import QueueState
 from cache_engine.gpu.memory_pool import device_memory
 from cache_engine.gpu.probe import gpu
@@ -116,7 +118,7 @@ def checked(found: Sequence[Check]) -> None:
 
 
 def act_on(check: Check) -> None:
-    """What the reader can do about it."""
+    """The link or the button that helps."""
     if check.action == INTEGRITY:
         widgets.page_link(
             "../pages/admin.py",
@@ -146,17 +148,17 @@ def acknowledge(check: Check) -> None:
 
 
 def queue(in_queue: QueueState) -> None:
-    """Who compiles and who waits now. How many, in words, where no warning has said it."""
-    if turns := queue_table(in_queue):
+    """The compiles that run and those that wait. Their number in words, where no warning has said it."""
+    if turns := [*in_queue.compiling, *in_queue.queued, *in_queue.waiting]:
         check = queue_check(in_queue)
         if check.state == FINE:
             st.text(f"{check.about}: {check.words}")
         with st.expander("Compile queue"):
-            table.draw(turns, key="queue", label="Compile queue", times=["Time"])
+            table.draw(turns, QUEUE, key="queue", label="Compile queue")
 
 
 def period(name: str, span: Span) -> Period:
-    """What happened in the chosen time range, and in the one before."""
+    """The sums of the chosen time range, and of the one before."""
     rows = context.ask(queries.history, span.step_s, since=span.since(now))
     before = None
     if span.back_s:
@@ -166,7 +168,7 @@ def period(name: str, span: Span) -> Period:
     return Period(rows, before, made, starts(rows, span, now), span.since(now), name.lower())
 
 
-def over_time(rows: Sequence[dict[str, object]], span: Span) -> None:
+def over_time(rows: Sequence[Row], span: Span) -> None:
     """Hit rates by tier and compile time, step by step."""
     if not rows:
         st.info("No lookups or compiles in this period.", icon=":material/schedule:")
@@ -177,17 +179,11 @@ def over_time(rows: Sequence[dict[str, object]], span: Span) -> None:
     with right:
         figure.draw(compile_figure(rows, span, zone, now), key="compile-figure")
     with st.expander("Show data table"):
-        table.draw(
-            history_table(rows, span, zone),
-            key="history",
-            label="History",
-            times=["Spent", "Saved"],
-            shares=["Hit rate"],
-        )
+        table.draw(reversed(rows), history_columns(span, zone), key="history", label="History")
 
 
 def missed() -> None:
-    """Why lookups missed, and what that cost."""
+    """The causes of misses, and their cost."""
     st.header("Misses")
     misses = cache.admin.misses()
     if not misses:
@@ -197,15 +193,8 @@ def missed() -> None:
     st.text(miss_words(misses, compile_ms))
     nearest = context.ask(summaries.nearest_of, sorted({miss.key for miss in misses[:MOST_COMPARED]}))
     rows = miss_table(misses, compile_ms, nearest, zone, MOST_MISSES_SHOWN)
-    table.draw(
-        rows,
-        key="misses",
-        label="Misses",
-        times=["Cost"],
-        ages=["Last"],
-        links={"Nearest": "compare", "Open": "open"},
-        only=[name for name in rows[0] if name != "Key" and any(row[name] for row in rows)],
-    )
+    shown = [name for name in rows[0] if name != "Key" and any(row[name] for row in rows)]
+    table.draw(rows, MISSES, key="misses", label="Misses", only=shown)
     st.caption(
         "What cost the most first. *compare* leads to what differs from the nearest kernel stored before, *open* to "
         "the kernel's decisions. Cost: compiling, as last measured."
@@ -219,16 +208,14 @@ def tiers() -> None:
     """Each tier's hit rate, and how long things took, over all time."""
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
         rates = tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
-        table.draw(rates, key="tiers", label="Hit rate by tier", shares=["Hit rate"])
+        table.draw(rates, TIER_COLUMNS, key="tiers", label="Hit rate by tier")
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
         if row["remote_sent"] or row["remote_dropped"]:
             st.caption(f"Sent to the remote: {row['remote_sent']:,} kernels; {row['remote_dropped']:,} dropped.")
         day = context.ask(queries.history, HOUR_S, since=day_since)
         st.caption(rate_words(row, day))
-        if lengths := length_table(row):
-            table.draw(
-                lengths, key="lengths", label="Lengths of lookups", times=["Half within", "90% within", "99% within"]
-            )
+        if found := lengths(row):
+            table.draw(found, LENGTH_COLUMNS, key="lengths", label="Lengths of lookups")
             st.caption("How long lookups and the work of misses took, over all time; at most 9% off.")
 
 
@@ -238,12 +225,10 @@ def toolchains() -> None:
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
     table.draw(
-        toolchain_table(found, zone),
+        found,
+        TOOLCHAINS,
         key="toolchains",
         label="Toolchains",
-        sizes=["On disk"],
-        ages=["Last compiled"],
-        links={"Open": "open"},
         only=("Toolchain", "Build", "State", "Stale because", "Kernels", "On disk", "Last compiled", "Open"),
     )
     if any(made.state == STALE for made in found):
@@ -280,8 +265,7 @@ def activity() -> None:
         st.caption("No cache hits yet.")
     st.header("Recent activity")
     if events:
-        rows = event_table(events[:20], zone)
-        table.draw(rows, key="events", label="Recent activity", ages=["When"], links={"Open": "open"})
+        table.draw(events[:20], EVENT_COLUMNS, key="events", label="Recent activity")
     else:
         st.caption("No activity yet.")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, tables, widgets
+from app.presenters.admin import AUDIT, AUDITED
+from app.presenters.overview import EVENTS
 from app.presenters.shared import rows_shown
-from app.presenters.store.admin import AUDITED, audit_table, kind_words
 from cache_engine.index import queries
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS
 
@@ -21,7 +22,7 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     )
 
     def label(kind: str) -> str:
-        return f"{kind_words(kind).capitalize()} ({counts.get(kind, 0):,})"
+        return f"{EVENTS.get(kind, kind).capitalize()} ({counts.get(kind, 0):,})"
 
     chosen = st.multiselect("Show", list(AUDITED), format_func=label, key="kinds", placeholder="All actions")
     kinds = tuple(chosen) or ACTS
@@ -32,4 +33,4 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     offset = widgets.paging(total, SHOWN, key="audit-page")
     rows = context.ask(queries.acts, kinds, limit=SHOWN, offset=offset)
     st.caption(f"{rows_shown(offset, len(rows), total)}, newest first.")
-    tables.show(audit_table(rows, context.timezone()), height="content", key="audit")
+    tables.draw(rows, AUDIT, height="content", key="audit")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, tables, widgets
+from app.presenters.columns import csv_text
+from app.presenters.decisions import counts_text, logged_columns, logged_file, logged_names, matching, name_of
 from app.presenters.shared import rows_shown
-from app.presenters.store.decisions import counts_text, logged_file, logged_names, logged_rows, matching, name_of
-from app.presenters.table import csv_text
 from cache_engine.index import queries
 from cache_engine.model.decision import DEMOTION, KINDS, PROMOTION, SPECULATION
 
 SHOWN = 50
-_COLUMNS = {"Open": tables.LINK, "Margin": tables.PERCENT}
 
 
 def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
@@ -39,7 +38,7 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     unnamed = sorted({one.key for one in page if one.key and not name_of(one, names)})
     stored = context.ask(queries.names, unnamed) if unnamed else {}
     st.caption(f"{rows_shown(offset, len(page), len(found))}, newest first.")
-    tables.show(logged_rows(page, {**stored, **names}, zone), height="content", column_config=_COLUMNS, key="decisions")
+    tables.draw(page, logged_columns({**stored, **names}), height="content", key="decisions")
 
     def file() -> str:
         return csv_text(logged_file(found, names, zone))

@@ -9,13 +9,11 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.components.tiles import draw_tiles
-from app.presenters.store.admin import mirror_table, mirror_tiles
+from app.presenters.admin import mirror_properties, mirror_tiles
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries
 from cache_engine.units import counted, human_ms
 from cache_engine.upkeep.admission import READ_ONLY
-
-_SMALL = st.column_config.TextColumn(width="small")
 
 
 def draw(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data: only a read-only dashboard has it off)
@@ -37,8 +35,7 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data: onl
         widgets.problem("The index is unavailable. Rebuild it, or try again.", str(error))
         return
     draw_tiles(mirror_tiles(state, size, time.time()))
-    columns = {"Property": _SMALL}
-    tables.show(mirror_table(state), height="content", column_config=columns, key="mirror-table")
+    tables.properties(mirror_properties(state), width="small", key="mirror-table")
     st.text(f"File: {mirror.path}")
 
 

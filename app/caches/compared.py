@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import streamlit as st
 
 from app import context, tables, widgets
@@ -11,9 +9,9 @@ from app.caches import links, looking
 from app.caches.entry import instructions, sass
 from app.components import listing
 from app.components.machine_code import draw_difference
-from app.presenters.kernels.compare import compared_figure, pair_table
-from app.presenters.kernels.others import Address, Named, address_of, compared, difference_table
-from app.presenters.store.caches import ENTRY_COLUMNS, entry_lines
+from app.presenters.caches import entry_columns
+from app.presenters.compare import compared_figure, pair_table
+from app.presenters.others import Address, Named, address_of, compared, difference_columns
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.comparison import Comparing, EntriesCompared
 from cache_engine.frameworks.survey import EntryFilter
@@ -21,7 +19,6 @@ from cache_engine.frameworks.values import Entry, PartKind, key_of
 from cache_engine.index import foreign_queries as queries
 
 SHOWN = 20
-_WIDE = st.column_config.TextColumn(width="large")
 _Found = tuple[Address, Entry]
 
 
@@ -70,13 +67,12 @@ def _pick(first: Address) -> None:
     found = context.ask(queries.entries, wanted, sort="last used", limit=SHOWN + 1)
     rows = [row for row in found if address_of(row) != first][:SHOWN]
     st.caption("The last used of this framework that match. Click an id to compare with it.")
-    lines = entry_lines(rows, looking.titles(), context.timezone(), time.time())
     to = [(str(second), links.compare_address(first, second)) for second in map(address_of, rows)]
-    listing.linked_list(lines, to, ENTRY_COLUMNS, key="other-entries", label="Entries")
+    listing.linked_list(rows, to, entry_columns(looking.titles()), key="other-entries", label="Entries")
 
 
 def _why(first: _Found, second: _Found) -> None:
-    """Which inputs of the keys differ."""
+    """The inputs of the keys that differ."""
     st.header("Why one misses where the other hits")
     states = [(str(address), entry.stamp) for address, entry in (first, second)]
     found = _compared(states, first, second)
@@ -87,8 +83,8 @@ def _why(first: _Found, second: _Found) -> None:
         is_same = first[1].id == second[1].id
         st.caption("They are the same key." if is_same else "None of the inputs that are stored differs.")
     else:
-        table = difference_table(found.differences, *_heads(first, second))
-        tables.show(table, height="content", column_config={"Meaning": _WIDE}, key="differences")
+        columns = difference_columns(*_heads(first, second))
+        tables.draw(found.differences, columns, height="content", key="differences")
     if first[1].id != second[1].id:
         for hidden in found.hidden:
             st.text(f"May differ too, and is not stored: {hidden}.")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
 import streamlit as st
 
 from app import context, widgets
 from app.caches import links, looking
 from app.components import listing
-from app.presenters.kernels.others import Address, address_of
+from app.presenters.caches import entry_columns
+from app.presenters.others import Address, address_of
 from app.presenters.shared import rows_shown
-from app.presenters.store.caches import ENTRY_COLUMNS, entry_lines
 from cache_engine.frameworks.survey import EntryFilter
 from cache_engine.frameworks.values import State
 from cache_engine.index import foreign_queries as queries
@@ -44,9 +42,9 @@ def draw() -> None:
         if picked:
             st.button("Clear selection", on_click=listing.forget_picked, args=(_LIST,))
     listing.linked_list(
-        entry_lines(rows, looking.titles(), context.timezone(), time.time()),
+        rows,
         [(str(one), links.entry_address(one)) for one in map(address_of, rows)],
-        ENTRY_COLUMNS,
+        entry_columns(looking.titles()),
         key=_LIST,
         label="Entries",
         ticked=tuple(map(str, picked)),

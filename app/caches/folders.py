@@ -9,20 +9,18 @@ import streamlit as st
 from app import context, tables
 from app.caches import links, looking
 from app.components.tiles import draw_tiles
-from app.presenters.kernels.others import Address
+from app.presenters.caches import CAUSES, changed_columns, miss_columns
+from app.presenters.others import Address
 from app.presenters.shared import Row, Tile
-from app.presenters.store.caches import cause_table, changed_table, miss_table
 from cache_engine.frameworks.comparison import Comparing, DirectoriesCompared
 from cache_engine.frameworks.values import Entry, Place
 from cache_engine.index import foreign_queries as queries
 
 SHOWN = 200
-_WIDE = st.column_config.TextColumn(width="large")
-_COMPARE = st.column_config.LinkColumn(display_text="compare", width="small")
 
 
 def draw(places: list[Row]) -> None:
-    """The choice of two, and what they differ in."""
+    """The choice of two, and their differences."""
     known = {f"{row['kind']}={row['path']}": row["kind"] for row in places if row["entries"]}
     if len(known) < 2:
         st.info("There are no two directories with entries. The setting caches names further ones.")
@@ -56,20 +54,17 @@ def _show(found: DirectoriesCompared, one: Place, other: Place) -> None:
     if found.causes:
         st.header("Why they miss")
         st.caption("In which inputs of the key the entries of the first differ from the nearest of the second.")
-        table = cause_table(found.causes)
-        tables.show(table, height="content", column_config={"Meaning": _WIDE}, key="causes")
+        tables.draw(found.causes, CAUSES, height="content", key="causes")
     if found.changed:
         st.header("The same key with other bytes")
-        table = changed_table(found.changed[:SHOWN], partial(_both, one, other))
-        tables.show(table, column_config={"Compare": _COMPARE}, key="changed")
+        tables.draw(found.changed[:SHOWN], changed_columns(partial(_both, one, other)), key="changed")
     for title, misses, key, places in (
         ("Only in the first", found.only_one, "only-one", (one, other)),
         ("Only in the second", found.only_other, "only-other", (other, one)),
     ):
         if misses:
             st.header(title)
-            table = miss_table(misses[:SHOWN], partial(_both, *places))
-            tables.show(table, column_config={"Compare": _COMPARE}, key=key)
+            tables.draw(misses[:SHOWN], miss_columns(partial(_both, *places)), key=key)
             if len(misses) > SHOWN:
                 st.caption(f"And {len(misses) - SHOWN:,} more.")
 

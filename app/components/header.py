@@ -11,8 +11,8 @@ import streamlit as st
 from app import context, widgets
 from app.components import mount
 from app.presenters.as_command import equal
-from app.presenters.kernels.listed import kernel_filter
-from app.presenters.kernels.others import address_of
+from app.presenters.listed import kernel_filter
+from app.presenters.others import address_of
 from app.presenters.palette import MOST, Place, places, plain
 from app.presenters.shared import Row, dtypes
 from cache_engine.cache.cache import Cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.presenters.kernels.sass import STYLE, difference_html, share_words
+from app.presenters.sass import STYLE, difference_html, share_words
 from cache_engine.insight.alignment import Part, aligned
 from cache_engine.insight.comparison import Named
 

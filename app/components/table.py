@@ -7,50 +7,35 @@ to wait for; and pandas on the server. See ``app.tables`` for tables that are so
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from app import context
 from app.components import mount
-from app.presenters.shared import Row
-from app.presenters.table import cells, csv_text, numeric
+from app.presenters.columns import Column, cells, csv_text, rows_of
 
 
 def draw(
-    rows: Sequence[Row],
-    *,
-    key: str,
-    label: str,
-    sizes: Collection[str] = (),
-    times: Collection[str] = (),
-    shares: Collection[str] = (),
-    ages: Collection[str] = (),
-    links: Mapping[str, str] | None = None,
-    only: Collection[str] | None = None,
+    values: Iterable[Any], columns: Sequence[Column], *, key: str, label: str, only: Collection[str] | None = None
 ) -> None:
     """Draws a table, with a button that saves all of it as CSV.
 
     Args:
+        columns: links among them open in another tab.
         label: what it is of, for screen readers and as the name of the file.
-        sizes: columns in bytes.
-        times: columns in milliseconds.
-        shares: columns of shares of 1.
-        ages: columns of moments to be shown as how long ago.
-        links: columns of addresses, each with what their links say; they open in another tab.
-        only: the columns to draw, in this order; by default all. The file has all.
+        only: the columns to draw; by default all. The file has all.
     """
-    said = links or {}
-    here = [
-        {name: context.here(row[name]) if name in said and row[name] else row[name] for name in row} for row in rows
-    ]
-    shown = [{name: row[name] for name in only} for row in here] if only else here
-    aligned = numeric(shown)
+    rows = rows_of(values, columns, context.timezone())
+    drawn = [column for column in columns if only is None or column.name in only]
+    links = [column.name for column in drawn if column.kind == "link"]
+    here = [{**row, **{name: row[name] and context.here(row[name]) for name in links}} for row in rows]
     mount(
         "table",
         key=key,
         data={
             "label": label,
-            "columns": [{"name": name, "numeric": name in aligned} for name in (shown[0] if shown else ())],
-            "cells": cells(shown, time.time(), sizes=sizes, times=times, shares=shares, ages=ages, links=said),
+            "columns": [{"name": column.name, "numeric": column.is_numeric} for column in drawn] if rows else [],
+            "cells": cells(here, drawn, time.time()),
             "file": csv_text(rows),
         },
     )

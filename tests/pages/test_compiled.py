@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.compiling.result import (
+from app.presenters.compiled import (
     NO_RESULT,
     document_of,
     prediction_tiles,

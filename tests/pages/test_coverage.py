@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app import context
-from app.presenters.store.coverage import (
+from app.presenters.coverage import (
     CACHED,
     MISSING,
     cell_colours,

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters.evaluations import evaluated as presenters
-from app.presenters.evaluations import figures
-from app.presenters.evaluations.models import pass_figure, pass_table
+from app.presenters import evaluated as figures
+from app.presenters import evaluated as presenters
+from app.presenters.columns import rows_of
+from app.presenters.models import pass_figure, pass_table
 from cache_engine.assets import model_configs
 from cache_engine.errors import InvalidHardware
 from cache_engine.evaluator.catalogue import model_shapes
@@ -341,7 +342,7 @@ def test_an_unreadable_file_has_its_own_line() -> None:
         {"fingerprint": "a" * 32, "chip": "", "error": "of another format", "last_updated": 0.0, **sums},
         {"fingerprint": "b" * 32, "chip": "X", "error": "", "last_updated": 1e9, **sums},
     ]
-    table = presenters.chip_table(rows, UTC)
+    table = rows_of(rows, presenters.ACCELERATORS, UTC)
     assert [row["Chip"] for row in table] == ["of another format", "X"]
     assert table[0]["Last added"] is None
     assert (table[1]["Corrupt"], table[1]["Total search time, s"]) == (2, 3600)

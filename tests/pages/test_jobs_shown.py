@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.compiling.forms import (
+from app.presenters.forms import (
     Kind,
     choice_of,
     command_of,
@@ -18,7 +18,7 @@ from app.presenters.compiling.forms import (
     table_form,
     tune_form,
 )
-from app.presenters.compiling.jobs import (
+from app.presenters.jobs import (
     ended_badly,
     job_table,
     progress_share,

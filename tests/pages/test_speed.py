@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.kernels.speed import predictions, speed_figure, speed_pairs, timing_table
+from app.presenters.columns import rows_of
+from app.presenters.speed import TIMINGS, predictions, speed_figure, speed_pairs
 from cache_engine.evaluator.gpus import GPUS
 from cache_engine.model.artifact import RecordedProblem
 from tests.pages.opening import a_record
@@ -34,7 +35,7 @@ def invented(**changes: Any) -> dict[str, Any]:
 
 
 def test_measurements_name_their_reference_and_whether_the_result_was_right() -> None:
-    first, second = timing_table([invented(), invented(verified=False, measured_at=0.0)], UTC)
+    first, second = rows_of([invented(), invented(verified=False, measured_at=0.0)], TIMINGS, UTC)
     assert first["Device"] == "an invented <b>GPU</b>"
     assert (first["Median, µs"], first["cuBLAS, µs"], first["vs cuBLAS"]) == (100.0, 80.0, 0.8)
     assert (first["Result"], second["Result"]) == ("verified", "WRONG RESULT")

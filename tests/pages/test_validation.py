@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.evaluations import validation as presenters
+from app.presenters import validation as presenters
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.gpu import predict
 from cache_engine.evaluator.gpus import GPUS

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.presenters.evaluations.evaluated import Evaluated
+from app.presenters.evaluated import Evaluated
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, Row, Tile, total
 from cache_engine.errors import UsageError
@@ -74,7 +74,7 @@ def pass_tiles(one: ModelPass) -> list[Tile]:
 
 
 def pass_figure(passes: Sequence[ModelPass]) -> Bars:
-    """Where the time of a pass goes: a bar for each chip, a piece of it for each operation."""
+    """The time of a pass: a bar for each chip, a piece of it for each operation."""
     series = []
     unit, length = ms_unit(max(one.pass_us for one in passes) / 1e3)
     for index, row in enumerate(passes[0].rows):

@@ -1,17 +1,19 @@
-"""Evaluations as numbers, tables and files. No Streamlit here, so tests need none."""
+"""Evaluations as numbers, tables, figures and files. No Streamlit here, so tests need none."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import tzinfo
+from datetime import UTC
 
 import msgspec
 
+from app.presenters.columns import Column, rows_of
 from app.presenters.downloads import MOST_ROWS, csv_file
-from app.presenters.shared import Row, Tile, dtypes, moment
+from app.presenters.figure import SYMBOLS, Cloud, Dots, HeatMap, Line
+from app.presenters.shared import COLOURS, Row, Tile, dtypes
 from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluator.chips import chip_of
 from cache_engine.evaluator.cost import Evaluation
@@ -20,7 +22,7 @@ from cache_engine.evaluator.gpus import GPUS, Gpu
 from cache_engine.evaluator.groups import Work
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.evaluator.results import Evaluations, Pruned
+from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate, most_tiles
 from cache_engine.index.evaluation_queries import EvaluationFilter, evaluations
 from cache_engine.index.sync import Mirror
@@ -80,7 +82,7 @@ class Evaluated:
 
     @property
     def bound_by(self) -> str:
-        """What limits it according to the roofline."""
+        """The resource that limits it according to the roofline."""
         return "compute" if self.intensity >= self.peak / self.on.dram_bandwidth else "memory"
 
 
@@ -204,7 +206,7 @@ def heat_map(
 
 
 def unsearched(shares: Sequence[Sequence[float | None]]) -> int:
-    """How many cells of a heat map there was no time for."""
+    """The number of cells of a heat map that there was no time for."""
     return sum(share is None for row in shares for share in row)
 
 
@@ -219,71 +221,59 @@ def heat_table(shares: Sequence[Sequence[float | None]]) -> list[Row]:
     ]
 
 
+ROOFLINE = (
+    Column("Shape", "label"),
+    Column("Chip", "chip"),
+    Column("FLOP/byte", "intensity"),
+    Column("TFLOP/s", lambda point: point.flops_rate / 1e12),
+    Column("Roofline, TFLOP/s", lambda point: min(point.peak, point.on.dram_bandwidth * point.intensity) / 1e12),
+    Column("Limited by", "bound_by"),
+)
+
+
 def roofline_table(points: Sequence[Evaluated]) -> list[Row]:
     """The numbers of a roofline plot."""
-    return [
-        {
-            "Shape": point.label,
-            "Chip": point.chip,
-            "FLOP/byte": point.intensity,
-            "TFLOP/s": point.flops_rate / 1e12,
-            "Roofline, TFLOP/s": min(point.peak, point.on.dram_bandwidth * point.intensity) / 1e12,
-            "Limited by": point.bound_by,
-        }
-        for point in points
-    ]
+    return rows_of(points, ROOFLINE, UTC)
 
 
-def chip_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Accelerators with saved results, a row each."""
-    return [
-        {
-            "Fingerprint": row["fingerprint"][:12],
-            "Chip": row["error"] or row["chip"],
-            "Results": row["results"],
-            "Corrupt": row["damaged"] + row["damaged_lines"],
-            "Hits": row["hits"],
-            "Misses": row["misses"],
-            "Total search time, s": row["search_hours"] * 3600,
-            "Last added": moment(row["last_updated"], zone),
-        }
-        for row in rows
-    ]
+ACCELERATORS = (
+    Column("Fingerprint", lambda row: row["fingerprint"][:12]),
+    Column("Chip", lambda row: row["error"] or row["chip"]),
+    Column("Results", "results"),
+    Column("Corrupt", lambda row: row["damaged"] + row["damaged_lines"]),
+    Column("Hits", "hits"),
+    Column("Misses", "misses"),
+    Column("Total search time, s", lambda row: row["search_hours"] * 3600),
+    Column("Last added", "last_updated", "age"),
+)
+"""Accelerators with saved results."""
 
 
-def kept_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Saved results, a row each."""
-    return [
-        {
-            "Chip": row["chip"] or row["fingerprint"][:12],
-            "m × n × k": f"{row['m']} × {row['n']} × {row['k']}",
-            "Batch": row["batch"],
-            "Dtype": dtypes(row),
-            "Search mode": _searched(row),
-            "Latency, µs": row["latency_us"],
-            "% of peak": row["utilization"],
-            "Tile": row["tile"],
-            "Order": row["loop_order"],
-            "Partition": row["partition"],
-            "Search, ms": row["search_ms"],
-            "Created": moment(row["made_at"], zone),
-            "Last used": moment(row["last_used_at"], zone),
-        }
-        for row in rows
-    ]
+RESULTS = (
+    Column("Chip", lambda row: row["chip"] or row["fingerprint"][:12]),
+    Column("m × n × k", lambda row: f"{row['m']} × {row['n']} × {row['k']}"),
+    Column("Batch", "batch"),
+    Column("Dtype", dtypes),
+    Column("Search mode", lambda row: _searched(row)),
+    Column("Latency, µs", "latency_us"),
+    Column("% of peak", "utilization", "share"),
+    Column("Tile", "tile"),
+    Column("Order", "loop_order"),
+    Column("Partition", "partition"),
+    Column("Search, ms", "search_ms"),
+    Column("Created", "made_at", "age"),
+    Column("Last used", "last_used_at", "age"),
+)
+"""Saved results."""
 
 
-def pruned_table(pruned: Iterable[Pruned], zone: tzinfo) -> list[Row]:
-    """Saved results that pruning would delete, a row each."""
-    return [
-        {
-            "Chip": f"{one.chip} ({one.fingerprint[:8]})" if one.chip else one.fingerprint[:12],
-            "Last used": moment(one.last_used, zone),
-            "Result": one.key,
-            "Reason": one.reason,
-        }
-        for one in pruned
-    ]
+PRUNED = (
+    Column("Chip", lambda one: f"{one.chip} ({one.fingerprint[:8]})" if one.chip else one.fingerprint[:12]),
+    Column("Last used", "last_used", "age"),
+    Column("Result", "key"),
+    Column("Reason", "reason"),
+)
+"""Saved results that pruning would delete."""
 
 
 def _searched(row: Row) -> str:
@@ -313,3 +303,27 @@ def kept_csv(mirror: Mirror, chosen: EvaluationFilter, sort: str, *, descending:
     """
     with mirror.read() as connection:
         return as_csv(evaluations(connection, chosen, sort=sort, descending=descending, limit=MOST_ROWS))
+
+
+def roofline_figure(points: Sequence[Evaluated]) -> Cloud:
+    """Each problem's predicted rate over its arithmetic intensity, under the roofline of its chip."""
+    lines, dots = [], []
+    ridges = [point.peak / point.on.dram_bandwidth for point in points]
+    intensities = [point.intensity for point in points]
+    low, high = min(*intensities, *ridges) / 8, max(*intensities, *ridges) * 4
+    for index, (chip, peak) in enumerate(dict.fromkeys((point.on, point.peak) for point in points)):
+        colour, symbol = COLOURS[index % len(COLOURS)], SYMBOLS[index % len(SYMBOLS)]
+        corners = [(x, min(peak, chip.dram_bandwidth * x) / 1e12) for x in (low, peak / chip.dram_bandwidth, high)]
+        lines.append(Line(f"{chip.name} roofline", corners, colour, index > 0))
+        on = [point for point in points if (point.on, point.peak) == (chip, peak)]
+        at = [(point.intensity, point.flops_rate / 1e12) for point in on]
+        words = [f"{point.label}\n{y:,.1f} TFLOP/s at {x:,.1f} FLOP/byte" for point, (x, y) in zip(on, at, strict=True)]
+        dots.append(Dots(chip.name, at, words, colour, symbol))
+    return Cloud("Roofline", "Arithmetic intensity, FLOP/byte", "Predicted TFLOP/s", lines, dots)
+
+
+def heat_map_figure(shares: Sequence[Sequence[float | None]], k: int, chip: str) -> HeatMap:
+    """The heat map, sizes evenly spaced."""
+    sizes = [f"{size}" for size in HEAT_SIZES]
+    percent = [[None if share is None else 100 * share for share in row] for row in shares]
+    return HeatMap(f"{chip}: % of peak, k = {k:,}", sizes, sizes, percent, "m", "n", "% of peak")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from app.presenters.evaluations.evaluated import (
+from app.presenters.evaluated import (
     Evaluated,
     comparison_table,
     evaluation_tiles,
     heat_table,
     roofline_table,
 )
-from app.presenters.evaluations.models import pass_points, pass_table, pass_tiles
+from app.presenters.models import pass_points, pass_table, pass_tiles
 from app.presenters.shared import Row
 from cache_engine.insight.passes import ModelPass
 from cache_engine.insight.report.drawing import Bar, Point, Roof, bars, roofs

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
+from app.presenters.columns import Column
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, GREY, Row, moment, when
 from cache_engine.cache.serving import LONG_WAIT_S
@@ -92,21 +93,18 @@ def compile_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) ->
     return _over_time("Compile time", unit, steps, series, span, zone, stacked=False)
 
 
-def history_table(rows: Sequence[Row], span: Span, zone: tzinfo) -> list[Row]:
-    """The numbers of the figures, newest first."""
+def history_columns(span: Span, zone: tzinfo) -> list[Column]:
+    """The numbers of the figures."""
     return [
-        {
-            "From": moment(row["start"], _zone(span, zone)),
-            "Hit rate": hit_rate(_lookups(row) - row["misses"], row["misses"]),
-            **{name: row[column] for column, name, _, _ in _TIERS},
-            "Compiles": row["compiles"],
-            "Spent": row["compile_us"] / 1e3,
-            "Saved": row["saved_us"] / 1e3,
-            "Save failures": row["publish_failures"],
-            "Corrupt": row["corruptions"],
-            f"Lock waits > {LONG_WAIT_S:.0f} s": row["lock_waits"],
-        }
-        for row in reversed(rows)
+        Column("From", lambda row: moment(row["start"], _zone(span, zone)), "when"),
+        Column("Hit rate", lambda row: hit_rate(_lookups(row) - row["misses"], row["misses"]), "share"),
+        *(Column(name, column, "count") for column, name, _, _ in _TIERS),
+        Column("Compiles", "compiles", "count"),
+        Column("Spent", lambda row: row["compile_us"] / 1e3, "ms"),
+        Column("Saved", lambda row: row["saved_us"] / 1e3, "ms"),
+        Column("Save failures", "publish_failures", "count"),
+        Column("Corrupt", "corruptions", "count"),
+        Column(f"Lock waits > {LONG_WAIT_S:.0f} s", "lock_waits", "count"),
     ]
 
 
@@ -141,12 +139,12 @@ def _over_time(
 
 
 def hour_names(starts: Iterable[datetime | None]) -> list[str]:
-    """What an axis says of hours: of every third the time, of the first of a day its date, of the others nothing."""
+    """The words of an axis of hours: of every third the time, of the first of a day its date, of the others nothing."""
     return ["" if at is None or at.hour % 3 else f"{at:%H:%M}" if at.hour else f"{at:%d %b}" for at in starts]
 
 
 def _names(starts: Sequence[datetime | None], span: Span) -> list[str]:
-    """What the axis says of each step: in a day every third hour, in days the first step of each."""
+    """The words of the axis for each step: in a day every third hour, in days the first step of each."""
     if span.step_s > DAY_S:
         return ["" if at is None else f"{at:%Y-%m-%d}" for at in starts]
     if span.step_s == HOUR_S:

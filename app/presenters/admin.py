@@ -5,20 +5,20 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path
 
 import plotly.graph_objects as go
 
+from app.presenters.columns import Column
+from app.presenters.overview import event_words
 from app.presenters.shared import COLOURS, Row, Tile, moment
-from app.presenters.store.overview import EVENTS
 from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import is_key
-from cache_engine.settings import SETTINGS, Origin, Settings, variable
+from cache_engine.settings import Settings, variable
 from cache_engine.store.pack import SUFFIX
 from cache_engine.units import bytes_unit, counted, human_age, human_bytes
-from cache_engine.upkeep.cleaning import Leftover
 from cache_engine.upkeep.integrity import RepairAct
 from cache_engine.upkeep.packs import Incoming
 from cache_engine.upkeep.plan import Victim
@@ -55,35 +55,30 @@ def rules_offered(keys: Iterable[str]) -> list[str]:
 # ---- Cleanup ----
 
 
-def victim_table(victims: Iterable[Victim], names: dict[str, str], zone: tzinfo) -> list[Row]:
-    """What a cleanup will delete, and why."""
+def victim_columns(names: Mapping[str, str]) -> list[Column]:
+    """The columns of kernels that a cleanup will delete."""
     return [
-        {
-            "Key": victim.key[:12],
-            "Kernel": names.get(victim.key, ""),
-            "On disk": victim.stored_bytes,
-            "Compile time": victim.compile_s * 1e3,
-            "Last used": moment(victim.last_used_at, zone),
-            "Why": victim.reason,
-        }
-        for victim in victims
+        Column("Key", lambda victim: victim.key[:12]),
+        Column("Kernel", lambda victim: names.get(victim.key, "")),
+        Column("On disk", "stored_bytes", "bytes"),
+        Column("Compile time", lambda victim: victim.compile_s * 1e3, "ms"),
+        Column("Last used", "last_used_at", "age"),
+        Column("Why", "reason"),
     ]
 
 
 def reason_line(victims: Iterable[Victim]) -> str:
-    """How many kernels each reason applies to, in words."""
+    """The number of kernels for each reason, in words."""
     reasons = Counter(victim.reason for victim in victims)
     return ", ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common())
 
 
-def leftover_table(leftovers: Iterable[Leftover]) -> list[Row]:
-    """Files that every cleanup deletes."""
-    return [{"File": leftover.path, "On disk": leftover.stored_bytes, "Why": leftover.reason} for leftover in leftovers]
+LEFTOVERS = (Column("File", "path"), Column("On disk", "stored_bytes", "bytes"), Column("Why", "reason"))
+"""Files that every cleanup deletes."""
 
 
-def arch_table(rows: Iterable[Row]) -> list[Row]:
-    """Kernels and bytes for each target."""
-    return [{"Target": row["arch"], "Kernels": row["entries"], "On disk": row["stored_bytes"]} for row in rows]
+ARCHS = (Column("Target", "arch"), Column("Kernels", "entries"), Column("On disk", "stored_bytes", "bytes"))
+"""Kernels and bytes for each target."""
 
 
 def arch_figure(rows: Sequence[Row], title: str) -> go.Figure:
@@ -112,19 +107,15 @@ def arch_figure(rows: Sequence[Row], title: str) -> go.Figure:
 # ---- Integrity and quarantine ----
 
 
-def repair_table(acts: Iterable[RepairAct]) -> list[Row]:
-    """What a check found, and what repair does about it."""
-    return [
-        {
-            "Finding": act.finding.kind.value,
-            "Cause": act.finding.cause,
-            "Repair action": act.finding.remedy,
-            "Files": len(act.files),
-            "Size": act.stored_bytes,
-            "File": act.finding.path,
-        }
-        for act in acts
-    ]
+REPAIRS = (
+    Column("Finding", "finding.kind.value"),
+    Column("Cause", "finding.cause"),
+    Column("Repair action", "finding.remedy"),
+    Column("Files", lambda act: len(act.files)),
+    Column("Size", "stored_bytes", "bytes"),
+    Column("File", "finding.path"),
+)
+"""Findings of a check, and their repair."""
 
 
 def repair_line(acts: Sequence[RepairAct]) -> str:
@@ -142,30 +133,29 @@ def repair_line(acts: Sequence[RepairAct]) -> str:
     return ", ".join(parts)
 
 
-def repair_files(acts: Iterable[RepairAct]) -> list[Row]:
-    """Every file that repair touches."""
-    return [
-        {"Repair action": act.act, "File": path, "Size": size, "Finding": act.finding.kind.value}
-        for act in acts
-        for path, size in act.files
-    ]
+REPAIRED_FILES = (
+    Column("Repair action", lambda one: one[0].act),
+    Column("File", lambda one: one[1]),
+    Column("Size", lambda one: one[2], "bytes"),
+    Column("Finding", lambda one: one[0].finding.kind.value),
+)
 
 
-def quarantine_table(items: Iterable[Item], zone: tzinfo) -> list[Row]:
-    """What is in quarantine."""
-    return [
-        {
-            "Item": item.key[:12] or item.files[0].original,
-            "Quarantined": moment(item.set_aside_at, zone),
-            "Why": item.why or "reason unknown",
-            "Files": len(item.files),
-            "Size": item.stored_bytes,
-        }
-        for item in items
-    ]
+def repair_files(acts: Iterable[RepairAct]) -> list[tuple[RepairAct, str, int]]:
+    """Every file that repair touches, with its size."""
+    return [(act, path, size) for act in acts for path, size in act.files]
 
 
-def quarantine_properties(item: Item, examined: Examined, zone: tzinfo) -> list[Row]:
+QUARANTINED = (
+    Column("Item", lambda item: item.key[:12] or item.files[0].original),
+    Column("Quarantined", "set_aside_at", "age"),
+    Column("Why", lambda item: item.why or "reason unknown"),
+    Column("Files", lambda item: len(item.files)),
+    Column("Size", "stored_bytes", "bytes"),
+)
+
+
+def quarantine_properties(item: Item, examined: Examined, zone: tzinfo) -> dict[str, str]:
     """One item: its files, and the kernel if its record is readable."""
     shown = {"Key": item.key} if item.key else {}
     record = examined.record
@@ -181,30 +171,30 @@ def quarantine_properties(item: Item, examined: Examined, zone: tzinfo) -> list[
         at = moment(file.set_aside_at, zone)
         when = f", quarantined {at:%Y-%m-%d %H:%M:%S}" if at else ""
         shown[f"File {file.name}"] = f"{human_bytes(file.stored_bytes)}{when}"
-    return [{"Property": name, "Value": value} for name, value in shown.items()]
+    return shown
 
 
 # ---- Packs ----
 
 
-def incoming_table(incoming: Iterable[Incoming]) -> list[Row]:
-    """The kernels of a pack, and what importing does with each."""
-    return [
-        {
-            "Key": entry.key[:12],
-            "Kernel": entry.name,
-            "Target": entry.arch,
-            "Size": entry.stored_bytes,
-            "On import": f"reject: {entry.refused}"
-            if entry.refused
-            else ("skip (already present)" if entry.present else "import"),
-        }
-        for entry in incoming
-    ]
+INCOMING = (
+    Column("Key", lambda entry: entry.key[:12]),
+    Column("Kernel", "name"),
+    Column("Target", "arch"),
+    Column("Size", "stored_bytes", "bytes"),
+    Column("On import", lambda entry: _on_import(entry)),
+)
+"""The kernels of a pack, and what importing does with each."""
+
+
+def _on_import(entry: Incoming) -> str:
+    if entry.refused:
+        return f"reject: {entry.refused}"
+    return "skip (already present)" if entry.present else "import"
 
 
 def incoming_sums(incoming: Iterable[Incoming]) -> list[Row]:
-    """What will be imported, by target."""
+    """The sums of the kernels to import, by target."""
     sums: dict[str, Row] = {}
     for entry in incoming:
         if not entry.present and not entry.refused:
@@ -247,24 +237,20 @@ _TABLES = {
 }
 
 
-def mirror_table(state: Row) -> list[Row]:
+def mirror_properties(state: Row) -> dict[str, str]:
     """The number of rows in each table of the index, its generation and its schema."""
-    shown = {_TABLES.get(table, table): f"{count:,}" for table, count in state["rows"].items()}
-    shown |= {"Generation": str(state["generation"]), "Schema": state["schema_version"]}
-    return [{"Property": name, "Value": value} for name, value in shown.items()]
+    counts = {_TABLES.get(table, table): f"{count:,}" for table, count in state["rows"].items()}
+    return counts | {"Generation": str(state["generation"]), "Schema": state["schema_version"]}
 
 
-def settings_table(settings: Settings, root: Path) -> list[Row]:
-    """The effective settings and their origins, those that differ from the default first."""
+def settings_columns(settings: Settings, root: Path) -> list[Column]:
+    """The columns of the effective settings and their origins."""
     return [
-        {
-            "Setting": setting.name,
-            "Value": _setting_value(settings, setting.name, root),
-            "Origin": settings.origin(setting.name),
-            "Environment variable": variable(setting.name),
-            "Description": setting.metadata["help"],
-        }
-        for setting in sorted(SETTINGS, key=lambda setting: settings.origin(setting.name) == Origin.DEFAULT)
+        Column("Setting", "name"),
+        Column("Value", lambda setting: _setting_value(settings, setting.name, root)),
+        Column("Origin", lambda setting: settings.origin(setting.name)),
+        Column("Environment variable", lambda setting: variable(setting.name)),
+        Column("Description", lambda setting: setting.metadata["help"]),
     ]
 
 
@@ -276,21 +262,11 @@ def _setting_value(settings: Settings, name: str, root: Path) -> str:
     return f"{human_bytes(size)} ({shown})" if name.endswith("_bytes") and size is not None else shown
 
 
-def audit_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Actions: when, which, by whom, and how much."""
-    return [
-        {
-            "When": moment(row["happened_at"], zone),
-            "Action": kind_words(row["kind"]),
-            "Who": row["done_by"] or "unknown",
-            "Size": human_bytes(row["stored_bytes"]) if row["stored_bytes"] else "",
-            "Details": row["detail"],
-            "Key": row["key"][:12],
-        }
-        for row in rows
-    ]
-
-
-def kind_words(kind: str) -> str:
-    """An event's kind as people read it."""
-    return EVENTS.get(kind, kind)
+AUDIT = (
+    Column("When", "happened_at", "when"),
+    Column("Action", event_words),
+    Column("Who", lambda row: row["done_by"] or "unknown"),
+    Column("Size", lambda row: human_bytes(row["stored_bytes"]) if row["stored_bytes"] else ""),
+    Column("Details", "detail"),
+    Column("Key", lambda row: row["key"][:12]),
+)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import tzinfo
 from itertools import accumulate
 
+from app.presenters.columns import Column
 from app.presenters.figure import Course
-from app.presenters.shared import Row, Tile, kernel_address, moment, share, total
+from app.presenters.shared import Row, Tile, kernel_address, share, total
 from cache_engine.cache.queue.tickets import Priority, QueueState
 from cache_engine.cache.serving import LONG_WAIT_S
 from cache_engine.gpu.memory_pool import DeviceMemory
@@ -34,8 +34,9 @@ from cache_engine.model.events import (
     hit_rate,
 )
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.store.journal.spans import distributions
-from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
+from cache_engine.settings import Settings
+from cache_engine.store.journal.spans import Distribution, distributions
+from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
 from cache_engine.upkeep.plan import LITTLE_FREE_BYTES, NO_FREE_BYTES
 
 LATELY_S = 7 * 86_400
@@ -158,7 +159,7 @@ def memory_tiles(memory: DeviceMemory) -> list[Tile]:
 
 
 def queue_check(queue: QueueState) -> Check:
-    """How many kernels are being compiled, and how many wait."""
+    """The compiles that run, and those that wait."""
     words = f"{len(queue.compiling):,} of {counted(queue.slots, 'slot')} in use"
     waiting = [*queue.queued, *queue.waiting]
     if not waiting:
@@ -169,18 +170,14 @@ def queue_check(queue: QueueState) -> Check:
     return Check("Compile queue", LOOK if callers else FINE, words)
 
 
-def queue_table(queue: QueueState) -> list[Row]:
-    """Who compiles and who waits now: compiles first, then those that wait, the next first."""
-    return [
-        {
-            "State": turn.state,
-            "Kernel": turn.key[:12],
-            "For": turn.priority.name.lower(),
-            "Time": turn.seconds * 1e3,
-            "Process": str(turn.pid),
-        }
-        for turn in (*queue.compiling, *queue.queued, *queue.waiting)
-    ]
+QUEUE = (
+    Column("State", "state"),
+    Column("Kernel", lambda turn: turn.key[:12]),
+    Column("For", lambda turn: turn.priority.name.lower()),
+    Column("Time", lambda turn: turn.seconds * 1e3, "ms"),
+    Column("Process", lambda turn: str(turn.pid)),
+)
+"""The columns of those that compile and those that wait."""
 
 
 def _publishing(row: Row, failures: int, events: Iterable[Row], now: float) -> Check:
@@ -232,7 +229,7 @@ def _tiers(failures: int) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """What happened in a time range, step by step, and in the range of the same length before it.
+    """The sums of a time range, step by step, and those of the range of the same length before it.
 
     Attributes:
         rows, before: sums by step; ``before`` is ``None`` for all time.
@@ -324,7 +321,7 @@ def _times(period: Period, column: str) -> Sequence[float]:
 
 
 def _course(name: str, values: Iterable[float], said: Callable[[float], str]) -> Course | None:
-    """How a number went; nothing of a single value."""
+    """The course of a number; none of a single value."""
     values = tuple(values)
     if len(values) < 2:
         return None
@@ -341,9 +338,17 @@ def _hits(rows: Sequence[Row]) -> int:
 
 
 def _changed(period: Period, column: str) -> str:
-    """How much more or less than in the time range before; empty where there was nothing to compare with."""
+    """The change against the time range before; empty where there was nothing to compare with."""
     now, before = (total(rows or (), column) / 1e3 for rows in (period.rows, period.before))
     return f"{'-' if now < before else '+'}{human_ms(abs(now - before))}" if before else ""
+
+
+TIER_COLUMNS = (
+    Column("Tier", "Tier"),
+    Column("Lookups", "Lookups", "count"),
+    Column("Hits", "Hits", "count"),
+    Column("Hit rate", "Hit rate", "share"),
+)
 
 
 def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
@@ -366,18 +371,23 @@ def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
     return rows
 
 
-def event_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """The last events."""
-    return [
-        {
-            "When": moment(row["happened_at"], zone),
-            "Event": EVENTS.get(row["kind"], row["kind"]),
-            "Kernel": row["name"] or row["key"][:12],
-            "Open": kernel_address(row["key"]) if row["name"] else "",
-            "Details": row["detail"] or (f"in {human_ms(row['compile_ms'])}" if row["compile_ms"] else ""),
-        }
-        for row in rows
-    ]
+def event_words(event: Row) -> str:
+    """The kind of an event."""
+    return EVENTS.get(event["kind"], str(event["kind"]))
+
+
+def event_details(event: Row) -> str:
+    """The details of an event; of a compile without any, its time."""
+    return event["detail"] or (f"in {human_ms(event['compile_ms'])}" if event["compile_ms"] else "")
+
+
+EVENT_COLUMNS = (
+    Column("When", "happened_at", "age"),
+    Column("Event", event_words),
+    Column("Kernel", lambda event: event["name"] or event["key"][:12]),
+    Column("Open", lambda event: kernel_address(event["key"]) if event["name"] else "", "link"),
+    Column("Details", event_details),
+)
 
 
 LENGTHS = {
@@ -396,7 +406,7 @@ LENGTHS = {
 
 
 def rate_words(row: Row, day: Sequence[Row]) -> str:
-    """How often kernels were compiled in the last 24 hours, whose sums by time these are, and ahead of need."""
+    """The compiles of the last 24 hours, whose sums by time these are, and those ahead of need."""
     compiles, ahead, demoted = (total(day, name) for name in ("compiles", "promotions", "demotions"))
     return (
         f"Last 24 hours: {counted(compiles, 'compile')} ({compiles / 24:.3g} an hour), "
@@ -405,15 +415,54 @@ def rate_words(row: Row, day: Sequence[Row]) -> str:
     )
 
 
-def length_table(row: Row) -> list[Row]:
-    """How long lookups took by tier, and the work of misses: quantiles in milliseconds, at most 9 % off."""
-    return [
-        {
-            "What": LENGTHS[span],
-            "Count": one.count,
-            "Half within": one.quantile_ms(0.5),
-            "90% within": one.quantile_ms(0.9),
-            "99% within": one.quantile_ms(0.99),
-        }
-        for span, one in distributions(row["spans"] or {}).items()
-    ]
+def lengths(row: Row) -> list[tuple[str, Distribution]]:
+    """The spread of each kind of work, with its name."""
+    return [(LENGTHS[span], spread) for span, spread in distributions(row["spans"] or {}).items()]
+
+
+LENGTH_COLUMNS = (
+    Column("What", lambda one: one[0]),
+    Column("Count", lambda one: one[1].count, "count"),
+    *(
+        Column(name, lambda one, part=part: one[1].quantile_ms(part), "ms")
+        for name, part in (("Half within", 0.5), ("90% within", 0.9), ("99% within", 0.99))
+    ),
+)
+"""Quantiles are at most 9 % off."""
+
+
+def remote_check(row: Row, events: Sequence[Row], settings: Settings, now: float) -> Check | None:
+    """The state of the remote; ``None`` where none is set.
+
+    Args:
+        row: the mirror's overview.
+        events: the last events, newest first.
+    """
+    if not settings.remote:
+        return None
+    served = f"{counted(row[f'{REMOTE}_hits'], 'hit')}; {_waits(row)}"
+    sent = f" {row['remote_sent']:,} sent, {row['remote_dropped']:,} dropped." if settings.writes_remote else ""
+    words = f"{printable(settings.remote)}, {settings.remote_mode}: {served}.{sent}"
+    if not (settings.reads_remote or settings.writes_remote):
+        return Check("Remote", PLAIN, f"{words} It is off (remote_mode).")
+    last = next((one for one in events if one["kind"] in (REMOTE_DOWN, REMOTE_UP)), None)
+    failed = next((one for one in events if one["kind"] == REMOTE_DOWN), None)
+    if last is None or failed is None:
+        return Check("Remote", FINE, f"{words} It has not failed, as far as the last events go.")
+    ago = human_age(now - failed["happened_at"])
+    if last["kind"] == REMOTE_DOWN:
+        words = f"{words} A process stopped asking it {ago}, and asks again by itself. Lookups do not wait meanwhile."
+        return Check("Remote", LOOK, words, printable(failed["detail"]))
+    again = human_age(now - last["happened_at"])
+    return Check(
+        "Remote", FINE, f"{words} It failed {ago} ({printable(failed['detail'])[:200]}), and was asked again {again}."
+    )
+
+
+def _waits(row: Row) -> str:
+    """The waits of lookups for the remote, in words."""
+    waited = distributions(row["spans"] or {}).get(REMOTE)
+    if waited is None or not waited.count:
+        return "no lookup has waited for it"
+    half, most = (human_ms(waited.quantile_ms(share)) for share in (0.5, 0.99))
+    return f"{counted(waited.count, 'lookup')} waited for it, half of them within {half}, 99% within {most}"

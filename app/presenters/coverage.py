@@ -73,7 +73,7 @@ def kernel_rows(cells: Iterable[Cell], cached: Collection[str], *, only_missing:
 
 
 def estimate_words(estimate: Estimate) -> str:
-    """How long compiling the missing kernels takes, and what says so."""
+    """The time that compiling the missing kernels takes, and its source."""
     return f"About {human_ms(estimate.seconds * 1e3)} of compiling on this machine, {estimate.by}."
 
 
@@ -90,14 +90,14 @@ def _line(cell: Cell, kernel: Covering | None, state: str, address: str) -> Row:
 
 
 def covered_words(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> str:
-    """How many of all kernels of the matrix are cached."""
+    """The number of kernels of the matrix that are cached."""
     wanted = {kernel.key for row in cells for cell in row for kernel in cell.kernels}
     there = sum(key in cached for key in wanted)
     return f"{there:,} of {counted(len(wanted), 'kernel')} cached (m = {TOKENS.replace('-', '–')})."
 
 
 def missing_archs(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> dict[str, int]:
-    """How many kernels are missing, for each target with missing kernels."""
+    """The number of missing kernels, for each target that has any."""
     missing: dict[str, set[str]] = {}
     for row in cells:
         for cell in row:

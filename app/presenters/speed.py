@@ -1,24 +1,22 @@
-"""How fast a kernel is: measured, where it was timed, and predicted, where the GPU model applies."""
+"""The speed of a kernel: measured, where it was timed, and predicted, where the GPU model applies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import tzinfo
 from urllib.parse import urlencode
 
-from app.presenters.evaluations.evaluated import Evaluated
-from app.presenters.evaluations.figures import roofline_figure
+from app.presenters.columns import Column
+from app.presenters.evaluated import Evaluated, roofline_figure
 from app.presenters.figure import Cloud, Dots
-from app.presenters.shared import Row, moment
+from app.presenters.shared import Row
 from cache_engine.errors import InvalidProblem
-from cache_engine.evaluator.gpu import MODEL_VERSION, Prediction
+from cache_engine.evaluator.gpu import MODEL_VERSION
 from cache_engine.evaluator.gpus import GPUS, gpus_running
 from cache_engine.evaluator.grouped import predict_work
 from cache_engine.evaluator.groups import work_of
 from cache_engine.insight.comparison import Pair
 from cache_engine.model.artifact import Record
-from cache_engine.model.measurement import Measurement
 from cache_engine.units import human_us
 
 MODEL = f"GPU model {MODEL_VERSION}"
@@ -42,61 +40,49 @@ def predictions(record: Record, m: int | None = None) -> tuple[list[Evaluated], 
         return [], str(error)
 
 
-def prediction_table(points: Iterable[Evaluated]) -> list[Row]:
-    """Predictions, a row for each GPU."""
-    return [
-        {
-            "GPU": point.chip,
-            "Predicted, µs": point.result.latency_us,
-            "TFLOP/s": point.flops_rate / 1e12,
-            "% of peak": point.utilization,
-            "Roofline, µs": point.result.roofline_us,
-            "Model's tile": f"{point.result.tile_m} × {point.result.tile_n}, split-k {point.result.split_k}",
-        }
-        for point in points
-        if isinstance(point.result, Prediction)
-    ]
+PREDICTIONS = (
+    Column("GPU", "chip"),
+    Column("Predicted, µs", "result.latency_us"),
+    Column("TFLOP/s", lambda point: point.flops_rate / 1e12, "decimal"),
+    Column("% of peak", "utilization", "share"),
+    Column("Roofline, µs", "result.roofline_us"),
+    Column(
+        "Model's tile", lambda point: f"{point.result.tile_m} × {point.result.tile_n}, split-k {point.result.split_k}"
+    ),
+)
 
 
-def timing_table(timings: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Timings, a row each."""
-    return [
-        {
-            "Device": timing["device"],
-            "m": timing["m"],
-            "Batch": timing["batch"],
-            "Median, µs": timing["median_us"],
-            "10th percentile, µs": timing["p10_us"],
-            "90th percentile, µs": timing["p90_us"],
-            "TFLOP/s": timing["tflops"],
-            "cuBLAS, µs": timing["reference_median_us"],
-            "vs cuBLAS": timing["speed_ratio"],
-            "Result": "verified" if timing["verified"] else "WRONG RESULT",
-            "Measured": moment(timing["measured_at"], zone),
-        }
-        for timing in timings
-    ]
+TIMINGS = (
+    Column("Device", "device"),
+    Column("m", "m"),
+    Column("Batch", "batch"),
+    Column("Median, µs", "median_us"),
+    Column("10th percentile, µs", "p10_us"),
+    Column("90th percentile, µs", "p90_us"),
+    Column("TFLOP/s", "tflops", "decimal"),
+    Column("cuBLAS, µs", "reference_median_us"),
+    Column("vs cuBLAS", "speed_ratio"),
+    Column("Result", lambda timing: "verified" if timing["verified"] else "WRONG RESULT"),
+    Column("Measured", "measured_at", "when"),
+)
+"""The columns of one kernel's timings."""
 
 
-def all_timings_table(timings: Iterable[Measurement], zone: tzinfo) -> list[Row]:
-    """Timings of a store, a row each."""
-    return [
-        {
-            "Kernel": f"/kernel?{urlencode({'key': one.key})}",
-            "Device": one.device.name,
-            "m × n × k": f"{one.problem.m} × {one.problem.n} × {one.problem.k}",
-            "Batch": one.problem.batch,
-            "Dtype": one.problem.dtype,
-            "Target": one.arch,
-            "Family": one.family,
-            "Config": str(one.config),
-            "Median, µs": one.timing.get("median_us"),
-            "TFLOP/s": one.timing.get("tflops"),
-            "Result": "verified" if one.verified else "WRONG RESULT",
-            "Measured": moment(one.measured_at, zone),
-        }
-        for one in timings
-    ]
+ALL_TIMINGS = (
+    Column("Kernel", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link"),
+    Column("Device", "device.name"),
+    Column("m × n × k", lambda one: f"{one.problem.m} × {one.problem.n} × {one.problem.k}"),
+    Column("Batch", "problem.batch"),
+    Column("Dtype", "problem.dtype"),
+    Column("Target", "arch"),
+    Column("Family", "family"),
+    Column("Config", lambda one: str(one.config)),
+    Column("Median, µs", lambda one: one.timing.get("median_us")),
+    Column("TFLOP/s", lambda one: one.timing.get("tflops"), "decimal"),
+    Column("Result", lambda one: "verified" if one.verified else "WRONG RESULT"),
+    Column("Measured", "measured_at", "age"),
+)
+"""The columns of all timings of a store."""
 
 
 def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row], m: int, batch: int) -> Cloud:

@@ -1,20 +1,19 @@
-"""What a store is asked for: tables and figures."""
+"""The demand on a store: tables and figures."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from datetime import tzinfo
 
+from app.presenters.columns import Column
 from app.presenters.figure import Bars, Pattern, Series
-from app.presenters.shared import COLOURS, Row, Tile, kernel_address, moment
-from cache_engine.cache.demand.report import KERNEL, MODEL, DemandReport, DemandShare, KernelOf
+from app.presenters.shared import COLOURS, Row, Tile, kernel_address
+from cache_engine.cache.demand.report import KERNEL, MODEL, SHAPE, DemandReport, DemandShare, KernelOf
 from cache_engine.cache.demand.times import UNKNOWN, LaunchTimes
-from cache_engine.insight.coverage import Cell
 from cache_engine.model.asked import Shape
 from cache_engine.model.events import DAY_S
 from cache_engine.units import counted, human_ms, human_rate
-from cache_engine.upkeep.decisions import EarlyEviction
 from cache_engine.usage.demand import Ledger
 
 NOW = "Now"
@@ -43,7 +42,7 @@ def demand_tiles(report: DemandReport) -> list[Tile]:
 
 
 def source_words(report: DemandReport) -> str:
-    """Which GPUs the times are of."""
+    """The GPUs that the times are of."""
     ways = {"measured": "measured on", "predicted": "predicted for"}
     parts = [
         f"{arch}: {', '.join(f'{ways[how]} {gpu}' for how, gpu in sorted(gpus.items()))}"
@@ -77,25 +76,20 @@ def _shares(kind: str, shares: Sequence[tuple[str, float]], colour: str, pattern
     return Series(kind, [share for _, share in shares], words, colour, pattern)
 
 
-def share_table(report: DemandReport) -> list[Row]:
-    """All shares."""
-    rows = []
-    for share in report.shares:
-        row: Row = {
-            "Name": share.name,
-            "Launches/h": _rounded(share.per_hour),
-            "Launches": share.launch_share,
-            "GPU time": share.time_share if share.timed else None,
-            "Bytes": share.bytes_share,
-            "FLOPs": share.flops_share,
-            "Time from": share.time_from,
-        }
-        if report.by == KERNEL:
-            row["Open"] = kernel_address(share.key) if share.key else None
-        if report.by == MODEL:
-            row["Shapes"] = f"{share.asked_shapes} of {share.all_shapes}"
-        rows.append(row)
-    return rows
+def share_columns(by: str) -> list[Column]:
+    """The columns of shares by this kind."""
+    kernel = Column("Open", lambda share: kernel_address(share.key) if share.key else None, "link")
+    shapes = Column("Shapes", lambda share: f"{share.asked_shapes} of {share.all_shapes}")
+    return [
+        Column("Name", "name", width=240 if by == SHAPE else None),
+        Column("Launches/h", lambda share: _rounded(share.per_hour), "count"),
+        Column("Launches", "launch_share", "share"),
+        Column("GPU time", lambda share: share.time_share if share.timed else None, "share"),
+        Column("Bytes", "bytes_share", "share"),
+        Column("FLOPs", "flops_share", "share"),
+        Column("Time from", "time_from"),
+        *({KERNEL: [kernel], MODEL: [shapes]}.get(by, ())),
+    ]
 
 
 # ---- The m of one shape ----
@@ -142,19 +136,16 @@ def m_table(
     return rows
 
 
-def again_table(again: Sequence[EarlyEviction], compile_ms: Mapping[str, float], zone: tzinfo) -> list[Row]:
-    """Kernels that were evicted and asked for again; ``compile_ms`` has those that are stored now."""
+def again_columns(compile_ms: Mapping[str, float]) -> list[Column]:
+    """The columns of kernels that were evicted and asked for again; ``compile_ms`` has those that are stored now."""
     return [
-        {
-            "Open": kernel_address(one.key),
-            "Kernel": one.name or one.key[:12],
-            "Times": one.times,
-            "Evicted": moment(one.evicted_at, zone),
-            "Because": one.rule,
-            "Asked for again": moment(one.asked_at, zone),
-            "Compile time": compile_ms.get(one.key),
-        }
-        for one in again
+        Column("Open", lambda one: kernel_address(one.key), "link"),
+        Column("Kernel", lambda one: one.name or one.key[:12]),
+        Column("Times", "times"),
+        Column("Evicted", "evicted_at", "age"),
+        Column("Because", "rule"),
+        Column("Asked for again", "asked_at", "age"),
+        Column("Compile time", lambda one: compile_ms.get(one.key), "ms"),
     ]
 
 
@@ -162,7 +153,7 @@ def again_table(again: Sequence[EarlyEviction], compile_ms: Mapping[str, float],
 
 
 def likeness_words(share: DemandShare) -> str:
-    """Which model the demand looks like."""
+    """The model that the demand looks like."""
     shapes = f"{share.asked_shapes} of its {counted(share.all_shapes, 'shape')}"
     return f"Most like {share.name}: {shapes} were asked for, which take {share.launch_share:.1%} of all launches."
 
@@ -180,23 +171,19 @@ def main_kind(report: DemandReport, shapes: Collection[tuple[int, int]]) -> tupl
     return max(weights, key=lambda kind: (weights[kind], kind)) if weights else None
 
 
-def model_table(cells: Sequence[Cell], report: DemandReport, cached: Mapping[str, str]) -> list[Row]:
-    """Each shape of a model: its share of the launches, and how many of its kernels are missing."""
-    launches: dict[tuple[int, int], float] = {}
+def model_columns(report: DemandReport, cached: Mapping[str, str]) -> list[Column]:
+    """The columns of a model's shapes: their shares of the launches, and the number of their missing kernels."""
+    launches: Counter[tuple[int, int]] = Counter()
     for share in report.shares:
         if share.shape is not None:
-            place = (share.shape.n, share.shape.k)
-            launches[place] = launches.get(place, 0.0) + share.launch_share
+            launches[share.shape.n, share.shape.k] += share.launch_share
     return [
-        {
-            "Operation": cell.shape.operation,
-            "n": cell.shape.n,
-            "k": cell.shape.k,
-            "Launches": launches.get((cell.shape.n, cell.shape.k), 0.0),
-            "Kernels": len(cell.kernels),
-            "Missing": cell.missing(cached),
-        }
-        for cell in cells
+        Column("Operation", "shape.operation"),
+        Column("n", "shape.n"),
+        Column("k", "shape.k"),
+        Column("Launches", lambda cell: float(launches[cell.shape.n, cell.shape.k]), "share"),
+        Column("Kernels", lambda cell: len(cell.kernels)),
+        Column("Missing", lambda cell: cell.missing(cached)),
     ]
 
 

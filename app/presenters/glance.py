@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import tzinfo
 
-from app.presenters.evaluations.evaluated import Evaluated
+from app.presenters.evaluated import Evaluated
 from app.presenters.shared import Row, when
 from cache_engine.cache.demand.report import KernelOf
 from cache_engine.errors import GemmCacheError
@@ -17,32 +17,28 @@ from cache_engine.store.codec import stored_bytes
 from cache_engine.units import human_age, human_bytes, human_ms, human_rate, human_us
 from cache_engine.usage.demand import Ledger, rate
 
-RESOURCES, SPEED, DEMAND, LIFE = "Resources", "Speed", "Demand", "In the cache"
 _MOST_GPUS, _MOST_SIZES, _MOST_ASKED = 3, 3, 32
 
 
-def resource_rows(inspection: Inspection) -> list[Row]:
+def resource_words(inspection: Inspection) -> dict[str, str]:
     """Registers, memory and occupancy."""
     record, resident, mix = inspection.record, inspection.occupancy, inspection.instructions
     r = record.resources
-    return _rows(
-        RESOURCES,
-        {
-            "Registers": f"{r.registers} per thread",
-            "Spills": f"{human_bytes(r.spill_bytes)} per thread",
-            "Stack": f"{human_bytes(r.stack_bytes)} per thread",
-            "Shared memory": f"{human_bytes(r.shared_bytes)} per block",
-            "Occupancy": "–" if resident is None else human_rate(resident.share),
-            "Limited by": "–" if resident is None else " and ".join(resident.bound_by),
-            "Instructions": "–" if mix is None else f"{mix.total:,} static",
-            "Cubin size": human_bytes(record.size_bytes),
-            "Fusion saves": inspection.fusion_in_words or "–",
-        },
-    )
+    return {
+        "Registers": f"{r.registers} per thread",
+        "Spills": f"{human_bytes(r.spill_bytes)} per thread",
+        "Stack": f"{human_bytes(r.stack_bytes)} per thread",
+        "Shared memory": f"{human_bytes(r.shared_bytes)} per block",
+        "Occupancy": "–" if resident is None else human_rate(resident.share),
+        "Limited by": "–" if resident is None else " and ".join(resident.bound_by),
+        "Instructions": "–" if mix is None else f"{mix.total:,} static",
+        "Cubin size": human_bytes(record.size_bytes),
+        "Fusion saves": inspection.fusion_in_words or "–",
+    }
 
 
-def speed_rows(timings: Sequence[Row], points: Sequence[Evaluated]) -> list[Row]:
-    """What was measured last, of timings with the newest first, and what the model predicts."""
+def speed_words(timings: Sequence[Row], points: Sequence[Evaluated]) -> dict[str, str]:
+    """The last measurement, of timings with the newest first, and the predictions of the model."""
     words = {}
     if timings:
         last = timings[0]
@@ -56,11 +52,11 @@ def speed_rows(timings: Sequence[Row], points: Sequence[Evaluated]) -> list[Row]
         words[f"Predicted, {point.chip}"] = f"{human_us(point.result.latency_us)}, {point.utilization:.0%} of peak"
     if not points:
         words["Predicted"] = "–"
-    return _rows(SPEED, words)
+    return words
 
 
-def demand_rows(record: Record, ledger: Ledger, kernel_of: KernelOf) -> list[Row]:
-    """How often programs ask for the kernel's shape now, with which m, and how much of that this kernel serves.
+def demand_words(record: Record, ledger: Ledger, kernel_of: KernelOf) -> dict[str, str]:
+    """The requests for the kernel's shape now, with their m, and the part of them that this kernel serves.
 
     Args:
         kernel_of: what serves a shape with an m; it is asked for the most frequent sizes only.
@@ -68,27 +64,24 @@ def demand_rows(record: Record, ledger: Ledger, kernel_of: KernelOf) -> list[Row
     try:
         shape = Shape.of(record.problem.on(record.arch))
     except GemmCacheError as error:
-        return _rows(DEMAND, {"Requests": f"none can be for this problem: {error}"})
+        return {"Requests": f"none can be for this problem: {error}"}
     sketch = ledger.sketches.get(shape)
     if sketch is None or not sketch.total:
-        return _rows(DEMAND, {"Requests": "none lately"})
+        return {"Requests": "none lately"}
     asked = sorted(sketch.counters, key=lambda m: -sketch.counters[m].certain)
     weights = {m: sketch.counters[m].certain for m in asked[:_MOST_ASKED]}
     ours = sum(weight for m, weight in weights.items() if kernel_of(shape, m)[1] == record.key)
     per_hour = 3600 * rate(ledger, sketch.total, max(ledger.at, ledger.since + 3600))
-    return _rows(
-        DEMAND,
-        {
-            "Shape asked for": f"{per_hour:,.0f} an hour",
-            "Of all requests": human_rate(sketch.total / ledger.total),
-            **{f"With m = {m:,}": human_rate(weights[m] / sketch.total) for m in asked[:_MOST_SIZES]},
-            "Served by this kernel": human_rate(ours / sum(weights.values()) if weights else None),
-        },
-    )
+    return {
+        "Shape asked for": f"{per_hour:,.0f} an hour",
+        "Of all requests": human_rate(sketch.total / ledger.total),
+        **{f"With m = {m:,}": human_rate(weights[m] / sketch.total) for m in asked[:_MOST_SIZES]},
+        "Served by this kernel": human_rate(ours / sum(weights.values()) if weights else None),
+    }
 
 
-def life_rows(record: Record, row: Row | None, *, is_pinned: bool, zone: tzinfo, now: float) -> list[Row]:
-    """What the kernel cost and saved.
+def life_words(record: Record, row: Row | None, *, is_pinned: bool, zone: tzinfo, now: float) -> dict[str, str]:
+    """The cost and the savings of the kernel.
 
     Args:
         row: its row in the index.
@@ -108,8 +101,4 @@ def life_rows(record: Record, row: Row | None, *, is_pinned: bool, zone: tzinfo,
             "Compile time saved": human_ms(saved) if saved else "–",
             "Last used": human_age(now - row["last_used_at"]),
         }
-    return _rows(LIFE, {**words, "Pinned": "yes: it is not evicted" if is_pinned else "no"})
-
-
-def _rows(title: str, words: dict[str, str]) -> list[Row]:
-    return [{title: name, "Value": value} for name, value in words.items()]
+    return {**words, "Pinned": "yes: it is not evicted" if is_pinned else "no"}
