@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from app.presenters.columns import Column
@@ -173,7 +173,7 @@ def main_kind(report: DemandReport, shapes: Collection[tuple[int, int]]) -> tupl
 
 def model_columns(report: DemandReport, cached: Mapping[str, str]) -> list[Column]:
     """The columns of a model's shapes: their shares of the launches, and the number of their missing kernels."""
-    launches: Counter[tuple[int, int]] = Counter()
+    launches: dict[tuple[int, int], float] = defaultdict(float)
     for share in report.shares:
         if share.shape is not None:
             launches[share.shape.n, share.shape.k] += share.launch_share
@@ -181,7 +181,7 @@ def model_columns(report: DemandReport, cached: Mapping[str, str]) -> list[Colum
         Column("Operation", "shape.operation"),
         Column("n", "shape.n"),
         Column("k", "shape.k"),
-        Column("Launches", lambda cell: float(launches[cell.shape.n, cell.shape.k]), "share"),
+        Column("Launches", lambda cell: launches[cell.shape.n, cell.shape.k], "share"),
         Column("Kernels", lambda cell: len(cell.kernels)),
         Column("Missing", lambda cell: cell.missing(cached)),
     ]

@@ -10,12 +10,12 @@ import plotly.graph_objects as go
 from app.presenters.columns import Column
 from app.presenters.overview import event_details, event_words
 from app.presenters.shared import COLOURS, GREY, Row
-from cache_engine.cli.documents import kernels as documents
-from cache_engine.cli.documents import to_json
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
+from cache_engine.insight.description import shown
 from cache_engine.insight.inspection import block_threads
 from cache_engine.model.architecture import Architecture, runs_on
 from cache_engine.model.artifact import Record
+from cache_engine.model.documents import to_json
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.units import counted, human_ms, human_rate
@@ -28,7 +28,7 @@ _MOST_OTHERS = 6
 
 def record_document(record: Record) -> str:
     """The record as JSON: the document that ``show --json`` prints."""
-    return to_json(documents.shown(record))
+    return to_json(shown(record))
 
 
 OCCUPANCY = (

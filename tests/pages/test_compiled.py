@@ -22,9 +22,8 @@ from app.presenters.compiled import (
     why_table,
 )
 from cache_engine.batch.jobs import DONE, Job
+from cache_engine.batch.results import Compiled, Difference, Explained, Nearest, Timed
 from cache_engine.cli.documents import to_json
-from cache_engine.cli.documents.comparing import Difference, Explained, Nearest
-from cache_engine.cli.documents.kernels import Compiled, Timed
 from cache_engine.evaluator.gpu import MODEL_VERSION, predict
 from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.problem import EvaluationProblem
