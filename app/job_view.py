@@ -172,7 +172,7 @@ def _time(document: Timed) -> None:
     draw_tiles(compiled.timing_tiles(document))
     if not document.verified:
         widgets.problem("Wrong result.", f"Max relative error: {document.max_rel_error}")
-    st.plotly_chart(compiled.timing_figure(document), key="timing", config={"displayModeBar": False})
+    st.plotly_chart(compiled.timing_figure(document), key="timing")
     with st.expander("Show data table"):
         tables.show(compiled.timing_table(document), key="timing-table")
 
@@ -262,7 +262,7 @@ def _dump(job: Job) -> None:
 
 
 def _stages(job: Job) -> None:
-    st.plotly_chart(stage_figure(job), key="stages", config={"displayModeBar": False})
+    st.plotly_chart(stage_figure(job), key="stages")
     with st.expander("Stage timings (table)"):
         st.text(stage_lines(job))
         tables.show(stage_table(job), key="stage-table")

@@ -205,7 +205,7 @@ def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
 def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
     """Kernels and bytes by target, as a figure and as a table; nothing where there are no rows."""
     if rows:
-        st.plotly_chart(arch_figure(rows, title), key=key, config={"displayModeBar": False})
+        st.plotly_chart(arch_figure(rows, title), key=key)
         with st.expander("Show data table"):
             tables.draw(rows, ARCHS, key=f"{key}-table")
 

@@ -30,7 +30,6 @@ from cache_engine.units import counted
 
 OVERVIEW, ENTRIES, FINDINGS, COMPARISON, _ = PARTS = ("Overview", "Entries", "Findings", "Comparison", "Cleaning")
 MOST_FINDINGS = 500
-PLAIN = {"displayModeBar": False}
 
 
 def diagnoses() -> list[Diagnosis]:
@@ -51,10 +50,10 @@ def overview(places: list[Row]) -> None:
     parts, days = context.ask(queries.parts), context.ask(queries.growth)
     if parts:
         left.header("By part")
-        left.plotly_chart(part_figure(parts, titles), key="parts", config=PLAIN)
+        left.plotly_chart(part_figure(parts, titles), key="parts")
     if days:
         right.header("Growth")
-        right.plotly_chart(growth_figure(days, titles), key="growth", config=PLAIN)
+        right.plotly_chart(growth_figure(days, titles), key="growth")
         right.caption("What is there now, by the day on which it was made. What was deleted meanwhile is not counted.")
     if versions:
         left.header("Versions")

@@ -119,7 +119,7 @@ def side_by_side(first: Stored, second: Stored) -> None:
     if found.instructions:
         figure = compared_figure(found.instructions, *heads)
         left.caption("Static instruction counts (GEMM-specific opcodes only).")
-        left.plotly_chart(figure, key="compared-instructions", config={"displayModeBar": False})
+        left.plotly_chart(figure, key="compared-instructions")
     if not isinstance(first, Group) and not isinstance(second, Group):
         with left:
             times(first, second, heads)

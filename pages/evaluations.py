@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from app import context, tables, widgets
-from app.components import figure, header
+from app.components import header
 from app.components.tiles import draw_tiles
 from app.model_view import show_model
 from app.patience import FEWER_ROWS, Patience
@@ -164,13 +164,13 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
     every = []
     plots = st.container(key="figures").columns(len(evaluated) + 1)  # on a phone, one line each
     with plots[0]:
-        figure.draw(roofline_figure(evaluated), key="roofline")
+        st.plotly_chart(roofline_figure(evaluated), key="roofline")
         behind(roofline_table(evaluated), "roofline")
     for plot, one in zip(plots[1:], evaluated, strict=True):
         with plot:
             shares = shares_of_peak(problem, one.on, patience)
             every.append(shares)
-            figure.draw(heat_map_figure(shares, k, one.chip), key=f"heat-{one.chip}")
+            st.plotly_chart(heat_map_figure(shares, k, one.chip), key=f"heat-{one.chip}")
             missing = unsearched(shares)
             if missing:
                 st.caption(f"{missing} of {len(HEAT_SIZES) ** 2} cells were not searched. {patience.what_next()}")
@@ -190,7 +190,7 @@ def model(chips: list[Chip], patience: Patience) -> None:
     if not passes:
         return
     points = pass_points(passes)
-    figure.draw(roofline_figure(points), key="model-roofline")
+    st.plotly_chart(roofline_figure(points), key="model-roofline")
     behind(roofline_table(points), "model-roofline")
     name, command = str(st.session_state.get("e_model", "A model")), as_command()
     header.export_button("evaluation", lambda: model_report(name, passes, command), key="export-model")
@@ -223,7 +223,7 @@ def measured_latencies() -> None:
     formats = {column: tables.PERCENT for column in table[0] if column not in ("GPU", "m", "Rows")}
     tables.show(table, column_config=formats, height="content", key="e_errors")
     st.download_button("Download as CSV", as_csv(table), "errors.csv", "text/csv", key="csv-errors")
-    figure.draw(validation_figure(found.points), key="scatter")
+    st.plotly_chart(validation_figure(found.points), key="scatter")
     if len(found.points) < found.count:
         st.caption(f"Showing an even sample of {len(found.points):,} points.")
     behind(found.points, "predictions")

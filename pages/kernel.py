@@ -11,7 +11,6 @@ import streamlit as st
 from app import context, guard, tables, widgets
 from app.caches import entry as others
 from app.caches import links as of_others
-from app.components import figure
 from app.components.code_view import component
 from app.presenters import kernel
 from app.presenters.decisions import DECISIONS
@@ -47,7 +46,6 @@ from cache_engine.units import counted
 from cache_engine.upkeep.decisions import Departure
 
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
-PLAIN = {"displayModeBar": False}
 MOST_DECISIONS = 500
 LONG_LOG = 25  # lines
 STEP_S = 60  # answers about demand are cached for as long
@@ -57,7 +55,7 @@ ROW = 27  # pixels, so that the four tables fit on one screen
 def at_a_glance(record: Record, inspection: Inspection) -> None:
     """On one screen: the tiling, what the kernel takes, how fast it is, who asks for it, and its life in the cache."""
     drawing, left, right = st.columns([4, 3, 3])
-    drawing.plotly_chart(tile_figure(record), key="tiles", config=PLAIN)
+    drawing.plotly_chart(tile_figure(record), key="tiles")
     points, _ = predictions(record)
     at = time.time() // STEP_S * STEP_S + STEP_S
     ledger = context.ask(summaries.ledger, cache.settings.demand_half_life_h * 3600, at)
@@ -91,7 +89,7 @@ def summary(record: Record) -> None:
     if inspection.instructions is not None:
         right.header("Instructions")
         right.caption(f"{counted(inspection.instructions.total, 'static instruction')}. Grey: not specific to GEMM.")
-        right.plotly_chart(instruction_figure(inspection.instructions), key="instructions", config=PLAIN)
+        right.plotly_chart(instruction_figure(inspection.instructions), key="instructions")
     if inspection.occupancy is not None:
         left.header("Theoretical occupancy")
         left.caption(f"{inspection.occupancy}.")
@@ -162,7 +160,7 @@ def performance(record: Record) -> None:
     st.caption(
         f"{MODEL}: estimates a vendor-library GEMM of this shape on this GPU; it does not model this kernel's code."
     )
-    figure.draw(speed_figure(points, timings, m, record.problem.batch), key="roofline")
+    st.plotly_chart(speed_figure(points, timings, m, record.problem.batch), key="roofline")
     tables.draw(points, PREDICTIONS, height="content", key="predictions")
 
 

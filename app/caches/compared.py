@@ -113,7 +113,7 @@ def _side_by_side(first: _Found, second: _Found) -> None:
     if all(mix is not None for mix, _ in counted):
         left.caption("Static instruction counts (GEMM-specific opcodes only).")
         figure = compared_figure(found.instructions, *heads)
-        left.plotly_chart(figure, key="compared-instructions", config={"displayModeBar": False})
+        left.plotly_chart(figure, key="compared-instructions")
     has_code = all(entry.part(PartKind.BINARY) is not None for _, entry in (first, second))
     if has_code and st.toggle("SASS diff", key="sass", bind="query-params"):
         try:

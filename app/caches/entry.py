@@ -67,7 +67,7 @@ def _summary(address: Address, entry: Entry) -> None:
         if mix is not None:
             st.header("Instructions")
             st.caption(f"{counted(mix.total, 'static instruction')}. Grey: not specific to GEMM.")
-            st.plotly_chart(instruction_figure(mix), key="instructions", config={"displayModeBar": False})
+            st.plotly_chart(instruction_figure(mix), key="instructions")
         elif trouble:
             st.text(f"Instructions were not counted: {trouble}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -9,10 +10,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC
 
 import msgspec
+import plotly.graph_objects as go
 
+from app.presenters.cloud import SYMBOLS, add_line, add_points, cloud
 from app.presenters.columns import Column, rows_of
 from app.presenters.downloads import MOST_ROWS, csv_file
-from app.presenters.figure import SYMBOLS, Cloud, Dots, HeatMap, Line
 from app.presenters.shared import COLOURS, Row, Tile, dtypes
 from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluator.chips import chip_of
@@ -305,25 +307,38 @@ def kept_csv(mirror: Mirror, chosen: EvaluationFilter, sort: str, *, descending:
         return as_csv(evaluations(connection, chosen, sort=sort, descending=descending, limit=MOST_ROWS))
 
 
-def roofline_figure(points: Sequence[Evaluated]) -> Cloud:
-    """Each problem's predicted rate over its arithmetic intensity, under the roofline of its chip."""
-    lines, dots = [], []
+def roofline_figure(points: Sequence[Evaluated], suffix: str = "") -> go.Figure:
+    """Each problem's predicted rate over its arithmetic intensity, under the roofline of its chip.
+
+    Args:
+        suffix: of the names of points.
+    """
+    figure = cloud("Roofline", "Arithmetic intensity, FLOP/byte", "Predicted TFLOP/s")
     ridges = [point.peak / point.on.dram_bandwidth for point in points]
     intensities = [point.intensity for point in points]
     low, high = min(*intensities, *ridges) / 8, max(*intensities, *ridges) * 4
     for index, (chip, peak) in enumerate(dict.fromkeys((point.on, point.peak) for point in points)):
         colour, symbol = COLOURS[index % len(COLOURS)], SYMBOLS[index % len(SYMBOLS)]
         corners = [(x, min(peak, chip.dram_bandwidth * x) / 1e12) for x in (low, peak / chip.dram_bandwidth, high)]
-        lines.append(Line(f"{chip.name} roofline", corners, colour, index > 0))
+        add_line(figure, f"{chip.name} roofline", corners, colour, dashed=index > 0)
         on = [point for point in points if (point.on, point.peak) == (chip, peak)]
         at = [(point.intensity, point.flops_rate / 1e12) for point in on]
         words = [f"{point.label}\n{y:,.1f} TFLOP/s at {x:,.1f} FLOP/byte" for point, (x, y) in zip(on, at, strict=True)]
-        dots.append(Dots(chip.name, at, words, colour, symbol))
-    return Cloud("Roofline", "Arithmetic intensity, FLOP/byte", "Predicted TFLOP/s", lines, dots)
+        add_points(figure, f"{chip.name}{suffix}", at, words, colour, symbol)
+    return figure
 
 
-def heat_map_figure(shares: Sequence[Sequence[float | None]], k: int, chip: str) -> HeatMap:
+def heat_map_figure(shares: Sequence[Sequence[float | None]], k: int, chip: str) -> go.Figure:
     """The heat map, sizes evenly spaced."""
     sizes = [f"{size}" for size in HEAT_SIZES]
     percent = [[None if share is None else 100 * share for share in row] for row in shares]
-    return HeatMap(f"{chip}: % of peak, k = {k:,}", sizes, sizes, percent, "m", "n", "% of peak")
+    figure = go.Figure()
+    figure.add_heatmap(
+        x=sizes, y=sizes, z=percent, zmin=0, zmax=100, colorscale="Viridis", colorbar_title="% of peak",
+        hovertemplate="m %{x}, n %{y}: %{z:.1f}%<extra></extra>",
+    )  # fmt: skip
+    title = f"{html.escape(chip)}: % of peak, k = {k:,}"
+    figure.update_layout(title=title, height=420, margin={"l": 8, "r": 8, "t": 40, "b": 8})
+    figure.update_xaxes(type="category", title="m")
+    figure.update_yaxes(type="category", title="n")
+    return figure

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from urllib.parse import urlencode
 
+import plotly.graph_objects as go
+
+from app.presenters.cloud import add_points
 from app.presenters.columns import Column
 from app.presenters.evaluated import Evaluated, roofline_figure
-from app.presenters.figure import Cloud, Dots
 from app.presenters.shared import Row
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.gpu import MODEL_VERSION
@@ -85,18 +87,17 @@ ALL_TIMINGS = (
 """The columns of all timings of a store."""
 
 
-def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row], m: int, batch: int) -> Cloud:
+def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row], m: int, batch: int) -> go.Figure:
     """Predictions of one problem on the rooflines of their GPUs, and the timings of this m and batch."""
-    figure = roofline_figure(points)
-    dots = [replace(one, name=f"{one.name}, predicted") for one in figure.dots]
+    figure = roofline_figure(points, ", predicted")
     problem = points[0].problem
     timings = [timing for timing in timings if (timing["m"], timing["batch"]) == (m, batch)]
-    if not timings:
-        return replace(figure, dots=dots)
-    intensity = problem.flops / problem.moved_bytes
-    words = [f"{timing['device']}, measured: {timing['tflops']:,.1f} TFLOP/s" for timing in timings]
-    measured = Dots("measured", [(intensity, timing["tflops"]) for timing in timings], words, "#d55e00", "x")
-    return replace(figure, up="TFLOP/s", dots=[*dots, measured])
+    if timings:
+        intensity = problem.flops / problem.moved_bytes
+        words = [f"{timing['device']}, measured: {timing['tflops']:,.1f} TFLOP/s" for timing in timings]
+        add_points(figure, "measured", [(intensity, timing["tflops"]) for timing in timings], words, "#d55e00", "x")
+        figure.update_yaxes(title="TFLOP/s")
+    return figure
 
 
 def speed_pairs(first: Record, second: Record, timings: tuple[Sequence[Row], Sequence[Row]]) -> list[Pair]:

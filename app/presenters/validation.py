@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import plotly.graph_objects as go
 
-from app.presenters.figure import SYMBOLS, Cloud, Dots, Line
+from app.presenters.cloud import SYMBOLS, add_line, add_points, cloud
 from app.presenters.shared import COLOURS, GREY, Row
 from cache_engine.evaluator.validation import (
     Measurements,
@@ -95,11 +96,12 @@ def validation_table(lines: Sequence[Validated]) -> list[Row]:
     ]
 
 
-def validation_figure(points: Sequence[Row]) -> Cloud:
+def validation_figure(points: Sequence[Row]) -> go.Figure:
     """Predicted vs measured latencies; on the line both are equal."""
     both = [point[name] for point in points for name in ("Measured, µs", "Predicted, µs")]
     ends = [(at, at) for at in (min(both) / 1.5, max(both) * 1.5)]
-    dots = []
+    figure = cloud("Predicted vs measured latency", "Measured, µs", "Predicted, µs", 480)
+    add_line(figure, "y = x", ends, GREY, dashed=True)
     for index, gpu in enumerate(dict.fromkeys(point["GPU"] for point in points)):
         own = [point for point in points if point["GPU"] == gpu]
         at = [(point["Measured, µs"], point["Predicted, µs"]) for point in own]
@@ -107,6 +109,5 @@ def validation_figure(points: Sequence[Row]) -> Cloud:
             f"{point['m × n × k']}, error {point['Error']:+.1%}\nmeasured {human_us(x)}, predicted {human_us(y)}"
             for point, (x, y) in zip(own, at, strict=True)
         ]
-        dots.append(Dots(gpu, at, words, COLOURS[index % len(COLOURS)], SYMBOLS[index % len(SYMBOLS)], small=True))
-    line = Line("y = x", ends, GREY, dashed=True)
-    return Cloud("Predicted vs measured latency", "Measured, µs", "Predicted, µs", [line], dots, height=480)
+        add_points(figure, gpu, at, words, COLOURS[index % len(COLOURS)], SYMBOLS[index % len(SYMBOLS)], size=6)
+    return figure

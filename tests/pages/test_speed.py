@@ -46,12 +46,12 @@ def test_measured_and_predicted_points_are_labelled() -> None:
     points, trouble = predictions(SM_80)
     assert trouble == ""
     figure = speed_figure(points, [invented(), invented(m=7, tflops=3.0)], SM_80.problem.m, 1)
-    marks = {dots.name: dots for dots in figure.dots}
+    marks = {dots.name: dots for dots in figure.data if dots.mode == "markers"}
     gpus = ("A100", "L40S", "L4", "RTX4090", "A40", "A6000", "A10")
     assert set(marks) == {*(f"{gpu}, predicted" for gpu in gpus), "measured"}
-    assert [y for _, y in marks["measured"].points] == [12.5]
-    assert marks["measured"].words == ["an invented <b>GPU</b>, measured: 12.5 TFLOP/s"]
-    assert "measured" not in {dots.name for dots in speed_figure(points, [], SM_80.problem.m, 1).dots}
+    assert list(marks["measured"].y) == [12.5]
+    assert list(marks["measured"].hovertext) == ["an invented &lt;b&gt;GPU&lt;/b&gt;, measured: 12.5 TFLOP/s"]
+    assert "measured" not in {dots.name for dots in speed_figure(points, [], SM_80.problem.m, 1).data}
 
 
 def test_groups_and_scales_count_in_predictions() -> None:
@@ -66,9 +66,9 @@ def test_groups_and_scales_count_in_predictions() -> None:
     h100 = next(point for point in points if point.chip == "H100")
     assert h100.peak == GPUS["H100"].fp8_flops
     figure = speed_figure(points, [invented(m=4096, batch=256)], 4096, 256)
-    assert "measured" in {dots.name for dots in figure.dots}
-    roof = next(line for line in figure.lines if line.name == "H100 roofline")
-    assert max(y for _, y in roof.points) == pytest.approx(h100.peak / 1e12)
+    assert "measured" in {dots.name for dots in figure.data}
+    roof = next(line for line in figure.data if line.name == "H100 roofline")
+    assert max(roof.y) == pytest.approx(h100.peak / 1e12)
 
 
 def test_two_kernels_times_are_compared() -> None:
