@@ -8,7 +8,7 @@ from functools import partial
 import streamlit as st
 
 from app import context, guard, tables, widgets
-from app.components.tiles import draw_tiles
+from app.components.figure import draw_tiles
 from app.presenters import compiled
 from app.presenters.downloads import dump_file
 from app.presenters.forms import choice_of, problem_of, shape_form, shown_of

@@ -7,8 +7,8 @@ from collections import Counter
 import streamlit as st
 
 from app import context, tables, widgets
-from app.caches import cleanup, entries, folders, links, looking
-from app.components.tiles import draw_tiles
+from app.caches import cleanup, compared, entries, links, looking
+from app.components.figure import draw_tiles
 from app.presenters.caches import (
     cache_tiles,
     directory_columns,
@@ -114,6 +114,6 @@ elif part == ENTRIES:
 elif part == FINDINGS:
     findings(diagnoses())
 elif part == COMPARISON:
-    folders.draw(places)
+    compared.draw_directories(places)
 else:
     cleanup.draw()

@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import context, guard, job_view, tables, widgets
 from app.components import into_view
-from app.components.tiles import draw_tiles
+from app.components.figure import draw_tiles
 from app.presenters.compiled import prediction_tiles
 from app.presenters.forms import (
     AUTO,

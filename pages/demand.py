@@ -9,7 +9,7 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.components import figure
-from app.components.tiles import draw_tiles
+from app.components.figure import draw_tiles
 from app.patience import SHORTER_RANGE, advice
 from app.presenters.demand import (
     BY,

@@ -8,8 +8,7 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.components import header
-from app.components.tiles import draw_tiles
-from app.model_view import show_model
+from app.components.figure import draw_tiles
 from app.patience import FEWER_ROWS, Patience
 from app.presenters.evaluated import (
     ACCELERATORS,
@@ -37,7 +36,7 @@ from app.presenters.exported import model_report, shape_report
 from app.presenters.models import pass_points
 from app.presenters.shared import rows_shown
 from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
-from app.views.stored_result import SAVED, storing
+from app.views.evaluations import SAVED, show_model, storing
 from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError, SearchStopped
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem

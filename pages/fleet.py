@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import tables, widgets
-from app.components.tiles import draw_tiles
+from app.components.figure import draw_tiles
 from app.views import fleet
 
 st.title("Fleet")

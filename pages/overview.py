@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app import context, guard, widgets
-from app.components import figure, listing, table
-from app.components.tiles import draw_tiles
+from app.components import figure, listing
+from app.components.figure import draw_tiles
 from app.presenters.architectures import TOOLCHAINS, stale_words
 from app.presenters.decisions import MISSES, miss_table, miss_words
 from app.presenters.history import SPANS, Span, compile_figure, history_columns, hit_figure, starts
@@ -154,7 +154,7 @@ def queue(in_queue: QueueState) -> None:
         if check.state == FINE:
             st.text(f"{check.about}: {check.words}")
         with st.expander("Compile queue"):
-            table.draw(turns, QUEUE, key="queue", label="Compile queue")
+            listing.draw_table(turns, QUEUE, key="queue", label="Compile queue")
 
 
 def period(name: str, span: Span) -> Period:
@@ -179,7 +179,7 @@ def over_time(rows: Sequence[Row], span: Span) -> None:
     with right:
         figure.draw(compile_figure(rows, span, zone, now), key="compile-figure")
     with st.expander("Show data table"):
-        table.draw(reversed(rows), history_columns(span, zone), key="history", label="History")
+        listing.draw_table(reversed(rows), history_columns(span, zone), key="history", label="History")
 
 
 def missed() -> None:
@@ -194,7 +194,7 @@ def missed() -> None:
     nearest = context.ask(summaries.nearest_of, sorted({miss.key for miss in misses[:MOST_COMPARED]}))
     rows = miss_table(misses, compile_ms, nearest, zone, MOST_MISSES_SHOWN)
     shown = [name for name in rows[0] if name != "Key" and any(row[name] for row in rows)]
-    table.draw(rows, MISSES, key="misses", label="Misses", only=shown)
+    listing.draw_table(rows, MISSES, key="misses", label="Misses", only=shown)
     st.caption(
         "What cost the most first. *compare* leads to what differs from the nearest kernel stored before, *open* to "
         "the kernel's decisions. Cost: compiling, as last measured."
@@ -208,14 +208,14 @@ def tiers() -> None:
     """Each tier's hit rate, and how long things took, over all time."""
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
         rates = tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
-        table.draw(rates, TIER_COLUMNS, key="tiers", label="Hit rate by tier")
+        listing.draw_table(rates, TIER_COLUMNS, key="tiers", label="Hit rate by tier")
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
         if row["remote_sent"] or row["remote_dropped"]:
             st.caption(f"Sent to the remote: {row['remote_sent']:,} kernels; {row['remote_dropped']:,} dropped.")
         day = context.ask(queries.history, HOUR_S, since=day_since)
         st.caption(rate_words(row, day))
         if found := lengths(row):
-            table.draw(found, LENGTH_COLUMNS, key="lengths", label="Lengths of lookups")
+            listing.draw_table(found, LENGTH_COLUMNS, key="lengths", label="Lengths of lookups")
             st.caption("How long lookups and the work of misses took, over all time; at most 9% off.")
 
 
@@ -224,7 +224,7 @@ def toolchains() -> None:
     st.header("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
-    table.draw(
+    listing.draw_table(
         found,
         TOOLCHAINS,
         key="toolchains",
@@ -265,7 +265,7 @@ def activity() -> None:
         st.caption("No cache hits yet.")
     st.header("Recent activity")
     if events:
-        table.draw(events[:20], EVENT_COLUMNS, key="events", label="Recent activity")
+        listing.draw_table(events[:20], EVENT_COLUMNS, key="events", label="Recent activity")
     else:
         st.caption("No activity yet.")
 

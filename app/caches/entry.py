@@ -8,7 +8,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app import context, tables, widgets
 from app.caches import links, looking
 from app.components.code_view import component
-from app.components.tiles import draw_tiles
+from app.components.figure import draw_tiles
 from app.presenters.kernel import instruction_figure
 from app.presenters.others import AILMENTS, FACTORS, Address, entry_facts, entry_tiles
 from app.presenters.others import PARTS as FILES

@@ -9,7 +9,7 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.components.code_view import component
-from app.components.tiles import draw_tiles
+from app.components.figure import draw_tiles
 from app.presenters.columns import Column
 from app.presenters.kernel import EVENTS
 from app.presenters.others import PARTS, adapted_columns, adapted_facts, adapted_tiles

@@ -9,7 +9,7 @@ import streamlit as st
 
 from app import context, guard, tables, widgets
 from app.components import figure
-from app.components.tiles import draw_tiles
+from app.components.figure import draw_tiles
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.history import hour_names

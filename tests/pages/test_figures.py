@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC
 
+from app.components.comparison import compared_figure
 from app.presenters.columns import rows_of
-from app.presenters.compare import compared_figure
 from app.presenters.kernel import instruction_figure, limit_columns
 from cache_engine.compilers.disassembly import InstructionMix
 from cache_engine.insight.comparison import Pair

@@ -80,7 +80,7 @@ def test_the_first_page_opens_the_index_once_and_draws_no_grid(
 def test_the_first_page_is_imported_before_it_is_asked_for() -> None:
     overview = set(imported_by(assets_root() / "pages" / "overview.py"))
     assert {
-        "app.components.table",
+        "app.components.listing",
         "app.context",
         "cache_engine.index.queries",
         "cache_engine.cache.queue.tickets",

@@ -1,4 +1,4 @@
-"""Index: its state, an update, and a rebuild."""
+"""The index: its state, an update, and a rebuild; and the effective settings."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import time
 import streamlit as st
 
 from app import context, tables, widgets
-from app.components.tiles import draw_tiles
-from app.presenters.admin import mirror_properties, mirror_tiles
+from app.components.figure import draw_tiles
+from app.presenters.admin import mirror_properties, mirror_tiles, settings_columns
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries
+from cache_engine.settings import SETTINGS, Origin
 from cache_engine.units import counted, human_ms
 from cache_engine.upkeep.admission import READ_ONLY
 
 
-def draw(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data: only a read-only dashboard has it off)
+def draw_index(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data: only a read-only dashboard has it off)
     """State and buttons."""
     mirror = context.cache().mirror
     st.caption("This dashboard reads a DuckDB index of the store. It can be rebuilt at any time without data loss.")
@@ -55,3 +56,23 @@ def _sync(*, rebuild: bool) -> None:
     else:
         changed = f"{counted(synced.added, 'kernel')} added or updated, {synced.removed:,} removed"
         st.success(f"Up to date: {changed}, {counted(synced.events, 'event')}, {unreadable}, in {took}.")
+
+
+def draw_settings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
+    """The table."""
+    cache = context.cache()
+    st.caption(
+        "Effective settings of this dashboard process. Set them as environment variables before starting it; "
+        "gemm-cache --store DIR dashboard sets the store's directory."
+    )
+    # Those that differ from the default first.
+    listed = sorted(SETTINGS, key=lambda setting: cache.settings.origin(setting.name) == Origin.DEFAULT)
+    changed = sum(cache.settings.origin(setting.name) != Origin.DEFAULT for setting in listed)
+    st.caption(f"Settings that differ from their default: {changed} of {len(listed)}.")
+    columns = {
+        "Setting": st.column_config.TextColumn(pinned=True, width=170),
+        "Value": st.column_config.TextColumn(width=180),
+        "Description": st.column_config.TextColumn(width=640),
+    }
+    shown = settings_columns(cache.settings, cache.layout.root)
+    tables.draw(listed, shown, height="content", column_config=columns, key="settings-table")

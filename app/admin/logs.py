@@ -1,20 +1,23 @@
-"""Log of decisions: what the cache decided, on which kernel, and why."""
+"""Two logs: what the cache decided on which kernel and why, and who did what to the store."""
 
 from __future__ import annotations
 
 import streamlit as st
 
 from app import context, tables, widgets
+from app.presenters.admin import AUDIT, AUDITED
 from app.presenters.columns import csv_text
 from app.presenters.decisions import counts_text, logged_columns, logged_file, logged_names, matching, name_of
+from app.presenters.overview import EVENTS
 from app.presenters.shared import rows_shown
 from cache_engine.index import queries
 from cache_engine.model.decision import DEMOTION, KINDS, PROMOTION, SPECULATION
+from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS
 
 SHOWN = 50
 
 
-def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
+def draw_decisions(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     """One page of the log."""
     everything, damaged = context.cache().admin.recent_decisions()
     if not everything:
@@ -47,3 +50,25 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
 
 
 _ABOUT = "Words of a kernel's name, the start of its key, n x k, a reason, details, or who decided. Each must appear."
+
+
+def draw_audit(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
+    """One page of the log."""
+    counts = context.ask(queries.events_by_kind)
+    st.caption(
+        f"From the journal: store-wide actions (last {RECENT_ACTS:,}) and single-kernel events (last {RECENT:,})."
+    )
+
+    def label(kind: str) -> str:
+        return f"{EVENTS.get(kind, kind).capitalize()} ({counts.get(kind, 0):,})"
+
+    chosen = st.multiselect("Show", list(AUDITED), format_func=label, key="kinds", placeholder="All actions")
+    kinds = tuple(chosen) or ACTS
+    total = sum(counts.get(kind, 0) for kind in kinds)
+    if not total:
+        st.info("No matching events.", icon=":material/history:")
+        return
+    offset = widgets.paging(total, SHOWN, key="audit-page")
+    rows = context.ask(queries.acts, kinds, limit=SHOWN, offset=offset)
+    st.caption(f"{rows_shown(offset, len(rows), total)}, newest first.")
+    tables.draw(rows, AUDIT, height="content", key="audit")

@@ -1,22 +1,24 @@
-"""A whole model on the Evaluations page: what is asked of it, and what a pass costs on each chip."""
+"""Parts of the Evaluations page: a whole model with the cost of a pass on each chip, and whether a result is stored."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import streamlit as st
 
-from app import tables, widgets
+from app import context, guard, tables, widgets
 from app.components import figure
-from app.components.tiles import draw_tiles
+from app.components.figure import draw_tiles
 from app.patience import Patience
 from app.presenters.evaluated import Chip, as_csv, as_json
 from app.presenters.models import pass_figure, pass_table, pass_tiles, shapes_on_one_chip
-from cache_engine.errors import InvalidProblem
+from cache_engine.errors import GemmCacheError, InvalidProblem
 from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.evaluator.catalogue.layers import Parallel
 from cache_engine.evaluator.catalogue.published import LARGEST_CONFIG_BYTES
-from cache_engine.evaluator.problem import ITEMSIZE
+from cache_engine.evaluator.hardware import Hardware
+from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.insight.passes import PHASES, ModelPass, Step, asking, model_pass, operations
 
@@ -96,3 +98,62 @@ def _further() -> tuple[Any, Parallel, float]:
         st.caption("A model's published config.json replaces the chosen model. It is not stored.")
         uploaded = st.file_uploader("config.json", type="json", key="e_config", max_upload_size=1)
     return uploaded, Parallel(*map(int, parallel)), float(skew)
+
+
+_FAILED = "a result could not be stored"
+SAVED = "Saved results"
+
+
+def storing(problem: EvaluationProblem, chip: Hardware, patience: Patience) -> None:
+    """Says that a result is stored, with a link to the list; else offers to store it. Only its button stores."""
+    if _is_stored(problem, chip):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.caption("Stored: no program that uses this store searches for it again.")
+            link = {"e_kind": SAVED}
+            widgets.page_link(
+                "../pages/evaluations.py", label="See saved results", icon=":material/database:", query_params=link
+            )
+        return
+    why_not = _why_not()
+    asked = st.button(
+        "Store result",
+        icon=":material/save:",
+        key=f"e_store {chip.fingerprint()}",
+        disabled=bool(why_not),
+        help=why_not or "As gemm-cache evaluate does, so that no program that uses this store searches for it again.",
+    )
+    if asked and _stored(problem, chip, patience):
+        st.rerun()
+
+
+def _stored(problem: EvaluationProblem, chip: Hardware, patience: Patience) -> bool:
+    """Stores a result as the command line does; returns whether that worked, and shows why if not."""
+    kept = context.cache().evaluations
+    try:
+        guard.may_write()
+        unkept = kept.evaluate(problem, chip, may_go_on=patience.may_go_on).unkept
+        kept.flush()  # also what could not be written before
+    except (GemmCacheError, OSError) as error:
+        widgets.problem("Could not store the result.", str(error))
+        return False
+    st.session_state[_FAILED] = st.session_state.get(_FAILED, False) or unkept is not None
+    if unkept is None and _is_stored(problem, chip):
+        return True
+    widgets.problem("Could not store the result.", str(unkept or "It cannot be written; the dashboard's log says why."))
+    return False
+
+
+def _is_stored(problem: EvaluationProblem, chip: Hardware) -> bool:
+    cache = context.cache()
+    if not st.session_state.get(_FAILED):
+        return cache.evaluations.look_up(problem, chip) is not None
+    with Evaluations(cache.layout) as on_disk:  # the dashboard's object also has results that it failed to write
+        return on_disk.look_up(problem, chip) is not None
+
+
+def _why_not() -> str:
+    """The reason why nothing can be stored here; empty if something can."""
+    cache = context.cache()
+    if cache.settings.dashboard_read_only:
+        return "Read-only dashboard: use gemm-cache evaluate, which stores it."
+    return "" if os.access(cache.layout.root, os.W_OK) else "Read-only store: nothing can be stored here."
