@@ -60,7 +60,7 @@ def confirmed(label: str, count: int, *, key: str, permitted: bool) -> bool:
 
 
 def store_gone() -> None:
-    """What every page shows once the store is gone."""
+    """The error that every page shows once the store is gone."""
     problem(
         "The store's folder is gone.",
         f"{context.cache().layout.root} was deleted or moved after this dashboard had opened it. Move it back and "
@@ -82,7 +82,7 @@ def may_store() -> bool:
 
 
 def empty_store() -> None:
-    """What to do on an empty store."""
+    """Advice on an empty store."""
     st.info("This store is empty. Compile a kernel, or run this command to add example kernels:")
     command("sample")
     page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
@@ -135,7 +135,7 @@ def notices(place: DeltaGenerator, page: str, asked: Mapping[str, list[str]]) ->
 
 
 def _unknown(page: str, asked: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """What a link asked a page's widgets for and they did not take, without a word. Only where the page was opened.
+    """The values of a link that a page's widgets did not take, without a word. Only where the page was opened.
 
     Later the address is what the widgets say, or about to be.
     """

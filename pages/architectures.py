@@ -6,19 +6,7 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.components import figure
-from app.presenters.architectures import (
-    FIGURE_COLUMNS,
-    SPEEDS,
-    TARGETS,
-    TOOLCHAINS,
-    WORSE_COLUMNS,
-    comparable,
-    compile_time_figure,
-    entries_figure,
-    hits_figure,
-    stale_words,
-    stored_bytes_figure,
-)
+from app.presenters import architectures
 from app.presenters.speed import ALL_TIMINGS
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries, summaries
@@ -44,16 +32,16 @@ def targets() -> None:
         st.container(key="figures").columns(4),  # on a phone, one line each
         ("entries", "compile-time", "stored", "hits"),
         (
-            entries_figure(context.ask(queries.architecture_families)),
-            compile_time_figure(rows),
-            stored_bytes_figure(rows),
-            hits_figure(rows),
+            architectures.entries_figure(context.ask(queries.architecture_families)),
+            architectures.compile_time_figure(rows),
+            architectures.stored_bytes_figure(rows),
+            architectures.hits_figure(rows),
         ),
         strict=True,
     ):
         with place:
             figure.draw(shown, key=key)
-    tables.draw(rows, TARGETS, height="content", key="table")
+    tables.draw(rows, architectures.TARGETS, height="content", key="table")
 
 
 def speed() -> None:
@@ -63,7 +51,7 @@ def speed() -> None:
     if not measured:
         st.text("Nothing was timed in this store. With a GPU, gemm-cache time, tune and the Compile page time kernels.")
         return
-    tables.draw(measured, SPEEDS, key="speed")
+    tables.draw(measured, architectures.SPEEDS, key="speed")
 
 
 def timings() -> None:
@@ -93,9 +81,9 @@ def toolchains() -> None:
     """The toolchains that compiled the kernels."""
     st.header("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
-    st.text(stale_words(found, zone))
-    tables.draw(found, TOOLCHAINS, key="toolchains")
-    if several := comparable(found):
+    st.text(architectures.stale_words(found, zone))
+    tables.draw(found, architectures.TOOLCHAINS, key="toolchains")
+    if several := architectures.comparable(found):
         with st.expander("Compare toolchains"):
             compared(several)
 
@@ -115,9 +103,9 @@ def compared(toolchains: list[str]) -> None:
         widgets.problem("Could not compare.", str(error))
         return
     st.text(f"{counted(found.kernels, 'kernel')} made by both; {counted(len(found.worse), 'figure')} worse.")
-    tables.draw(found.summaries, FIGURE_COLUMNS, key="figures")
+    tables.draw(found.summaries, architectures.FIGURE_COLUMNS, key="figures")
     if found.worse:
-        tables.draw(found.worse, WORSE_COLUMNS, key="worse")
+        tables.draw(found.worse, architectures.WORSE_COLUMNS, key="worse")
 
 
 if rows:

@@ -9,17 +9,7 @@ import streamlit as st
 from app import context, tables, widgets
 from app.caches import cleanup, compared, entries, links, looking
 from app.components.figure import draw_tiles
-from app.presenters.caches import (
-    cache_tiles,
-    directory_columns,
-    duplicate_columns,
-    finding_columns,
-    growth_figure,
-    not_in_use_columns,
-    other_gpu,
-    part_figure,
-    version_table,
-)
+from app.presenters import caches
 from app.presenters.others import Address
 from app.presenters.shared import Row
 from cache_engine.frameworks.doctor import Diagnosis, code_runs_on
@@ -36,24 +26,24 @@ def diagnoses() -> list[Diagnosis]:
     """The findings, code for other GPUs included where this machine's GPU is known."""
     arch = local_arch()
     runs_here = None if arch is None else code_runs_on(arch)
-    return [*context.ask(queries.diagnoses), *other_gpu(context.ask(queries.counted, "arch"), runs_here)]
+    return [*context.ask(queries.diagnoses), *caches.other_gpu(context.ask(queries.counted, "arch"), runs_here)]
 
 
 def overview(places: list[Row]) -> None:
     """The directories, their parts, their growth, and entries of no use."""
     titles = looking.titles()
-    versions = version_table(context.ask(queries.counted, "version"), installed_version, titles)
-    draw_tiles(cache_tiles(places, len(diagnoses()), context.ask(queries.duplicated), versions))
+    versions = caches.version_table(context.ask(queries.counted, "version"), installed_version, titles)
+    draw_tiles(caches.cache_tiles(places, len(diagnoses()), context.ask(queries.duplicated), versions))
     archs, made_by = context.ask(queries.counted, "arch"), context.ask(queries.counted, "version")
-    tables.draw(places, directory_columns(places, archs, made_by, titles), key="directories")
+    tables.draw(places, caches.directory_columns(places, archs, made_by, titles), key="directories")
     left, right = st.columns(2)
     parts, days = context.ask(queries.parts), context.ask(queries.growth)
     if parts:
         left.header("By part")
-        left.plotly_chart(part_figure(parts, titles), key="parts")
+        left.plotly_chart(caches.part_figure(parts, titles), key="parts")
     if days:
         right.header("Growth")
-        right.plotly_chart(growth_figure(days, titles), key="growth")
+        right.plotly_chart(caches.growth_figure(days, titles), key="growth")
         right.caption("What is there now, by the day on which it was made. What was deleted meanwhile is not counted.")
     if versions:
         left.header("Versions")
@@ -67,7 +57,7 @@ def overview(places: list[Row]) -> None:
     if duplicates:
         right.header("Duplicates")
         with right:
-            tables.draw(duplicates, duplicate_columns(titles), key="duplicates")
+            tables.draw(duplicates, caches.duplicate_columns(titles), key="duplicates")
     not_in_use()
 
 
@@ -76,7 +66,7 @@ def not_in_use() -> None:
     unused = [place for place in looking.places() if place.replaced_by]
     if unused:
         st.header("Not in use here")
-        tables.draw(unused, not_in_use_columns(looking.titles()), height="content", key="not-in-use")
+        tables.draw(unused, caches.not_in_use_columns(looking.titles()), height="content", key="not-in-use")
         st.caption("These are not read, and a cleaning leaves them. To clean one, name it:")
         widgets.command("caches", "clean", "--in", "DIR")
 
@@ -88,7 +78,7 @@ def findings(wrong: list[Diagnosis]) -> None:
         return
     counts = Counter(each.ailment.value for each in wrong)
     st.caption(", ".join(f"{name}: {count:,}" for name, count in counts.most_common()))
-    columns = finding_columns(lambda place, name: links.entry_address(Address(place, name)))
+    columns = caches.finding_columns(lambda place, name: links.entry_address(Address(place, name)))
     tables.draw(wrong[:MOST_FINDINGS], columns, key="findings")
     if len(wrong) > MOST_FINDINGS:
         st.caption(f"And {counted(len(wrong) - MOST_FINDINGS, 'finding')} more:")

@@ -58,7 +58,7 @@ def chosen() -> tuple[str, str, list[str], bool]:
 
 
 def draw(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
-    """How much is cached, the job for the rest, and the matrix."""
+    """The share that is cached, the job for the rest, and the matrix."""
     try:
         generation = context.generation()
     except MirrorError:  # then the last answers are shown
@@ -159,7 +159,7 @@ def followed() -> bool:
 
 @st.cache_resource(show_spinner=False, ttl=ESTIMATED_S, max_entries=16)
 def estimated(store: str, keys: tuple[str, ...], _missing: list[Selection]) -> Estimate:  # noqa: ARG001 (what it is of)
-    """How long compiling these takes."""
+    """The time that compiling these takes."""
     return estimate(cache, _missing, processors())
 
 

@@ -11,21 +11,7 @@ from app import context, tables, widgets
 from app.components import figure
 from app.components.figure import draw_tiles
 from app.patience import SHORTER_RANGE, advice
-from app.presenters.demand import (
-    BY,
-    NOW,
-    SPANS,
-    again_columns,
-    demand_tiles,
-    likeness_words,
-    m_figure,
-    m_table,
-    main_kind,
-    model_columns,
-    share_columns,
-    share_figure,
-    source_words,
-)
+from app.presenters import demand
 from cache_engine.cache.demand.report import MODEL, SHAPE, DemandReport
 from cache_engine.errors import GemmCacheError, SearchStopped
 from cache_engine.evaluator.catalogue import model_shapes
@@ -47,7 +33,7 @@ cache = context.cache()
 
 def chosen() -> Span:
     """The chosen time range."""
-    back_s = SPANS[widgets.choose_one("Time range", list(SPANS), NOW, key="span")]
+    back_s = demand.SPANS[widgets.choose_one("Time range", list(demand.SPANS), demand.NOW, key="span")]
     at = time.time() // STEP_S * STEP_S + STEP_S
     half_life_s = cache.settings.demand_half_life_h * 3600 if back_s is None else math.inf
     return half_life_s, at, None if back_s is None else at - back_s
@@ -63,20 +49,20 @@ def counted_since(ledger: Ledger, span: Span) -> None:
 
 def shares(span: Span) -> None:
     """The shares of what is asked for."""
-    by = BY[widgets.choose_one("Shares of", list(BY), "Shape", key="by")]
+    by = demand.BY[widgets.choose_one("Shares of", list(demand.BY), "Shape", key="by")]
     try:
         report = context.ask(context.demand_report, by, *span, limit_s=cache.settings.page_limit_s)
     except SearchStopped as error:
         widgets.problem("It took too long to add up the shares.", f"{error}. {advice(SHORTER_RANGE)}")
         return
-    st.text(source_words(report))
+    st.text(demand.source_words(report))
     if not report.shares:
         st.info("What was asked for belongs to no model of the catalogue.", icon=":material/search_off:")
         return
-    figure.draw(share_figure(report), key="shares")
+    figure.draw(demand.share_figure(report), key="shares")
     if len(report.shares) > MOST_SHARES:
         st.caption(f"The largest {MOST_SHARES:,} of {len(report.shares):,}.")
-    tables.draw(report.shares[:MOST_SHARES], share_columns(by), key="share-table")
+    tables.draw(report.shares[:MOST_SHARES], demand.share_columns(by), key="share-table")
     if by == MODEL:
         st.caption("Models may share shapes, so their shares overlap.")
 
@@ -94,10 +80,10 @@ def sizes(ledger: Ledger, report: DemandReport) -> None:
     shape = names.get(str(chosen))
     if shape is None:
         return
-    figure.draw(m_figure(ledger, shape), key="sizes")
+    figure.draw(demand.m_figure(ledger, shape), key="sizes")
     keys = [key for m in ledger.sketches[shape].counters if (key := cache.demand.kernel_of(shape, m)[1])]
     cached = context.ask(queries.names, sorted(set(keys)))
-    rows = m_table(ledger, shape, cache.demand.times(), cache.demand.kernel_of, cached)
+    rows = demand.m_table(ledger, shape, cache.demand.times(), cache.demand.kernel_of, cached)
     columns = {"Launches": tables.COUNT, "Share": tables.PERCENT, "Open": tables.LINK}
     tables.show(rows, column_config=columns, key="sizes-table")
     st.caption("The most frequent m, and the kernel that serves each today.")
@@ -110,9 +96,9 @@ def looks_like(span: Span, report: DemandReport) -> None:
     if not models:
         st.caption("What was asked for is like no model of the catalogue.")
         return
-    st.text(likeness_words(models[0]))
+    st.text(demand.likeness_words(models[0]))
     shapes = model_shapes(models[0].name)
-    kind = main_kind(report, {(one.n, one.k) for one in shapes})
+    kind = demand.main_kind(report, {(one.n, one.k) for one in shapes})
     if kind is None:
         return
     try:
@@ -124,7 +110,7 @@ def looks_like(span: Span, report: DemandReport) -> None:
     cached = context.ask(queries.names, sorted(set(keys)))
     missing = len(set(keys) - set(cached))
     st.text(f"Of its {counted(len(set(keys)), 'kernel')} for {kind[0]} on {kind[1]}, {missing:,} are missing.")
-    tables.draw(cells, model_columns(report, cached), key="model")
+    tables.draw(cells, demand.model_columns(report, cached), key="model")
     widgets.page_link(
         "../pages/coverage.py",
         label="Coverage, and compile what is missing",
@@ -144,7 +130,7 @@ def again() -> None:
         st.caption(f"{counted(len(found), 'kernel')}; these were asked for last.")
     shown = found[:MOST_AGAIN]
     compile_ms = context.ask(summaries.compile_times, [one.key for one in shown])
-    tables.draw(shown, again_columns(compile_ms), key="again")
+    tables.draw(shown, demand.again_columns(compile_ms), key="again")
 
 
 span = chosen()
@@ -152,7 +138,7 @@ ledger = context.ask(summaries.ledger, *span)
 if ledger.sketches:
     counted_since(ledger, span)
     by_shape = context.ask(context.demand_report, SHAPE, *span)
-    draw_tiles(demand_tiles(by_shape))
+    draw_tiles(demand.demand_tiles(by_shape))
     shares(span)
     sizes(ledger, by_shape)
     looks_like(span, by_shape)

@@ -10,28 +10,7 @@ from app import context, tables, widgets
 from app.components import header
 from app.components.figure import draw_tiles
 from app.patience import FEWER_ROWS, Patience
-from app.presenters.evaluated import (
-    ACCELERATORS,
-    CHIPS,
-    HEAT_SIZES,
-    LARGEST_DESCRIPTION,
-    RESULTS,
-    Chip,
-    Evaluated,
-    as_csv,
-    chip_text,
-    comparison_table,
-    described_chip,
-    evaluate_on,
-    evaluation_tiles,
-    heat_map,
-    heat_map_figure,
-    heat_table,
-    kept_csv,
-    roofline_figure,
-    roofline_table,
-    unsearched,
-)
+from app.presenters import evaluated
 from app.presenters.exported import model_report, shape_report
 from app.presenters.models import pass_points
 from app.presenters.shared import rows_shown
@@ -56,19 +35,19 @@ bound: Any = {"bind": "query-params"}
 
 
 @st.cache_resource(show_spinner=False, max_entries=64)
-def found_shares(problem: EvaluationProblem, chip: Chip) -> list[Shares]:  # noqa: ARG001 (what it is of)
+def found_shares(problem: EvaluationProblem, chip: evaluated.Chip) -> list[Shares]:  # noqa: ARG001 (what it is of)
     """The heat map of a problem on a chip; empty until it is found."""
     return []
 
 
-def shares_of_peak(problem: EvaluationProblem, chip: Chip, patience: Patience) -> Shares:
+def shares_of_peak(problem: EvaluationProblem, chip: evaluated.Chip, patience: Patience) -> Shares:
     """Shares of the peak over m and n; a hundred searches."""
     found = found_shares(problem, chip)
     if found:
         return found[0]
     # Not as a cached function: Streamlit records what such a one draws, and the sign of life is drawn.
-    shares = heat_map(problem, chip, patience.may_go_on)
-    if not unsearched(shares):
+    shares = evaluated.heat_map(problem, chip, patience.may_go_on)
+    if not evaluated.unsearched(shares):
         found.append(shares)
     return shares
 
@@ -87,7 +66,7 @@ def validated(data: bytes, name: str, kept_out: bool, patience: Patience) -> Val
     return found[0]
 
 
-def own_chip() -> tuple[Chip | None, str]:
+def own_chip() -> tuple[evaluated.Chip | None, str]:
     """A chip by the reader's own description, which is part of the address; and why it is refused, if it is."""
     number = st.session_state.setdefault(FILE, 0)
     with st.popover("Custom chip", icon=":material/memory_alt:", width="stretch"):
@@ -96,18 +75,24 @@ def own_chip() -> tuple[Chip | None, str]:
         )
         left, right = st.columns(2, vertical_alignment="bottom")
         uploaded = left.file_uploader("JSON description", type="json", key=f"{FILE} {number}", max_upload_size=1)
-        known = right.selectbox("Template", list(CHIPS), key="e_template")
+        known = right.selectbox("Template", list(evaluated.CHIPS), key="e_template")
         right.download_button(
-            "Download template", chip_text(CHIPS[known]), f"{known}.json", "application/json", on_click="ignore"
+            "Download template",
+            evaluated.chip_text(evaluated.CHIPS[known]),
+            f"{known}.json",
+            "application/json",
+            on_click="ignore",
         )
         chip, refused = None, ""
         try:
-            text = st.query_params.get(OWN, "") if uploaded is None else uploaded.read(LARGEST_DESCRIPTION + 1)
-            chip = described_chip(text) if text else None
+            text = (
+                st.query_params.get(OWN, "") if uploaded is None else uploaded.read(evaluated.LARGEST_DESCRIPTION + 1)
+            )
+            chip = evaluated.described_chip(text) if text else None
         except InvalidHardware as error:
             refused = str(error)
         if chip is not None:
-            st.query_params[OWN] = chip_text(chip)
+            st.query_params[OWN] = evaluated.chip_text(chip)
             st.text(f"{chip.name} added to the chip lists.")
         if (refused or chip is not None) and st.button("Remove", icon=":material/close:", key="e_forget"):
             st.query_params.pop(OWN, None)
@@ -116,12 +101,14 @@ def own_chip() -> tuple[Chip | None, str]:
     return chip, refused
 
 
-def evaluate_each(label: str, problem: EvaluationProblem, chips: list[Chip], patience: Patience) -> list[Evaluated]:
+def evaluate_each(
+    label: str, problem: EvaluationProblem, chips: list[evaluated.Chip], patience: Patience
+) -> list[evaluated.Evaluated]:
     """A problem on each chip that can take it; for each other chip, the error."""
     found = []
     for chip in chips:
         try:
-            found.append(evaluate_on(kept, label, problem, chip, patience.may_go_on))
+            found.append(evaluated.evaluate_on(kept, label, problem, chip, patience.may_go_on))
         except SearchStopped as error:
             widgets.problem("Search stopped: it takes too long.", f"{error}. {patience.what_next()}")
         except GemmCacheError as error:
@@ -134,10 +121,10 @@ def behind(table: list[dict[str, Any]], name: str) -> None:
     with st.expander("Show data table"):
         formats = {column: NUMBER for column in table[0] if column != "n \\ m"} if table else {}
         tables.show(table, column_config=formats, key=f"numbers-{name}")
-        st.download_button("Download as CSV", as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}")
+        st.download_button("Download as CSV", evaluated.as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}")
 
 
-def one_shape(chips: list[Chip], patience: Patience) -> None:
+def one_shape(chips: list[evaluated.Chip], patience: Patience) -> None:
     """A shape on each chip: its numbers, the roofline plot, the heat map."""
     sizes = st.columns(6)
     m = sizes[0].number_input("m", 1, LARGEST, 4096, key="e_m", **bound)
@@ -147,35 +134,37 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
     dtype = sizes[4].selectbox("Dtype of A and B", list(ITEMSIZE), index=5, key="e_dtype", **bound)
     out_dtype = sizes[5].selectbox("Dtype of C", list(ITEMSIZE), index=5, key="e_out_dtype", **bound)
     problem = EvaluationProblem(m, n, k, batch, dtype, out_dtype)
-    evaluated = evaluate_each(f"{m} × {n} × {k}", problem, chips, patience)
-    for one in evaluated:
+    shown = evaluate_each(f"{m} × {n} × {k}", problem, chips, patience)
+    for one in shown:
         st.header(one.chip)
-        draw_tiles(evaluation_tiles(one))
+        draw_tiles(evaluated.evaluation_tiles(one))
         if isinstance(one.on, Hardware):  # a GPU's time is predicted at once: there is nothing to store
             storing(problem, one.on, patience)
-    if not evaluated:
+    if not shown:
         return
-    if len(evaluated) == 2:
+    if len(shown) == 2:
         st.header("Comparison")
-        table = comparison_table(evaluated)
+        table = evaluated.comparison_table(shown)
         formats = {column: NUMBER for column in table[0] if column != "Metric"}
         tables.show(table, column_config=formats, key="e_compared")
     every = []
-    plots = st.container(key="figures").columns(len(evaluated) + 1)  # on a phone, one line each
+    plots = st.container(key="figures").columns(len(shown) + 1)  # on a phone, one line each
     with plots[0]:
-        st.plotly_chart(roofline_figure(evaluated), key="roofline")
-        behind(roofline_table(evaluated), "roofline")
-    for plot, one in zip(plots[1:], evaluated, strict=True):
+        st.plotly_chart(evaluated.roofline_figure(shown), key="roofline")
+        behind(evaluated.roofline_table(shown), "roofline")
+    for plot, one in zip(plots[1:], shown, strict=True):
         with plot:
             shares = shares_of_peak(problem, one.on, patience)
             every.append(shares)
-            st.plotly_chart(heat_map_figure(shares, k, one.chip), key=f"heat-{one.chip}")
-            missing = unsearched(shares)
+            st.plotly_chart(evaluated.heat_map_figure(shares, k, one.chip), key=f"heat-{one.chip}")
+            missing = evaluated.unsearched(shares)
             if missing:
-                st.caption(f"{missing} of {len(HEAT_SIZES) ** 2} cells were not searched. {patience.what_next()}")
-            behind(heat_table(shares), f"heat-map-{one.chip}")
+                st.caption(
+                    f"{missing} of {len(evaluated.HEAT_SIZES) ** 2} cells were not searched. {patience.what_next()}"
+                )
+            behind(evaluated.heat_table(shares), f"heat-map-{one.chip}")
     command = as_command()
-    header.export_button("evaluation", lambda: shape_report(evaluated, every, command), key="export-shape")
+    header.export_button("evaluation", lambda: shape_report(shown, every, command), key="export-shape")
 
 
 def as_command() -> str:
@@ -183,14 +172,14 @@ def as_command() -> str:
     return context.command(*(header.as_command("Evaluations") or ()))
 
 
-def model(chips: list[Chip], patience: Patience) -> None:
+def model(chips: list[evaluated.Chip], patience: Patience) -> None:
     """A model on each chip that knows its dtype: its operations and totals, and the roofline plot."""
     passes = show_model(chips, kept, patience)
     if not passes:
         return
     points = pass_points(passes)
-    st.plotly_chart(roofline_figure(points), key="model-roofline")
-    behind(roofline_table(points), "model-roofline")
+    st.plotly_chart(evaluated.roofline_figure(points), key="model-roofline")
+    behind(evaluated.roofline_table(points), "model-roofline")
     name, command = str(st.session_state.get("e_model", "A model")), as_command()
     header.export_button("evaluation", lambda: model_report(name, passes, command), key="export-model")
 
@@ -221,7 +210,7 @@ def measured_latencies() -> None:
     table = validation_table(found.lines)
     formats = {column: tables.PERCENT for column in table[0] if column not in ("GPU", "m", "Rows")}
     tables.show(table, column_config=formats, height="content", key="e_errors")
-    st.download_button("Download as CSV", as_csv(table), "errors.csv", "text/csv", key="csv-errors")
+    st.download_button("Download as CSV", evaluated.as_csv(table), "errors.csv", "text/csv", key="csv-errors")
     st.plotly_chart(validation_figure(found.points), key="scatter")
     if len(found.points) < found.count:
         st.caption(f"Showing an even sample of {len(found.points):,} points.")
@@ -241,7 +230,7 @@ def what_is_kept() -> None:
         st.info("No saved results. Store one at Single shape, or run this command, which searches and stores:")
         widgets.command("evaluate", "4096", "7168", "2048", "--chip", "SG2262")
         return
-    tables.draw(chips, ACCELERATORS, key="e_chips")
+    tables.draw(chips, evaluated.ACCELERATORS, key="e_chips")
     export_results(chips)
     list_results({f"{chip['chip']} {chip['fingerprint'][:8]}": chip["fingerprint"] for chip in chips})
 
@@ -294,11 +283,11 @@ def list_results(chips: dict[str, str]) -> None:
         st.info("No matching results. Clear the search or a filter.")
         return
     caption.caption(f"{rows_shown(offset, len(rows), total)}.")
-    tables.draw(rows, RESULTS, height="content", key="e_results")
+    tables.draw(rows, evaluated.RESULTS, height="content", key="e_results")
     mirror = context.cache().mirror
     st.download_button(
         "Download all as CSV",
-        lambda: kept_csv(mirror, wanted, sorted_by, descending=not ascending),
+        lambda: evaluated.kept_csv(mirror, wanted, sorted_by, descending=not ascending),
         "evaluations.csv",
         "text/csv",
         on_click="ignore",
@@ -322,8 +311,8 @@ else:
         own, refused = own_chip()
     if refused:
         widgets.problem("Invalid chip description.", refused)
-    names = {**CHIPS, **({} if own is None else {own.name: own})}
-    chip = first.selectbox("Chip", list(names), index=list(CHIPS).index("SG2262"), key="e_chip", **bound)
+    names = {**evaluated.CHIPS, **({} if own is None else {own.name: own})}
+    chip = first.selectbox("Chip", list(names), index=list(evaluated.CHIPS).index("SG2262"), key="e_chip", **bound)
     other = second.selectbox("Compare with", [ALONE, *names], key="e_other", **bound)
     chosen_chips = [names[name] for name in dict.fromkeys((chip, other)) if name in names]
     with Patience() as patience:

@@ -97,7 +97,7 @@ def actions(picked: tuple[str, ...]) -> None:
 
 
 def matches(search: str) -> int:
-    """How many kernels a search would find, whatever the filters."""
+    """The number of kernels that a search would find, whatever the filters."""
     return context.ask(queries.count, kernel_filter(search, {}))
 
 

@@ -60,7 +60,7 @@ def sort_by(order: str, ascending: bool) -> None:
 
 
 def chosen() -> EntryFilter:
-    """What the reader asks for. It is part of the address."""
+    """The entries that the reader asks for, which are part of the address."""
     search, left, middle, right = st.columns([3, 1, 1, 1])
     text = search.text_input(
         # Not "q", which is what Kernels is searched for: a field keeps its text where another page has one of its name.

@@ -1,4 +1,4 @@
-"""What every page has around it: the search, the page as a command and as one file, and what is new meanwhile."""
+"""The frame of every page: the search, the page as a command and as one file, and the news since it was drawn."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _document(page: str) -> dict[str, str]:
 
 
 def _values() -> Mapping[str, Any]:
-    """What the page was asked: its widgets, and its address, which comes first."""
+    """The values of the page: its widgets, and its address, which comes first."""
     address = {name: st.query_params.get_all(name) for name in st.query_params}
     return {
         **{str(key): st.session_state[key] for key in st.session_state},
@@ -101,7 +101,7 @@ def _values() -> Mapping[str, Any]:
 
 
 def _reports() -> dict[str, Callable[[], Report]]:
-    """What makes the report of a page, for those that are known by their address alone."""
+    """The functions that make reports, of pages that are known by their address alone."""
     cache, asked = context.cache(), st.query_params
     found: dict[str, Callable[[], Report]] = {"Overview": lambda: _store_report(cache)}
     if (key := asked.get("key")) and _is_there(cache, key):
@@ -141,7 +141,7 @@ def _comparison_report(cache: Cache, first: str, second: str) -> Report:
 
 @st.fragment(run_every=POLL_S)
 def _news() -> None:
-    """How many kernels came or went since the page was drawn, which stays as it is until the reader wants it new."""
+    """The number of kernels added or deleted since the page was drawn, which stays until the reader wants it new."""
     before, now = st.session_state.get(_DRAWN), _count()
     context.age_of_answers()  # that is for the page to say
     if before is None or now is None or before == now:
@@ -153,7 +153,7 @@ def _news() -> None:
 
 
 def _count() -> int | None:
-    """How many kernels there are; ``None`` where the index does not say."""
+    """The number of kernels; ``None`` where the index does not say."""
     try:
         return context.ask(queries.count, queries.KernelFilter())
     except GemmCacheError:

@@ -222,7 +222,7 @@ def command_of(verb: str, form: Iterable[Field], values: Row) -> list[str]:
 
 
 def shown_of(asked: Asked, form: Iterable[Field]) -> Row:
-    """What a job was asked, as far as its form can show it."""
+    """The values of a job's request, as far as its form can show them."""
     return {one.name: asked[one.name] for one in form if one.name in asked and one.takes(asked[one.name])}
 
 
@@ -252,7 +252,7 @@ def made_by(values: Row) -> dict[str, str | None]:
 
 
 def made_of(values: Row) -> dict[str, Any]:
-    """What the form of a whole model sets for all its problems, by the names of ``wanted``."""
+    """The values that the form of a whole model sets for all its problems, by the names of ``wanted``."""
     return {
         "out_dtype": _out_dtype(values),
         "epilogue": Epilogue.parse("+".join(values["epilogue"])) if values["epilogue"] else None,

@@ -1,19 +1,32 @@
-"""Jobs in words, as bars, and as a list."""
+"""Jobs in words, as bars, and as a list; and their results: a kernel, its time, a whole model, a tuning.
+
+A job's file may hold anything: an invalid value raises one of ``NO_RESULT``.
+"""
 
 from __future__ import annotations
 
 import html
 import shlex
 from collections.abc import Sequence
-from datetime import tzinfo
+from urllib.parse import urlencode
 
 import msgspec
 import plotly.graph_objects as go
 
-from app.presenters.shared import COLOURS, GREY, Row, Tile, moment
+from app.presenters.columns import Column
+from app.presenters.shared import COLOURS, GREY, Row, Tile
 from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobStage, LostJob
-from cache_engine.batch.results import Warmed
-from cache_engine.units import counted, human_ms
+from cache_engine.batch.results import CandidateRow, Compiled, Explained, Timed, Tuning, Warmed
+from cache_engine.batch.tuning import Candidate
+from cache_engine.evaluator.gpu import DTYPES as PREDICTED_DTYPES
+from cache_engine.evaluator.gpu import MODEL_VERSION, RATED
+from cache_engine.evaluator.gpus import gpus_running
+from cache_engine.evaluator.grouped import predict_work
+from cache_engine.evaluator.groups import work_of
+from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
+from cache_engine.model.events import TIERS
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.units import counted, human_bytes, human_ms, human_us, ms_unit
 
 STATES = {
     RUNNING: "▶ running",
@@ -48,33 +61,27 @@ def in_store(command: str, root: str) -> str:
 
 
 def took_ms(job: Job, now: float) -> float | None:
-    """How long a job took, or has taken so far; ``None`` where its end is unknown."""
+    """The time that a job took, or has taken so far; ``None`` where its end is unknown."""
     end = now if job.state == RUNNING else job.ended_at
     return max(0.0, end - job.started_at) * 1e3 if end else None
 
 
-def job_table(jobs: Sequence[Job | LostJob], now: float, zone: tzinfo) -> list[Row]:
-    """Jobs, a row each."""
+def job_columns(now: float) -> list[Column]:
+    """The columns of a list of jobs; ``now`` in seconds since 1970."""
     return [
-        {
-            "Open": f"/compile?job={job.id}",
-            "State": "? unreadable",
-            "Command": job.error[:_LONGEST],
-            "Started": None,
-            "Duration": "–",
-            "Process": None,
-        }
-        if isinstance(job, LostJob)
-        else {
-            "Open": f"/compile?job={job.id}",
-            "State": "▶ canceling" if job.state == RUNNING and job.cancel_asked else STATES[job.state],
-            "Command": what_of(job),
-            "Started": moment(job.started_at, zone),
-            "Duration": _duration(took_ms(job, now)),
-            "Process": job.pid or None,
-        }
-        for job in jobs
+        Column("Open", lambda job: f"/compile?job={job.id}", "link"),
+        Column("State", _state),
+        Column("Command", lambda job: what_of(job) if isinstance(job, Job) else job.error[:_LONGEST], width="large"),
+        Column("Started", lambda job: job.started_at if isinstance(job, Job) else None, "age"),
+        Column("Duration", lambda job: _duration(took_ms(job, now) if isinstance(job, Job) else None)),
+        Column("Process", lambda job: (job.pid or None) if isinstance(job, Job) else None),
     ]
+
+
+def _state(job: Job | LostJob) -> str:
+    if isinstance(job, LostJob):
+        return "? unreadable"
+    return "▶ canceling" if job.state == RUNNING and job.cancel_asked else STATES[job.state]
 
 
 def stage_times(stages: Sequence[JobStage]) -> dict[str, float | None]:
@@ -127,11 +134,6 @@ def stage_figure(job: Job) -> go.Figure:
     return figure
 
 
-def stage_table(job: Job) -> list[Row]:
-    """The same as numbers."""
-    return [{"Stage": name, "ms": ms} for name, ms in stage_times(job.stages).items()]
-
-
 # ---- Jobs over a whole model ----
 
 
@@ -155,7 +157,7 @@ def progress_text(job: Job, now: float) -> str:
 
 
 def progress_tiles(job: Job) -> list[Tile]:
-    """How many kernels were compiled, cached or failed so far."""
+    """The kernels that were compiled, cached or failed so far."""
     progress = job.progress
     if progress is None:
         return []
@@ -166,26 +168,25 @@ def progress_tiles(job: Job) -> list[Tile]:
     ]
 
 
-def table_verdict(job: Job) -> str:
-    """What a finished job over a whole model has done; raises one of ``NO_RESULT``."""
-    done = _warmed(job)
+def warmed_of(job: Job) -> Warmed:
+    """The result of a job over a whole model; raises one of ``NO_RESULT``."""
+    return msgspec.json.decode(job.result, type=Warmed)
+
+
+def warmed_words(done: Warmed) -> str:
+    """The outcome of a finished job over a whole model."""
     return (
         f"{counted(done.compiled, 'kernel')} compiled, {done.found:,} cached, {len(done.failed):,} failed: "
         f"{counted(done.kernels, 'kernel')} for {counted(done.problems, 'problem')}, in {human_ms(done.seconds * 1e3)}."
     )
 
 
-def failure_table(job: Job) -> list[Row]:
-    """The problems that failed, and why."""
-    return [{"Problem": failure.problem, "Cause": failure.error} for failure in _warmed(job).failed]
-
-
-def _warmed(job: Job) -> Warmed:
-    return msgspec.json.decode(job.result, type=Warmed)
+FAILURES = (Column("Problem", "problem"), Column("Cause", "error", width="large"))
+"""Problems that failed, and why."""
 
 
 def ended_badly(job: Job) -> tuple[str, str]:
-    """Why a job did not finish: what happened, and the cause."""
+    """The reason why a job did not finish: what happened, and the cause."""
     if job.state == CANCELED:
         stored = "Finished kernels are stored; run the job again to resume."
         return "This job was canceled.", stored if job.command[:1] == ["warm"] else "You can start it again."
@@ -213,3 +214,190 @@ def _spent(job: Job, ms: float | None) -> str:
 
 def _duration(ms: float | None) -> str:
     return "–" if ms is None else human_ms(ms)
+
+
+def candidate_columns(found: Sequence[Candidate]) -> list[Column]:
+    """The columns of configs that would be timed, best prediction first."""
+    best = min((one.predicted_cycles for one in found), default=0.0)
+    return [
+        Column("Family", "selection.family.name"),
+        Column("Config", lambda one: str(one.selection.config)),
+        Column("Predicted ÷ best", lambda one: one.predicted_cycles / best),
+        Column("Cached", lambda one: one.tier is not None),
+        Column("Kernel", "selection.key"),
+    ]
+
+
+def tuned_of(job: Job) -> Tuning:
+    """The result of a tuning; raises one of ``NO_RESULT``."""
+    return msgspec.json.decode(job.result, type=Tuning)
+
+
+def tuned_words(done: Tuning) -> str:
+    """The config that serves from now on, in a sentence."""
+    chosen = done.chosen
+    timed = counted(len(done.candidates) - done.failed, "config")
+    return (
+        f"{timed} timed on {done.device} in {human_ms(done.seconds * 1e3)}. Now used: {chosen.family} "
+        f"{chosen.config_text} ({chosen.config_from})."
+    )
+
+
+TUNED = (
+    Column("Family", "family"),
+    Column("Config", "config_text"),
+    Column("Median, µs", lambda one: one.median_us or None),
+    Column("Predicted, µs", "predicted_us"),
+    Column("Measured ÷ predicted", lambda one: one.ratio or None),
+    Column("TFLOP/s", lambda one: one.tflops or None),
+    Column("Result", lambda one: one.trouble or "correct"),
+    Column("Open", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link"),
+)
+
+
+def fastest_first(done: Tuning) -> list[CandidateRow]:
+    """The configs, those without a measured time last."""
+    return sorted(done.candidates, key=lambda one: (not one.median_us, one.median_us or 0.0))
+
+
+NO_RESULT = (ValueError, RecursionError)
+"""The exceptions of an invalid job result."""
+
+
+def document_of(job: Job) -> Compiled | Timed:
+    """The result of a job about one kernel; raises one of ``NO_RESULT``."""
+    document: type[Compiled | Timed] = Timed if job.command[:1] == ["time"] else Compiled
+    return msgspec.json.decode(job.result, type=document)
+
+
+def verdict(kernel: Compiled, again: bool = False) -> tuple[bool, str]:
+    """Whether the lookup was a hit, and the same in words; ``again`` where the job forced a recompile."""
+    spent, tier = human_ms(kernel.compile_ms), kernel.tier
+    if tier == "compiled":
+        return False, f"Recompiled in {spent}." if again else f"Miss. Compiled in {spent}."
+    if tier not in TIERS:
+        raise ValueError(f"there is no tier {tier!r}")
+    return True, f"Hit ({tier}): loaded in {human_ms(kernel.load_ms)}; saved {spent} of compiling."
+
+
+DIFFERENCES = (
+    Column("Component", "component"),
+    Column("Nearest kernel", lambda one: str(one.there)),
+    Column("Requested", lambda one: str(one.here)),
+    Column("Consequence", "follows"),
+)
+"""The key components in which the nearest kernel differs, causes first."""
+
+
+def why_lines(why: Explained) -> list[str]:
+    """The reasons why the lookup missed, a sentence a line."""
+    if why.nearest is None:
+        return why.notes or ["No other kernels to compare with."]
+    texts = [one.text for one in why.nearest.differences if not one.follows]
+    found = f"Closest of {counted(why.compared, 'cached kernel')}: {why.nearest.name}"
+    return [found, *texts, *why.notes] if texts else [found, "It uses a different key format.", *why.notes]
+
+
+def resource_tiles(kernel: Compiled) -> list[Tile]:
+    """The resources of a kernel."""
+    return [
+        Tile("Registers", f"{kernel.registers:,}", "Per thread."),
+        Tile("Spills", human_bytes(kernel.spill_bytes), "Register spills to local memory, bytes per thread."),
+        Tile("Shared memory", human_bytes(kernel.shared_bytes), "Per block."),
+        Tile("Cubin size", human_bytes(kernel.size_bytes), "Size of the cubin."),
+    ]
+
+
+def timing_tiles(document: Timed) -> list[Tile]:
+    """The speed of a kernel, and that of the reference, where one was timed."""
+    check = "The result is verified." if document.verified else "WRONG RESULT."
+    launches = f"Median of {document.repeats:,} launches, each with a cold L2 cache. {check}"
+    tiles = [
+        Tile("Median", human_ms(document.median_us / 1e3), launches),
+        Tile("Speed", f"{document.tflops:,.1f} TFLOP/s", f"2·m·n·k·batch ÷ median. {check}"),
+    ]
+    if document.reference_median_us is not None:
+        reference = human_ms(document.reference_median_us / 1e3)
+        tiles.append(Tile("Reference", reference, "Median of the library kernel for the same problem."))
+        if document.speed_ratio is not None:
+            ratio = f"{document.speed_ratio:.2f}×"
+            tiles.append(Tile("Speed-up vs reference", ratio, "Above 1: faster than the reference."))
+    return tiles
+
+
+def timing_table(document: Timed) -> list[Row]:
+    """The timing, number by number."""
+    times = {
+        "10th percentile": document.p10_us,
+        "median": document.median_us,
+        "90th percentile": document.p90_us,
+        "reference, median": document.reference_median_us,
+    }
+    return [{"Time": name, "µs": us} for name, us in times.items() if us is not None]
+
+
+def timing_figure(document: Timed) -> go.Figure:
+    """From the 10th to the 90th percentile of the launches, with the median; the reference's median below."""
+    times = (document.p10_us, document.median_us, document.p90_us)
+    unit, length = ms_unit(max(times[-1], document.reference_median_us or 0.0) / 1e3)
+    p10, median, p90 = (time / 1e3 / length for time in times)
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[median],
+        y=["this kernel"],
+        error_x={"type": "data", "symmetric": False, "array": [p90 - median], "arrayminus": [median - p10]},
+        mode="markers+text",
+        marker={"color": COLOURS[0], "size": 12, "symbol": "diamond"},
+        text=[human_ms(document.median_us / 1e3)],
+        textposition="top center",
+        hovertemplate="median {1}, 10th to 90th percentile {0} to {2}<extra></extra>".format(*map(human_us, times)),
+    )
+    if document.reference_median_us is not None:
+        reference = document.reference_median_us
+        figure.add_scatter(
+            x=[reference / 1e3 / length],
+            y=["reference"],
+            mode="markers+text",
+            marker={"color": GREY, "size": 12, "symbol": "circle"},
+            text=[human_ms(reference / 1e3)],
+            textposition="top center",
+            hovertemplate=f"median {human_us(reference)}<extra></extra>",
+        )
+    figure.update_layout(
+        title="Launch time: median, and 10th to 90th percentile",
+        margin={"t": 48, "b": 40, "l": 8, "r": 16},
+        height=240,
+        showlegend=False,
+    )
+    figure.update_xaxes(title=unit, rangemode="tozero")
+    figure.update_yaxes(type="category", autorange="reversed")
+    return figure
+
+
+# ---- Its predicted time, without a GPU ----
+
+
+def prediction_tiles(problem: GemmProblem) -> list[Tile]:
+    """The predicted time of the problem on each GPU that runs its target; none where the model does not apply."""
+    asked = work_of(problem)
+    if asked.dtype not in RATED or problem.output not in PREDICTED_DTYPES:
+        return []
+    tiles = []
+    for gpu in gpus_running(problem.arch or ""):
+        prediction = predict_work(asked, gpu)
+        rate = asked.flops / prediction.latency_us / 1e6
+        if asked.dtype not in PREDICTED_DTYPES:
+            error = f"{asked.dtype} was never measured; the datasheet's rate is taken."
+        elif prediction.calibrated_on in PUBLISHED_MAPE:
+            error = f"Mean error {PUBLISHED_MAPE[prediction.calibrated_on]}%."
+        else:
+            best, worst = PUBLISHED_MAPE_UNMEASURED
+            error = f"{gpu.name} was not in the calibration set; held-out error {best}–{worst}%."
+        tiles.append(
+            Tile(
+                f"{gpu.name}, predicted",
+                human_us(prediction.latency_us),
+                f"{rate:,.1f} TFLOP/s (GPU model {MODEL_VERSION}). {error}",
+            )
+        )
+    return tiles

@@ -111,7 +111,7 @@ def _scales(figure: go.Figure, c: KernelConfig, scales: ScaleBlocks, gap: float)
 
 
 def _ring(figure: go.Figure, record: Record, parts: Roles, gap: float, top: float) -> float:
-    """Who fills the stages and who empties them, from left to right; returns the lower edge. Not to scale."""
+    """Draws who fills the stages and who empties them, from left to right; returns the lower edge. Not to scale."""
     c = record.config
     high = 0.9 * gap
     whole = max(c.block_n + gap + c.block_k, 1.6 * max(c.block_m, c.block_n))  # else its words overlap
