@@ -13,7 +13,7 @@ from app.presenters import jobs
 from app.presenters.downloads import dump_file
 from app.presenters.forms import choice_of, problem_of, shape_form, shown_of
 from cache_engine.batch.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
-from cache_engine.batch.results import Explained, Timed
+from cache_engine.batch.results import Explained, Timed, Tuning, Warmed
 from cache_engine.errors import GemmCacheError
 from cache_engine.units import counted
 
@@ -175,7 +175,7 @@ def _texts(key: str) -> None:
 
 
 def _table(job: Job) -> None:
-    done = jobs.warmed_of(job)
+    done = jobs.result_of(job, Warmed)
     place, icon = (st.warning, ":material/rule:") if done.failed else (st.success, ":material/check_circle:")
     place(jobs.warmed_words(done), icon=icon)
     if done.failed:
@@ -184,11 +184,12 @@ def _table(job: Job) -> None:
 
 
 def _tuned(job: Job) -> None:
-    done = jobs.tuned_of(job)
+    done = jobs.result_of(job, Tuning)
     st.success(jobs.tuned_words(done), icon=":material/check_circle:")
     if done.failed:
         st.warning(f"{counted(done.failed, 'config')} failed.", icon=":material/warning:")
-    tables.draw(jobs.fastest_first(done), jobs.TUNED, key="tuned")
+    fastest_first = sorted(done.candidates, key=lambda one: (not one.median_us, one.median_us or 0.0))
+    tables.draw(fastest_first, jobs.TUNED, key="tuned")
 
 
 def _ended_badly(job: Job) -> None:

@@ -19,7 +19,6 @@ from cache_engine.model.key import is_key
 from cache_engine.units import human_age
 from cache_engine.upkeep.decisions import Departure
 
-_KERNELS, _KERNEL, _COMPARE = "../pages/kernels.py", "../pages/kernel.py", "../pages/compare.py"
 LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
 _RESULTS = "results last seen"
 _ACCEPTED, _OPENED = "old values in the address", "page opened last"
@@ -85,7 +84,7 @@ def empty_store() -> None:
     """Advice on an empty store."""
     st.info("This store is empty. Compile a kernel, or run this command to add example kernels:")
     command("sample")
-    page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+    page_link("compile", "Compile a kernel", "play_circle")
 
 
 def choose_one(label: str, choices: Sequence[str], default: str, *, key: str, hidden: bool = False) -> str:
@@ -173,20 +172,22 @@ def kernel_link(label: str, key: str, **also: str) -> None:
         label: Markdown.
         also: of the address, such as ``part``.
     """
-    page_link(_KERNEL, label=label, icon=":material/memory:", query_params={"key": key, **also})
+    page_link("kernel", label, "memory", key=key, **also)
 
 
-def page_link(page: str, *, label: str, icon: str, query_params: Mapping[str, Any] | None = None) -> None:
+def page_link(page: str, label: str, icon: str, /, **asked: Any) -> None:
     """A link to a page, in the store that is shown. Every link to a page of this dashboard is made here.
 
     Args:
+        page: the file of the page, without its suffix.
         label: Markdown.
+        icon: of Material's symbols.
+        asked: the parameters of the address.
     """
     chosen = st.session_state.get(context.STORE)
-    asked = dict(query_params or {})
     if chosen is not None:
         asked.setdefault(context.STORE, chosen)
-    st.page_link(page, label=label, icon=icon, query_params=asked or None)
+    st.page_link(f"../pages/{page}.py", label=label, icon=f":material/{icon}:", query_params=asked or None)
 
 
 def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
@@ -215,7 +216,7 @@ def open_kernel(key: str) -> NoReturn:
 
     Streamlit records the old page once more with the new address's parameters, so going back shows the list unchanged.
     """
-    st.switch_page(_KERNEL, query_params={"key": key, **_list_address()})
+    st.switch_page("../pages/kernel.py", query_params={"key": key, **_list_address()})
 
 
 def follow_old_link() -> None:
@@ -246,7 +247,7 @@ def departed(key: str) -> Departure | None:
 def compare_link(label: str, first: str, second: str | None = None) -> None:
     """A link to the comparison of a kernel with another, or with one to choose there."""
     keys = {"a": first} if second is None else {"a": first, "b": second}
-    page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=keys)
+    page_link("compare", label, "compare_arrows", **keys)
 
 
 def remember_results() -> None:
@@ -258,7 +259,7 @@ def results_link() -> None:
     """A link to the list of kernels as last shown."""
     seen: dict[str, list[str]] = st.session_state.get(_RESULTS, _list_address())
     label = "Back to results" if seen else "All kernels"
-    page_link(_KERNELS, label=label, icon=":material/arrow_back:", query_params=seen)
+    page_link("kernels", label, "arrow_back", **seen)
 
 
 def _list_address() -> dict[str, list[str]]:

@@ -35,7 +35,7 @@ def targets() -> None:
             architectures.entries_figure(context.ask(queries.architecture_families)),
             architectures.compile_time_figure(rows),
             architectures.stored_bytes_figure(rows),
-            architectures.hits_figure(rows),
+            architectures.arch_bars("Hits", "Hits", rows, [row["hits"] for row in rows]),
         ),
         strict=True,
     ):
@@ -115,4 +115,4 @@ if rows:
     toolchains()
 else:
     widgets.empty_store()
-widgets.page_link("../pages/coverage.py", label="Coverage of a model by target", icon=":material/grid_on:")
+widgets.page_link("coverage", "Coverage of a model by target", "grid_on")

@@ -10,6 +10,7 @@ from app import context, tables, widgets
 from app.caches import cleanup, compared, entries, links, looking
 from app.components.figure import draw_tiles
 from app.presenters import caches
+from app.presenters.columns import Column
 from app.presenters.others import Address
 from app.presenters.shared import Row
 from cache_engine.frameworks.doctor import Diagnosis, code_runs_on
@@ -66,7 +67,12 @@ def not_in_use() -> None:
     unused = [place for place in looking.places() if place.replaced_by]
     if unused:
         st.header("Not in use here")
-        tables.draw(unused, caches.not_in_use_columns(looking.titles()), height="content", key="not-in-use")
+        columns = [
+            caches.framework(looking.titles()),
+            Column("Directory", "path_text"),
+            Column("Another is named by", "replaced_by"),
+        ]
+        tables.draw(unused, columns, height="content", key="not-in-use")
         st.caption("These are not read, and a cleaning leaves them. To clean one, name it:")
         widgets.command("caches", "clean", "--in", "DIR")
 

@@ -11,7 +11,8 @@ from app.presenters.coverage import (
     cell_colours,
     covered_words,
     estimate_words,
-    kernel_rows,
+    kernel_columns,
+    kernels_of,
     matrix_table,
     missing_archs,
     with_missing,
@@ -109,8 +110,8 @@ def behind(cells: list[Cell], picked: Cell | None, cached: dict[str, str], only_
             for kernel in linked[:MOST_LINKS]:
                 widgets.kernel_link(f"{picked.shape.operation}, {picked.arch}: {kernel.key[:12]}", kernel.key)
     with st.expander("All kernels in this matrix", expanded=picked is not None):
-        shown = kernel_rows(cells if picked is None else [picked], cached, only_missing=only_missing)
-        tables.show(shown, column_config={"Open": tables.LINK}, key="behind")
+        shown = kernels_of(cells if picked is None else [picked], cached, only_missing=only_missing)
+        tables.draw(shown, kernel_columns(cached), key="behind")
 
 
 def compile_missing(model: str, dtype: str, by_arch: dict[str, int], missing: list[Selection]) -> None:
@@ -153,7 +154,7 @@ def followed() -> bool:
         else:
             job_view.ended(job)
         label = "Open job"
-        widgets.page_link("../pages/compile.py", label=label, icon=":material/task:", query_params={"job": named})
+        widgets.page_link("compile", label, "task", job=named)
     return job.state == RUNNING
 
 

@@ -96,8 +96,10 @@ def looks_like(span: Span, report: DemandReport) -> None:
     if not models:
         st.caption("What was asked for is like no model of the catalogue.")
         return
-    st.text(demand.likeness_words(models[0]))
-    shapes = model_shapes(models[0].name)
+    best = models[0]
+    of_all = f"{best.asked_shapes} of its {counted(best.all_shapes, 'shape')}"
+    st.text(f"Most like {best.name}: {of_all} were asked for, which take {best.launch_share:.1%} of all launches.")
+    shapes = model_shapes(best.name)
     kind = demand.main_kind(report, {(one.n, one.k) for one in shapes})
     if kind is None:
         return
@@ -112,10 +114,12 @@ def looks_like(span: Span, report: DemandReport) -> None:
     st.text(f"Of its {counted(len(set(keys)), 'kernel')} for {kind[0]} on {kind[1]}, {missing:,} are missing.")
     tables.draw(cells, demand.model_columns(report, cached), key="model")
     widgets.page_link(
-        "../pages/coverage.py",
-        label="Coverage, and compile what is missing",
-        icon=":material/grid_on:",
-        query_params={"model": models[0].name, "dtype": kind[0], "archs": kind[1]},
+        "coverage",
+        "Coverage, and compile what is missing",
+        "grid_on",
+        model=best.name,
+        dtype=kind[0],
+        archs=kind[1],
     )
 
 
@@ -144,5 +148,5 @@ if ledger.sketches:
     looks_like(span, by_shape)
 else:
     st.info("Nothing was asked for in this time. Every kernel that a program gets counts, and each launch by matmul.")
-    widgets.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+    widgets.page_link("compile", "Compile a kernel", "play_circle")
 again()

@@ -11,8 +11,8 @@ from app.components import header
 from app.components.figure import draw_tiles
 from app.patience import FEWER_ROWS, Patience
 from app.presenters import evaluated
+from app.presenters.downloads import MOST_ROWS
 from app.presenters.exported import model_report, shape_report
-from app.presenters.models import pass_points
 from app.presenters.shared import rows_shown
 from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
 from app.views.evaluations import SAVED, show_model, storing
@@ -21,6 +21,7 @@ from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
 from cache_engine.index import evaluation_queries
 from cache_engine.index.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
+from cache_engine.insight.passes import Priced
 
 ONE, MODEL, MEASURED, KEPT = "Single shape", "Whole model", "Validation", SAVED
 ALONE = "none"
@@ -103,7 +104,7 @@ def own_chip() -> tuple[evaluated.Chip | None, str]:
 
 def evaluate_each(
     label: str, problem: EvaluationProblem, chips: list[evaluated.Chip], patience: Patience
-) -> list[evaluated.Evaluated]:
+) -> list[Priced]:
     """A problem on each chip that can take it; for each other chip, the error."""
     found = []
     for chip in chips:
@@ -136,10 +137,10 @@ def one_shape(chips: list[evaluated.Chip], patience: Patience) -> None:
     problem = EvaluationProblem(m, n, k, batch, dtype, out_dtype)
     shown = evaluate_each(f"{m} × {n} × {k}", problem, chips, patience)
     for one in shown:
-        st.header(one.chip)
+        st.header(one.chip.name)
         draw_tiles(evaluated.evaluation_tiles(one))
-        if isinstance(one.on, Hardware):  # a GPU's time is predicted at once: there is nothing to store
-            storing(problem, one.on, patience)
+        if isinstance(one.chip, Hardware):  # a GPU's time is predicted at once: there is nothing to store
+            storing(problem, one.chip, patience)
     if not shown:
         return
     if len(shown) == 2:
@@ -154,15 +155,15 @@ def one_shape(chips: list[evaluated.Chip], patience: Patience) -> None:
         behind(evaluated.roofline_table(shown), "roofline")
     for plot, one in zip(plots[1:], shown, strict=True):
         with plot:
-            shares = shares_of_peak(problem, one.on, patience)
+            shares = shares_of_peak(problem, one.chip, patience)
             every.append(shares)
-            st.plotly_chart(evaluated.heat_map_figure(shares, k, one.chip), key=f"heat-{one.chip}")
+            st.plotly_chart(evaluated.heat_map_figure(shares, k, one.chip.name), key=f"heat-{one.chip.name}")
             missing = evaluated.unsearched(shares)
             if missing:
                 st.caption(
                     f"{missing} of {len(evaluated.HEAT_SIZES) ** 2} cells were not searched. {patience.what_next()}"
                 )
-            behind(evaluated.heat_table(shares), f"heat-map-{one.chip}")
+            behind(evaluated.heat_table(shares), f"heat-map-{one.chip.name}")
     command = as_command()
     header.export_button("evaluation", lambda: shape_report(shown, every, command), key="export-shape")
 
@@ -177,7 +178,7 @@ def model(chips: list[evaluated.Chip], patience: Patience) -> None:
     passes = show_model(chips, kept, patience)
     if not passes:
         return
-    points = pass_points(passes)
+    points = [row for one in passes for row in one.rows]
     st.plotly_chart(evaluated.roofline_figure(points), key="model-roofline")
     behind(evaluated.roofline_table(points), "model-roofline")
     name, command = str(st.session_state.get("e_model", "A model")), as_command()
@@ -285,13 +286,15 @@ def list_results(chips: dict[str, str]) -> None:
     caption.caption(f"{rows_shown(offset, len(rows), total)}.")
     tables.draw(rows, evaluated.RESULTS, height="content", key="e_results")
     mirror = context.cache().mirror
-    st.download_button(
-        "Download all as CSV",
-        lambda: evaluated.kept_csv(mirror, wanted, sorted_by, descending=not ascending),
-        "evaluations.csv",
-        "text/csv",
-        on_click="ignore",
-    )
+
+    def file() -> bytes:
+        with mirror.read() as connection:
+            found = evaluation_queries.evaluations(
+                connection, wanted, sort=sorted_by, descending=not ascending, limit=MOST_ROWS
+            )
+            return evaluated.as_csv(found)
+
+    st.download_button("Download all as CSV", file, "evaluations.csv", "text/csv", on_click="ignore")
 
 
 st.title("Evaluations")

@@ -214,7 +214,7 @@ def not_found(key: str, cause: str) -> None:
         tables.draw(events, EVENTS, height="content", key="past")
     if is_key(key):
         decisions(key)
-    widgets.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+    widgets.page_link("compile", "Compile a kernel", "play_circle")
 
 
 def recompiling(key: CacheKey, gone: Departure) -> None:
@@ -235,8 +235,7 @@ def recompiling(key: CacheKey, gone: Departure) -> None:
     else:
         st.caption("The store no longer knows what it was compiled for. A program that needs it compiles it by itself.")
     if not gone.is_evicted:
-        link = {"tab": "Quarantine"}
-        widgets.page_link("../pages/admin.py", label="Open Quarantine", icon=":material/healing:", query_params=link)
+        widgets.page_link("admin", "Open Quarantine", "healing", tab="Quarantine")
 
 
 def show(record: Record, part: str) -> None:

@@ -81,8 +81,7 @@ def actions(picked: tuple[str, ...]) -> None:
         "Export as pack", data, file, icon=":material/archive:", on_click="ignore", disabled=not count, type="tertiary"
     )
     if 0 < count <= MOST_IN_A_LINK:
-        keys = {"keys": ",".join(picked)}
-        widgets.page_link("../pages/admin.py", label="Delete…", icon=":material/delete:", query_params=keys)
+        widgets.page_link("admin", "Delete…", "delete", keys=",".join(picked))
     else:
         why = f"Select up to {MOST_IN_A_LINK} kernels. A preview of the cleanup comes first."
         st.button("Delete…", icon=":material/delete:", help=why, disabled=True, type="tertiary")

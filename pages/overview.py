@@ -103,14 +103,9 @@ def checked(found: Sequence[overview.Check]) -> None:
 def act_on(check: overview.Check) -> None:
     """The link or the button that helps."""
     if check.action == overview.INTEGRITY:
-        widgets.page_link(
-            "../pages/admin.py",
-            label="Open integrity check",
-            icon=":material/healing:",
-            query_params={"tab": "Integrity"},
-        )
+        widgets.page_link("admin", "Open integrity check", "healing", tab="Integrity")
     elif check.action == overview.CLEANUP:
-        widgets.page_link("../pages/admin.py", label="Review cleanup", icon=":material/delete_sweep:")
+        widgets.page_link("admin", "Review cleanup", "delete_sweep")
     elif check.sums and st.button(
         "Mark as seen", icon=":material/done_all:", help=SEEN_HELP, key=f"seen-{check.about}", disabled=not may_see
     ):
@@ -215,12 +210,7 @@ def toolchains() -> None:
         only=("Toolchain", "Build", "State", "Stale because", "Kernels", "On disk", "Last compiled", "Open"),
     )
     if any(made.state == STALE for made in found):
-        widgets.page_link(
-            "../pages/admin.py",
-            label="Review stale kernels to delete",
-            icon=":material/delete_sweep:",
-            query_params={"rule": "stale"},
-        )
+        widgets.page_link("admin", "Review stale kernels to delete", "delete_sweep", rule="stale")
 
 
 def memory() -> None:
@@ -241,7 +231,7 @@ def activity() -> None:
             ("Slowest compiles", "compile time"),
             ("Most-hit kernels", "hits"),
         ):
-            widgets.page_link("../pages/kernels.py", label=label, icon=":material/memory:", query_params={"sort": sort})
+            widgets.page_link("kernels", label, "memory", sort=sort)
     if busiest:
         listing.kernel_list(busiest, key="busiest")
     else:

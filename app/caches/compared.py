@@ -6,7 +6,7 @@ from functools import partial
 
 import streamlit as st
 
-from app import context, tables
+from app import context, tables, widgets
 from app.caches import links, looking
 from app.caches.entry import instructions, sass
 from app.components import comparison, listing
@@ -52,7 +52,7 @@ def _side(side: str) -> _Found | None:
         title = looking.titles()[address.place.kind]
         words = f"{entry.name or 'unnamed'}\n{entry.id}\n{title} · {address.place.path_text}"
         st.code(words, language=None, wrap_lines=True)
-        links.entry_link("Open kernel", address)
+        widgets.page_link("kernel", "Open kernel", "memory", **address.parameters)
     return found
 
 

@@ -22,7 +22,7 @@ def draw() -> None:
     """The search, and what it finds; an id is a link to its entry, and two that are selected can be compared."""
     opened = listing.clicked(_LIST)
     if opened is not None:
-        links.open_entry(Address.parse(opened))
+        st.switch_page("../pages/kernel.py", query_params=Address.parse(opened).parameters)
     picked = tuple(map(Address.parse, listing.picked(_LIST)))
     wanted = chosen()
     asked = st.query_params

@@ -44,9 +44,7 @@ def draw(page: str) -> None:
             with st.container(key="export-page", width="content"):
                 export_button(page.lower(), make, key="export", type="tertiary")
         with st.container(key="to-docs", width="content"):
-            widgets.page_link(
-                "../pages/docs.py", label="Docs", icon=":material/menu_book:", query_params=_document(page)
-            )
+            widgets.page_link("docs", "Docs", "menu_book", **_document(page))
         mount("menu", key="menu", data={})
     if pressed:
         _search()
@@ -103,11 +101,11 @@ def _values() -> Mapping[str, Any]:
 def _reports() -> dict[str, Callable[[], Report]]:
     """The functions that make reports, of pages that are known by their address alone."""
     cache, asked = context.cache(), st.query_params
-    found: dict[str, Callable[[], Report]] = {"Overview": lambda: _store_report(cache)}
+    found: dict[str, Callable[[], Report]] = {"Overview": lambda: _report("Overview")}
     if (key := asked.get("key")) and _is_there(cache, key):
-        found["Kernel"] = lambda: _kernel_report(cache, key)
+        found["Kernel"] = lambda: _report("Kernel", key)
     if (first := asked.get("a")) and (second := asked.get("b")) and _is_there(cache, first, second):
-        found["Compare"] = lambda: _comparison_report(cache, first, second)
+        found["Compare"] = lambda: _report("Compare", first, second)
     return found
 
 
@@ -121,22 +119,16 @@ def _is_there(cache: Cache, *keys: str) -> bool:
     return True
 
 
-def _store_report(cache: Cache) -> Report:  # what makes reports is imported for those who want one
+def _report(page: str, *keys: str) -> Report:
+    """The report of a page. The code that makes reports is imported for those who want one."""
+    from cache_engine.insight.report.kernels import comparison_report, kernel_report
     from cache_engine.insight.report.stores import store_report
 
-    return store_report(cache, time.time())
-
-
-def _kernel_report(cache: Cache, key: str) -> Report:
-    from cache_engine.insight.report.kernels import kernel_report
-
-    return kernel_report(cache, cache.find(key))
-
-
-def _comparison_report(cache: Cache, first: str, second: str) -> Report:
-    from cache_engine.insight.report.kernels import comparison_report
-
-    return comparison_report(cache, cache.find(first), cache.find(second))
+    cache = context.cache()
+    if page == "Overview":
+        return store_report(cache, time.time())
+    make = kernel_report if page == "Kernel" else comparison_report
+    return make(cache, *map(cache.find, keys))
 
 
 @st.fragment(run_every=POLL_S)
@@ -229,9 +221,4 @@ def _entry(row: Row) -> Place:
 
 
 def _link(place: Place) -> None:
-    widgets.page_link(
-        f"../pages/{place.page}.py",
-        label=f"**{plain(place.name)}** {plain(place.about)}",
-        icon=f":material/{_ICONS[place.kind]}:",
-        query_params=dict(place.address),
-    )
+    widgets.page_link(place.page, f"**{plain(place.name)}** {plain(place.about)}", _ICONS[place.kind], **place.address)

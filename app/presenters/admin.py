@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ import plotly.graph_objects as go
 
 from app.presenters.columns import Column
 from app.presenters.overview import event_words
+from app.presenters.plots import bars_across
 from app.presenters.shared import COLOURS, Row, Tile, moment
 from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import is_key
@@ -84,23 +84,11 @@ ARCHS = (Column("Target", "arch"), Column("Kernels", "entries"), Column("On disk
 def arch_figure(rows: Sequence[Row], title: str) -> go.Figure:
     """Bytes for each target, as bars with their sizes in words."""
     unit, length = bytes_unit(max((row["stored_bytes"] for row in rows), default=0))
-    figure = go.Figure()
-    figure.add_bar(
-        orientation="h",
-        marker_color=COLOURS[0],
-        y=[html.escape(row["arch"]) for row in rows],
-        x=[row["stored_bytes"] / length for row in rows],
-        text=[f"{human_bytes(row['stored_bytes'])} · {counted(row['entries'], 'kernel')}" for row in rows],
-        hovertemplate="%{y}: %{text}<extra></extra>",
-    )
-    figure.update_layout(
-        title=title,
-        xaxis_title=f"{unit} on disk",
-        yaxis={"type": "category", "autorange": "reversed"},
-        height=120 + 34 * len(rows),
-        margin={"l": 8, "r": 8, "t": 40, "b": 8},
-        showlegend=False,
-    )
+    words = [f"{human_bytes(row['stored_bytes'])} · {counted(row['entries'], 'kernel')}" for row in rows]
+    sizes = [row["stored_bytes"] / length for row in rows]
+    archs = [row["arch"] for row in rows]
+    figure = bars_across(archs, sizes, words, COLOURS[0], title=title, height=120 + 34 * len(rows))
+    figure.update_xaxes(title=f"{unit} on disk")
     return figure
 
 

@@ -62,21 +62,17 @@ def compile_time_figure(architectures: Sequence[Row]) -> Bars:
     """Median compile time per target."""
     times = [row["median_compile_ms"] or 0.0 for row in architectures]
     unit, length = ms_unit(max(times, default=0.0))
-    return _bars("Median compile time", unit, architectures, [one / length for one in times])
+    return arch_bars("Median compile time", unit, architectures, [one / length for one in times])
 
 
 def stored_bytes_figure(architectures: Sequence[Row]) -> Bars:
     """Bytes on disk per target."""
     unit, length = bytes_unit(max((row["stored_bytes"] for row in architectures), default=0))
-    return _bars("Size on disk", unit, architectures, [row["stored_bytes"] / length for row in architectures])
+    return arch_bars("Size on disk", unit, architectures, [row["stored_bytes"] / length for row in architectures])
 
 
-def hits_figure(architectures: Sequence[Row]) -> Bars:
-    """Hits per target."""
-    return _bars("Hits", "Hits", architectures, [row["hits"] for row in architectures])
-
-
-def _bars(title: str, unit: str, rows: Sequence[Row], values: Sequence[float]) -> Bars:
+def arch_bars(title: str, unit: str, rows: Sequence[Row], values: Sequence[float]) -> Bars:
+    """A bar for each target."""
     archs = [row["arch"] for row in rows]
     words = [f"{arch}: {value:,.6g} {unit}" for arch, value in zip(archs, values, strict=True)]
     return Bars(title, archs, [Series("", values, words, COLOURS[0])], unit)

@@ -261,11 +261,6 @@ def cleaned_columns(titles: Titles) -> list[Column]:
     ]
 
 
-def not_in_use_columns(titles: Titles) -> list[Column]:
-    """The columns of directories that are not in use here, each with the variable that names another."""
-    return [framework(titles), Column("Directory", "path_text"), Column("Another is named by", "replaced_by")]
-
-
 def cleaning_arguments(rules: CleaningRules, kinds: Sequence[str]) -> list[str]:
     """The arguments of ``caches clean`` that choose the same entries, of these frameworks alone."""
     takes = rules.takes

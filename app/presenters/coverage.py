@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from app.presenters.columns import Column
 from app.presenters.shared import Row, kernel_address
 from cache_engine.batch.estimate import Estimate
 from cache_engine.evaluator.catalogue import TOKENS
@@ -53,40 +54,39 @@ def with_missing(cells: Iterable[list[Cell]], cached: Collection[str]) -> list[l
     return [row for row in cells if any(cell.missing(cached) for cell in row)]
 
 
-def kernel_rows(cells: Iterable[Cell], cached: Collection[str], *, only_missing: bool = False) -> list[Row]:
-    """The kernels of the matrix: a row for each kernel, and one for each unsupported cell."""
-    rows = []
-    for cell in cells:
-        if cell.refused and not only_missing:
-            rows.append(_line(cell, None, cell.refused, ""))
-        rows += [
-            _line(
-                cell,
-                kernel,
-                CACHED if kernel.key in cached else MISSING,
-                kernel_address(kernel.key) if kernel.key in cached else "",
-            )
-            for kernel in cell.kernels
-            if not (only_missing and kernel.key in cached)
-        ]
-    return rows
+def kernels_of(
+    cells: Iterable[Cell], cached: Collection[str], *, only_missing: bool = False
+) -> list[tuple[Cell, Covering | None]]:
+    """The kernels of the matrix, each with its cell; an unsupported cell has none."""
+    return [
+        (cell, kernel)
+        for cell in cells
+        for kernel in (cell.kernels or ([None] if cell.refused else []))
+        if not only_missing or (kernel is not None and kernel.key not in cached)
+    ]
+
+
+def kernel_columns(cached: Collection[str]) -> list[Column]:
+    """The columns of ``kernels_of``."""
+
+    def state(one: tuple[Cell, Covering | None]) -> str:
+        cell, kernel = one
+        return cell.refused if kernel is None else CACHED if kernel.key in cached else MISSING
+
+    return [
+        Column("Operation", lambda one: one[0].shape.operation),
+        Column("Target", lambda one: one[0].arch),
+        Column("State", state),
+        Column("m", lambda one: sizes_text(one[1].ms) if one[1] else ""),
+        Column("Config", lambda one: str(one[1].selection.config) if one[1] else ""),
+        Column("Kernel", lambda one: one[1].key[:12] if one[1] else ""),
+        Column("Open", lambda one: kernel_address(one[1].key) if one[1] and one[1].key in cached else "", "link"),
+    ]
 
 
 def estimate_words(estimate: Estimate) -> str:
     """The time that compiling the missing kernels takes, and its source."""
     return f"About {human_ms(estimate.seconds * 1e3)} of compiling on this machine, {estimate.by}."
-
-
-def _line(cell: Cell, kernel: Covering | None, state: str, address: str) -> Row:
-    return {
-        "Operation": cell.shape.operation,
-        "Target": cell.arch,
-        "State": state,
-        "m": "" if kernel is None else sizes_text(kernel.ms),
-        "Config": "" if kernel is None else str(kernel.selection.config),
-        "Kernel": "" if kernel is None else kernel.key[:12],
-        "Open": address,
-    }
 
 
 def covered_words(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> str:

@@ -142,6 +142,7 @@ def miss_table(
     for miss in misses:
         cause = miss.reason, miss.detail
         costs[cause] = costs.get(cause, 0.0) + compile_ms.get(miss.key, 0.0)
+        near = nearest.get(miss.key)
         row = rows.setdefault(
             (*cause, miss.key),
             {
@@ -152,8 +153,8 @@ def miss_table(
                 "Last": moment(miss.at, zone),
                 "Open": f"{kernel_address(miss.key)}&part=History",
                 "Kernel": miss.name or miss.key[:12],
-                "Nearest": _comparison(nearest.get(miss.key), miss.key),
-                "Nearest kernel differs in": _differing(nearest.get(miss.key)),
+                "Nearest": f"compare?{urlencode({'a': near[0], 'b': miss.key})}" if near else None,
+                "Nearest kernel differs in": (", ".join(near[1]) or "m or epilogue") if near else "",
                 "Key": miss.key,
             },
         )
@@ -162,14 +163,6 @@ def miss_table(
             row["Cost"] = (row["Cost"] or 0.0) + compile_ms[miss.key]
     first = sorted(rows.items(), key=lambda item: (-costs[item[0][:2]], item[0][:2], -(item[1]["Cost"] or 0.0)))
     return [row for _, row in first[:most]]
-
-
-def _differing(near: tuple[str, Sequence[str]] | None) -> str:
-    return "" if near is None else ", ".join(near[1]) or "m or epilogue"
-
-
-def _comparison(near: tuple[str, Sequence[str]] | None, key: str) -> str | None:
-    return None if near is None else f"compare?{urlencode({'a': near[0], 'b': key})}"
 
 
 def miss_words(misses: Sequence[Decision], compile_ms: Mapping[str, float]) -> str:

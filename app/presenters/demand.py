@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, Row, Tile, kernel_address
-from cache_engine.cache.demand.report import KERNEL, MODEL, SHAPE, DemandReport, DemandShare, KernelOf
+from cache_engine.cache.demand.report import KERNEL, MODEL, SHAPE, DemandReport, KernelOf
 from cache_engine.cache.demand.times import UNKNOWN, LaunchTimes
 from cache_engine.model.asked import Shape
 from cache_engine.model.events import DAY_S
-from cache_engine.units import counted, human_ms, human_rate
+from cache_engine.units import human_ms, human_rate
 from cache_engine.usage.demand import Ledger
 
 NOW = "Now"
@@ -150,12 +150,6 @@ def again_columns(compile_ms: Mapping[str, float]) -> list[Column]:
 
 
 # ---- The model that it looks like ----
-
-
-def likeness_words(share: DemandShare) -> str:
-    """The model that the demand looks like."""
-    shapes = f"{share.asked_shapes} of its {counted(share.all_shapes, 'shape')}"
-    return f"Most like {share.name}: {shapes} were asked for, which take {share.launch_share:.1%} of all launches."
 
 
 def main_kind(report: DemandReport, shapes: Collection[tuple[int, int]]) -> tuple[str, str] | None:

@@ -6,29 +6,25 @@ import html
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC
 
 import msgspec
 import plotly.graph_objects as go
 
-from app.presenters.cloud import SYMBOLS, add_line, add_points, cloud
 from app.presenters.columns import Column, rows_of
-from app.presenters.downloads import MOST_ROWS, csv_file
+from app.presenters.downloads import csv_file
+from app.presenters.plots import SYMBOLS, add_line, add_points, cloud
 from app.presenters.shared import COLOURS, Row, Tile, dtypes
 from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluator.chips import chip_of
-from cache_engine.evaluator.cost import Evaluation
 from cache_engine.evaluator.gpu import Prediction, predict
 from cache_engine.evaluator.gpus import GPUS, Gpu
-from cache_engine.evaluator.groups import Work
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate, most_tiles
-from cache_engine.index.evaluation_queries import EvaluationFilter, evaluations
-from cache_engine.index.sync import Mirror
-from cache_engine.insight.passes import peak_of
+from cache_engine.insight.passes import Operation, Priced
 from cache_engine.units import human_bytes, human_us, ms_unit
 
 Chip = Hardware | Gpu
@@ -46,46 +42,6 @@ MOST_TILES = 2**16
 
 # Names appear in headings too, and none of these characters makes markup there.
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 .+-]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*+", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """A problem on a chip, with what both evaluators have in common."""
-
-    label: str
-    on: Chip
-    problem: Work
-    result: Evaluation | Prediction
-
-    @property
-    def chip(self) -> str:
-        """The chip's name."""
-        return self.on.name
-
-    @property
-    def flops_rate(self) -> float:
-        """Floating-point operations per second."""
-        return self.problem.flops / (self.result.latency_us * 1e-6)
-
-    @property
-    def intensity(self) -> float:
-        """Floating-point operations per byte, each operand moved once."""
-        return self.problem.flops / self.problem.moved_bytes
-
-    @property
-    def peak(self) -> float:
-        """Operations per second of the chip at most, of the problem's type."""
-        return peak_of(self.on, self.problem.dtype)
-
-    @property
-    def utilization(self) -> float:
-        """Share of the chip's peak."""
-        return self.flops_rate / self.peak
-
-    @property
-    def bound_by(self) -> str:
-        """The resource that limits it according to the roofline."""
-        return "compute" if self.intensity >= self.peak / self.on.dram_bandwidth else "memory"
 
 
 def described_chip(text: str | bytes) -> Chip:
@@ -124,23 +80,23 @@ def chip_text(chip: Chip) -> str:
 
 def evaluate_on(
     kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = lambda: True
-) -> Evaluated:
+) -> Priced:
     """A problem on a chip, from the stored results where they have it. Stores nothing: a reader only looks.
 
     Raises:
         SearchStopped: when ``may_go_on`` says no before a search ends.
     """
     if isinstance(chip, Gpu):
-        return Evaluated(label, chip, problem, predict(problem, chip))
+        return Priced(Operation(label, problem, 1), chip, predict(problem, chip))
     stored = kept.look_up(problem, chip)
     found = evaluate(problem, chip, may_go_on=may_go_on) if stored is None else stored.evaluation
-    return Evaluated(label, chip, problem, found)
+    return Priced(Operation(label, problem, 1), chip, found)
 
 
-def evaluation_tiles(evaluated: Evaluated) -> list[Tile]:
+def evaluation_tiles(evaluated: Priced) -> list[Tile]:
     """The numbers of a single shape on one chip."""
-    result = evaluated.result
-    latency = Tile("Latency", human_us(result.latency_us), f"Predicted for {evaluated.chip}.")
+    result = evaluated.cost
+    latency = Tile("Latency", human_us(result.latency_us), f"Predicted for {evaluated.chip.name}.")
     peak = Tile("% of peak", f"{evaluated.utilization:.1%}", "Achieved ÷ peak FLOP/s.")
     if isinstance(result, Prediction):
         whose = "all measured GPUs" if result.calibrated_on == "all" else result.calibrated_on
@@ -148,7 +104,7 @@ def evaluation_tiles(evaluated: Evaluated) -> list[Tile]:
             Tile(
                 "Latency",
                 human_us(result.latency_us),
-                f"Predicted for {evaluated.chip}. 68% of measurements lie from {human_us(result.low_us)} to "
+                f"Predicted for {evaluated.chip.name}. 68% of measurements lie from {human_us(result.low_us)} to "
                 f"{human_us(result.high_us)}.",
             ),
             peak,
@@ -170,19 +126,19 @@ def evaluation_tiles(evaluated: Evaluated) -> list[Tile]:
     ]
 
 
-def comparison_table(evaluated: Sequence[Evaluated]) -> list[Row]:
+def comparison_table(evaluated: Sequence[Priced]) -> list[Row]:
     """One problem on two chips, metric by metric, and the ratio of the second to the first."""
     first, second = evaluated
-    unit, length = ms_unit(max(one.result.latency_us for one in evaluated) / 1e3)
+    unit, length = ms_unit(max(one.cost.latency_us for one in evaluated) / 1e3)
     numbers = (
-        (f"Latency, {unit}", [one.result.latency_us / 1e3 / length for one in evaluated]),
-        ("Rate, TFLOP/s", [one.flops_rate / 1e12 for one in evaluated]),
+        (f"Latency, {unit}", [one.cost.latency_us / 1e3 / length for one in evaluated]),
+        ("Rate, TFLOP/s", [one.rate / 1e12 for one in evaluated]),
         ("% of peak", [100 * one.utilization for one in evaluated]),
         ("Peak, TFLOP/s", [one.peak / 1e12 for one in evaluated]),
-        ("DRAM, TB/s", [one.on.dram_bandwidth / 1e12 for one in evaluated]),
+        ("DRAM, TB/s", [one.chip.dram_bandwidth / 1e12 for one in evaluated]),
     )
     return [
-        {"Metric": name, first.chip: values[0], second.chip: values[1], "Ratio": values[1] / values[0]}
+        {"Metric": name, first.chip.name: values[0], second.chip.name: values[1], "Ratio": values[1] / values[0]}
         for name, values in numbers
     ]
 
@@ -198,9 +154,9 @@ def heat_map(
     def share(m: int, n: int) -> float | None:
         one = EvaluationProblem(m, n, problem.k, problem.batch, problem.dtype, problem.out_dtype)
         if isinstance(chip, Gpu):
-            return Evaluated("", chip, one, predict(one, chip)).utilization
+            return Priced(Operation("", one, 1), chip, predict(one, chip)).utilization
         try:
-            return Evaluated("", chip, one, evaluate(one, chip, may_go_on=may_go_on)).utilization
+            return Priced(Operation("", one, 1), chip, evaluate(one, chip, may_go_on=may_go_on)).utilization
         except SearchStopped:
             return None
 
@@ -224,16 +180,16 @@ def heat_table(shares: Sequence[Sequence[float | None]]) -> list[Row]:
 
 
 ROOFLINE = (
-    Column("Shape", "label"),
-    Column("Chip", "chip"),
+    Column("Shape", "operation.name"),
+    Column("Chip", "chip.name"),
     Column("FLOP/byte", "intensity"),
-    Column("TFLOP/s", lambda point: point.flops_rate / 1e12),
-    Column("Roofline, TFLOP/s", lambda point: min(point.peak, point.on.dram_bandwidth * point.intensity) / 1e12),
-    Column("Limited by", "bound_by"),
+    Column("TFLOP/s", lambda point: point.rate / 1e12),
+    Column("Roofline, TFLOP/s", lambda point: point.roof / 1e12),
+    Column("Limited by", lambda point: "compute" if point.roof == point.peak else "memory"),
 )
 
 
-def roofline_table(points: Sequence[Evaluated]) -> list[Row]:
+def roofline_table(points: Sequence[Priced]) -> list[Row]:
     """The numbers of a roofline plot."""
     return rows_of(points, ROOFLINE, UTC)
 
@@ -297,33 +253,26 @@ def as_csv(rows: Sequence[Row]) -> bytes:
     return csv_file(pyarrow.Table.from_pylist(list(rows)).to_reader())
 
 
-def kept_csv(mirror: Mirror, chosen: EvaluationFilter, sort: str, *, descending: bool) -> bytes:
-    """Saved results as CSV, every column, at most ``MOST_ROWS``.
-
-    Raises:
-        MirrorError: when the mirror cannot be read.
-    """
-    with mirror.read() as connection:
-        return as_csv(evaluations(connection, chosen, sort=sort, descending=descending, limit=MOST_ROWS))
-
-
-def roofline_figure(points: Sequence[Evaluated], suffix: str = "") -> go.Figure:
+def roofline_figure(points: Sequence[Priced], suffix: str = "") -> go.Figure:
     """Each problem's predicted rate over its arithmetic intensity, under the roofline of its chip.
 
     Args:
         suffix: of the names of points.
     """
     figure = cloud("Roofline", "Arithmetic intensity, FLOP/byte", "Predicted TFLOP/s")
-    ridges = [point.peak / point.on.dram_bandwidth for point in points]
+    ridges = [point.peak / point.chip.dram_bandwidth for point in points]
     intensities = [point.intensity for point in points]
     low, high = min(*intensities, *ridges) / 8, max(*intensities, *ridges) * 4
-    for index, (chip, peak) in enumerate(dict.fromkeys((point.on, point.peak) for point in points)):
+    for index, (chip, peak) in enumerate(dict.fromkeys((point.chip, point.peak) for point in points)):
         colour, symbol = COLOURS[index % len(COLOURS)], SYMBOLS[index % len(SYMBOLS)]
         corners = [(x, min(peak, chip.dram_bandwidth * x) / 1e12) for x in (low, peak / chip.dram_bandwidth, high)]
         add_line(figure, f"{chip.name} roofline", corners, colour, dashed=index > 0)
-        on = [point for point in points if (point.on, point.peak) == (chip, peak)]
-        at = [(point.intensity, point.flops_rate / 1e12) for point in on]
-        words = [f"{point.label}\n{y:,.1f} TFLOP/s at {x:,.1f} FLOP/byte" for point, (x, y) in zip(on, at, strict=True)]
+        on = [point for point in points if (point.chip, point.peak) == (chip, peak)]
+        at = [(point.intensity, point.rate / 1e12) for point in on]
+        words = [
+            f"{point.operation.name}\n{y:,.1f} TFLOP/s at {x:,.1f} FLOP/byte"
+            for point, (x, y) in zip(on, at, strict=True)
+        ]
         add_points(figure, f"{chip.name}{suffix}", at, words, colour, symbol)
     return figure
 

@@ -6,22 +6,21 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from app.presenters.evaluated import (
-    Evaluated,
     comparison_table,
     evaluation_tiles,
     heat_table,
     roofline_table,
 )
-from app.presenters.models import pass_points, pass_table, pass_tiles
+from app.presenters.models import pass_table, pass_tiles
 from app.presenters.shared import Row
-from cache_engine.insight.passes import ModelPass
+from cache_engine.insight.passes import ModelPass, Priced
 from cache_engine.insight.report.drawing import Bar, Point, Roof, bars, roofs
 from cache_engine.insight.report.page import Facts, Figure, Report, Section, Table
 
 Shares = Sequence[Sequence[float | None]]
 
 
-def shape_report(evaluated: Sequence[Evaluated], shares: Sequence[Shares], command: str) -> Report:
+def shape_report(evaluated: Sequence[Priced], shares: Sequence[Shares], command: str) -> Report:
     """A shape on one chip or two: its numbers, the roofline and the heat map.
 
     Args:
@@ -29,20 +28,20 @@ def shape_report(evaluated: Sequence[Evaluated], shares: Sequence[Shares], comma
         command: that prints the same numbers.
     """
     sections = [
-        Section(one.chip, (Facts({tile.label: f"{tile.value}. {tile.help}" for tile in evaluation_tiles(one)}),))
+        Section(one.chip.name, (Facts({tile.label: f"{tile.value}. {tile.help}" for tile in evaluation_tiles(one)}),))
         for one in evaluated
     ]
     if len(evaluated) == 2:
         sections.append(Section("Comparison", (_table(comparison_table(evaluated)),)))
     sections.append(Section("Roofline", (_roofline(evaluated),)))
     sections += [
-        Section(f"% of peak over m (columns) and n (rows), {one.chip}", (_table(heat_table(share)),))
+        Section(f"% of peak over m (columns) and n (rows), {one.chip.name}", (_table(heat_table(share)),))
         for one, share in zip(evaluated, shares, strict=True)
     ]
-    chips = " and ".join(one.chip for one in evaluated)
-    problem = evaluated[0].problem
+    chips = " and ".join(one.chip.name for one in evaluated)
+    problem = evaluated[0].operation.work
     types = f"{problem.dtype} in, {problem.out_dtype} out, batch {problem.batch}"
-    return Report(f"{evaluated[0].label} on {chips}, predicted", types, command, tuple(sections))
+    return Report(f"{evaluated[0].operation.name} on {chips}, predicted", types, command, tuple(sections))
 
 
 def model_report(name: str, passes: Sequence[ModelPass], command: str) -> Report:
@@ -55,7 +54,7 @@ def model_report(name: str, passes: Sequence[ModelPass], command: str) -> Report
     ]
     sections += [
         Section("Operations", (_table(pass_table(passes)),)),
-        Section("Roofline", (_roofline(pass_points(passes)),)),
+        Section("Roofline", (_roofline([row for one in passes for row in one.rows]),)),
     ]
     chips = " and ".join(one.chip.name for one in passes)
     return Report(f"{name} on {chips}, predicted", "All products with weights, on one chip", command, tuple(sections))
@@ -68,19 +67,19 @@ def _time(one: ModelPass) -> Figure:
     return Figure("Where the time goes", drawn, Table(("Operation", "ms per pass", "Share"), cells))
 
 
-def _roofline(points: Sequence[Evaluated]) -> Figure:
+def _roofline(points: Sequence[Priced]) -> Figure:
     shown = [
         Roof(
             chip.name,
             chip.dram_bandwidth / 1e12,
             chip.peak_flops / 1e12,
             [
-                Point(f"{one.label}, {chip.name}", one.intensity, one.flops_rate / 1e12)
+                Point(f"{one.operation.name}, {chip.name}", one.intensity, one.rate / 1e12)
                 for one in points
-                if one.on == chip
+                if one.chip == chip
             ],
         )
-        for chip in dict.fromkeys(point.on for point in points)
+        for chip in dict.fromkeys(point.chip for point in points)
     ]
     drawn = roofs(shown, "FLOP/byte", "TFLOP/s, predicted")
     return Figure("Predicted rate under the roofline", drawn, _table(roofline_table(points)))

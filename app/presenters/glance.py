@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import tzinfo
 
-from app.presenters.evaluated import Evaluated
 from app.presenters.shared import Row, when
 from cache_engine.cache.demand.report import KernelOf
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.inspection import Inspection
+from cache_engine.insight.passes import Priced
 from cache_engine.model.artifact import Record
 from cache_engine.model.asked import Shape
 from cache_engine.model.events import TIERS
@@ -37,7 +37,7 @@ def resource_words(inspection: Inspection) -> dict[str, str]:
     }
 
 
-def speed_words(timings: Sequence[Row], points: Sequence[Evaluated]) -> dict[str, str]:
+def speed_words(timings: Sequence[Row], points: Sequence[Priced]) -> dict[str, str]:
     """The last measurement, of timings with the newest first, and the predictions of the model."""
     words = {}
     if timings:
@@ -49,7 +49,7 @@ def speed_words(timings: Sequence[Row], points: Sequence[Evaluated]) -> dict[str
     else:
         words["Measured"] = "not timed yet"
     for point in points[:_MOST_GPUS]:
-        words[f"Predicted, {point.chip}"] = f"{human_us(point.result.latency_us)}, {point.utilization:.0%} of peak"
+        words[f"Predicted, {point.chip.name}"] = f"{human_us(point.cost.latency_us)}, {point.utilization:.0%} of peak"
     if not points:
         words["Predicted"] = "–"
     return words

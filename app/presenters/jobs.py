@@ -5,18 +5,20 @@ A job's file may hold anything: an invalid value raises one of ``NO_RESULT``.
 
 from __future__ import annotations
 
-import html
 import shlex
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.columns import Column
+from app.presenters.plots import bars_across, words_behind
 from app.presenters.shared import COLOURS, GREY, Row, Tile
 from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobStage, LostJob
-from cache_engine.batch.results import CandidateRow, Compiled, Explained, Timed, Tuning, Warmed
+from cache_engine.batch.results import Compiled, Explained, Timed, Tuning, Warmed
 from cache_engine.batch.tuning import Candidate
 from cache_engine.evaluator.gpu import DTYPES as PREDICTED_DTYPES
 from cache_engine.evaluator.gpu import MODEL_VERSION, RATED
@@ -44,6 +46,7 @@ _STAGES = {
     "generate": "generate source",
     "start_compiler": "start compiler",
 }
+_Result = TypeVar("_Result")
 _MOST_STAGES = 24
 _LONGEST = 120
 _ESTIMATE_FROM = 3
@@ -60,8 +63,10 @@ def in_store(command: str, root: str) -> str:
     return command.replace("gemm-cache compile", f"gemm-cache --store {shlex.quote(root)} compile", 1)
 
 
-def took_ms(job: Job, now: float) -> float | None:
+def took_ms(job: Job | LostJob, now: float) -> float | None:
     """The time that a job took, or has taken so far; ``None`` where its end is unknown."""
+    if isinstance(job, LostJob):
+        return None
     end = now if job.state == RUNNING else job.ended_at
     return max(0.0, end - job.started_at) * 1e3 if end else None
 
@@ -73,7 +78,7 @@ def job_columns(now: float) -> list[Column]:
         Column("State", _state),
         Column("Command", lambda job: what_of(job) if isinstance(job, Job) else job.error[:_LONGEST], width="large"),
         Column("Started", lambda job: job.started_at if isinstance(job, Job) else None, "age"),
-        Column("Duration", lambda job: _duration(took_ms(job, now) if isinstance(job, Job) else None)),
+        Column("Duration", lambda job: "–" if (ms := took_ms(job, now)) is None else human_ms(ms)),
         Column("Process", lambda job: (job.pid or None) if isinstance(job, Job) else None),
     ]
 
@@ -105,32 +110,15 @@ def stage_lines(job: Job) -> str:
 def stage_figure(job: Job) -> go.Figure:
     """A job's stages as bars, each where the one before ended."""
     times = stage_times(job.stages)
-    begin, begins = 0.0, []
-    for ms in times.values():
-        begins.append(begin)
-        begin += ms or 0.0
-    figure = go.Figure()
-    figure.add_bar(
-        x=[ms or 0.0 for ms in times.values()],
-        base=begins,
-        y=[html.escape(name) for name in times],
-        orientation="h",
-        marker_color=[GREY if ms is None else COLOURS[0] for ms in times.values()],
-        text=[_spent(job, ms) for ms in times.values()],
-        textposition="outside",
-        cliponaxis=False,
-        hovertemplate="%{y}: %{text}<extra></extra>",
+    lengths = [ms or 0.0 for ms in times.values()]
+    *begins, end = accumulate(lengths, initial=0.0)
+    words = [_spent(job, ms) for ms in times.values()]
+    colours = [GREY if ms is None else COLOURS[0] for ms in times.values()]
+    figure = bars_across(
+        times, lengths, words, colours, from_=begins, title="Stage timeline", height=110 + 26 * len(times), bargap=0.3
     )
-    figure.update_layout(
-        title="Stage timeline",
-        margin={"t": 40, "b": 40, "l": 8, "r": 16},
-        height=110 + 26 * len(times),
-        bargap=0.3,
-        showlegend=False,
-    )
-    # Room for the text behind the last bar.
-    figure.update_xaxes(title="ms since the start", range=[0, max(begin, 1e-3) * 1.18])
-    figure.update_yaxes(type="category", autorange="reversed")
+    words_behind(figure)
+    figure.update_xaxes(title="ms since the start", range=[0, max(end, 1e-3) * 1.18])  # room for the last words
     return figure
 
 
@@ -168,9 +156,9 @@ def progress_tiles(job: Job) -> list[Tile]:
     ]
 
 
-def warmed_of(job: Job) -> Warmed:
-    """The result of a job over a whole model; raises one of ``NO_RESULT``."""
-    return msgspec.json.decode(job.result, type=Warmed)
+def result_of(job: Job, kind: type[_Result]) -> _Result:
+    """The result of a job, of this kind; raises one of ``NO_RESULT``."""
+    return msgspec.json.decode(job.result, type=kind)
 
 
 def warmed_words(done: Warmed) -> str:
@@ -212,10 +200,6 @@ def _spent(job: Job, ms: float | None) -> str:
     return "…" if job.state == RUNNING else "not finished"
 
 
-def _duration(ms: float | None) -> str:
-    return "–" if ms is None else human_ms(ms)
-
-
 def candidate_columns(found: Sequence[Candidate]) -> list[Column]:
     """The columns of configs that would be timed, best prediction first."""
     best = min((one.predicted_cycles for one in found), default=0.0)
@@ -226,11 +210,6 @@ def candidate_columns(found: Sequence[Candidate]) -> list[Column]:
         Column("Cached", lambda one: one.tier is not None),
         Column("Kernel", "selection.key"),
     ]
-
-
-def tuned_of(job: Job) -> Tuning:
-    """The result of a tuning; raises one of ``NO_RESULT``."""
-    return msgspec.json.decode(job.result, type=Tuning)
 
 
 def tuned_words(done: Tuning) -> str:
@@ -253,11 +232,6 @@ TUNED = (
     Column("Result", lambda one: one.trouble or "correct"),
     Column("Open", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link"),
 )
-
-
-def fastest_first(done: Tuning) -> list[CandidateRow]:
-    """The configs, those without a measured time last."""
-    return sorted(done.candidates, key=lambda one: (not one.median_us, one.median_us or 0.0))
 
 
 NO_RESULT = (ValueError, RecursionError)

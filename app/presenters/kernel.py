@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from app.presenters.columns import Column
 from app.presenters.overview import event_details, event_words
+from app.presenters.plots import bars_across, words_behind
 from app.presenters.shared import COLOURS, GREY, Row
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.description import shown
@@ -62,7 +63,8 @@ def occupancy_by_chip(record: Record) -> list[tuple[Architecture, Occupancy]]:
 def first_lines(text: str) -> tuple[str, str]:
     """The first lines of a text, as many as the page shows; and their count, in words."""
     lines = text.splitlines()
-    return "\n".join(lines[:MOST_LINES]), f"{counted(len(lines), 'line')}{_shown_of(len(lines))}"
+    only = f"; showing the first {MOST_LINES:,}" if len(lines) > MOST_LINES else ""
+    return "\n".join(lines[:MOST_LINES]), f"{counted(len(lines), 'line')}{only}"
 
 
 EVENTS = (Column("When", "happened_at", "when"), Column("Event", event_words), Column("Details", event_details))
@@ -95,22 +97,9 @@ def instruction_figure(mix: InstructionMix) -> go.Figure:
     most = dict(list(mix.others.items())[:_MOST_OTHERS])
     rest = mix.total - sum(named.values()) - sum(most.values())
     bars = {**named, **most, **({OTHER: rest} if rest else {})}
-    figure = go.Figure()
-    figure.add_bar(
-        x=list(bars.values()),
-        y=list(bars),
-        orientation="h",
-        marker_color=[COLOURS[0] if name in named else GREY for name in bars],
-        text=[f"{count:,}" for count in bars.values()],
-        textposition="outside",
-        cliponaxis=False,
-        hovertemplate="%{y}: %{x:,}<extra></extra>",
-    )
-    figure.update_layout(margin={"t": 8, "b": 8, "l": 8, "r": 40}, height=60 + 22 * len(bars), bargap=0.25)
+    words, colours = [f"{count:,}" for count in bars.values()], [COLOURS[0] if name in named else GREY for name in bars]
+    figure = bars_across(bars, list(bars.values()), words, colours, height=60 + 22 * len(bars), bargap=0.25)
+    words_behind(figure)
+    figure.update_layout(margin={"t": 8, "b": 8, "l": 8, "r": 40})
     figure.update_xaxes(visible=False)
-    figure.update_yaxes(type="category", autorange="reversed")
     return figure
-
-
-def _shown_of(count: int) -> str:
-    return f"; showing the first {MOST_LINES:,}" if count > MOST_LINES else ""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.presenters.evaluated import Evaluated
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, Row, Tile, total
 from cache_engine.errors import UsageError
@@ -96,8 +95,3 @@ def pass_figure(passes: Sequence[ModelPass]) -> Bars:
         horizontal=True,
         height=190 + 44 * len(passes),
     )
-
-
-def pass_points(passes: Sequence[ModelPass]) -> list[Evaluated]:
-    """The operations as points of a roofline plot."""
-    return [Evaluated(row.operation.name, one.chip, row.operation.work, row.cost) for one in passes for row in one.rows]

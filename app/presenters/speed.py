@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 
 import plotly.graph_objects as go
 
-from app.presenters.cloud import add_points
 from app.presenters.columns import Column
-from app.presenters.evaluated import Evaluated, roofline_figure
+from app.presenters.evaluated import roofline_figure
+from app.presenters.plots import add_points
 from app.presenters.shared import Row
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.gpu import MODEL_VERSION
@@ -18,13 +18,14 @@ from cache_engine.evaluator.gpus import GPUS, gpus_running
 from cache_engine.evaluator.grouped import predict_work
 from cache_engine.evaluator.groups import work_of
 from cache_engine.insight.comparison import Pair
+from cache_engine.insight.passes import Operation, Priced
 from cache_engine.model.artifact import Record
 from cache_engine.units import human_us
 
 MODEL = f"GPU model {MODEL_VERSION}"
 
 
-def predictions(record: Record, m: int | None = None) -> tuple[list[Evaluated], str]:
+def predictions(record: Record, m: int | None = None) -> tuple[list[Priced], str]:
     """The model's predictions for a kernel's problem on each GPU that runs its code; or why there are none, in words.
 
     Args:
@@ -37,20 +38,18 @@ def predictions(record: Record, m: int | None = None) -> tuple[list[Evaluated], 
     try:
         problem = p.on(record.arch)
         work = work_of(problem if m is None else replace(problem, m=m))
-        return [Evaluated("predicted", gpu, work, predict_work(work, gpu)) for gpu in gpus], ""
+        return [Priced(Operation("predicted", work, 1), gpu, predict_work(work, gpu)) for gpu in gpus], ""
     except InvalidProblem as error:
         return [], str(error)
 
 
 PREDICTIONS = (
-    Column("GPU", "chip"),
-    Column("Predicted, µs", "result.latency_us"),
-    Column("TFLOP/s", lambda point: point.flops_rate / 1e12, "decimal"),
+    Column("GPU", "chip.name"),
+    Column("Predicted, µs", "cost.latency_us"),
+    Column("TFLOP/s", lambda point: point.rate / 1e12, "decimal"),
     Column("% of peak", "utilization", "share"),
-    Column("Roofline, µs", "result.roofline_us"),
-    Column(
-        "Model's tile", lambda point: f"{point.result.tile_m} × {point.result.tile_n}, split-k {point.result.split_k}"
-    ),
+    Column("Roofline, µs", "cost.roofline_us"),
+    Column("Model's tile", lambda point: f"{point.cost.tile_m} × {point.cost.tile_n}, split-k {point.cost.split_k}"),
 )
 
 
@@ -87,10 +86,10 @@ ALL_TIMINGS = (
 """The columns of all timings of a store."""
 
 
-def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row], m: int, batch: int) -> go.Figure:
+def speed_figure(points: Sequence[Priced], timings: Iterable[Row], m: int, batch: int) -> go.Figure:
     """Predictions of one problem on the rooflines of their GPUs, and the timings of this m and batch."""
     figure = roofline_figure(points, ", predicted")
-    problem = points[0].problem
+    problem = points[0].operation.work
     timings = [timing for timing in timings if (timing["m"], timing["batch"]) == (m, batch)]
     if timings:
         intensity = problem.flops / problem.moved_bytes
@@ -107,7 +106,7 @@ def speed_pairs(first: Record, second: Record, timings: tuple[Sequence[Row], Seq
         for rows in timings
     ]
     predicted = [
-        {point.chip: human_us(point.result.latency_us) for point in predictions(record)[0]}
+        {point.chip.name: human_us(point.cost.latency_us) for point in predictions(record)[0]}
         for record in (first, second)
     ]
     return [

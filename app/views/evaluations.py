@@ -109,10 +109,7 @@ def storing(problem: EvaluationProblem, chip: Hardware, patience: Patience) -> N
     if _is_stored(problem, chip):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Stored: no program that uses this store searches for it again.")
-            link = {"e_kind": SAVED}
-            widgets.page_link(
-                "../pages/evaluations.py", label="See saved results", icon=":material/database:", query_params=link
-            )
+            widgets.page_link("evaluations", "See saved results", "database", e_kind=SAVED)
         return
     why_not = _why_not()
     asked = st.button(

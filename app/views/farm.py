@@ -41,7 +41,7 @@ def what_a_farm_is() -> None:
             st.code(command, language=None, wrap_lines=True)
         st.text("To see it on this page, name the queue before you start the dashboard:")
         st.code("export GEMM_CACHE_BROKER=redis://host:6379/0", language=None, wrap_lines=True)
-    widgets.page_link("../pages/docs.py", label="Team", icon=":material/menu_book:", query_params={"document": "team"})
+    widgets.page_link("docs", "Team", "menu_book", document="team")
 
 
 @st.fragment(run_every=POLL_S)
@@ -55,7 +55,8 @@ def follow(broker: str, remote: str | None) -> None:
         widgets.problem("The farm is not installed.", str(error))
         return
     if trouble:
-        old = "" if farm is None else f" Showing what it said {_ago(age_s)}."
+        ago = f"{age_s:.0f} s ago" if age_s < 60 else human_age(age_s)
+        old = "" if farm is None else f" Showing what it said {ago}."
         st.warning(f"The queue does not answer.{old}", icon=":material/cloud_off:")
         st.text(trouble)
     if farm is None:
@@ -68,10 +69,6 @@ def follow(broker: str, remote: str | None) -> None:
     _failures(farm)
 
 
-def _ago(age_s: float) -> str:
-    return f"{age_s:.0f} s ago" if age_s < 60 else human_age(age_s)
-
-
 def _runs(farm: Farm, broker: str, remote: str | None) -> None:
     st.header("Runs")
     if not farm.runs:
@@ -81,8 +78,10 @@ def _runs(farm: Farm, broker: str, remote: str | None) -> None:
             # Where there is nothing to cancel, a bar that is full reaches the other side.
             running = seen.state == RUNNING
             left, *right = st.columns([5, 1], vertical_alignment="center") if running else [st.container()]
-            left.text(_run_name(seen))
-            left.progress(_run_share(seen), text=_run_words(seen))
+            archs = ", ".join(filter(None, seen.run.archs)) or "the default target"
+            left.text(f"{seen.run.table} for {archs}")
+            done = (seen.run.kernels - seen.run.left) / max(1, seen.run.kernels)
+            left.progress(min(1.0, max(0.0, done)), text=_run_words(seen))
             for place in right:
                 with place:
                     _cancel(seen, Broker(broker, farm.keys, wait_s=_WAIT_S), _watcher(broker, remote))
@@ -191,16 +190,6 @@ def _run_words(seen: SeenRun) -> str:
     if seen.state == RUNNING:
         return f"{done}; about {human_ms(run.eta_s * 1e3)} left (predicted)."
     return f"{done}; {seen.state}, last heard of {human_age(seen.heard_s)}."
-
-
-def _run_share(seen: SeenRun) -> float:
-    """The progress of a run, from 0 to 1."""
-    return min(1.0, max(0.0, (seen.run.kernels - seen.run.left) / max(1, seen.run.kernels)))
-
-
-def _run_name(seen: SeenRun) -> str:
-    """The table of a run and its targets."""
-    return f"{seen.run.table} for {', '.join(filter(None, seen.run.archs)) or 'the default target'}"
 
 
 def _worker_table(farm: Farm) -> list[Row]:

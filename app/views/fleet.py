@@ -56,12 +56,7 @@ def _switched() -> None:
 
 def link(node: Node) -> None:
     """A link to the pages of a store."""
-    widgets.page_link(
-        "../pages/overview.py",
-        label=plain(f"Open {node.name}"),
-        icon=":material/inventory_2:",
-        query_params={context.STORE: node.name},
-    )
+    widgets.page_link("overview", plain(f"Open {node.name}"), "inventory_2", **{context.STORE: node.name})
 
 
 def nodes() -> list[Node]:

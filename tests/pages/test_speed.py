@@ -62,8 +62,8 @@ def test_groups_and_scales_count_in_predictions() -> None:
     )  # fmt: skip
     points, trouble = predictions(msgspec.structs.replace(SM_80, arch="sm_90a", problem=asked))
     assert trouble == ""
-    assert {point.problem.flops for point in points} == {2 * 4096 * 4096 * 7168}
-    h100 = next(point for point in points if point.chip == "H100")
+    assert {point.operation.work.flops for point in points} == {2 * 4096 * 4096 * 7168}
+    h100 = next(point for point in points if point.chip.name == "H100")
     assert h100.peak == GPUS["H100"].fp8_flops
     figure = speed_figure(points, [invented(m=4096, batch=256)], 4096, 256)
     assert "measured" in {dots.name for dots in figure.data}
