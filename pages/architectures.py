@@ -10,9 +10,7 @@ from app.presenters import architectures
 from app.presenters.speed import ALL_TIMINGS
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries, summaries
-from cache_engine.insight.regressions import regressions
-from cache_engine.insight.timings import timing_row, timings_csv
-from cache_engine.insight.toolchains import made_by_toolchain
+from cache_engine.insight.toolchains import made_by_toolchain, regressions, timing_row, timings_csv
 from cache_engine.model.measurement import Measurement
 from cache_engine.units import counted
 

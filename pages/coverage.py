@@ -18,9 +18,8 @@ from app.presenters.coverage import (
     with_missing,
 )
 from app.presenters.forms import command_of, model_values, table_form
-from cache_engine.batch.estimate import Estimate, estimate
 from cache_engine.batch.jobs import RUNNING
-from cache_engine.batch.warm import processors
+from cache_engine.batch.warm import Estimate, estimate, processors
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, MirrorError, StoreError
 from cache_engine.evaluator.catalogue import TOKENS, model_shapes

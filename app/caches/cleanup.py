@@ -13,8 +13,7 @@ from app.caches import entries, looking
 from app.presenters.caches import cleaned_columns, cleaning_arguments, deletion_columns, left_columns
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks import cleaning
-from cache_engine.frameworks.cleaning import Chosen, CleaningRules, Plans, choose, plan_cleaning, with_irs
-from cache_engine.frameworks.deleting import Deleted
+from cache_engine.frameworks.deleting import Chosen, CleaningRules, Deleted, Plans, choose, plan_cleaning, with_irs
 from cache_engine.frameworks.values import DeletePlan
 from cache_engine.index import foreign_queries as queries
 from cache_engine.settings import parse_bytes

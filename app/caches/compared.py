@@ -15,7 +15,7 @@ from app.presenters.caches import CAUSES, changed_columns, entry_columns, miss_c
 from app.presenters.others import Address, Named, address_of, compared, difference_columns
 from app.presenters.shared import Row, Tile
 from cache_engine.frameworks.comparison import Comparing, DirectoriesCompared, EntriesCompared
-from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.frameworks.values import Entry, PartKind, Place, key_of
 from cache_engine.index import foreign_queries as queries
 

@@ -10,7 +10,7 @@ from app.components import listing
 from app.presenters.caches import entry_columns
 from app.presenters.others import Address, address_of
 from app.presenters.shared import rows_shown
-from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.frameworks.values import State
 from cache_engine.index import foreign_queries as queries
 

@@ -12,13 +12,13 @@ from app.components.figure import draw_tiles
 from app.presenters.kernel import instruction_figure
 from app.presenters.others import AILMENTS, FACTORS, Address, entry_facts, entry_tiles
 from app.presenters.others import PARTS as FILES
-from cache_engine.compilers import inspect as tools
+from cache_engine.compilers import disassembly as tools
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, StoreError
 from cache_engine.frameworks.values import Entry, PartKind
 from cache_engine.index import foreign_queries as queries
-from cache_engine.insight.linked.foreign import linked_parts
-from cache_engine.insight.linked.panes import Linked
+from cache_engine.insight.linked.kernel import linked_parts
+from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.outcome import Failure
 from cache_engine.units import counted
 

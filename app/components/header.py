@@ -17,11 +17,10 @@ from app.presenters.palette import MOST, Place, places, plain
 from app.presenters.shared import Row, dtypes
 from cache_engine.cache.cache import Cache
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index import foreign_queries, queries
-from cache_engine.insight.report.html import written
-from cache_engine.insight.report.page import Report
+from cache_engine.insight.report.page import Report, written
 from cache_engine.units import counted
 
 SHORTCUT = "Ctrl+K"
@@ -121,8 +120,7 @@ def _is_there(cache: Cache, *keys: str) -> bool:
 
 def _report(page: str, *keys: str) -> Report:
     """The report of a page. The code that makes reports is imported for those who want one."""
-    from cache_engine.insight.report.kernels import comparison_report, kernel_report
-    from cache_engine.insight.report.stores import store_report
+    from cache_engine.insight.report.kernels import comparison_report, kernel_report, store_report
 
     cache = context.cache()
     if page == "Overview":

@@ -9,8 +9,7 @@ from urllib.parse import urlencode
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Series
 from app.presenters.shared import COLOURS, Row, kernel_address, when
-from cache_engine.insight.regressions import CODE, COMPILE, REGISTERS, SPILLS, TIME
-from cache_engine.insight.toolchains import PRESENT, STALE, UNKNOWN, Made
+from cache_engine.insight.toolchains import CODE, COMPILE, PRESENT, REGISTERS, SPILLS, STALE, TIME, UNKNOWN, Made
 from cache_engine.units import bytes_unit, counted, human_bytes, ms_unit
 
 # These have fixed colours in every store.

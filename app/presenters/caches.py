@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from app.presenters.columns import Column
 from app.presenters.shared import COLOURS, GREY, Row, Tile, total
-from cache_engine.frameworks.cleaning import CleaningRules
+from cache_engine.frameworks.deleting import CleaningRules
 from cache_engine.frameworks.doctor import Ailment, Diagnosis
 from cache_engine.frameworks.registry import is_stale
 from cache_engine.frameworks.values import Entry, Place, id_of

@@ -17,9 +17,8 @@ from app.presenters.downloads import csv_file
 from app.presenters.plots import SYMBOLS, add_line, add_points, cloud
 from app.presenters.shared import COLOURS, Row, Tile, dtypes
 from cache_engine.errors import InvalidHardware, SearchStopped
-from cache_engine.evaluator.chips import chip_of
+from cache_engine.evaluator.chips import GPUS, Gpu, chip_of
 from cache_engine.evaluator.gpu import Prediction, predict
-from cache_engine.evaluator.gpus import GPUS, Gpu
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations

@@ -12,8 +12,7 @@ from app.presenters.overview import event_details, event_words
 from app.presenters.plots import bars_across, words_behind
 from app.presenters.shared import COLOURS, GREY, Row
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
-from cache_engine.insight.description import shown
-from cache_engine.insight.inspection import block_threads
+from cache_engine.insight.inspection import block_threads, shown
 from cache_engine.model.architecture import Architecture, runs_on
 from cache_engine.model.artifact import Record
 from cache_engine.model.documents import to_json

@@ -13,10 +13,9 @@ from app.presenters.evaluated import roofline_figure
 from app.presenters.plots import add_points
 from app.presenters.shared import Row
 from cache_engine.errors import InvalidProblem
+from cache_engine.evaluator.chips import GPUS, gpus_running
 from cache_engine.evaluator.gpu import MODEL_VERSION
-from cache_engine.evaluator.gpus import GPUS, gpus_running
-from cache_engine.evaluator.grouped import predict_work
-from cache_engine.evaluator.groups import work_of
+from cache_engine.evaluator.grouped import predict_work, work_of
 from cache_engine.insight.comparison import Pair
 from cache_engine.insight.passes import Operation, Priced
 from cache_engine.model.artifact import Record

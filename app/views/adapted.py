@@ -14,12 +14,11 @@ from app.presenters.columns import Column
 from app.presenters.kernel import EVENTS
 from app.presenters.others import PARTS, adapted_columns, adapted_facts, adapted_tiles
 from app.presenters.shared import kernel_address, rows_shown
-from cache_engine.frameworks.adapted import describe
-from cache_engine.frameworks.groups import Group
+from cache_engine.frameworks.groups import Group, describe
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
-from cache_engine.insight.linked.foreign import linked_parts
-from cache_engine.insight.linked.panes import Linked
+from cache_engine.insight.linked.kernel import linked_parts
+from cache_engine.insight.linked.marks import Linked
 
 _ROWS = 20
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.presenters.columns import rows_of
 from app.presenters.speed import TIMINGS, predictions, speed_figure, speed_pairs
-from cache_engine.evaluator.gpus import GPUS
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.model.artifact import RecordedProblem
 from tests.pages.opening import a_record
 

@@ -14,7 +14,7 @@ from streamlit.components.v2.get_bidi_component_manager import get_bidi_componen
 from streamlit.components.v2.manifest_scanner import ComponentConfig, ComponentManifest
 
 from cache_engine._version import __version__
-from cache_engine.insight.linked.panes import Linked, Pane
+from cache_engine.insight.linked.marks import Linked, Pane
 
 _FOLDER = Path(__file__).parent
 _PACKAGE, _COMPONENT, _BUILT = "gemm-cache", "code", "built"

@@ -21,8 +21,7 @@ from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.frameworks.cleaning import Plans
-    from cache_engine.frameworks.deleting import Deleted
+    from cache_engine.frameworks.deleting import Deleted, Plans
     from cache_engine.frameworks.values import Place
 
 _MOST_SHOWN = 20
@@ -86,8 +85,8 @@ def clean_verb(
     environment variable names another directory, a framework's usual one is cleaned only with --in.
     """
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.frameworks.cleaning import CleaningRules, choose, plan_cleaning, with_irs
-    from cache_engine.frameworks.survey import EntryFilter
+    from cache_engine.frameworks.deleting import CleaningRules, choose, plan_cleaning, with_irs
+    from cache_engine.frameworks.registry import EntryFilter
     from cache_engine.frameworks.values import Entry, Finding
 
     if irs_only and (offline or max_bytes is not None):

@@ -78,7 +78,7 @@ def ls_verb(
     otherwise, and how many there are.
     """
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.frameworks.survey import EntryFilter
+    from cache_engine.frameworks.registry import EntryFilter
     from cache_engine.frameworks.values import Entry, Finding
 
     sources, places = known_places(settings)

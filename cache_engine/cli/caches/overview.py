@@ -56,8 +56,7 @@ def caches_verb(ctx: click.Context, /, as_json: bool) -> None:
     settings = settings_of(ctx)
     logs.configure(settings.log or "warning")
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.frameworks.registry import in_memory_here
-    from cache_engine.frameworks.survey import sums
+    from cache_engine.frameworks.registry import in_memory_here, sums
 
     sources, places = known_places(settings)
     unused = [place for place in places if place.replaced_by]

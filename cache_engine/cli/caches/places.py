@@ -76,7 +76,7 @@ def scanned(
         afresh: all is read, also what is unchanged as far as times and sizes say.
     """
     from cache_engine.cli.caches.indexed import from_index
-    from cache_engine.frameworks.survey import survey
+    from cache_engine.frameworks.registry import survey
 
     started, shows, count = time.monotonic(), sys.stderr.isatty(), 0
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cache_engine.cli.documents import filled
-from cache_engine.frameworks.adapted import config_text
 from cache_engine.frameworks.cleaning import CacheFinding, CachesCleaning, cleaning, located
+from cache_engine.frameworks.groups import config_text
 from cache_engine.frameworks.values import KeyFactors
 from cache_engine.model.outcome import Failure
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from cache_engine.frameworks.base import Source
     from cache_engine.frameworks.doctor import Diagnosis
     from cache_engine.frameworks.groups import Group
-    from cache_engine.frameworks.survey import Sums
+    from cache_engine.frameworks.registry import Sums
     from cache_engine.frameworks.values import Entry, Factor, Finding, Part, Place
-    from cache_engine.model.events.usage import EntryUsage
+    from cache_engine.model.events import EntryUsage
 
 # Documents of verbs that pages use too.
 __all__ = ["CacheFinding", "CachesCleaning", "cleaning"]

@@ -12,7 +12,8 @@ from cache_engine.batch.results import Compiled, DeviceMemory, Timed
 from cache_engine.cache.stages import LOAD
 from cache_engine.cli.documents import filled
 from cache_engine.cli.documents.caches import AdaptedList, AdaptedRow
-from cache_engine.insight.description import shown
+from cache_engine.insight.inspection import shown
+from cache_engine.model.gemm.fields import Options
 from cache_engine.model.outcome import Failure, in_json
 from cache_engine.store.codec import stored_bytes
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Compiled", "DeviceMemory", "Timed", "shown"]
 
 
-class KernelRow(msgspec.Struct, kw_only=True):
+class KernelRow(Options, frozen=True):
     """A kernel in a list; times are seconds since 1970."""
 
     key: str
@@ -37,8 +38,6 @@ class KernelRow(msgspec.Struct, kw_only=True):
     key_schema: str
     template: str
     flags: str
-    opt_level: int
-    specialisation: str
     arch: str
     dtype: str
     out_dtype: str

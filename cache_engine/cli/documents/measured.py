@@ -9,7 +9,7 @@ import msgspec
 
 from cache_engine.batch.results import CandidateRow, Chosen, FailedProblem, NeededKernel, ServedSizes, Tuning, Warmed
 from cache_engine.cli.documents import filled
-from cache_engine.insight.timings import TimingRow
+from cache_engine.insight.toolchains import TimingRow
 from cache_engine.model.outcome import in_json
 from cache_engine.store.timings import TimedDevice
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cache_engine.cli.documents import filled
-from cache_engine.evaluator.groups import GroupedProblem
+from cache_engine.evaluator.grouped import GroupedProblem
 
 if TYPE_CHECKING:
     from cache_engine.evaluator.catalogue.layers import Parallel

@@ -10,10 +10,9 @@ import msgspec
 from cache_engine.cli.documents import filled
 
 if TYPE_CHECKING:
-    from cache_engine.insight import regressions
     from cache_engine.insight.coverage import Cell
-    from cache_engine.insight.regressions import Summary
-    from cache_engine.insight.toolchains import Made
+    from cache_engine.insight.toolchains import Made, Summary
+    from cache_engine.insight.toolchains import Regressions as Found
 
 
 class WorseRow(msgspec.Struct, kw_only=True):
@@ -45,7 +44,7 @@ class Regressions(msgspec.Struct, kw_only=True):
     worse: list[WorseRow]
 
 
-def comparison(found: regressions.Regressions, threshold: float) -> Regressions:
+def comparison(found: Found, threshold: float) -> Regressions:
     """The document of a comparison."""
     return filled(Regressions, found, threshold=threshold, worse=[filled(WorseRow, one) for one in found.worse])
 

@@ -296,7 +296,7 @@ def _verified(
     cache: Cache, remote: Remote, found: Iterable[Sound | Refused], again: set[CacheKey], total: int
 ) -> moving.RemoteVerifyReport:
     """What was found, with those of ``again`` compiled again."""
-    from cache_engine.batch.rebuilding import rebuild
+    from cache_engine.batch.migration import rebuild
 
     d = moving.RemoteVerifyReport(
         url=remote.url, there=0, checked=total, code_bytes=0, refused=[], rebuilt=0, not_rebuilt=0

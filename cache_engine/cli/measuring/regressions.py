@@ -40,7 +40,7 @@ def regressions_verb(settings: Settings, /, from_: str, to: str, threshold: floa
     TOOLCHAIN is the beginning of a compiler and version, such as "nvrtc 13.4", or of the digits of its build; stored
     kernels of both are compared: registers, spills, code size, compile time, and timings on GPUs of the same name.
     """
-    from cache_engine.insight.regressions import regressions
+    from cache_engine.insight.toolchains import regressions
 
     with open_cache(settings, create=False) as cache:
         found = regressions(cache.records(), cache.timings, from_, to, threshold)

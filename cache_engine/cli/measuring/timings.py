@@ -30,7 +30,7 @@ from cache_engine.cli.support import (
 )
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
-from cache_engine.insight.timings import timing_row, timings_csv
+from cache_engine.insight.toolchains import timing_row, timings_csv
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
@@ -114,9 +114,8 @@ def _tuned(
     *,
     dry_run: bool,
 ) -> measured.Tuning:
-    from cache_engine.batch.estimate import estimate
     from cache_engine.batch.tuning import candidates
-    from cache_engine.batch.warm import processors
+    from cache_engine.batch.warm import estimate, processors
     from cache_engine.gpu.probe import gpu, require_gpu
     from cache_engine.kernels.rates import rates_of
 

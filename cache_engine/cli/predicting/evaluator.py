@@ -121,7 +121,7 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, form: str, 
     Other tools can read the file. A name that ends in .zst gives a compressed file; - prints JSON.
     """
     from cache_engine.cli.documents import evaluator as documents
-    from cache_engine.store.results.interchange import compress
+    from cache_engine.store.results import compress
 
     with open_cache(settings, create=False) as cache:
         stored = cache.evaluations
@@ -164,7 +164,7 @@ def import_verb(settings: Settings, /, file: Path, chip: str | None, as_json: bo
     """
     from cache_engine.cli.documents import evaluator as documents
     from cache_engine.evaluator.chips import load_hardware
-    from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, decompress
+    from cache_engine.store.results import LARGEST_IMPORT_BYTES, decompress
 
     with named(file), open_input(file) as given:
         data = decompress(given.read(LARGEST_IMPORT_BYTES + 1), LARGEST_IMPORT_BYTES)

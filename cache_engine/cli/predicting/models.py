@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from cache_engine.evaluator.catalogue import ModelShape
     from cache_engine.evaluator.catalogue.layers import Parallel
+    from cache_engine.evaluator.chips import Gpu
     from cache_engine.evaluator.cost import SearchMode
-    from cache_engine.evaluator.gpus import Gpu
     from cache_engine.evaluator.hardware import Hardware
     from cache_engine.evaluator.results import Evaluations
     from cache_engine.insight.passes import ModelPass, Step

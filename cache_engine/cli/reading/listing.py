@@ -120,15 +120,15 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
     architecture (hopper) for its targets. FIELD=VALUE compares, as do !=, <, <=, > and >=. Fields are:
 
     \b
-    m, n, k, batch, groups, registers, level   numbers
+    m, n, k, batch, groups, level, registers   numbers
     hits                                       hits=0: never hit
     size, disk, shared, spills                 bytes, or 64KB, 2MiB
     compile, compile_ms                        ms, or 250us, 1.5s, 2min
     created, used                              an age, <1d: in the last day,
                                                or a day of UTC, >2026-11-01
-    target, arch, dtype, out, family, layout,  a word, also with *: 64x*
-    compiler, config, scales, mode,
-    specialise, name, key
+    target, arch, dtype, out, layout,          a word, also with *: 64x*
+    epilogue, scales, mode, specialise,
+    family, compiler, config, name, key
 
     Quote words with *, < or >, because shells interpret these. Prints up to 50 kernels (--limit), and as many of other
     frameworks that match by name, key, target, framework, version or config.
@@ -201,7 +201,7 @@ def _list(
     as_json: bool,
 ) -> None:
     from cache_engine.evaluator.catalogue import read_search
-    from cache_engine.evaluator.catalogue.searching import advice
+    from cache_engine.evaluator.catalogue.tables import advice
     from cache_engine.index import queries
 
     search = read_search(text)

@@ -57,7 +57,7 @@ def report_verb(
         raise UsageError("give one KEY, two to compare, or none for the whole store")
     if str(file) == "-" and as_json:
         raise UsageError("--output - prints the report itself; give it a file name, or leave --json out")
-    from cache_engine.insight.report.html import written
+    from cache_engine.insight.report.page import written
 
     now = time.time()
     report = _report(settings, keys, now)
@@ -74,7 +74,7 @@ def report_verb(
 def _report(settings: Settings, keys: tuple[str, ...], now: float) -> Report:
     with open_cache(settings, create=False) as cache:
         if not keys:
-            from cache_engine.insight.report.stores import store_report
+            from cache_engine.insight.report.kernels import store_report
 
             return store_report(cache, now)
         from cache_engine.insight.report.kernels import comparison_report, kernel_report

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 
 from cache_engine.cli.documents import toolchains as documents
-from cache_engine.cli.support import Verb, element_options, emit, input_dtype, json_option, open_cache
+from cache_engine.cli.support import Verb, emit, json_option, open_cache, table_options, wanted_of
 from cache_engine.cli.support.completion import models
-from cache_engine.cli.support.targets import targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
-from cache_engine.evaluator.catalogue import TOKENS
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_bytes, printable
 
@@ -48,32 +47,24 @@ def toolchains_verb(settings: Settings, /, as_json: bool) -> None:
     missing="The compiler is not installed, so there are no keys.",
     completers={"table": models},
 )
-@click.argument("table", metavar="MODEL|FILE")
-@targets_option
-@click.option("--m", "ms", default=TOKENS, show_default=True, metavar="SIZES", help="Tokens, such as 1,16,64-512.")
-@element_options
+@table_options
 @click.option("--missing", is_flag=True, help="Only shapes of which a kernel is missing.")
 @json_option
 @click.pass_obj
-def coverage_verb(
-    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, mode: str,
-    missing: bool, as_json: bool,
-) -> None:  # fmt: skip
+def coverage_verb(settings: Settings, /, missing: bool, as_json: bool, **asked: Any) -> None:
     """Show which kernels of a model are cached.
 
     For each shape and target, how many of the kernels that serve every m of --m are in the store. Compiles nothing;
     warm, with the same arguments, compiles what is missing.
     """
     from cache_engine.batch.warm import stored
-    from cache_engine.evaluator.catalogue import shapes_of
-    from cache_engine.insight.coverage import coverage, distinct, wanted
-    from cache_engine.model.sizes import parse_sizes
+    from cache_engine.insight.coverage import coverage, distinct
 
-    asked = wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms), scales=scales, mode=mode)
+    rows = wanted_of(asked)
     with open_cache(settings, create=False, optional=True) as cache:
-        cells = coverage(cache, asked)
+        cells = coverage(cache, rows)
         cached = stored(cache, [kernel.key for kernel in distinct(cells)])
-    document = documents.coverage(table, dtype, cells, cached, only_missing=missing)
+    document = documents.coverage(asked["table"], asked["dtype"], cells, cached, only_missing=missing)
     emit(document, as_json, lambda: _print_coverage(document))
 
 
