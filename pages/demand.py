@@ -19,7 +19,7 @@ from cache_engine.index import queries, summaries
 from cache_engine.insight.coverage import coverage, wanted
 from cache_engine.model.gemm import DType
 from cache_engine.units import counted, human_age
-from cache_engine.usage.demand import Ledger
+from cache_engine.usage.demand import HALF_LIFE_S, Ledger
 
 STEP_S = 60  # answers are cached for as long
 MOST_AGAIN = 50
@@ -35,7 +35,7 @@ def chosen() -> Span:
     """The chosen time range."""
     back_s = demand.SPANS[widgets.choose_one("Time range", list(demand.SPANS), demand.NOW, key="span")]
     at = time.time() // STEP_S * STEP_S + STEP_S
-    half_life_s = cache.settings.demand_half_life_h * 3600 if back_s is None else math.inf
+    half_life_s = HALF_LIFE_S if back_s is None else math.inf
     return half_life_s, at, None if back_s is None else at - back_s
 
 

@@ -43,6 +43,7 @@ from cache_engine.model.gemm import MAX_DIMENSION
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.units import counted
 from cache_engine.upkeep.decisions import Departure
+from cache_engine.usage.demand import HALF_LIFE_S
 
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
 MOST_DECISIONS = 500
@@ -57,7 +58,7 @@ def at_a_glance(record: Record, inspection: Inspection) -> None:
     drawing.plotly_chart(tile_figure(record), key="tiles")
     points, _ = predictions(record)
     at = time.time() // STEP_S * STEP_S + STEP_S
-    ledger = context.ask(summaries.ledger, cache.settings.demand_half_life_h * 3600, at)
+    ledger = context.ask(summaries.ledger, HALF_LIFE_S, at)
     row, is_pinned = context.ask(queries.kernel, record.key), CacheKey(record.key) in cache.admin.pinned()
     life = life_words(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
     for place, title, words in (

@@ -10,14 +10,19 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
 from tests import isolation
 from tests.helpers import make_store
+
+if TYPE_CHECKING:
+    from tests.trust.keys import Builder  # tests/gpu does without cryptography
 
 if find_spec("hypothesis") is not None:  # tests/gpu does without
     from hypothesis import HealthCheck, settings
@@ -74,6 +79,34 @@ def _main_module() -> Iterator[None]:
 def store(tmp_path: Path) -> DiskStore:
     """An empty store."""
     return make_store(tmp_path / "store")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> DiskStore:
+    """Another empty store, as of another machine."""
+    return make_store(tmp_path / "other")
+
+
+@pytest.fixture
+def journal(store: DiskStore) -> Journal:
+    """Of the store; it writes what it counts only when it is asked or closed."""
+    return Journal(store.layout.journal, 3600.0)
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    """One who signs."""
+    from tests.trust.keys import Builder
+
+    return Builder(tmp_path / "builder")
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Builder:
+    """Another, whose key is in no file of signers, unless a test writes it there."""
+    from tests.trust.keys import Builder
+
+    return Builder(tmp_path / "stranger")
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def _chosen_limits() -> Limits:
     if rule == "foreign":
         st.caption("Kernels in a format that only another version of this program reads. No other rule deletes them.")
         return Limits(foreign_format=True)
-    return Limits(everything=True) if rule == "all" else context.cache().policy()
+    return Limits(everything=True) if rule == "all" else context.cache().admin.policy()
 
 
 def _chosen_rule(rules: list[str], default: str) -> str:
@@ -165,7 +165,9 @@ def _preview(limits: Limits) -> Preview | None:
             return None
     if asked or seen is None or few:
         with st.spinner("Looking at the files…", show_time=True):
-            seen = st.session_state[_SEEN] = Seen(context.cache().admin.survey(), context.cache().find_leftovers())
+            seen = st.session_state[_SEEN] = Seen(
+                context.cache().admin.survey(), context.cache().admin.find_leftovers()
+            )
     plan = _plan(limits, seen.entries)
     kept = st.session_state[_PLANNED] = Preview(limits, plan, _by_arch(plan), seen)
     st.session_state["confirm"] = ""

@@ -82,7 +82,7 @@ def compile_verb(
         raise UsageError("--wait and --force or --debug-dump exclude each other: what is compiled again is waited for")
     with reporting(job) as reporter, _opened(settings, asked) as cache:
         how: dict[str, Any] = {"force": force, "debug_dump": debug_dump} if force or debug_dump else {}
-        kernel, why = _get(cache, asked, reporter, **(how if wait is None else {"wait": wait}))
+        kernel, why = _get(cache, asked, reporter, **(how if wait is None else {"wait_ms": wait}))
         document = kernels.compiled(kernel)
         if reporter:
             reporter.finish(_job_result(document, why))

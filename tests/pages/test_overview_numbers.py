@@ -52,7 +52,7 @@ def test_a_store_over_its_limits_says_by_how_much(
 def test_misses_have_their_causes_and_lead_to_the_kernels_decisions(open_page: Open, compiled_store: Path) -> None:
     with open_cache(compiled_store) as cache:
         evicted = next(record for record in cache.records() if record.arch == "sm_75")
-        cache.clean(Limits(keys=frozenset({evicted.key})))
+        cache.admin.clean(Limits(keys=frozenset({evicted.key})))
         cache.get_or_compile(SAMPLE[3])
     app = sound(open_page(compiled_store, "overview"))
     table = tabled(app, "What happened")

@@ -39,11 +39,6 @@ from tests.upkeep.damages import (
 )
 
 
-@pytest.fixture
-def journal(store: DiskStore) -> Journal:
-    return Journal(store.layout.journal, 3600.0)
-
-
 def _check(store: DiskStore) -> list[Finding]:
     return list(integrity.check(store))
 

@@ -26,7 +26,7 @@ __all__ = ["CacheFinding", "CachesCleaning", "cleaning"]
 
 
 class CacheDirectory(msgspec.Struct, kw_only=True):
-    """A directory of one framework; see ``foreign.survey.Sums``. Times are seconds since 1970, UTC.
+    """A directory of one framework; see ``frameworks.registry.Sums``. Times are seconds since 1970, UTC.
 
     ``replaced_by`` is the variable that has the framework use another directory here; empty if this one is in use.
     """
@@ -109,7 +109,7 @@ class AdaptedShown(AdaptedRow, kw_only=True):
 
 
 class CacheEntry(msgspec.Struct, kw_only=True):
-    """One entry; see ``foreign.values.Entry``. What is not known is ``None``."""
+    """One entry; see ``frameworks.values.Entry``. What is not known is ``None``."""
 
     kind: str
     path: str

@@ -52,7 +52,7 @@ def log_verb(
     """Print what was decided, and why.
 
     Every miss with its cause, every choice of a config with its runner-up, and what was evicted, refused, quarantined
-    or pinned; the oldest of the latest first. Processes write decisions in batches (journal_flush_s). The log holds
+    or pinned; the oldest of the latest first. Processes write decisions in batches, every 5 s. The log holds
     about the last 20,000 decisions.
     """
     with open_cache(settings, create=False) as cache:

@@ -77,7 +77,7 @@ def needed(
     ),
     done="All kernels are in the pack.",
     failed="Some kernels are damaged and left out, or --for: some are not in the store; or the file cannot be written.",
-    missing="--sign: the extra trust is not installed. --for: the compiler is not installed, so there are no keys.",
+    missing="--sign: the extra team is not installed. --for: the compiler is not installed, so there are no keys.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @only_targets_option

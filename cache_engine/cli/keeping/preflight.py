@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     examples=("preflight kernels.gemmpack", "preflight llama.gemmpack --for Llama-3.1-8B --arch sm_90a"),
     done="The pack would be used.",
     failed="It would not; the reasons are printed, such as the part of the toolchain that differs.",
-    missing="The extra trust is not installed. --for: the compiler is not installed, so there are no keys.",
+    missing="The extra team is not installed. --for: the compiler is not installed, so there are no keys.",
 )
 @click.argument("file", metavar="PACK", type=click.Path(path_type=Path))
 @targets_option

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cache_engine.store.journal import Journal
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_MISSING = "The extra remote or trust is not installed."
+_MISSING = "The extra team is not installed."
 _FAILED = "The remote does not answer, or some kernels are refused."
 
 
@@ -64,7 +64,7 @@ def remote_verb() -> None:
     examples=("remote status s3://bucket/kernels",),
     done="What both have is printed.",
     failed="The remote does not answer.",
-    missing="The extra remote is not installed.",
+    missing="The extra team is not installed.",
 )
 @_url_argument
 @json_option
@@ -223,7 +223,7 @@ def verify_verb(
     examples=("remote gc --older-than 30d --dry-run", "remote gc --older-than 30d --max-bytes 50GB"),
     done="What was chosen is deleted.",
     failed="The remote does not answer.",
-    missing="The extra remote is not installed.",
+    missing="The extra team is not installed.",
 )
 @_url_argument
 @click.option("--older-than", type=Span(), metavar="SPAN", help="Delete kernels that were sent longer ago, e.g. 30d.")

@@ -90,8 +90,8 @@ def clean_verb(
             pinned=pinned,
         )
         has_rule = replace(rules, pinned=False) != Limits()
-        plan = cache.plan_cleaning(rules if has_rule else replace(cache.policy(), pinned=pinned))
-        leftovers = cache.find_leftovers()
+        plan = cache.admin.plan_cleaning(rules if has_rule else replace(cache.admin.policy(), pinned=pinned))
+        leftovers = cache.admin.find_leftovers()
         cleaned = None
         if not dry_run:
             with terminal.progress("Evicting", len(plan.victims)) as (bar, task):
@@ -109,7 +109,7 @@ def clean_verb(
     examples=("verify", "verify --repair", "verify --sample 0.05", "verify --signatures"),
     done="Nothing is damaged, or all damage is repaired.",
     failed="Something is damaged and not repaired, or a signature is bad.",
-    missing="--signatures: the extra trust is not installed.",
+    missing="--signatures: the extra team is not installed.",
 )
 @click.option("--repair", is_flag=True, help="Quarantine corrupt entries.")
 @click.option(

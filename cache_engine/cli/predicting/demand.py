@@ -36,7 +36,7 @@ def demand_verb(settings: Settings, /, by: str, since: float | None, as_json: bo
     """Show what the store is asked for, with shares of GPU time.
 
     Every request counts, hit or miss, and each launch by matmul and operators. A request counts half as much after
-    the half-life (demand_half_life_h). Times are those measured in this store, else predicted by the GPU model for a
+    the half-life, a week. Times are those measured in this store, else predicted by the GPU model for a
     library's kernel. --by kernel means the kernel that serves today. Models may share shapes, so their shares overlap.
     """
     with open_cache(settings, create=False) as cache:
