@@ -91,9 +91,9 @@ def share_words(parts: Sequence[alignment.Part]) -> str:
     """The share of the first kernel's code that differs, and what does not count."""
     lines = sum(pair.first is not None for part in parts for pair in part.pairs)
     return (
-        f"{alignment.changed_share(parts):.0%} of the first kernel's {counted(lines, 'line')} differ. Lines that differ in "
-        "registers only count as the same; ↕ has moved within its part; ~ has other constants, addresses or labels; "
-        "− and + are in one kernel only."
+        f"{alignment.changed_share(parts):.0%} of the first kernel's {counted(lines, 'line')} differ. Lines that "
+        "differ in registers only count as the same; ↕ has moved within its part; ~ has other constants, addresses or "
+        "labels; − and + are in one kernel only."
     )
 
 
