@@ -13,17 +13,7 @@ from app import tables, widgets
 from app.presenters.shared import COLOURS, Row
 from cache_engine.compilers.disassembly import OTHER
 from cache_engine.errors import GemmCacheError
-from cache_engine.insight.alignment import (
-    CHANGED,
-    MOVED,
-    OPERANDS,
-    LinePair,
-    Part,
-    aligned,
-    changed_share,
-    part_words,
-    runs,
-)
+from cache_engine.insight import alignment
 from cache_engine.insight.comparison import Comparison, Named, Pair, change, shown
 from cache_engine.units import counted
 
@@ -69,15 +59,15 @@ def draw_difference(first: Named, first_sass: str, second: Named, second_sass: s
 
 
 @st.cache_data(show_spinner="Aligning…", max_entries=16)
-def _aligned(first_sass: str, first: str, second_sass: str, second: str) -> list[Part]:
-    return aligned(first_sass, first, second_sass, second)
+def _aligned(first_sass: str, first: str, second_sass: str, second: str) -> list[alignment.Part]:
+    return alignment.aligned(first_sass, first, second_sass, second)
 
 
 MOST_ROWS = 4_000
 """The most rows of the table; the command prints all."""
 
 _CONTEXT = 3
-_SIGNS = {MOVED: ("↕", "moved"), OPERANDS: ("~", "other operands")}
+_SIGNS = {alignment.MOVED: ("↕", "moved"), alignment.OPERANDS: ("~", "other operands")}
 STYLE = """<style>
 .sass { max-height: 70vh; overflow: auto; border: 1px solid color-mix(in srgb, currentColor 20%, transparent);
   border-radius: 0.5rem; }
@@ -97,17 +87,17 @@ STYLE = """<style>
 </style>"""
 
 
-def share_words(parts: Sequence[Part]) -> str:
+def share_words(parts: Sequence[alignment.Part]) -> str:
     """The share of the first kernel's code that differs, and what does not count."""
     lines = sum(pair.first is not None for part in parts for pair in part.pairs)
     return (
-        f"{changed_share(parts):.0%} of the first kernel's {counted(lines, 'line')} differ. Lines that differ in "
-        "registers only count as the same; ↕ has moved within its part; ~ has other constants, addresses or labels; "
-        "− and + are in one kernel only."
+        f"{alignment.changed_share(parts):.0%} of the first kernel's {counted(lines, 'line')} differ. Lines that "
+        "differ in registers only count as the same; ↕ has moved within its part; ~ has other constants, addresses or "
+        "labels; − and + are in one kernel only."
     )
 
 
-def difference_html(parts: Sequence[Part], first: str, second: str, *, whole: bool) -> str:
+def difference_html(parts: Sequence[alignment.Part], first: str, second: str, *, whole: bool) -> str:
     """A table that takes the keyboard's focus, to scroll it. All text is escaped.
 
     Args:
@@ -126,19 +116,19 @@ def difference_html(parts: Sequence[Part], first: str, second: str, *, whole: bo
     )
 
 
-def _rows(part: Part, whole: bool) -> Iterator[str]:
+def _rows(part: alignment.Part, whole: bool) -> Iterator[str]:
     name = part.name[0].upper() + part.name[1:]
-    yield f'<tr class="part"><th colspan="3" scope="colgroup">{name}: {part_words(part)}</th></tr>'
-    for is_near, pairs in runs(part, _CONTEXT):
+    yield f'<tr class="part"><th colspan="3" scope="colgroup">{name}: {alignment.part_words(part)}</th></tr>'
+    for is_near, pairs in alignment.runs(part, _CONTEXT):
         if is_near or whole:
             yield from map(_row, pairs)
         else:
             yield f'<tr class="far"><td></td><td colspan="2">{counted(len(pairs), "same line")}</td></tr>'
 
 
-def _row(pair: LinePair) -> str:
+def _row(pair: alignment.LinePair) -> str:
     sign, said = _SIGNS.get(pair.kind, ("", ""))
-    if pair.kind == CHANGED:
+    if pair.kind == alignment.CHANGED:
         sign, said = ("−", "only in the first") if pair.second is None else ("+", "only in the second")
     label = f' aria-label="{said}"' if said else ""
     cells = (

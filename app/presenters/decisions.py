@@ -10,22 +10,7 @@ from urllib.parse import urlencode
 
 from app.presenters.columns import Column, rows_of
 from app.presenters.shared import Row, kernel_address, moment
-from cache_engine.model.decision import (
-    DAMAGED,
-    EVICTED,
-    FORCED,
-    KINDS,
-    MISS,
-    MISSED_BEFORE,
-    NEVER_SEEN,
-    NOT_COMPILED,
-    NOT_STORED,
-    OTHER_CONFIG,
-    OTHER_FORMAT,
-    OTHER_TOOLCHAIN,
-    UNREADABLE,
-    Decision,
-)
+from cache_engine.model import decision
 from cache_engine.model.key import is_key
 from cache_engine.units import counted, human_ms
 
@@ -55,24 +40,24 @@ def logged_columns(names: Mapping[str, str]) -> list[Column]:
     ]
 
 
-def logged_file(decisions: Sequence[Decision], names: Mapping[str, str], zone: tzinfo) -> list[Row]:
+def logged_file(decisions: Sequence[decision.Decision], names: Mapping[str, str], zone: tzinfo) -> list[Row]:
     """The same rows for a file: with whole keys in place of links."""
     return rows_of(decisions, [Column("Key", "key"), *logged_columns(names)[1:]], zone)
 
 
-def logged_names(decisions: Iterable[Decision]) -> dict[str, str]:
+def logged_names(decisions: Iterable[decision.Decision]) -> dict[str, str]:
     """Names of kernels by key, from the lines that have one: an eviction has only the key."""
     return {one.key: one.name for one in decisions if one.name}
 
 
-def name_of(one: Decision, names: Mapping[str, str]) -> str:
+def name_of(one: decision.Decision, names: Mapping[str, str]) -> str:
     """The name of a decision's kernel, empty where it is not known."""
     return one.name or names.get(one.key, "")
 
 
 def matching(
-    decisions: Iterable[Decision], names: Mapping[str, str], kinds: Collection[str], text: str
-) -> list[Decision]:
+    decisions: Iterable[decision.Decision], names: Mapping[str, str], kinds: Collection[str], text: str
+) -> list[decision.Decision]:
     """Decisions of some kinds, or of all, that have every word of a text.
 
     A word is in the kernel's name, starts its key, or is in the reason, the details or who decided. ``4096x7168`` and
@@ -83,15 +68,15 @@ def matching(
     return [one for one in found if _has(one, names, words)] if words else found
 
 
-def counts_text(decisions: Collection[Decision], damaged: int) -> str:
+def counts_text(decisions: Collection[decision.Decision], damaged: int) -> str:
     """The number of decisions of each kind, the most frequent first."""
-    counts = Counter(one.kind if one.kind in KINDS else "another" for one in decisions)
+    counts = Counter(one.kind if one.kind in decision.KINDS else "another" for one in decisions)
     kinds = ", ".join(f"{kind}: {count:,}" for kind, count in counts.most_common())
     skipped = f" {counted(damaged, 'line')} skipped: Integrity says why." if damaged else ""
     return f"{counted(len(decisions), 'decision')}. {kinds}.{skipped}"
 
 
-def _has(one: Decision, names: Mapping[str, str], words: Iterable[tuple[str, str]]) -> bool:
+def _has(one: decision.Decision, names: Mapping[str, str], words: Iterable[tuple[str, str]]) -> bool:
     text = "\n".join((name_of(one, names), _reason(one), one.detail, one.by)).casefold()
     return all(word in text or one.key.startswith(word) or (shape and shape in text) for word, shape in words)
 
@@ -102,28 +87,28 @@ def _in_names(word: str) -> str:
     return f"_n{shape[1]}_k{shape[2]}" if shape else ""
 
 
-def _reason(one: Decision) -> str:
-    return WHY[one.reason].lower() if one.kind == MISS and one.reason in WHY else one.reason
+def _reason(one: decision.Decision) -> str:
+    return WHY[one.reason].lower() if one.kind == decision.MISS and one.reason in WHY else one.reason
 
 
 # A reason that a newer version writes is shown as it is.
 WHY = {
-    EVICTED: "Evicted before",
-    DAMAGED: "Damaged and quarantined",
-    NOT_STORED: "Could not be stored before",
-    NOT_COMPILED: "Could not be compiled before",
-    OTHER_TOOLCHAIN: "Another toolchain",
-    OTHER_CONFIG: "Another config was chosen since",
-    OTHER_FORMAT: "Another format version",
-    UNREADABLE: "Its record cannot be read",
-    MISSED_BEFORE: "Missed before",
-    FORCED: "Compiled again on request",
-    NEVER_SEEN: "Not in the log before",
+    decision.EVICTED: "Evicted before",
+    decision.DAMAGED: "Damaged and quarantined",
+    decision.NOT_STORED: "Could not be stored before",
+    decision.NOT_COMPILED: "Could not be compiled before",
+    decision.OTHER_TOOLCHAIN: "Another toolchain",
+    decision.OTHER_CONFIG: "Another config was chosen since",
+    decision.OTHER_FORMAT: "Another format version",
+    decision.UNREADABLE: "Its record cannot be read",
+    decision.MISSED_BEFORE: "Missed before",
+    decision.FORCED: "Compiled again on request",
+    decision.NEVER_SEEN: "Not in the log before",
 }
 
 
 def miss_table(
-    misses: Sequence[Decision],
+    misses: Sequence[decision.Decision],
     compile_ms: Mapping[str, float],
     nearest: Mapping[str, tuple[str, Sequence[str]]],
     zone: tzinfo,
@@ -165,7 +150,7 @@ def miss_table(
     return [row for _, row in first[:most]]
 
 
-def miss_words(misses: Sequence[Decision], compile_ms: Mapping[str, float]) -> str:
+def miss_words(misses: Sequence[decision.Decision], compile_ms: Mapping[str, float]) -> str:
     """The number of misses and their cost, by cause."""
     counts: dict[str, int] = {}
     for miss in misses:

@@ -12,27 +12,7 @@ from app.presenters.shared import Row, Tile, kernel_address, share, total
 from cache_engine.cache.queue.tickets import Priority, QueueState
 from cache_engine.cache.serving import LONG_WAIT_S
 from cache_engine.gpu.memory_pool import DeviceMemory
-from cache_engine.model.events import (
-    CLEAN,
-    CLEAN_OTHER,
-    CLEAN_REMOTE,
-    CORRUPT,
-    DISCARD,
-    EVICT,
-    IMPORT,
-    PRUNE,
-    PUBLISH,
-    REMOTE,
-    REMOTE_DOWN,
-    REMOTE_UP,
-    REPAIR,
-    RESTORE,
-    SEEN,
-    SET_ASIDE,
-    TIERS,
-    UNPUBLISHED,
-    hit_rate,
-)
+from cache_engine.model import events as kinds
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.settings import Settings
 from cache_engine.store.journal.spans import Distribution, distributions
@@ -45,22 +25,22 @@ CLEANUP, INTEGRITY = "cleanup", "integrity"
 
 # Kinds of events, in words.
 EVENTS = {
-    PUBLISH: "compiled",
-    UNPUBLISHED: "compiled, not saved",
-    CORRUPT: "corrupt",
-    EVICT: "evicted",
-    CLEAN: "cleanup run",
-    REPAIR: "repair run",
-    IMPORT: "imported",
-    SET_ASIDE: "quarantined",
-    RESTORE: "restored from quarantine",
-    DISCARD: "deleted from quarantine",
-    CLEAN_OTHER: "deleted from another framework's cache",
-    SEEN: "failures acknowledged",
-    PRUNE: "evaluations deleted",
-    CLEAN_REMOTE: "deleted from a remote",
-    REMOTE_DOWN: "remote not asked",
-    REMOTE_UP: "remote asked again",
+    kinds.PUBLISH: "compiled",
+    kinds.UNPUBLISHED: "compiled, not saved",
+    kinds.CORRUPT: "corrupt",
+    kinds.EVICT: "evicted",
+    kinds.CLEAN: "cleanup run",
+    kinds.REPAIR: "repair run",
+    kinds.IMPORT: "imported",
+    kinds.SET_ASIDE: "quarantined",
+    kinds.RESTORE: "restored from quarantine",
+    kinds.DISCARD: "deleted from quarantine",
+    kinds.CLEAN_OTHER: "deleted from another framework's cache",
+    kinds.SEEN: "failures acknowledged",
+    kinds.PRUNE: "evaluations deleted",
+    kinds.CLEAN_REMOTE: "deleted from a remote",
+    kinds.REMOTE_DOWN: "remote not asked",
+    kinds.REMOTE_UP: "remote asked again",
 }
 
 
@@ -185,7 +165,7 @@ def _publishing(row: Row, failures: int, events: Iterable[Row], now: float) -> C
     published = f"Last kernel stored {human_age(now - last)}." if last else "Nothing stored yet."
     if not failures:
         return Check("Writes", FINE, published)
-    cause = next((event["detail"] for event in events if event["kind"] == UNPUBLISHED), "")
+    cause = next((event["detail"] for event in events if event["kind"] == kinds.UNPUBLISHED), "")
     failed = f"{counted(failures, 'compiled kernel')} could not be saved in the last 7 days. {published}"
     return Check("Writes", TROUBLE, failed, cause, sums=("publish_failures",))
 
@@ -330,11 +310,11 @@ def _course(name: str, values: Iterable[float], said: Callable[[float], str]) ->
 
 
 def _rate(rows: Sequence[Row]) -> float | None:
-    return hit_rate(_hits(rows), total(rows, "misses"))
+    return kinds.hit_rate(_hits(rows), total(rows, "misses"))
 
 
 def _hits(rows: Sequence[Row]) -> int:
-    return sum(total(rows, f"{tier}_hits") for tier in TIERS)
+    return sum(total(rows, f"{tier}_hits") for tier in kinds.TIERS)
 
 
 def _changed(period: Period, column: str) -> str:
@@ -358,14 +338,14 @@ def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
         packs, remote: whether lookups ask packs, and a remote. Of those that they do not ask, the table has the ones
             that have hit.
     """
-    hits = {tier: row[f"{tier}_hits"] for tier in TIERS}
+    hits = {tier: row[f"{tier}_hits"] for tier in kinds.TIERS}
     left = sum(hits.values()) + row["misses"]
     rows = []
-    unasked = {tier for tier, is_asked in (("pack", packs), (REMOTE, remote)) if not is_asked and not hits[tier]}
-    for tier in TIERS:
+    unasked = {tier for tier, is_asked in (("pack", packs), (kinds.REMOTE, remote)) if not is_asked and not hits[tier]}
+    for tier in kinds.TIERS:
         if tier in unasked:
             continue
-        rate = hit_rate(hits[tier], left - hits[tier])
+        rate = kinds.hit_rate(hits[tier], left - hits[tier])
         rows.append({"Tier": tier.capitalize(), "Lookups": left, "Hits": hits[tier], "Hit rate": rate})
         left -= hits[tier]
     return rows
@@ -439,17 +419,17 @@ def remote_check(row: Row, events: Sequence[Row], settings: Settings, now: float
     """
     if not settings.remote:
         return None
-    served = f"{counted(row[f'{REMOTE}_hits'], 'hit')}; {_waits(row)}"
+    served = f"{counted(row[f'{kinds.REMOTE}_hits'], 'hit')}; {_waits(row)}"
     sent = f" {row['remote_sent']:,} sent, {row['remote_dropped']:,} dropped." if settings.writes_remote else ""
     words = f"{printable(settings.remote)}, {settings.remote_mode}: {served}.{sent}"
     if not (settings.reads_remote or settings.writes_remote):
         return Check("Remote", PLAIN, f"{words} It is off (remote_mode).")
-    last = next((one for one in events if one["kind"] in (REMOTE_DOWN, REMOTE_UP)), None)
-    failed = next((one for one in events if one["kind"] == REMOTE_DOWN), None)
+    last = next((one for one in events if one["kind"] in (kinds.REMOTE_DOWN, kinds.REMOTE_UP)), None)
+    failed = next((one for one in events if one["kind"] == kinds.REMOTE_DOWN), None)
     if last is None or failed is None:
         return Check("Remote", FINE, f"{words} It has not failed, as far as the last events go.")
     ago = human_age(now - failed["happened_at"])
-    if last["kind"] == REMOTE_DOWN:
+    if last["kind"] == kinds.REMOTE_DOWN:
         words = f"{words} A process stopped asking it {ago}, and asks again by itself. Lookups do not wait meanwhile."
         return Check("Remote", LOOK, words, printable(failed["detail"]))
     again = human_age(now - last["happened_at"])
@@ -460,7 +440,7 @@ def remote_check(row: Row, events: Sequence[Row], settings: Settings, now: float
 
 def _waits(row: Row) -> str:
     """The waits of lookups for the remote, in words."""
-    waited = distributions(row["spans"] or {}).get(REMOTE)
+    waited = distributions(row["spans"] or {}).get(kinds.REMOTE)
     if waited is None or not waited.count:
         return "no lookup has waited for it"
     half, most = (human_ms(waited.quantile_ms(share)) for share in (0.5, 0.99))

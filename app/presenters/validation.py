@@ -11,15 +11,7 @@ import plotly.graph_objects as go
 
 from app.presenters.plots import SYMBOLS, add_line, add_points, cloud
 from app.presenters.shared import COLOURS, GREY, Row
-from cache_engine.evaluator.validation import (
-    Measurements,
-    Validated,
-    as_text,
-    parse_measurements,
-    predictions,
-    range_text,
-    validate,
-)
+from cache_engine.evaluator import validation
 from cache_engine.units import human_us
 
 MOST_POINTS = 2_000
@@ -36,7 +28,7 @@ class Validation:
         count: the number of measurements.
     """
 
-    lines: list[Validated]
+    lines: list[validation.Validated]
     points: list[Row]
     count: int
 
@@ -53,16 +45,16 @@ def validation_of(
         UsageError: naming the invalid line, or what is missing.
         SearchStopped: when ``may_go_on`` says no.
     """
-    with as_text(io.BytesIO(data), name) as file:
-        measured = [one.only(one.kept_out()) if kept_out else one for one in parse_measurements(file, name)]
-    lines = [line for one in measured for line in validate(one, may_go_on)]
+    with validation.as_text(io.BytesIO(data), name) as file:
+        measured = [one.only(one.kept_out()) if kept_out else one for one in validation.parse_measurements(file, name)]
+    lines = [line for one in measured for line in validation.validate(one, may_go_on)]
     points = [row for one in measured for row in _points(one)]
     return Validation(lines, points, sum(len(one.m) for one in measured))
 
 
-def _points(measured: Measurements) -> list[Row]:
+def _points(measured: validation.Measurements) -> list[Row]:
     shown = measured.every(max(1, -(-len(measured.m) // MOST_POINTS)))
-    columns = (shown.m, shown.n, shown.k, shown.latency_us, predictions(shown))
+    columns = (shown.m, shown.n, shown.k, shown.latency_us, validation.predictions(shown))
     return [
         {
             "GPU": shown.gpu.name,
@@ -75,13 +67,13 @@ def _points(measured: Measurements) -> list[Row]:
     ]
 
 
-def validation_table(lines: Sequence[Validated]) -> list[Row]:
+def validation_table(lines: Sequence[validation.Validated]) -> list[Row]:
     """Errors by GPU and range of m, of the model and of the roofline."""
     return [
         {
             "GPU": line.arch,
             "Dtype": line.dtype,
-            "m": range_text(line.m_from, line.m_to),
+            "m": validation.range_text(line.m_from, line.m_to),
             "Rows": line.count,
             "MAPE": line.model.mape,
             "Median": line.model.median,

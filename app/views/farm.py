@@ -22,6 +22,13 @@ from cache_engine.units import counted, human_age, human_ms, printable
 
 POLL_S = 3.0
 _WAIT_S = 1.0
+COMMANDS = (
+    "redis-server",
+    "gemm-cache farm worker --broker redis://host:6379/0 --remote s3://bucket/kernels --sign builder_key",
+    "gemm-cache farm compile Llama-3.1-8B --arch sm_80 --arch sm_90a --broker redis://host:6379/0 "
+    "--remote s3://bucket/kernels",
+)
+"""Those of docs/team.md; a test compares them."""
 _STEPS = (
     "A server of Redis is the queue. Only workers and submitters may reach it:",
     "Workers compile, on as many machines as you have. Each kernel is signed and sent to the remote:",
@@ -149,13 +156,6 @@ def _watcher(broker: str, remote: str | None) -> Watcher:
     return Watcher(broker, remote)
 
 
-COMMANDS = (
-    "redis-server",
-    "gemm-cache farm worker --broker redis://host:6379/0 --remote s3://bucket/kernels --sign builder_key",
-    "gemm-cache farm compile Llama-3.1-8B --arch sm_80 --arch sm_90a --broker redis://host:6379/0 "
-    "--remote s3://bucket/kernels",
-)
-"""Those of docs/team.md; a test compares them."""
 _OUTCOMES: tuple[tuple[str, str, str, Pattern], ...] = (
     ("compiled", "Compiled", COLOURS[0], ""),
     ("found", "Found", COLOURS[1], "/"),

@@ -25,6 +25,33 @@ _EVENTS = 500
 _SWITCH = "store chosen by the switch"
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A store of a fleet.
+
+    Attributes:
+        row: the mirror's overview; ``None`` where it cannot be read.
+        trouble: why it cannot.
+        remote: the state of its remote, if it has one.
+    """
+
+    name: str
+    path: str
+    row: Row | None
+    trouble: str = ""
+    remote: Check | None = None
+
+    @property
+    def hits(self) -> int:
+        """Lookups that a tier served."""
+        return sum(self.row[f"{tier}_hits"] for tier in TIERS) if self.row else 0
+
+    @property
+    def misses(self) -> int:
+        """Lookups that none did."""
+        return int(self.row["misses"]) if self.row else 0
+
+
 def is_one() -> bool:
     """Whether this dashboard shows several stores."""
     try:
@@ -73,33 +100,6 @@ def _node(name: str) -> Node:
     except (GemmCacheError, OSError) as error:
         return Node(name, path, None, str(error))
     return Node(name, path, row, remote=remote_check(row, events, opened.settings, time.time()))
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A store of a fleet.
-
-    Attributes:
-        row: the mirror's overview; ``None`` where it cannot be read.
-        trouble: why it cannot.
-        remote: the state of its remote, if it has one.
-    """
-
-    name: str
-    path: str
-    row: Row | None
-    trouble: str = ""
-    remote: Check | None = None
-
-    @property
-    def hits(self) -> int:
-        """Lookups that a tier served."""
-        return sum(self.row[f"{tier}_hits"] for tier in TIERS) if self.row else 0
-
-    @property
-    def misses(self) -> int:
-        """Lookups that none did."""
-        return int(self.row["misses"]) if self.row else 0
 
 
 def tiles(nodes: Sequence[Node]) -> list[Tile]:
