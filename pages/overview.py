@@ -41,7 +41,7 @@ from app.presenters.store.overview import (
 )
 from app.presenters.store.remote import remote_check
 from app.presenters.store.toolchains import stale_words, toolchain_table
-from cache_engine.cache.queue.tickets import QueueState
+from cache_engine.cache.queue import QueueState
 from cache_engine.gpu.memory_pool import device_memory
 from cache_engine.gpu.probe import gpu
 from cache_engine.index import queries, summaries

@@ -12,9 +12,8 @@ from cache_engine.frameworks.groups import Group, describe, inputs_of, text_of
 from cache_engine.frameworks.values import Entry, KeyFactors
 from cache_engine.kernels.family import threads_of
 from cache_engine.kernels.select import FAMILIES
-from cache_engine.model.architecture import architecture
+from cache_engine.model.architecture import Occupancy, architecture, occupancy
 from cache_engine.model.artifact import Record
-from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.model.outcome import Failure
 from cache_engine.store.codec import stored_bytes
 from cache_engine.units import human_bytes, human_ms

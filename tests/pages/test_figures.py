@@ -6,8 +6,7 @@ from app.presenters.kernels.compare import compared_figure
 from app.presenters.kernels.kernel import instruction_figure, occupancy_table
 from cache_engine.compilers.disassembly import InstructionMix
 from cache_engine.insight.comparison import Pair
-from cache_engine.model.architecture import architecture
-from cache_engine.model.occupancy import occupancy
+from cache_engine.model.architecture import architecture, occupancy
 
 MIX = InstructionMix({"IMAD": 90, "HMMA": 64, **{f"OP{n}": 10 - n for n in range(8)}, "LDSM": 1})
 

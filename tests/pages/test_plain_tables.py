@@ -77,6 +77,6 @@ def test_the_first_page_is_imported_before_it_is_asked_for() -> None:
         "app.components.table",
         "app.context",
         "cache_engine.index.queries",
-        "cache_engine.cache.queue.tickets",
+        "cache_engine.cache.queue",
     } <= overview
     assert not {"streamlit", "os", "__future__"} & overview

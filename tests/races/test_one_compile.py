@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.cache.queue.tickets import tickets
+from cache_engine.cache.queue import tickets
 
 ASK = (
     "import json, sys, time\n"

@@ -13,10 +13,9 @@ from cache_engine.cli.documents import kernels as documents
 from cache_engine.cli.documents import to_json
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.inspection import block_threads, described
-from cache_engine.model.architecture import runs_on
+from cache_engine.model.architecture import Occupancy, occupancy, runs_on
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import PUBLISH, TIERS
-from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.units import counted, human_ms, human_rate
 
 MOST_LINES = 5_000
