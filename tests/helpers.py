@@ -6,9 +6,11 @@ import os
 import random
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -26,7 +28,18 @@ from cache_engine.store.disk import DiskStore, open_store
 _HOST_COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
 needs_host_compiler = pytest.mark.skipif(_HOST_COMPILER is None, reason="NVCC needs a C++ compiler of the host")
 
+T = TypeVar("T")
+# Chooses the cases of a short run; changes daily.
+_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
+
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
+
+
+def of_today(cases: Sequence[T], count: int) -> list[T]:
+    """A sample of the cases, in their order, that changes daily; prints how to take the same again."""
+    print(f"SAMPLE_SEED={_SEED} takes the same")
+    chosen = random.Random(_SEED).sample(range(len(cases)), count)
+    return [cases[number] for number in sorted(chosen)]
 
 
 def code_of(cubin: bytes) -> str:

@@ -292,7 +292,7 @@ class Cache:
         return self.mirror.query(question, *arguments, **options)
 
     def scan_caches(self, given: Iterable[str] = (), progress: Progress | None = None) -> Scanned:
-        """Brings the index of the caches of other frameworks up to date, for ``mirror.foreign_queries``.
+        """Brings the index of the caches of other frameworks up to date, for ``index.foreign_queries``.
 
         Directories that are not in use here are left out (``Place.replaced_by``).
 

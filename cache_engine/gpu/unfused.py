@@ -70,6 +70,7 @@ _AS_IT_LIES = (DType.FP16, DType.FP32, DType.FP64)
 class ByCupy:
     """C = A · B without an epilogue, by CuPy, which multiplies with cuBLAS. Called as a ``LoadedKernel``.
 
+    Where C is of fp8, it applies the epilogue, before it rounds.
     Types that CuPy does not know are converted to fp32, whole numbers to fp64, in which their sums are exact. So it is
     slower than a kernel, and takes memory for that.
     """
@@ -103,6 +104,9 @@ class ByCupy:
             a = a.swapaxes(1, 2) if layout.a_transposed else a
             b = b.swapaxes(1, 2) if layout.b_transposed else b
             product = cupy.matmul(a, b)
+            if p.has_result_scale:
+                bias = array_at(operands.bias, p.output, p.n) if p.epilogue.bias else None
+                finish(product, p, replace(operands, bias=bias), None)
             c[...] = product if product.dtype == c.dtype else to_stored(product, p.output)
 
     def _scales(self, place: Any, shape: tuple[int, int]) -> Any:

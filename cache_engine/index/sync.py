@@ -23,8 +23,7 @@ from cache_engine.index import rows
 from cache_engine.index.demand import sync_demand
 from cache_engine.index.evaluations import results_state, sync_evaluations
 from cache_engine.index.reading import LOCKED, Attaching, connect, home_of, interrupted_after, is_own, passing_on_ctrl_c
-from cache_engine.index.records import SETTLED_NS, UNREAD, mtime_ns, sync_records
-from cache_engine.index.timings import sync_timings, timings_state
+from cache_engine.index.records import SETTLED_NS, UNREAD, mtime_ns, sync_records, sync_timings, timings_state
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.asked import Shape
 from cache_engine.model.events import Tally

@@ -214,6 +214,7 @@ _FOLLOWS = {
     "C_VECTOR": {"N", "IN_TYPE", "OUT_TYPE"},
     "M_DIVISOR": {"M", "A_TRANSPOSED", "IN_TYPE"},
     "SUM_TYPE": {"IN_TYPE"},
+    "FP8_EPILOGUE": {"OUT_TYPE"},
 }
 
 _WORDS = {
@@ -234,6 +235,7 @@ _WORDS = {
     "WITH_BIAS": "bias in the epilogue",
     "ACTIVATION": "activation",
     "OUT_TYPE": "element type of C",
+    "FP8_EPILOGUE": "epilogue of results of fp8",
     "A_TRANSPOSED": "A stored transposed",
     "B_TRANSPOSED": "B stored transposed",
     "A_VECTOR": "A vector width",

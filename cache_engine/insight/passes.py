@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue.fields import ModelShape
 from cache_engine.evaluator.catalogue.layers import ALONE, Parallel
-from cache_engine.evaluator.grouped import GroupedProblem, Work, busiest, grouped, routed, zipf
+from cache_engine.evaluator.grouped import (
+    GroupedProblem,
+    Work,
+    busiest,
+    evaluate_work,
+    grouped,
+    predict_work,
+    routed,
+    zipf,
+)
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 
@@ -137,9 +146,29 @@ class Priced:
         return int(moved) * self.operation.calls
 
     @property
+    def rate(self) -> float:
+        """Floating-point operations per second."""
+        return self.operation.work.flops / (self.cost.latency_us * 1e-6)
+
+    @property
+    def intensity(self) -> float:
+        """Floating-point operations per byte, each operand moved once."""
+        return self.operation.work.flops / self.operation.work.moved_bytes
+
+    @property
+    def peak(self) -> float:
+        """Operations per second of the chip at most, of the operation's type."""
+        return peak_of(self.chip, self.operation.work.dtype)
+
+    @property
+    def roof(self) -> float:
+        """Operations per second at most, of an operation of this intensity."""
+        return min(self.peak, self.chip.dram_bandwidth * self.intensity)
+
+    @property
     def utilization(self) -> float:
         """Share of the chip's peak."""
-        return self.operation.work.flops / (self.cost.latency_us * 1e-6 * peak_of(self.chip, self.operation.work.dtype))
+        return self.rate / self.peak
 
     @property
     def bound_by(self) -> str:
@@ -275,8 +304,6 @@ def asking(
         return found
 
     def _cost(work: Work, chip: Hardware | Gpu) -> Cost:
-        from cache_engine.evaluator.grouped import evaluate_work, predict_work
-
         if not isinstance(chip, Hardware):
             return predict_work(work, chip)
         if kept is not None and isinstance(work, EvaluationProblem):

@@ -61,7 +61,7 @@ def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made
     """Sums for each compiler and for what makes its kernels stale: first the present ones, then the latest made.
 
     Args:
-        ways: the rows of ``mirror.queries.made_with``.
+        ways: the rows of ``index.queries.made_with``.
     """
     found: dict[tuple[Any, ...], Made] = {}
     for way in ways:

@@ -75,7 +75,7 @@ def _reached(method: Callable[Concatenate[Broker, _P], _T]) -> Callable[Concaten
 
 
 class Broker:
-    """What a farm keeps in Redis for work. Nothing of it is needed for results: the remote has those."""
+    """The Redis of a farm, for work only. Nothing of it is needed for results: the remote has those."""
 
     def __init__(self, url: str, keys: Keys, wait_s: float = _WAIT_S) -> None:
         """Connects when it is first asked; raises as ``connected``. Each answer may take ``wait_s``."""
@@ -104,12 +104,12 @@ class Broker:
 
     @_reached
     def waiting(self) -> int:
-        """How many messages no worker has taken; raises ``RemoteError``."""
+        """The number of messages that no worker has taken; raises ``RemoteError``."""
         return int(self._ask(lambda r: r.llen(self._keys.queue)))
 
     @_reached
     def queued(self, job: str) -> list[tuple[bytes, str]]:
-        """What a submitter asked for and no worker has taken: messages, each with its key. Raises ``RemoteError``.
+        """The requests of a submitter that no worker has taken: messages, each with its key. Raises ``RemoteError``.
 
         Of a queue of more than 100,000 messages, the newest.
         """

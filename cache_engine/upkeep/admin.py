@@ -113,7 +113,7 @@ class Admin:
         self, place: Place, plan: DeletePlan, *, by: str | None = None,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Deleted:  # fmt: skip
-        """Deletes from another framework's cache what a plan names; see ``foreign.deleting.delete``.
+        """Deletes from another framework's cache what a plan names; see ``frameworks.deleting.delete``.
 
         The audit has an event of what is to be deleted, which a kill leaves, and one of what was.
         """
@@ -308,7 +308,7 @@ class Admin:
         sign: Callable[[bytes], bytes] = lambda record: record,
         on_entry: Callable[[], None] = lambda: None,
     ) -> Exported:
-        """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``trust.keys`` for ``sign``."""
+        """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``store.signatures`` for ``sign``."""
         return upkeep.packs.export_pack(
             self.store, Path(path), wanted, adapted=adapted, keys=keys, replace=replace, sign=sign, on_entry=on_entry
         )
@@ -318,7 +318,7 @@ class Admin:
 
         Raises:
             PackUnusable: when it cannot be used.
-            UsageError, ExtraMissing: when signatures are required and cannot be checked; see ``trust.proof_for``.
+            UsageError, ExtraMissing: when signatures are required and cannot be checked, as ``proof_for`` says.
         """
         return Pack(Path(path), trust=self.settings.trust_store, prove=proof_for(self.settings))
 
@@ -395,9 +395,5 @@ class Admin:
 
     def early_evictions(self) -> list[upkeep.decisions.EarlyEviction]:
         """Kernels that were evicted and asked for again, as far back as the log of decisions goes; the latest first."""
-        self.journal.flush()
-        return self._early_evictions.all()
-
-    @cached_property
-    def _early_evictions(self) -> upkeep.decisions.EarlyEvictions:
-        return upkeep.decisions.EarlyEvictions(self.store.layout)
+        decisions, _ = self.recent_decisions()
+        return upkeep.decisions.early_evictions(reversed(decisions))

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -122,31 +122,22 @@ class EarlyEviction:
     asked_at: float
 
 
-class EarlyEvictions:
-    """The premature evictions of a store, read from its log and then as that grows. Safe to use from several threads.
+def early_evictions(decisions: Iterable[Decision]) -> list[EarlyEviction]:
+    """The premature evictions in a log, one for each kernel; the one asked for last is first.
 
-    Unlike ``Log`` it reads no records, so the time depends on the log and not on the store.
+    Args:
+        decisions: the oldest first, each miss with its cause.
     """
-
-    def __init__(self, layout: StoreLayout) -> None:
-        """Reads nothing yet."""
-        self._reader = DecisionReader(layout)
-        self._causes = Causes()
-        self._lock = threading.Lock()
-        self._evicted: dict[str, Decision] = {}
-        self._found: dict[str, EarlyEviction] = {}
-
-    def all(self) -> list[EarlyEviction]:
-        """One for each kernel, as far back as the log goes; the one asked for last is first."""
-        with self._lock:
-            for one in map(self._causes.explained, self._reader.new()):
-                if one.kind == EVICTION:
-                    self._evicted[one.key] = one
-                elif one.kind == MISS and one.reason == EVICTED and one.key in self._evicted:
-                    evicted, before = self._evicted.pop(one.key), self._found.get(one.key)
-                    times = 1 if before is None else before.times + 1
-                    self._found[one.key] = EarlyEviction(one.key, one.name, times, evicted.at, evicted.reason, one.at)
-            return sorted(self._found.values(), key=lambda one: (-one.asked_at, one.key))
+    evicted: dict[str, Decision] = {}
+    found: dict[str, EarlyEviction] = {}
+    for one in decisions:
+        if one.kind == EVICTION:
+            evicted[one.key] = one
+        elif one.kind == MISS and one.reason == EVICTED and one.key in evicted:
+            last, before = evicted.pop(one.key), found.get(one.key)
+            times = 1 if before is None else before.times + 1
+            found[one.key] = EarlyEviction(one.key, one.name, times, last.at, last.reason, one.at)
+    return sorted(found.values(), key=lambda one: (-one.asked_at, one.key))
 
 
 class RecentDecisions:

@@ -84,7 +84,7 @@ class Limits:
         everything: evict every entry.
         foreign_format: evict entries of another format version. Without it no limit evicts them, not even
             ``everything``; they count against the others.
-        order: in which to evict when a limit is exceeded, one of ``policy.value.ORDERS``; ``None`` is that of the
+        order: in which to evict when a limit is exceeded, one of ``usage.value.ORDERS``; ``None`` is that of the
             settings, where there are some, else ``lru``. Kernels that serve any size go last, and do not expire.
         pinned: evict pinned entries like others. Without it nothing evicts them, not even ``everything``; they count
             against the limits.

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 
 from cache_engine.compilers.elf import cubin_fault
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError
-from cache_engine.frameworks.groups import UnknownGroup, read_group
+from cache_engine.frameworks.groups import UnknownGroup, describe, read_group
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import EntryUsage
@@ -191,8 +191,6 @@ def _with_record_facts(
     except (CorruptEntry, OSError):
         return entry
     if group is not None:
-        from cache_engine.frameworks.groups import describe  # not for a hit
-
         hits_of_it = hits.get((key, group.made_at), 0.0)
         return replace(
             entry, arch=describe(group).arch or "", hits=hits_of_it, compile_s=(group.compile_ms or 0.0) / 1e3

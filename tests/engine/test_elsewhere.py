@@ -33,7 +33,7 @@ from cache_engine.model.key import CacheKey, key_of
 from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.pack import Pack
-from cache_engine.store.signatures.keys import SigningKey
+from cache_engine.store.signatures.signers import SigningKey
 from cache_engine.team import working
 from cache_engine.team.messages import Asked
 from cache_engine.upkeep.plan import Limits

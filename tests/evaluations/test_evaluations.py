@@ -115,7 +115,7 @@ def test_an_entry_comes_back_as_it_was(
     made = make_entry(problem, mode, evaluation, search_ms, at)
     back = decode_entry(encode_entry(made), key_of(problem, mode))
     assert back == made
-    assert (back.problem(), back.mode(), back.evaluation()) == (problem, mode, evaluation)
+    assert (back.problem(), back.search_mode, back.evaluation()) == (problem, mode, evaluation)
 
 
 def test_versions_of_the_model(layout: StoreLayout, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales, Sp
 from cache_engine.model.kernel import KernelConfig
 from tests.ptx.machine import Kernel
 from tests.ptx.mistakes import in_templates
-from tests.ptx.problems import Array, Case, as_multiplied, assert_right, kernel_of, operands
+from tests.ptx.problems import SCALE_RESULT, Array, Case, as_multiplied, assert_right, kernel_of, operands
 
 _GROUPED = FAMILIES["grouped"]
 _ALPHA, _BETA = 0.75, -0.5
@@ -142,8 +142,10 @@ class _Given:
         b = to_stored(np.ascontiguousarray(self._b.transpose(0, 2, 1) if transposed else self._b), p.dtype)
         bias = to_stored(self._bias, p.output).astype(ARRAY_TYPES[p.output]) if p.epilogue.bias else None
         run.unwritten = () if p.epilogue.beta else (c,)
-        scales = dict(zip(("a_scales", "b_scales"), self._scales, strict=False))
-        loaded(Operands(to_stored(self._a, p.dtype), b, c, _ALPHA, _BETA, bias, counts=self._counts, **scales))
+        given = Operands(to_stored(self._a, p.dtype), b, c, _ALPHA, _BETA, bias, counts=self._counts)
+        given.a_scales, given.b_scales = self._scales or (None, None)
+        given.scale_result = SCALE_RESULT
+        loaded(given)
         written = np.zeros(c.shape, dtype=bool)
         for group, (matrix, rows) in enumerate(self._rows):
             written[matrix, rows] = True

@@ -53,6 +53,7 @@ _BANDS = _case(136, 136, 24, specialisation="dynamic")
 # Of targets that multiply fp8 as fp16.
 _FP8 = _case(24, 72, 96, KernelConfig(16, 64, 64, 1, 2, 2), dtype="fp8_e4m3")
 _E5M2 = _case(24, 72, 96, KernelConfig(16, 64, 64, 1, 2, 2), dtype="fp8_e5m2", arch="sm_100")
+_FP8_RESULT = _case(24, 72, 56, dtype="fp16", out_dtype="fp8_e4m3", epilogue="alpha+bias+relu")
 _SIMT_BIAS = _case(24, 44, 40, KernelConfig(32, 32, 32, 1, 1, 2), "simt", dtype="fp32", epilogue="beta+bias")
 _FP64 = _case(9, 7, 24, KernelConfig(16, 32, 16, 1, 1, 2), "simt", dtype="fp64", arch="sm_80")
 _EXACT = _case(72, 136, 104, _WIDE, batch=2, specialisation="exact")
@@ -198,6 +199,13 @@ IN_TEMPLATES = in_templates(
     (_SIMT_BIAS, "rows of lanes are stored one after another",
      "i / VECTOR * VECTOR * LANES_M + lane_m * VECTOR + i % VECTOR", "lane_m * THREAD_M + i"),
     (_SIMT_BIAS, "simt stores a row too many", "!WHOLE_M && row >= sizes.m", "!WHOLE_M && row > sizes.m"),
+    # ---- fp8_epilogue.cuh ----
+    (_FP8_RESULT, "a result of fp8 is not scaled", "activated(value) * epilogue.scale", "activated(value)"),
+    (_FP8_RESULT, "the bias is scaled twice", "widen(bias.at[i + j])", "widen(bias.at[i + j]) * epilogue.scale"),
+    (_FP8_RESULT, "the bias of the neighbour", "widen(bias.at[i + j])", "widen(bias.at[i])"),
+    (_FP8_RESULT, "neighbours of fp8 are swapped", '"f"(high), "f"(low)', '"f"(low), "f"(high)'),
+    (_FP8_RESULT, "a code is stored twice", "codes >> 8", "codes"),
+    (_FP8_RESULT, "e4m3 stored as e5m2", 'FP8_CODES(e4m3, "e4m3x2")', 'FP8_CODES(e4m3, "e5m2x2")'),
     # ---- split_k.cuh and raster.cuh ----
     (_SPLIT, "slices lie over each other", "static_cast<long long>(slice_index()) * COUNT", "0ll * COUNT"),
     (_SPLIT, "tiles lie over each other", "slices += tile * SPLIT_K * COUNT", "slices += tile * COUNT"),

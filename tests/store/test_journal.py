@@ -20,13 +20,7 @@ from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Thread
-from cache_engine.store.journal import (
-    Journal,
-    fold,
-    journal_bytes,
-    read_journal,
-    writing,
-)
+from cache_engine.store.journal import Journal, fold, journal_bytes, read_journal, writing
 from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.layout import StoreLayout
 from tests.remote.waiting import until

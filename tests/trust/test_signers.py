@@ -29,11 +29,6 @@ NOW = 1_800_000_000.0  # 2027-01-15 08:00 UTC
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DiskStore:
-    return make_store(tmp_path / "store")
-
-
-@pytest.fixture
 def record(store: DiskStore) -> bytes:
     return record_file(store, publish(store)).read_bytes()
 

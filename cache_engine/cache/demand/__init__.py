@@ -81,7 +81,7 @@ class Demand:
         return self.report(self.ledger(since_s), by)
 
     def report(self, ledger: Ledger, by: str = SHAPE, *, may_go_on: Callable[[], bool] = lambda: True) -> DemandReport:
-        """The same of a ledger, such as that of ``mirror.summaries``.
+        """The same of a ledger, such as that of ``index.summaries``.
 
         Args:
             may_go_on: asked before each size of a shape; a hundred shapes have some thousand.

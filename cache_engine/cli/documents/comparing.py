@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from cache_engine.batch.results import Difference, Explained, Nearest
 from cache_engine.cli.documents import filled
 from cache_engine.cli.documents.caches import CacheEntry, entry
 from cache_engine.insight.comparison import Pair, in_words
-from cache_engine.model.kernel import KernelConfig
 
 if TYPE_CHECKING:
     from cache_engine.frameworks.comparison import Difference as ForeignDifference
@@ -21,56 +21,8 @@ if TYPE_CHECKING:
     from cache_engine.insight.explanation import Explanation
     from cache_engine.insight.inspection import Inspected
 
-
-class Difference(msgspec.Struct, kw_only=True):
-    """A key component in which the nearest entry differs.
-
-    Attributes:
-        there, here: its value in the nearest entry, and in the request; ``None`` where it has no such component.
-        follows: whether it differs only because another component does.
-        text: the difference in words.
-    """
-
-    component: str
-    there: str | int | float | None
-    here: str | int | float | None
-    follows: bool
-    text: str
-
-
-class Nearest(msgspec.Struct, kw_only=True):
-    """The entry whose key differs least from the one requested."""
-
-    key: str
-    name: str
-    differences: list[Difference]
-
-
-class Explained(msgspec.Struct, kw_only=True):
-    """What ``explain`` prints.
-
-    Attributes:
-        tier: which tier has the entry; ``None`` after a miss.
-        toolchain_from: what names the toolchain in the key: ``installed``, ``pack NAME`` or ``store``.
-        compared: how many entries were compared with the request.
-        notes: what else explains the miss, in words.
-    """
-
-    hit: bool
-    tier: str | None
-    key: str
-    name: str
-    arch: str
-    compiler: str
-    family: str
-    config: KernelConfig
-    config_from: str
-    toolchain_from: str = "installed"
-    specialisation: str
-    opt_level: int
-    compared: int
-    nearest: Nearest | None
-    notes: list[str]
+# Documents of verbs that pages use too.
+__all__ = ["Difference", "Explained", "Nearest"]
 
 
 class Compared(msgspec.Struct, kw_only=True):

@@ -10,9 +10,10 @@ from msgspec import UNSET, UnsetType
 
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.chips import FACTORS
+from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import is_to_validate
-from cache_engine.evaluator.results.entry import Dtypes, Entry, Metadata, Mode, Shape
+from cache_engine.evaluator.results.entry import Dtypes, Entry, Metadata, Shape
 from cache_engine.evaluator.results.entry import Result as EntryResult
 from cache_engine.model.outcome import in_json
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from cache_engine.evaluator.calibrating import Calibrated as Found
     from cache_engine.evaluator.chips import Gpu
-    from cache_engine.evaluator.cost import SearchMode
     from cache_engine.evaluator.hardware import Hardware
     from cache_engine.evaluator.results import Answer, Pruned, Taken
     from cache_engine.evaluator.validation import Validated
@@ -118,7 +118,7 @@ class ResultRow(msgspec.Struct, kw_only=True):
     key: str
     shape: Shape
     dtypes: Dtypes
-    search_mode: Mode
+    search_mode: SearchMode
     result: EntryResult
     metadata: Metadata
     to_validate: bool

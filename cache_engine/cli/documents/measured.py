@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
+from cache_engine.batch.results import CandidateRow, Chosen, FailedProblem, NeededKernel, ServedSizes, Tuning, Warmed
 from cache_engine.cli.documents import filled
 from cache_engine.insight.toolchains import TimingRow
-from cache_engine.model.gemm import GemmProblem
-from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.outcome import in_json
 from cache_engine.store.timings import TimedDevice
 
@@ -19,6 +17,9 @@ if TYPE_CHECKING:
     from cache_engine.batch import tuning
     from cache_engine.batch.tuning import Candidate, Tuned
     from cache_engine.cache.selection import Selection
+
+# Documents of verbs that pages use too.
+__all__ = ["CandidateRow", "Chosen", "FailedProblem", "NeededKernel", "ServedSizes", "Tuning", "Warmed"]
 
 
 class TimingList(msgspec.Struct, kw_only=True):
@@ -34,62 +35,6 @@ class TimingsExported(msgspec.Struct, kw_only=True):
 
     file: str
     timings: int
-
-
-class CandidateRow(msgspec.Struct, kw_only=True):
-    """A config that ``tune`` times; the fields from ``median_us`` on are missing in a dry run.
-
-    Attributes:
-        tier: which tier has its kernel; ``None`` when it must be compiled.
-        ratio: the measured time over the predicted one.
-        trouble: why it cannot be chosen; empty when it can.
-    """
-
-    key: str
-    family: str
-    compiler: str
-    config: KernelConfig
-    config_text: str
-    tier: str | None
-    predicted_cycles: float
-    predicted_us: float
-    median_us: float | UnsetType | None = UNSET
-    ratio: float | UnsetType | None = UNSET
-    tflops: float | UnsetType | None = UNSET
-    verified: bool | UnsetType = UNSET
-    trouble: str | UnsetType = UNSET
-
-
-class Chosen(msgspec.Struct, kw_only=True):
-    """The config that serves the problem."""
-
-    key: str
-    family: str
-    compiler: str
-    config: KernelConfig
-    config_text: str
-    config_from: str
-
-
-class Tuning(msgspec.Struct, kw_only=True):
-    """What ``tune`` prints; ``device`` is ``None`` without a GPU.
-
-    Attributes:
-        estimated_seconds: how long compiling the configs without a kernel takes, predicted at the start; what the
-            prediction is made from and its error are as of ``Warmed``.
-    """
-
-    dry_run: bool
-    problem: GemmProblem
-    device: str | None
-    clock_mhz: float
-    candidates: list[CandidateRow]
-    chosen: Chosen
-    failed: int
-    seconds: float
-    estimated_seconds: float = 0.0
-    estimated_error: float | None = None
-    estimated_by: str = ""
 
 
 class CorrectionRow(msgspec.Struct, kw_only=True):
@@ -138,64 +83,6 @@ def agreement_report(found: Sequence[tuning.DeviceAgreement]) -> AgreementReport
             for one in found
         ]
     )
-
-
-class FailedProblem(msgspec.Struct, kw_only=True):
-    """A problem without a stored kernel, and why."""
-
-    problem: str
-    error: str
-
-
-class ServedSizes(msgspec.Struct, kw_only=True):
-    """Sizes of m: from ``first`` to ``last`` in steps."""
-
-    first: int
-    last: int
-    step: int
-
-
-class NeededKernel(msgspec.Struct, kw_only=True):
-    """A kernel that a warm-up needs, the sizes of m that it serves, and whether it is in the store."""
-
-    key: str
-    problem: str
-    m: list[ServedSizes]
-    family: str
-    compiler: str
-    config_text: str
-    config_from: str
-    stored: bool
-
-
-class Warmed(msgspec.Struct, kw_only=True):
-    """What ``warm`` prints: problems requested, kernels that serve them, and what became of the kernels.
-
-    Attributes:
-        missing: kernels that were not in the store at the start.
-        estimated_seconds: how long compiling them takes, predicted.
-        estimated_from: how many records of the store that is drawn from; with 0, from published figures.
-        estimated_error: the median error of predicting one compile, as a share; ``None`` with fewer than ten records.
-        estimated_by: what it is predicted from, in words; empty when nothing is missing.
-        loaded: kernels that the GPU's driver accepted; ``None`` without ``--load``.
-        needed: the kernels; of a dry run.
-    """
-
-    store: str
-    problems: int
-    kernels: int
-    missing: int
-    estimated_seconds: float | None
-    estimated_from: int
-    compiled: int
-    found: int
-    loaded: int | None
-    failed: list[FailedProblem]
-    dry_run: bool
-    needed: list[NeededKernel]
-    seconds: float
-    estimated_error: float | None = None
-    estimated_by: str = ""
 
 
 class Sampled(msgspec.Struct, kw_only=True):

@@ -183,7 +183,7 @@ class Discarded(msgspec.Struct, kw_only=True):
 
 
 class SyncReport(msgspec.Struct, kw_only=True):
-    """What ``sync`` prints; see ``mirror.sync.Synced``."""
+    """What ``sync`` prints; see ``index.sync.Synced``."""
 
     added: int
     removed: int

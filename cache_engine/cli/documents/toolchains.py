@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WorseRow(msgspec.Struct, kw_only=True):
-    """A figure that is worse; see ``insight.regressions.Change``.
+    """A figure that is worse; see ``insight.toolchains.Change``.
 
     Attributes:
         from_key, to_key: empty for the compile time, which is judged over all kernels.

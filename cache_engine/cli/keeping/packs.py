@@ -30,7 +30,7 @@ from cache_engine.upkeep.packs import Exported, Refused
 
 if TYPE_CHECKING:
     from cache_engine.cache.cache import Cache
-    from cache_engine.store.signatures.keys import SigningKey
+    from cache_engine.store.signatures.signers import SigningKey
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -205,7 +205,7 @@ def _of_model(
 
 def signing_key(path: Path) -> SigningKey:
     """The key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
-    from cache_engine.store.signatures.keys import SigningKey
+    from cache_engine.store.signatures.signers import SigningKey
 
     def ask() -> str:
         return str(click.prompt(f"Passphrase of {path}", hide_input=True, err=True))

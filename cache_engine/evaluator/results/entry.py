@@ -40,15 +40,6 @@ class Dtypes(msgspec.Struct, frozen=True):
     output: str
 
 
-class Mode(msgspec.Struct, frozen=True):
-    """The search mode; see ``SearchMode``."""
-
-    tile_search: bool
-    partition_search: bool
-    reduce_partial_sums: bool = False
-    compute_rate: float = 1.0
-
-
 class Result(msgspec.Struct, frozen=True):
     """The result of the search; see ``Evaluation``."""
 
@@ -81,23 +72,18 @@ class Entry(msgspec.Struct, frozen=True):
 
     shape: Shape
     dtypes: Dtypes
-    search_mode: Mode
+    search_mode: SearchMode
     result: Result
     metadata: Metadata
 
     def key(self) -> str:
         """Its key in the store."""
-        return key_of(self.problem(), self.mode(), self.metadata.model_version)
+        return key_of(self.problem(), self.search_mode, self.metadata.model_version)
 
     def problem(self) -> EvaluationProblem:
         """The problem; raises ``InvalidProblem`` when it is invalid."""
         s = self.shape
         return EvaluationProblem(s.M, s.N, s.K, s.G, self.dtypes.input, self.dtypes.output)
-
-    def mode(self) -> SearchMode:
-        """The search mode; raises ``UsageError`` when it is invalid."""
-        m = self.search_mode
-        return SearchMode(m.tile_search, m.partition_search, m.reduce_partial_sums, m.compute_rate)
 
     def evaluation(self) -> Evaluation:
         """The result as returned by the search."""
@@ -138,7 +124,7 @@ def make_entry(
     entry = Entry(
         Shape(problem.batch, problem.m, problem.k, problem.n),
         Dtypes(problem.dtype, problem.out_dtype),
-        Mode(mode.tile_search, mode.partition_search, mode.reduce_partial_sums, mode.compute_rate),
+        mode,
         Result(
             e.latency_us, e.compute_us, e.memory_us, e.flops, e.traffic_bytes, e.arch_utilization,
             e.effective_utilization, e.alignment_efficiency, e.tile._asdict(), e.order, e.partition._asdict(),

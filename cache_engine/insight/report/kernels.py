@@ -10,7 +10,8 @@ from cache_engine.cache.cache import Cache
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.chips import Gpu, gpus_running
-from cache_engine.evaluator.grouped import Work, work_of
+from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION
+from cache_engine.evaluator.grouped import Work, predict_work, work_of
 from cache_engine.index import queries
 from cache_engine.insight.comparison import Pair, change, compare, sass_difference, shown
 from cache_engine.insight.inspection import described, inspect
@@ -155,9 +156,6 @@ def _speed(record: Record, timings: Sequence[Measurement]) -> Iterable[Part]:
         yield Note("Not timed in this store.")
     p = record.problem
     try:
-        from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION
-        from cache_engine.evaluator.grouped import predict_work
-
         problem = work_of(p.on(record.arch))
         found = [(gpu, predict_work(problem, gpu)) for gpu in gpus_running(record.arch)]
     except GemmCacheError as error:  # a dtype that the model does not know, or its extra is missing

@@ -9,6 +9,7 @@ from typing import Any
 from cache_engine.errors import InvalidProblem
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm.kinds import (
+    FP8,
     INPUT_DTYPES,
     MAX_BATCH,
     MAX_DIMENSION,
@@ -33,12 +34,14 @@ from cache_engine.model.gemm.kinds import (
     Specialisation,
     SpecialisationLike,
     bucket_of,
+    checked_epilogue,
     checked_mode,
     checked_scales,
     member_of,
 )
 
 __all__ = [
+    "FP8",
     "INPUT_DTYPES",
     "MAX_BATCH",
     "MAX_DIMENSION",
@@ -85,7 +88,8 @@ class GemmProblem:
         k: columns of A and rows of B, from 1 to 16 777 216.
         batch: how many independent products lie one behind the other, 1 to 65 535. With a mode they are called groups.
         dtype: element type of A and B.
-        out_dtype: element type of C; by default that of the inputs, bf16 for fp8, int32 for int8.
+        out_dtype: element type of C; by default that of the inputs, bf16 for fp8, int32 for int8. Where it is fp8, a
+            launch takes the scale of the result, and the epilogue has no beta.
         layout: how A and B are stored.
         arch: the target, such as ``"sm_90"``; ``None`` leaves it to the engine (the local GPU, else sm_90).
         epilogue: what is done to the product before it is stored; by default, and with None, nothing. int8 problems
@@ -144,10 +148,8 @@ class GemmProblem:
         layout = member_of(Layout, "layout", layout)
         if arch is not None:
             architecture(arch)
-        if not isinstance(epilogue, Epilogue):
-            epilogue = NO_EPILOGUE if epilogue is None else Epilogue.parse(str(epilogue))
-        if dtype is DType.INT8 and epilogue != NO_EPILOGUE:
-            raise InvalidProblem(f"int8 problems take no epilogue, and {epilogue} was asked for; leave it out")
+        if epilogue is not NO_EPILOGUE:
+            epilogue = checked_epilogue(epilogue, dtype, out_dtype)
         specialisation = member_of(Specialisation, "specialisation", specialisation)
         if isinstance(opt_level, bool) or opt_level not in OPT_LEVELS:
             levels = ", ".join(map(str, OPT_LEVELS))
@@ -189,6 +191,11 @@ class GemmProblem:
         return self.out_dtype or OUT_DTYPES[self.dtype][0]
 
     @property
+    def has_result_scale(self) -> bool:
+        """Whether a launch takes ``scale_result``, which C is multiplied by before it is rounded: where C is of fp8."""
+        return self.out_dtype in FP8
+
+    @property
     def accumulate(self) -> DType:
         """Element type of the accumulator: int32 for int8, fp64 for fp64, else fp32."""
         return _ACCUMULATE.get(self.dtype, DType.FP32)
@@ -216,7 +223,7 @@ class GemmProblem:
         """Bytes that a launch need not move as its kernel applies the epilogue.
 
         A step after the product would read and write C once more, and with beta a copy of C from before, see
-        ``device.unfused``.
+        ``gpu.unfused``.
         """
         times = bool(str(self.epilogue)) + self.epilogue.beta
         return 2 * times * self.row_matrices * self.m * self.n * self.output.itemsize

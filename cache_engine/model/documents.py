@@ -1,0 +1,23 @@
+"""Documents: values of types, as the JSON that verbs print and pages save."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+_D = TypeVar("_D", bound=msgspec.Struct)
+
+
+def to_json(document: object) -> str:
+    """The text of a JSON document, indented by two spaces."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def filled(document: type[_D], *values: object, **fields: Any) -> _D:
+    """A document: ``fields``, and each other field from the first of the values that has one of its name."""
+    for name in document.__struct_fields__:
+        for value in values:
+            if name not in fields and hasattr(value, name):
+                fields[name] = getattr(value, name)
+    return document(**fields)
