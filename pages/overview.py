@@ -18,7 +18,7 @@ from app.presenters.decisions import MISSES, miss_table, miss_words
 from app.presenters.history import SPANS, Span, compile_figure, history_columns, hit_figure, starts
 from app.presenters.palette import plain
 from app.presenters.shared import Row, total
-from cache_engine.cache.queue.tickets import QueueState
+from cache_engine.cache.queue import QueueState
 from cache_engine.gpu.memory_pool import device_memory
 from cache_engine.gpu.probe import gpu
 from cache_engine.index import queries, summaries

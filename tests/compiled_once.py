@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.compilers.base import Compiled
-from cache_engine.compilers.environment import check_environment_unchanged
+from cache_engine.compilers.contents import check_environment_unchanged
 from cache_engine.compilers.nvrtc import Nvrtc
 
 

@@ -13,11 +13,10 @@ from app.presenters.plots import bars_across, words_behind
 from app.presenters.shared import COLOURS, GREY, Row
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.inspection import block_threads, shown
-from cache_engine.model.architecture import Architecture, runs_on
+from cache_engine.model.architecture import Architecture, Occupancy, occupancy, runs_on
 from cache_engine.model.artifact import Record
 from cache_engine.model.documents import to_json
 from cache_engine.model.events import PUBLISH
-from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.units import counted, human_ms, human_rate
 
 MOST_LINES = 5_000

@@ -9,7 +9,7 @@ from itertools import accumulate
 from app.presenters.columns import Column
 from app.presenters.figure import Course
 from app.presenters.shared import Row, Tile, kernel_address, share, total
-from cache_engine.cache.queue.tickets import Priority, QueueState
+from cache_engine.cache.queue import Priority, QueueState
 from cache_engine.cache.serving import LONG_WAIT_S
 from cache_engine.gpu.memory_pool import DeviceMemory
 from cache_engine.model import events as kinds

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from cache_engine.cache.cache import Cache, CompiledKernel
 from cache_engine.cache.making import compile_of
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, NotHereError
 from cache_engine.evaluator.catalogue import TOKENS, ModelShape, shapes_of

@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cache_engine.cache.cache import COMPILED, Cache, CompiledKernel, open_cache
+from cache_engine.cache.selection import check_wait
 from cache_engine.cache.serving.launching import Product, code_of
-from cache_engine.cache.serving.meanwhile import check_wait
 from cache_engine.cache.stages import COMPILE, StageClock
 from cache_engine.errors import NotCached, StoreUnusable, UsageError
 from cache_engine.gpu.profiling import Counts, OperatorCall, OperatorCalls, OperatorStatistics, Watch

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.flags import ALLOWED, flags_at_level
+from cache_engine.compilers.base import ALLOWED, flags_at_level
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import ToolchainFingerprint

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import time
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cache_engine.cache.elsewhere import Elsewhere, Stated
 from cache_engine.cache.history import History
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.base import Compiler, Cuda
-from cache_engine.compilers.flags import extra_flags
-from cache_engine.compilers.tools import cuda_for
+from cache_engine.compilers.base import Compiler, Cuda, extra_flags
+from cache_engine.compilers.contents import cuda_for
 from cache_engine.errors import CompilerMissing, GemmCacheError, UsageError
 from cache_engine.gpu.probe import driver_cuda
 from cache_engine.kernels.family import Family
@@ -30,6 +32,7 @@ from cache_engine.settings import FAST_MATH, LOCAL, Settings
 if TYPE_CHECKING:
     from cache_engine.kernels.agreement import Factors
 
+MOST_WAIT_MS = 3_600_000
 # A serving process asks for a few thousand sizes; each takes about a kilobyte.
 _MOST_KEPT = 8192
 
@@ -458,3 +461,113 @@ def _compiler_for(family: str | None, compiler: str | None) -> Compiler:
         names = " or ".join(each.name for each in able)
         raise UsageError(f"{compiler} cannot compile the {family} family, {names} can; name only one of the two")
     return COMPILERS[compiler]
+
+
+def check_asked(problem: object, config: object) -> None:
+    """Refuses what is no problem, and what is given for a config and is none.
+
+    Raises:
+        UsageError: saying what was given.
+    """
+    if not isinstance(problem, GemmProblem):
+        raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
+    if config is not None and not isinstance(config, KernelConfig):
+        raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
+
+
+def check_wait(wait_ms: object, wait: object = None) -> float | None:
+    """Milliseconds to wait, as given; ``None`` for as long as it takes.
+
+    Args:
+        wait: the same under its old name, which is warned of where the caller was called.
+
+    Raises:
+        UsageError: saying what was given.
+    """
+    if wait is not None:
+        warnings.warn("wait is wait_ms now; the old name goes with 0.4", DeprecationWarning, stacklevel=3)
+        wait_ms = wait
+    if wait_ms is None:
+        return None
+    if isinstance(wait_ms, bool) or not isinstance(wait_ms, int | float) or not 0 <= wait_ms <= MOST_WAIT_MS:
+        wanted = f"a number of milliseconds from 0 to {MOST_WAIT_MS:,}, or None"
+        raise UsageError(f"wait_ms is {wait_ms!r}; it must be {wanted}")
+    return float(wait_ms)
+
+
+LOOK_AGAIN_S = 60.0
+"""After so long a kernel that was not there is looked for again: another process may have compiled it."""
+
+# ---- Exact kernels in place of those that are asked for, where this store's timings say that they are faster ----
+# Only measured times count: without a timing of both for the very m on one device there is no difference to act on.
+
+_REPLACEABLE = (Specialisation.NK, Specialisation.BUCKETED)
+
+_Offer = tuple[Selection | None, float]
+"""The exact kernel, and when to look whether it is there: 0 where it is, infinity where there is no such kernel."""
+
+
+class Faster:
+    """Finds the exact kernels that serve in place of others. Safe to use from several threads."""
+
+    def __init__(self, selector: Selector, elsewhere: Elsewhere) -> None:
+        """Reads nothing yet."""
+        self._selector, self._elsewhere = selector, elsewhere
+        self.forget()
+
+    def forget(self) -> None:
+        """Has timings and kernels looked at again."""
+        self._is_possible: bool | None = None
+        self._kept: dict[Asked, _Offer] = {}
+
+    def there(self, asked: Asked) -> Selection | None:
+        """The exact kernel that serves what is asked for, as it was measured to be faster and is there."""
+        if not self._may_be_any():
+            return None
+        exact, look_at = self._kept.get(asked) or self._keep(asked, self._measured(asked))
+        if look_at and exact is not None and time.monotonic() >= look_at:
+            exact, look_at = self._keep(asked, exact)
+        return None if look_at else exact
+
+    def gone(self, asked: Asked) -> None:
+        """Notes that the kernel is no longer there: what was asked for serves again."""
+        exact, _ = self._kept.get(asked, (None, 0.0))
+        self._kept[asked] = exact, time.monotonic() + LOOK_AGAIN_S
+
+    def measured(self, asked: Asked) -> Selection | None:
+        """The exact kernel that was measured to be faster than what is selected, be it there or not."""
+        if not self._may_be_any():
+            return None
+        kept = self._kept.get(asked)
+        return self._measured(asked) if kept is None else kept[0]
+
+    def _may_be_any(self) -> bool:
+        """Whether any exact kernel was timed. Looked up once."""
+        if self._is_possible is None:
+            history = self._selector.history
+            self._is_possible = history is not None and history.has_exact
+        return self._is_possible
+
+    def _measured(self, asked: Asked) -> Selection | None:
+        problem, family, compiler, config = asked
+        history = self._selector.history
+        if history is None or config is not None or problem.specialisation not in _REPLACEABLE:
+            return None
+        try:
+            selected = self._selector.select(*asked)
+            exact = self._selector.select(replace(problem, specialisation=Specialisation.EXACT), family, compiler, None)
+        except GemmCacheError:
+            return None
+        present_us, exact_us = (
+            history.median_us(one.problem, one.family.name, one.compiler.name, one.config) for one in (selected, exact)
+        )
+        return exact if present_us is not None and exact_us is not None and exact_us < present_us else None
+
+    def _keep(self, asked: Asked, exact: Selection | None) -> _Offer:
+        look_at = math.inf
+        if exact is not None:
+            look_at = 0.0 if self._elsewhere.has(exact.key) else time.monotonic() + LOOK_AGAIN_S
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[asked] = exact, look_at
+        return exact, look_at

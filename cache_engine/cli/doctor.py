@@ -22,7 +22,7 @@ from cache_engine.cli.documents.store import CheckRow
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, print_table, short_time
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.tools import cuda_for, find_tool
+from cache_engine.compilers.contents import cuda_for, find_tool
 from cache_engine.errors import CompileError, ExtraMissing, GemmCacheError, NotHereError, PackUnusable, UsageError
 from cache_engine.gpu.memory_pool import free_and_total_bytes
 from cache_engine.gpu.probe import driver_cuda, gpu, gpu_extra, local_arch

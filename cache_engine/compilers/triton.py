@@ -15,9 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cache_engine.compilers.base import Compiled, Cuda
+from cache_engine.compilers.base import Compiled, Cuda, flags_at_level
 from cache_engine.compilers.contents import WatchedFiles, digests
-from cache_engine.compilers.flags import flags_at_level
 from cache_engine.errors import CompileError, CompilerMissing, InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import ToolchainFingerprint

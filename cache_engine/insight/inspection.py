@@ -16,12 +16,11 @@ from cache_engine.frameworks.values import Entry, KeyFactors
 from cache_engine.insight.toolchains import TimingRow, timing_row
 from cache_engine.kernels.family import threads_of
 from cache_engine.kernels.select import FAMILIES
-from cache_engine.model.architecture import architecture
+from cache_engine.model.architecture import Occupancy, architecture, occupancy
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.documents import filled
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.measurement import Measurement
-from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.model.outcome import Failure
 from cache_engine.store.codec import stored_bytes
 from cache_engine.units import human_bytes, human_ms

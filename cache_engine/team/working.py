@@ -23,7 +23,7 @@ from queue import Empty
 from typing import Any
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 from cache_engine.cache.remote.entries import MOST_BYTES, name_of
 from cache_engine.cache.remote.moving import push
 from cache_engine.cache.remote.opening import open_remote

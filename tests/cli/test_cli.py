@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cache_engine.compilers.tools import find_tool
+from cache_engine.compilers.contents import find_tool
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index.queries import OLD_SORTS, SORTS
 from cache_engine.upkeep.cleaning import GRACE_S

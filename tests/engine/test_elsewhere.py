@@ -22,7 +22,7 @@ from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.elsewhere import MOST_TOOLCHAINS, STORE, Elsewhere
 from cache_engine.cache.selection import INSTALLED
 from cache_engine.compilers import COMPILERS, nvrtc
-from cache_engine.compilers.tools import package_files
+from cache_engine.compilers.contents import package_files
 from cache_engine.errors import CompilerMissing, NotCached, PackUnusable, StoreUnusable, UsageError
 from cache_engine.gpu import probe
 from cache_engine.kernels.select import ranking

@@ -14,7 +14,7 @@ from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.demand.demotion import note
 from cache_engine.cache.demand.promotion import plan_promotion, promote
 from cache_engine.cache.demand.times import LaunchTimes
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Asked, Selection
 from cache_engine.insight.explanation import explain
 from cache_engine.model.asked import Shape

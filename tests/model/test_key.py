@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.selection import Selector
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers import environment as environment_module
+from cache_engine.compilers import contents as environment_module
 from cache_engine.compilers import nvrtc as nvrtc_module
 from cache_engine.compilers.contents import digests
 from cache_engine.compilers.nvrtc import Nvrtc

@@ -9,8 +9,7 @@ from app.presenters.columns import rows_of
 from app.presenters.kernel import instruction_figure, limit_columns
 from cache_engine.compilers.disassembly import InstructionMix
 from cache_engine.insight.comparison import Pair
-from cache_engine.model.architecture import architecture
-from cache_engine.model.occupancy import occupancy
+from cache_engine.model.architecture import architecture, occupancy
 
 MIX = InstructionMix({"IMAD": 90, "HMMA": 64, **{f"OP{n}": 10 - n for n in range(8)}, "LDSM": 1})
 

@@ -83,6 +83,6 @@ def test_the_first_page_is_imported_before_it_is_asked_for() -> None:
         "app.components.listing",
         "app.context",
         "cache_engine.index.queries",
-        "cache_engine.cache.queue.tickets",
+        "cache_engine.cache.queue",
     } <= overview
     assert not {"streamlit", "os", "__future__"} & overview

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cache_engine.cache.queue.tickets import QueueState
+from cache_engine.cache.queue import QueueState
 from cache_engine.cli.documents import filled
 from cache_engine.model.events import Counts
 from cache_engine.store.journal.spans import WORK, distributions
@@ -87,7 +87,7 @@ class TurnRow(msgspec.Struct, kw_only=True):
 
 
 class Queue(msgspec.Struct, kw_only=True):
-    """Who compiles and who waits now; see ``queue.tickets.QueueState``."""
+    """Who compiles and who waits now; see ``cache.queue.QueueState``."""
 
     slots: int
     compiling: list[TurnRow]

@@ -17,7 +17,7 @@ from cache_engine.upkeep.plan import Victim
 from cache_engine.upkeep.quarantine import File
 
 if TYPE_CHECKING:
-    from cache_engine.cache.queue.tickets import QueueState
+    from cache_engine.cache.queue import QueueState
     from cache_engine.index.sync import Synced
     from cache_engine.model.events import Statistics
     from cache_engine.upkeep.findings import Finding

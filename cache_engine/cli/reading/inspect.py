@@ -38,7 +38,7 @@ from cache_engine.units import printable
 if TYPE_CHECKING:
     from cache_engine.compilers.disassembly import InstructionMix
     from cache_engine.insight.explanation import Explanation
-    from cache_engine.model.occupancy import Occupancy
+    from cache_engine.model.architecture import Occupancy
 
 _BAR = 40
 _MOST_OTHERS = 8

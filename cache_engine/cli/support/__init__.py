@@ -133,7 +133,7 @@ def open_cache(
     standard error says why.
     """
     from cache_engine.cache import cache as engine
-    from cache_engine.cache.opening import store_of
+    from cache_engine.cache.cache import store_of
 
     if optional:
         try:

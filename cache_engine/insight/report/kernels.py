@@ -19,10 +19,10 @@ from cache_engine.insight.report.drawing import Bar, Point, Roof, Series, bars, 
 from cache_engine.insight.report.page import Command, Facts, Figure, Note, Part, Report, Section, Table, Text, moment
 from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks, walk
 from cache_engine.insight.toolchains import made_by_toolchain
+from cache_engine.model.architecture import Occupancy
 from cache_engine.model.artifact import LOG, PTX, SOURCE, Record
 from cache_engine.model.events import DAY_S, HOUR_S, TIERS, Statistics, hit_rate
 from cache_engine.model.measurement import Measurement
-from cache_engine.model.occupancy import Occupancy
 from cache_engine.units import counted, human_bytes, human_ms, human_rate
 
 if TYPE_CHECKING:
