@@ -45,10 +45,20 @@ _WHERE = {
     "keeping.remote": ("remote",),
     "keeping.farm": ("farm",),
     "caches.overview": ("caches",),
-    "moved": ("bench", "replay"),
     "dashboard": ("dashboard",),
 }
 """The verbs of each module of this package, which has each as ``NAME_verb``."""
+
+_SECTIONS = {
+    "Kernels": ("compile", "warm", "ls", "show", "explain", "pin"),
+    "Store": ("stats", "log", "clean", "verify", "store"),
+    "Team": ("pack", "remote", "farm"),
+    "Other frameworks": ("caches",),
+    "Models and chips": ("evaluate", "demand"),
+    "On a GPU": ("tune", "time"),
+    "More": ("dashboard", "doctor"),
+}
+"""The verbs in the order of ``--help``. One that is in no section is listed at the end."""
 
 
 def main() -> NoReturn:
@@ -59,6 +69,7 @@ def main() -> NoReturn:
 @click.group(
     cls=VerbGroup,
     commands=LazyVerbs({verb: f"{__package__}.{module}" for module, verbs in _WHERE.items() for verb in verbs}),
+    sections=_SECTIONS,
     examples=("compile 4096 7168 2048 --arch sm_90a", "warm Llama-3.1-8B --arch sm_90a", "ls", "doctor --settings"),
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

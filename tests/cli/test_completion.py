@@ -57,7 +57,7 @@ def test_without_a_usable_store_nothing_is_offered_and_nothing_made(
     for place in ("none", "file", "bad\0name"):
         assert _offered("--store", str(tmp_path / place), "show") == []
     (tmp_path / "broken.toml").write_text("max_entrys = 1")
-    assert _offered("--config", str(tmp_path / "broken.toml"), "show") == []
+    assert _offered("--settings-file", str(tmp_path / "broken.toml"), "show") == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.toml", "file"]
 
 

@@ -97,7 +97,7 @@ def test_people_read_a_table_with_totals(place: Path, tmp_path: Path) -> None:
         (("4", "5", "6", "--tp", "2"), "--tp is an option of a model"),
         (("Qwen3-8B", "--batch", "2"), "--batch is an option of a single shape"),
         (("Qwen3-8B", "--config", "x.json"), "one of them"),
-        (("--config", "x.toml"), "name a settings file before the verb"),
+        (("--config", "x.toml"), "a settings file is given by --settings-file"),
         (("--config", "x.json"), "x.json cannot be read: No such file"),
         (("Qwen3-8B", "--m", "0"), "m is 0"),
         (("Qwen3-8B", "--m", "1-20000"), "these are 20,000 passes"),

@@ -40,9 +40,20 @@ def _help(*path: str, columns: int = 78) -> str:
 
 @pytest.mark.parametrize("path", [(), *(path for path, verb in ALL if isinstance(verb, click.Group))], ids=" ".join)
 def test_every_summary_fits_its_line_at_80_columns(path: tuple[str, ...]) -> None:
-    listed = _help(*path).partition("Commands:")[2]
+    listed = _help(*path).partition("Commands:" if path else "Kernels:")[2]
     assert listed
     assert "..." not in listed
+
+
+def test_the_help_has_sections_of_few_lines_with_every_verb_once() -> None:
+    listed = _help().partition("Kernels:")[2].partition("Examples:")[0]
+    assert [line for line in listed.splitlines() if line.endswith(":")] == [
+        "Store:", "Team:", "Other frameworks:", "Models and chips:", "On a GPU:", "More:",
+    ]  # fmt: skip
+    assert len(["Kernels:", *filter(None, listed.splitlines())]) <= 30 + 5
+    assert len(listed.partition("Store:")[0].split("\n  ")) <= 12
+    named = re.findall(r"^  ([a-z]+)(?=  )|([a-z]+)(?:, |,?\n)", listed, re.MULTILINE)
+    assert {*commands.list_commands(click.Context(commands))} <= {first or second for first, second in named}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +119,7 @@ def test_each_specialisation_is_named_with_its_meaning() -> None:
 
 def test_a_verb_imports_no_other_verb() -> None:
     code = (
-        "import sys; from cache_engine.cli.main import commands; assert len(commands.commands) > 20\n"
+        "import sys; from cache_engine.cli.main import commands; assert len(commands.commands) > 15\n"
         "print(*(name for name in sys.modules if name.startswith('cache_engine.cli')))\n"
         "commands.commands['verify']; print(*(name for name in sys.modules if name.startswith('cache_engine.cli')))"
     )

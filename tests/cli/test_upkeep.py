@@ -159,7 +159,7 @@ def test_doctor_names_the_settings_file_and_variables_that_set_nothing(
 ) -> None:
     (tmp_path / "mine.toml").write_text('max_entries = 9\ndefault_arch = "sm_\\u001b80"\n')
     monkeypatch.setenv("GEMM_CACHE_MAX_BITES", "5")
-    done = run("--config", str(tmp_path / "mine.toml"), "doctor", "--json", store=compiled_store)
+    done = run("--settings-file", str(tmp_path / "mine.toml"), "doctor", "--json", store=compiled_store)
     found = json.loads(done.stdout)
     settings = {item["name"]: item for item in found["settings"]}
     assert (settings["max_entries"]["value"], settings["max_entries"]["origin"]) == ("9", "settings file")
@@ -169,11 +169,11 @@ def test_doctor_names_the_settings_file_and_variables_that_set_nothing(
     assert checks["environment"]["status"] == "note"
     assert checks["environment"]["detail"].endswith("sets nothing; did you mean GEMM_CACHE_MAX_BYTES?")
     assert done.stderr.count("GEMM_CACHE_MAX_BITES sets nothing") == 1
-    printed = run("--config", str(tmp_path / "mine.toml"), "doctor", "--settings", store=compiled_store).stdout
+    printed = run("--settings-file", str(tmp_path / "mine.toml"), "doctor", "--settings", store=compiled_store).stdout
     assert re.search(r"^max_entries +9 +settings file\b", printed, re.MULTILINE)
     assert re.search(r"^durability +durable +default\b", printed, re.MULTILINE)
     assert "sm_?80 " in printed
-    refused = run("--config", str(tmp_path / "missing.toml"), "ls", store=compiled_store)
+    refused = run("--settings-file", str(tmp_path / "missing.toml"), "ls", store=compiled_store)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 2)
     assert f"settings file {tmp_path}/missing.toml cannot be read" in refused.stderr
 

@@ -175,7 +175,7 @@ def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
         "warm": {"--jobs", "--dry-run", "--floor", "--load", "--device"},
         "tune": {"--jobs", "--dry-run", "--report", "--device"},
     }[verb]
-    everywhere = {"--store", "--config", "--no-pager", "--verbose", "--json"}
+    everywhere = {"--store", "--settings-file", "--no-pager", "--verbose", "--json"}
     assert taken - asked - everywhere == {"--report-to"} | only_typed
 
 

@@ -77,7 +77,9 @@ def _shapes(name: str | None, config: Path | None, parallel: Parallel) -> list[M
     if config is None:
         return layers_named(str(name), parallel)
     if config.suffix == ".toml":
-        raise UsageError(f"--config {str(config)!r} is no model's config.json; name a settings file before the verb")
+        raise UsageError(
+            f"--config {str(config)!r} is no config.json of a model; a settings file is given by --settings-file"
+        )
     return layers_of(read_config(config), parallel)
 
 

@@ -364,7 +364,7 @@ def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
     """The other options of ``problem_options``, by the names of the engine's parameters."""
     config = asked["config"]
     if config is not None and config.endswith(".toml"):
-        raise UsageError(f"--config {config!r} is no config of a kernel; name a settings file before the verb")
+        raise UsageError(f"--config {config!r} is no config of a kernel; a settings file is given by --settings-file")
     return {
         "family": asked["family"],
         "compiler": asked["compiler"],

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from cache_engine import logs
+from cache_engine.cli.moved import old_verb, with_new_options
 from cache_engine.cli.support.completion import COMPLETERS, Completer
 from cache_engine.cli.support.given import LEVELS, global_options, settings_of
 from cache_engine.errors import InvalidProblem
@@ -34,6 +35,10 @@ class _Takes(click.Command):
         own = {name for parameter in self.params for name in parameter.opts}
         self.global_options = [option for option in global_options() if not own & set(option.opts)]
         self.params += self.global_options
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts new names in place of those that options had, then parses as usual."""
+        return super().parse_args(ctx, with_new_options(self, ctx, args))
 
     def complete(self, completers: Mapping[str, Completer]) -> None:
         """Has a shell complete the parameters of these names."""
@@ -100,12 +105,42 @@ class VerbGroup(_Takes, click.Group):
 
     Args:
         examples: commands, without ``program`` in front.
+        sections: of the help, the verbs that each lists. The rest stand in one line of the last.
     """
 
-    def __init__(self, *arguments: Any, examples: Sequence[str], **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: Sequence[str],
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
         self.examples = tuple(examples)
+        self.sections = sections or {}
         self.take_global_options()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb of this name, or of this old name."""
+        old = partial(VerbGroup, examples=(), hidden=True)
+        return super().get_command(ctx, cmd_name) or old_verb(ctx, cmd_name, old)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes one line for each verb, in sections where there are some."""
+        if not self.sections:
+            super().format_commands(ctx, formatter)
+            return
+        listed = {name for names in self.sections.values() for name in names}
+        others = [name for name in self.list_commands(ctx) if name not in listed]
+        width = max(map(len, listed))
+        for title, names in self.sections.items():
+            last = title == [*self.sections][-1]
+            with formatter.section(title):
+                rows = [(name.ljust(width), self.commands[name]) for name in names if name in self.commands]
+                room = formatter.width - width - 4
+                formatter.write_dl([(name, verb.get_short_help_str(room)) for name, verb in rows])
+                if last and others:
+                    formatter.write_text(", ".join(others))
 
 
 class Verb(_Takes):
