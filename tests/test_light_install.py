@@ -105,7 +105,7 @@ def _filled(core: Path, tmp_path_factory: pytest.TempPathFactory) -> Core:
     filled.run("compile", *SHAPE)
     with open_cache(filled.store) as cache:
         cache.evaluations.evaluate(EvaluationProblem(64, 48, 80), PRESETS["SG2262"])
-    filled.run("export", folder / PACK)
+    filled.run("pack", "export", folder / PACK)
     filled.run("evaluations", "export", folder / RESULTS)
     unpack("triton", folder)
     (folder / MEASURED).write_text("arch,M,N,K,latency_us\nH100,4096,4096,4096,250\n")
@@ -133,10 +133,10 @@ def test_the_core_compiles_keeps_and_serves(filled: Core, tmp_path: Path) -> Non
     assert found["tier"] == "disk"
     assert json.loads(filled.run("verify", "--json"))["findings"] == []
     assert "FFMA" in filled.run("show", found["key"], "--sass")
-    filled.run("export", tmp_path / "kernels.gemmpack")
-    filled.run("clean", "--all")
+    filled.run("pack", "export", tmp_path / "kernels.gemmpack")
+    filled.run("clean", "--yes", "--all")
     assert json.loads(filled.run("stats", "--json"))["entries"] == 0
-    filled.run("import", tmp_path / "kernels.gemmpack")
+    filled.run("pack", "import", tmp_path / "kernels.gemmpack")
     assert json.loads(filled.run("compile", *SHAPE, "--json"))["tier"] == "disk"
 
 

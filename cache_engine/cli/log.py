@@ -41,11 +41,12 @@ _LOOK_MS = 500
         "log --follow",
         "log --audit --limit 20",
         "log --jobs",
-        "log --job 18c7f2a1b3e4d500-1f2e3d4c",
+        "log --jobs 18c7f2a1b3e4d500-1f2e3d4c --cancel",
     ),
     done="What happened is printed, if anything did; or Ctrl-C has ended --follow, or the job was asked to end.",
     failed="There is no such job, or its file cannot be read.",
 )
+@click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--key", help="Only of this kernel; a key prefix is enough.")
 @click.option(
     "--kind", "kinds", type=click.Choice(KINDS), metavar="KIND", multiple=True,
@@ -55,14 +56,13 @@ _LOOK_MS = 500
 @click.option("--limit", type=click.IntRange(1, 1_000_000), help="Rows to print. Default: 100; --audit: 50.")
 @click.option("--follow", is_flag=True, help="Go on printing; with --json, an object a line. Ctrl-C ends it.")
 @click.option("--audit", is_flag=True, help="Print who deleted, repaired, imported or restored instead.")
-@click.option("--jobs", "all_jobs", is_flag=True, help="List the jobs of the dashboard instead, newest first.")
-@click.option("--job", metavar="ID", help="Show this job: its progress, its result or its error.")
-@click.option("--cancel-job", metavar="ID", help="Cancel this job. A second call ends it at once.")
+@click.option("--jobs", is_flag=True, help="List the jobs of the dashboard instead, newest first; with ID, show one.")
+@click.option("--cancel", is_flag=True, help="--jobs: cancel the job ID. A second call ends it at once.")
 @json_option
 @click.pass_obj
 def log_verb(
-    settings: Settings, /, key: str | None, kinds: tuple[str, ...], since: float | None, limit: int | None,
-    follow: bool, audit: bool, all_jobs: bool, job: str | None, cancel_job: str | None, as_json: bool,
+    settings: Settings, /, job_id: str | None, key: str | None, kinds: tuple[str, ...], since: float | None,
+    limit: int | None, follow: bool, audit: bool, jobs: bool, cancel: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Print what was decided, done and started.
 
@@ -76,22 +76,22 @@ def log_verb(
     --jobs lists all jobs of the store, whoever started them. They run on when a browser is closed. A job that is
     cancelled finishes the kernels that it has begun.
     """
-    views = {"--audit": audit, "--jobs": all_jobs, "--job": job, "--cancel-job": cancel_job}
-    chosen = [name for name, given in views.items() if given]
-    if len(chosen) > 1:
-        raise UsageError(f"{chosen[0]} and {chosen[1]} exclude each other")
-    if chosen and (key or kinds or follow):
-        raise UsageError(f"--key, --kind and --follow are of decisions; leave them out, or {chosen[0]}")
-    if chosen and not audit and (since is not None or limit is not None):
-        raise UsageError(f"{chosen[0]} takes neither --since nor --limit")
+    if audit and jobs:
+        raise UsageError("--audit and --jobs exclude each other")
+    if (audit or jobs) and (key or kinds or follow):
+        raise UsageError("--key, --kind and --follow are of decisions; leave them out, or --audit and --jobs")
+    if jobs and (since is not None or limit is not None):
+        raise UsageError("--jobs lists all jobs; leave --since and --limit out")
+    if (job_id and not jobs) or (cancel and not job_id):
+        raise UsageError("ID is of a job and goes with --jobs, --cancel with an ID; gemm-cache log --jobs lists them")
     earliest = -(2.0**31) if since is None else time.time() - since
     with open_cache(settings, create=False) as cache:
         if audit:
             _show_audit(cache, earliest, limit or 50, as_json=as_json)
-        elif all_jobs:
+        elif job_id:
+            _show_job(cache, job_id, cancel=cancel, as_json=as_json)
+        elif jobs:
             _show_jobs(cache, as_json=as_json)
-        elif job or cancel_job:
-            _show_job(cache, job or cancel_job or "", cancel=bool(cancel_job), as_json=as_json)
         else:
             prefix = check_prefix(key) if key else ""
             _show_decisions(cache, prefix, kinds, earliest, limit or 100, follow=follow, as_json=as_json)

@@ -15,40 +15,6 @@ from cache_engine._version import version_and_build
 from cache_engine.cli.support import VerbGroup, run
 from cache_engine.cli.support.verb import LazyVerbs
 
-_WHERE = {
-    **{
-        verb: (verb,)
-        for verb in (
-            "compile",
-            "warm",
-            "ls",
-            "show",
-            "explain",
-            "pin",
-            "stats",
-            "log",
-            "clean",
-            "verify",
-            "store",
-            "pack",
-        )
-    },
-    "getting": ("time",),
-    "doctor": ("doctor",),
-    "measuring.timings": ("tune", "timings"),
-    "measuring.regressions": ("regressions",),
-    "predicting.evaluate": ("evaluate",),
-    "predicting.evaluator": ("evaluations",),
-    "predicting.calibrate": ("calibrate",),
-    "predicting.promote": ("promote",),
-    "predicting.demand": ("demand",),
-    "keeping.remote": ("remote",),
-    "keeping.farm": ("farm",),
-    "caches.overview": ("caches",),
-    "dashboard": ("dashboard",),
-}
-"""The verbs of each module of this package, which has each as ``NAME_verb``."""
-
 _SECTIONS = {
     "Kernels": ("compile", "warm", "ls", "show", "explain", "pin"),
     "Store": ("stats", "log", "clean", "verify", "store"),
@@ -60,6 +26,25 @@ _SECTIONS = {
 }
 """The verbs in the order of ``--help``. One that is in no section is listed at the end."""
 
+_WHERE = {
+    "getting": ("time",),
+    "measuring.timings": ("tune", "timings"),
+    "measuring.regressions": ("regressions",),
+    "predicting.evaluate": ("evaluate",),
+    "predicting.evaluator": ("evaluations",),
+    "predicting.calibrate": ("calibrate",),
+    "predicting.promote": ("promote",),
+    "predicting.demand": ("demand",),
+    "keeping.remote": ("remote",),
+    "keeping.farm": ("farm",),
+    "caches.overview": ("caches",),
+}
+"""The modules of this package that have more verbs than the one they are named after; each is its ``NAME_verb``."""
+
+_MODULES = {verb: verb for verbs in _SECTIONS.values() for verb in verbs} | {
+    verb: module for module, verbs in _WHERE.items() for verb in verbs
+}
+
 
 def main() -> NoReturn:
     """Runs the command line and exits with its code."""
@@ -68,7 +53,7 @@ def main() -> NoReturn:
 
 @click.group(
     cls=VerbGroup,
-    commands=LazyVerbs({verb: f"{__package__}.{module}" for module, verbs in _WHERE.items() for verb in verbs}),
+    commands=LazyVerbs({verb: f"{__package__}.{module}" for verb, module in _MODULES.items()}),
     sections=_SECTIONS,
     examples=("compile 4096 7168 2048 --arch sm_90a", "warm Llama-3.1-8B --arch sm_90a", "ls", "doctor --settings"),
     no_args_is_help=True,

@@ -14,7 +14,28 @@ import click
 
 from cache_engine.errors import UsageError
 
-VERBS: Mapping[str, tuple[str, str]] = {}
+VERBS: Mapping[str, tuple[str, str]] = {
+    "audit": ("log --audit", ""),
+    "coverage": ("warm --dry-run --by-shape", "MODEL|FILE"),
+    "diff": ("show", "KEY KEY"),
+    "export": ("pack export", "FILE"),
+    "history": ("stats --history", ""),
+    "import": ("pack import", "FILE"),
+    "jobs cancel": ("log --jobs --cancel", "ID"),
+    "jobs ls": ("log --jobs", ""),
+    "jobs show": ("log --jobs", "ID"),
+    "migrate": ("store migrate", ""),
+    "preflight": ("pack check", "FILE"),
+    "quarantine delete": ("verify --delete --yes", "NAME"),
+    "quarantine ls": ("verify --quarantined", ""),
+    "quarantine restore": ("verify --restore", "NAME"),
+    "report": ("show", "[KEY] [KEY] --html FILE"),
+    "sample": ("warm --sample", ""),
+    "search": ("ls", "TEXT"),
+    "sync": ("store sync", ""),
+    "toolchains": ("stats --toolchains", ""),
+    "unpin": ("pin --remove", "KEY"),
+}
 """For each old verb, the words that replace it, and what follows them in the sentence.
 
 The words may end with options: ``"unpin": ("pin --remove", "KEY")``. They take the arguments of the old verb.
@@ -22,6 +43,8 @@ The words may end with options: ``"unpin": ("pin --remove", "KEY")``. They take 
 
 OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("", "--config"): ("--settings-file", "FILE"),
+    ("report", "--output"): ("--html", "FILE"),
+    ("report", "-o"): ("--html", "FILE"),
 }
 """For each old option of a verb, the words that replace it, and what follows them in the sentence.
 
@@ -70,7 +93,7 @@ def _new_options(command: click.Command, ctx: click.Context, path: str, argument
         if new is not None:
             words, more = new
             verb = path if (path, name) in OPTIONS else ""
-            _say(ctx, f"{verb} {name}", f"{verb} {words} {more}")
+            say_new_name(ctx, f"{verb} {name}", f"{verb} {words} {more}")
             *before, name = shlex.split(words) or [""]
             yield from before
             yield from filter(None, [f"{name}{equals}{value}" if name else value])
@@ -96,7 +119,7 @@ class _Renamed(click.Command):
         """The context of the new verb."""
         group = parent or click.get_current_context()
         words, more = VERBS[self._old]
-        _say(group, self._old, f"{words} {more}")
+        say_new_name(group, self._old, f"{words} {more}")
         ctx, rest = group.find_root(), shlex.split(words)
         command = ctx.command
         while isinstance(command, click.Group) and rest and (found := command.get_command(ctx, rest[0])):
@@ -130,6 +153,7 @@ def _path(ctx: click.Context) -> str:
     return " ".join(names)
 
 
-def _say(ctx: click.Context, old: str, new: str) -> None:
-    if not ctx.resilient_parsing:  # a shell completes
+def say_new_name(ctx: click.Context, old: str, new: str) -> None:
+    """Says on standard error what is now called so; in no line that a shell completes."""
+    if not ctx.resilient_parsing:
         print(f"{_PROGRAM} {old.strip()} is now: {_PROGRAM} {' '.join(new.split())}", file=sys.stderr)

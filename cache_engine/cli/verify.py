@@ -12,6 +12,7 @@ from msgspec import UNSET
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import store
 from cache_engine.cli.documents.moving import signature_rows
+from cache_engine.cli.moved import say_new_name
 from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.support.completion import quarantined
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
@@ -75,6 +76,8 @@ def verify_verb(
         raise UsageError("--all and --yes go with --delete")
     if act is not None and (repair or signatures or sample != 1):
         raise UsageError("the quarantine has no --sample, --signatures or --repair; leave them out")
+    if repair:
+        say_new_name(click.get_current_context(), "verify --repair", "store repair")
     with open_cache(settings, create=False) as cache:
         if act is None:
             check(cache, sample, repair=repair, signatures=signatures, as_json=as_json)

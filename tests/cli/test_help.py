@@ -127,4 +127,4 @@ def test_a_verb_imports_no_other_verb() -> None:
     before, after = (set(line.split()) for line in printed.splitlines())
     of_verbs = {commands.commands[verb].callback.__module__ for verb in commands.commands}
     assert not before & of_verbs
-    assert after & of_verbs == {"cache_engine.cli.keeping.upkeep"}
+    assert after & of_verbs == {"cache_engine.cli.verify"}
