@@ -236,7 +236,7 @@ VERBS = {
     "evaluations import": ((RESULTS,), CORE),
     "evaluations prune": (("--dry-run",), CORE),
     "demand": (("--by", "kernel"), CORE),
-    "promote": (("--dry-run",), CORE),
+    "demand --promote": (("--dry-run",), CORE),
     "caches": ((), CORE),
     "caches ls": (("--cache", CACHE), CORE),
     "caches show": ((ENTRY, "--sass", "--cache", CACHE), CORE),

@@ -297,7 +297,7 @@ def test_doctor_reports_an_unusable_store(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", [
     "ls", "stats", "clean", "verify", "sync", "search x", "show 12", "history", "audit", "toolchains", "demand",
-    "promote", "log", "diff 1 2", "explain 16 64 96", "pin 12",
+    "demand --promote", "log", "diff 1 2", "explain 16 64 96", "pin 12",
 ])  # fmt: skip
 def test_looking_at_a_mistyped_store_makes_none(place: Path, verb: str) -> None:
     done = run(*verb.split(), store=place)
