@@ -21,8 +21,8 @@ _WHERE = {
     "reading.listing": ("ls", "search", "stats"),
     "reading.inspect": ("show", "diff", "explain"),
     "doctor": ("doctor",),
-    "measuring.timings": ("tune", "timings"),
-    "measuring.regressions": ("regressions",),
+    "tune": ("tune",),
+    "timings": ("timings",),
     "keeping.upkeep": ("clean", "verify", "migrate", "quarantine", "sync"),
     "keeping.log": ("log",),
     "keeping.pins": ("pin", "unpin"),
@@ -49,7 +49,7 @@ _SECTIONS = {
     "Team": ("pack", "remote", "farm"),
     "Other frameworks": ("caches",),
     "Models and chips": ("evaluate", "demand"),
-    "On a GPU": ("tune", "time"),
+    "On a GPU": ("tune", "time", "timings"),
     "More": ("dashboard", "doctor"),
 }
 """The verbs in the order of ``--help``. One that is in no section is listed at the end."""

@@ -16,6 +16,9 @@ from cache_engine.errors import UsageError
 
 VERBS: Mapping[str, tuple[str, str]] = {
     "promote": ("demand --promote", ""),
+    "regressions": ("timings", "--from TOOLCHAIN --to TOOLCHAIN"),
+    "timings export": ("timings", "FILE"),
+    "timings ls": ("timings", ""),
 }
 """For each old verb, the words that replace it, and what follows them in the sentence.
 

@@ -14,7 +14,6 @@ from msgspec import UNSET
 from cache_engine.cli.caches.adapted import show_adapted
 from cache_engine.cli.documents import comparing, kernels
 from cache_engine.cli.getting import record_fields
-from cache_engine.cli.measuring.timings import print_timings
 from cache_engine.cli.support import (
     SizedVerb,
     Verb,
@@ -27,6 +26,7 @@ from cache_engine.cli.support import (
     problem_options,
 )
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table, print_warnings, sentence
+from cache_engine.cli.timings import print_timings
 from cache_engine.errors import UsageError
 from cache_engine.insight.comparison import Comparison, Nearest, change, in_words, shown
 from cache_engine.insight.inspection import Inspection, inspect_kernel, inspect_stored, sass_of

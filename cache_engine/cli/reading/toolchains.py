@@ -29,7 +29,7 @@ def toolchains_verb(settings: Settings, /, as_json: bool) -> None:
     """Show which toolchains compiled the kernels.
 
     For each, whether its kernels can be hit here, and if they never can, what has changed. clean --stale-toolchain
-    deletes those; regressions compares two.
+    deletes those; timings --from compares two.
     """
     from cache_engine.index import queries
     from cache_engine.insight.toolchains import made_by_toolchain

@@ -244,7 +244,7 @@ def only_with(option: str, is_given: object, names: tuple[str, ...], *, instead:
     for parameter in context.command.params:
         source = context.get_parameter_source(str(parameter.name))
         if not is_given and parameter.name in names and source is click.core.ParameterSource.COMMANDLINE:
-            name = parameter.opts[0] if isinstance(parameter, click.Option) else (parameter.metavar or "").upper()
+            name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
             raise UsageError(f"{name} goes with {option}" if option else f"{name} does not go with {instead}")
 
 
