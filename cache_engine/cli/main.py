@@ -21,20 +21,16 @@ _SECTIONS = {
     "Team": ("pack", "remote", "farm"),
     "Other frameworks": ("caches",),
     "Models and chips": ("evaluate", "demand"),
-    "On a GPU": ("tune", "time"),
+    "On a GPU": ("tune", "time", "timings"),
     "More": ("dashboard", "doctor"),
 }
 """The verbs in the order of ``--help``. One that is in no section is listed at the end."""
 
 _WHERE = {
     "getting": ("time",),
-    "measuring.timings": ("tune", "timings"),
-    "measuring.regressions": ("regressions",),
     "predicting.evaluate": ("evaluate",),
     "predicting.evaluator": ("evaluations",),
     "predicting.calibrate": ("calibrate",),
-    "predicting.promote": ("promote",),
-    "predicting.demand": ("demand",),
     "keeping.remote": ("remote",),
     "keeping.farm": ("farm",),
     "caches.overview": ("caches",),

@@ -26,13 +26,17 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "jobs show": ("log --jobs", "ID"),
     "migrate": ("store migrate", ""),
     "preflight": ("pack check", "FILE"),
+    "promote": ("demand --promote", ""),
     "quarantine delete": ("verify --delete --yes", "NAME"),
     "quarantine ls": ("verify --quarantined", ""),
     "quarantine restore": ("verify --restore", "NAME"),
+    "regressions": ("timings", "--from TOOLCHAIN --to TOOLCHAIN"),
     "report": ("show", "[KEY] [KEY] --html FILE"),
     "sample": ("warm --sample", ""),
     "search": ("ls", "TEXT"),
     "sync": ("store sync", ""),
+    "timings export": ("timings", "FILE"),
+    "timings ls": ("timings", ""),
     "toolchains": ("stats --toolchains", ""),
     "unpin": ("pin --remove", "KEY"),
 }
@@ -83,16 +87,25 @@ def with_new_options(command: click.Command, ctx: click.Context, arguments: list
 
 def _new_options(command: click.Command, ctx: click.Context, path: str, arguments: list[str]) -> Iterator[str]:
     own = {name: parameter for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    rest = iter(arguments)
+    rest, verbs = iter(arguments), {path}
+    may_be_verb = not isinstance(command, click.Group)
     for word in rest:
+        if may_be_verb and not word.startswith("-"):
+            may_be_verb = False
+            # The verb had verbs of its own, and the first argument is the name of one.
+            if (old := f"{path} {word}") in VERBS:
+                words, more = VERBS[old]
+                say_new_name(ctx, old, f"{words} {more}")
+                verbs.add(old)
+                yield from shlex.split(words)[len(path.split()) :]
+                continue
         if word == "--" or (isinstance(command, click.Group) and not word.startswith("-")):
             yield word
             break
         name, equals, value = word.partition("=")
-        new = None if name in own else OPTIONS.get((path, name)) or OPTIONS.get(("", name))
-        if new is not None:
-            words, more = new
-            verb = path if (path, name) in OPTIONS else ""
+        verb = next((verb for verb in (*verbs, "") if (verb, name) in OPTIONS and name not in own), None)
+        if verb is not None:
+            words, more = OPTIONS[verb, name]
             say_new_name(ctx, f"{verb} {name}", f"{verb} {words} {more}")
             *before, name = shlex.split(words) or [""]
             yield from before

@@ -15,11 +15,11 @@ from msgspec import UNSET
 from cache_engine.cli.caches.adapted import show_adapted
 from cache_engine.cli.compile import record_fields
 from cache_engine.cli.documents import comparing, kernels, store
-from cache_engine.cli.measuring.timings import print_timings
 from cache_engine.cli.support import Verb, emit, json_option, open_cache, printing
 from cache_engine.cli.support.completion import keys as some_keys
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table, print_warnings, sentence
+from cache_engine.cli.timings import print_timings
 from cache_engine.errors import UsageError
 from cache_engine.insight.comparison import Comparison, change, shown
 from cache_engine.insight.inspection import Inspection, inspect_kernel, inspect_stored, sass_of

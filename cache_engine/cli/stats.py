@@ -77,7 +77,7 @@ def stats_verb(
     days, days for 400; longer ago, sums of 28 days. The times are those of this machine; days are counted in UTC.
 
     --toolchains says for each whether its kernels can be hit here, and if they never can, what has changed. clean
-    --stale-toolchain deletes those; regressions compares two.
+    --stale-toolchain deletes those; timings --from A --to B compares two.
     """
     if (since or by) and view != "history":
         raise UsageError("--since and --by go with --history")

@@ -176,3 +176,13 @@ def _print(table: Table) -> None:
     _console(out).print(table)
     for line in out.getvalue().rstrip("\n").split("\n"):
         print(line.rstrip())
+
+
+def printed_us(value: object) -> str:
+    """A time in microseconds as people read it; a dash where it is none, as a stored timing may have anything."""
+    return human_ms(value / 1e3) if isinstance(value, int | float) and abs(value) < 1e15 else "–"
+
+
+def printed_number(value: object) -> str:
+    """A number with two decimals; a dash where it is none."""
+    return f"{value:,.2f}" if isinstance(value, int | float) and abs(value) < 1e15 else "–"

@@ -24,7 +24,7 @@ def test_a_kernels_report_has_its_facts_its_code_and_the_commands(compiled_store
     for code in ("--source", "--ptx", "--sass"):
         assert run("show", record.key, code, store=compiled_store).stdout.rstrip("\n") in text
     assert all(value in text for _, value in record.components)
-    command = f"gemm-cache --store {compiled_store} report {record.key} -o report.html"
+    command = f"gemm-cache --store {compiled_store} show {record.key} --html report.html"
     assert command in text
     assert f"gemm-cache --store {compiled_store} compile 128 256 192" in text
     assert "HMMA" in text

@@ -8,7 +8,7 @@ a job's result as one.
 - ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``doctor``, ``report``
 - ``moving`` -- ``export``, ``import``, ``remote``, and who signed, in ``verify``
 - ``lengths`` -- the compile queue, and how long things took, in ``stats``; ``jobs``; ``farm status``
-- ``toolchains`` -- ``regressions``
+- ``toolchains`` -- ``toolchains``, ``coverage``
 - ``migrating`` -- ``migrate``
 - ``decisions`` -- ``log``, ``pin``, ``unpin``, ``history``, ``audit``
 - ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TimingList(msgspec.Struct, kw_only=True):
-    """What ``timings ls`` prints: the devices of the store, and the timings that match, newest first."""
+    """What ``timings`` prints: the devices of the store, and the timings that match, newest first."""
 
     devices: list[TimedDevice]
     total: int
@@ -30,7 +30,7 @@ class TimingList(msgspec.Struct, kw_only=True):
 
 
 class TimingsExported(msgspec.Struct, kw_only=True):
-    """What ``timings export`` prints."""
+    """What ``timings FILE`` prints."""
 
     file: str
     timings: int

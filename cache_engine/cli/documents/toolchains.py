@@ -1,4 +1,4 @@
-"""The documents of ``regressions``, ``toolchains`` and ``coverage``."""
+"""The documents of ``toolchains`` and ``coverage``."""
 
 from __future__ import annotations
 
@@ -10,44 +10,8 @@ import msgspec
 from cache_engine.cli.documents import filled
 
 if TYPE_CHECKING:
-    from cache_engine.insight import regressions
     from cache_engine.insight.coverage import Cell
-    from cache_engine.insight.regressions import Summary
     from cache_engine.insight.toolchains import Made
-
-
-class WorseRow(msgspec.Struct, kw_only=True):
-    """A figure that is worse; see ``insight.regressions.Change``.
-
-    Attributes:
-        from_key, to_key: empty for the compile time, which is judged over all kernels.
-        ratio: infinity, which is ``null`` in JSON, where there was nothing before.
-    """
-
-    name: str
-    from_key: str
-    to_key: str
-    metric: str
-    before: float
-    after: float
-    ratio: float
-    where: str
-
-
-class Regressions(msgspec.Struct, kw_only=True):
-    """What ``regressions`` prints."""
-
-    from_toolchain: str
-    to_toolchain: str
-    threshold: float
-    kernels: int
-    summaries: Sequence[Summary]
-    worse: list[WorseRow]
-
-
-def comparison(found: regressions.Regressions, threshold: float) -> Regressions:
-    """The document of a comparison."""
-    return filled(Regressions, found, threshold=threshold, worse=[filled(WorseRow, one) for one in found.worse])
 
 
 class ToolchainRow(msgspec.Struct, kw_only=True):

@@ -238,6 +238,16 @@ def last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], An
     return iter(decorators[::-1])
 
 
+def only_with(option: str, is_given: object, names: tuple[str, ...], *, instead: str = "") -> None:
+    """Refuses options that mean nothing without another, or with the one ``instead`` of them."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if not is_given and parameter.name in names and source is click.core.ParameterSource.COMMANDLINE:
+            name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            raise UsageError(f"{name} goes with {option}" if option else f"{name} does not go with {instead}")
+
+
 def specialise_option(verb: _F) -> _F:
     """Gives a verb ``--specialise``."""
     return click.option(

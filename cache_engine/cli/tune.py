@@ -1,11 +1,10 @@
-"""The verbs about timings: ``tune`` measures configs, ``timings`` lists and exports what was measured."""
+"""``gemm-cache tune``: the fastest config of a kernel, measured on the local GPU."""
 
 from __future__ import annotations
 
 import itertools
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,28 +15,21 @@ from cache_engine.cli import terminal
 from cache_engine.cli.documents import measured, to_json
 from cache_engine.cli.support import (
     SizedVerb,
-    Verb,
-    VerbGroup,
     asked_problem,
     device_option,
     emit,
     job_option,
     json_option,
     open_cache,
-    printing,
     reporting,
     shape_options,
 )
-from cache_engine.cli.support.output import write_file
-from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
-from cache_engine.insight.timings import timing_row, timings_csv
+from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, printed_number, printed_us
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
-from cache_engine.model.key import check_prefix
-from cache_engine.model.measurement import Measurement
 from cache_engine.settings import Settings
-from cache_engine.units import counted, human_age, human_ms, printable
+from cache_engine.units import counted, human_ms, printable
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -182,117 +174,7 @@ def _report(settings: Settings, as_json: bool) -> None:
     emit(document, as_json, lambda: _print_report(document))
 
 
-@click.group("timings", cls=VerbGroup, examples=("timings ls", "timings export timings.csv"), no_args_is_help=True)
-def timings_verb() -> None:
-    """List or export the timings of time and tune."""
-
-
-def _filters(verb: Any) -> Any:
-    for decorate in (
-        click.option("--device", help="Only this GPU: its name or a part of it, or a prefix of its fingerprint."),
-        click.option("--key", help="Only this kernel; a key prefix is enough."),
-    ):
-        verb = decorate(verb)
-    return verb
-
-
-@timings_verb.command(
-    "ls",
-    cls=Verb,
-    examples=("timings ls", "timings ls --device H100 --json", "timings ls --key 3f2a"),
-    done="The timings are listed, if any.",
-)
-@_filters
-@json_option
-@click.pass_obj
-def ls_verb(settings: Settings, /, key: str | None, device: str | None, as_json: bool) -> None:
-    """List timings, newest first.
-
-    Timings of evicted kernels are listed too: configs are chosen by them.
-    """
-    with open_cache(settings, create=False) as cache:
-        found = _found(cache, key, device)
-        document = measured.TimingList(
-            devices=cache.timings.devices(), total=len(found), rows=[timing_row(one) for one in found]
-        )
-    emit(document, as_json, lambda: _print_list(found))
-
-
-@timings_verb.command(
-    "export",
-    cls=Verb,
-    examples=("timings export timings.csv", "timings export - --device H100"),
-    done="The timings are written.",
-    failed="The file cannot be written.",
-)
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@_filters
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-@json_option
-@click.pass_obj
-def export_verb(
-    settings: Settings, /, file: Path, key: str | None, device: str | None, force: bool, as_json: bool
-) -> None:
-    """Write timings to FILE, as CSV or JSON.
-
-    A name that ends in .csv gives CSV, any other JSON; - prints JSON.
-    """
-    with open_cache(settings, create=False) as cache:
-        rows = [timing_row(one) for one in _found(cache, key, device)]
-    text = timings_csv(rows) if file.suffix.lower() == ".csv" else to_json(rows) + "\n"
-    if str(file) == "-":
-        with printing():
-            sys.stdout.write(text)
-        return
-    write_file(file, text.encode(), force=force)
-    document = measured.TimingsExported(file=str(file.absolute()), timings=len(rows))
-    emit(document, as_json, lambda: print(f"{counted(len(rows), 'timing')} written to {file}"))
-
-
-def _found(cache: Cache, key: str | None, device: str | None) -> list[Measurement]:
-    prefix = "" if key is None else check_prefix(key)
-    wanted = (device or "").lower()
-    return [
-        one
-        for one in cache.timings
-        if one.key.startswith(prefix)
-        and (wanted in one.device.name.lower() or (len(wanted) >= 4 and one.device.digest().startswith(wanted)))
-    ]
-
-
 # ---- For people ----
-
-
-def _print_list(found: list[Measurement]) -> None:
-    if not found:
-        print("No timing matches. On a machine with a GPU, gemm-cache time and gemm-cache tune measure some.")
-        return
-    print_timings(found)
-    print(f"\n{counted(len(found), 'timing')}")
-
-
-def print_timings(timings: Sequence[Measurement]) -> None:
-    """Prints timings, a line each."""
-    now = time.time()
-    columns: dict[str, Align] = {
-        "key": LEFT, "device": LEFT, "m × n × k": RIGHT, "batch": RIGHT, "types": LEFT, "target": LEFT, "family": LEFT,
-        "config": LEFT, "median": RIGHT, "p10": RIGHT, "p90": RIGHT, "TFLOP/s": RIGHT, "× reference": RIGHT,
-        "result": LEFT, "config source": LEFT, "measured": RIGHT,
-    }  # fmt: skip
-    print_table(
-        columns,
-        [
-            (
-                one.key[:12], one.device.name, f"{one.problem.m} × {one.problem.n} × {one.problem.k}",
-                one.problem.batch, f"{one.problem.dtype}→{one.problem.out_dtype}", one.arch, one.family, one.config,
-                *(_micros(one.timing.get(name)) for name in ("median_us", "p10_us", "p90_us")),
-                _number(one.timing.get("tflops")), _number(one.timing.get("speed_ratio")),
-                "correct" if one.verified else "WRONG", one.config_from, human_age(now - one.measured_at),
-            )
-            for one in timings
-        ],
-        dispensable=("config source", "p10", "p90", "batch", "types", "family", "target"),
-    )  # fmt: skip
 
 
 def _print_tuning(d: measured.Tuning) -> None:
@@ -303,7 +185,7 @@ def _print_tuning(d: measured.Tuning) -> None:
         print_table(
             columns,
             [
-                (row.family, row.config_text, _micros(row.predicted_us), _tier(row.tier), row.key[:12])
+                (row.family, row.config_text, printed_us(row.predicted_us), _tier(row.tier), row.key[:12])
                 for row in d.candidates
             ],
         )
@@ -320,8 +202,8 @@ def _print_tuning(d: measured.Tuning) -> None:
         columns,
         [
             (
-                row.family, row.config_text, _micros(row.predicted_us), _micros(row.median_us),
-                _number(row.ratio), _number(row.tflops), row.trouble or "correct",
+                row.family, row.config_text, printed_us(row.predicted_us), printed_us(row.median_us),
+                printed_number(row.ratio), printed_number(row.tflops), row.trouble or "correct",
             )
             for row in d.candidates
         ],
@@ -364,11 +246,3 @@ def _clock(d: measured.Tuning) -> str:
 
 def _tier(tier: str | None) -> str:
     return "no" if tier is None else f"yes ({tier})"
-
-
-def _micros(value: Any) -> str:
-    return human_ms(value / 1e3) if isinstance(value, int | float) and abs(value) < 1e15 else "–"
-
-
-def _number(value: Any) -> str:
-    return f"{value:,.2f}" if isinstance(value, int | float) and abs(value) < 1e15 else "–"
