@@ -14,7 +14,7 @@ Values = Mapping[str, Any]
 _ADMIN = {
     "Integrity": ("verify",),
     "Quarantine": ("quarantine", "ls"),
-    "Results": ("evaluations", "prune", "--dry-run"),
+    "Results": ("evaluations", "clean"),
     "Packs": ("export", "kernels.gemmpack"),
     "Index": ("sync",),
     "Settings": ("doctor", "--settings"),

@@ -15,6 +15,8 @@ import click
 from cache_engine.errors import UsageError
 
 VERBS: Mapping[str, tuple[str, str]] = {
+    "evaluations prune": ("evaluations clean --yes", ""),
+    "evaluations validate": ("calibrate --check", "FILE"),
     "promote": ("demand --promote", ""),
     "regressions": ("timings", "--from TOOLCHAIN --to TOOLCHAIN"),
     "timings export": ("timings", "FILE"),
@@ -26,6 +28,12 @@ The words may end with options: ``"unpin": ("pin --remove", "KEY")``. They take 
 """
 
 OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("evaluate", "--config"): ("", "FILE"),
+    ("evaluate", "--expert-counts"): ("--experts", "FILE"),
+    ("evaluate", "--no-partition-search"): ("--no-search partition", ""),
+    ("evaluate", "--no-tile-search"): ("--no-search tile", ""),
+    ("evaluate", "--skew"): ("--experts", "SKEW"),
+    ("evaluations clean", "--unused-days"): ("--days", "DAYS"),
     ("", "--config"): ("--settings-file", "FILE"),
 }
 """For each old option of a verb, the words that replace it, and what follows them in the sentence.

@@ -93,7 +93,7 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
             ("Integrity", "verify"),
             ("Quarantine", "quarantine ls"),
             ("Packs", "export kernels.gemmpack"),
-            ("Results", "evaluations prune --dry-run"),
+            ("Results", "evaluations clean"),
             ("Index", "sync"),
             ("Settings", "doctor --settings"),
             ("Audit log", "audit"),
