@@ -226,11 +226,11 @@ VERBS = {
     "evaluate Qwen3-0.6B": (("--chip", "SG2262", "--m", "16"), EVALUATE),
     "evaluate 64 48 80": (("--chip", "SG2262"), CORE),  # a stored result
     "evaluations ls": ((), CORE),
-    "evaluations validate": ((MEASURED,), EVALUATE),
+    "calibrate --check": ((MEASURED,), EVALUATE),
     "calibrate": ((MEASURED, "--chip", "H100"), EVALUATE),
     "evaluations export": (("-", "--chip", "SG2262"), CORE),
     "evaluations import": ((RESULTS,), CORE),
-    "evaluations prune": (("--dry-run",), CORE),
+    "evaluations clean": ((), CORE),
     "demand": (("--by", "kernel"), CORE),
     "demand --promote": (("--dry-run",), CORE),
     "caches": ((), CORE),

@@ -14,7 +14,7 @@ Values = Mapping[str, Any]
 _ADMIN = {
     "Integrity": ("verify",),
     "Quarantine": ("verify", "--quarantined"),
-    "Results": ("evaluations", "prune", "--dry-run"),
+    "Results": ("evaluations", "clean"),
     "Packs": ("pack", "export", "kernels.gemmpack"),
     "Index": ("store", "sync"),
     "Settings": ("doctor", "--settings"),

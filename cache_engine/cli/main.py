@@ -20,26 +20,22 @@ _SECTIONS = {
     "Store": ("stats", "log", "clean", "verify", "store"),
     "Team": ("pack", "remote", "farm"),
     "Other frameworks": ("caches",),
-    "Models and chips": ("evaluate", "demand"),
+    "Models and chips": ("evaluate", "evaluations", "calibrate", "demand"),
     "On a GPU": ("tune", "time", "timings"),
     "More": ("dashboard", "doctor"),
 }
 """The verbs in the order of ``--help``. One that is in no section is listed at the end."""
 
-_WHERE = {
-    "getting": ("time",),
-    "predicting.evaluate": ("evaluate",),
-    "predicting.evaluator": ("evaluations",),
-    "predicting.calibrate": ("calibrate",),
-    "keeping.remote": ("remote",),
-    "keeping.farm": ("farm",),
-    "caches.overview": ("caches",),
+_MODULES = {
+    **{verb: verb for verbs in _SECTIONS.values() for verb in verbs},
+    "calibrate": "calibrate",
+    "evaluations": "evaluations",
+    "time": "getting",
+    "remote": "keeping.remote",
+    "farm": "keeping.farm",
+    "caches": "caches.overview",
 }
-"""The modules of this package that have more verbs than the one they are named after; each is its ``NAME_verb``."""
-
-_MODULES = {verb: verb for verbs in _SECTIONS.values() for verb in verbs} | {
-    verb: module for module, verbs in _WHERE.items() for verb in verbs
-}
+"""The module of each verb, which has it as ``NAME_verb``: that of its name, unless another is given."""
 
 
 def main() -> NoReturn:

@@ -18,6 +18,8 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "audit": ("log --audit", ""),
     "coverage": ("warm --dry-run --by-shape", "MODEL|FILE"),
     "diff": ("show", "KEY KEY"),
+    "evaluations prune": ("evaluations clean --yes", ""),
+    "evaluations validate": ("calibrate --check", "FILE"),
     "export": ("pack export", "FILE"),
     "history": ("stats --history", ""),
     "import": ("pack import", "FILE"),
@@ -46,6 +48,12 @@ The words may end with options: ``"unpin": ("pin --remove", "KEY")``. They take 
 """
 
 OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("evaluate", "--config"): ("", "FILE"),
+    ("evaluate", "--expert-counts"): ("--experts", "FILE"),
+    ("evaluate", "--no-partition-search"): ("--no-search partition", ""),
+    ("evaluate", "--no-tile-search"): ("--no-search tile", ""),
+    ("evaluate", "--skew"): ("--experts", "SKEW"),
+    ("evaluations clean", "--unused-days"): ("--days", "DAYS"),
     ("", "--config"): ("--settings-file", "FILE"),
     ("report", "--output"): ("--html", "FILE"),
     ("report", "-o"): ("--html", "FILE"),

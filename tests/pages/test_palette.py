@@ -93,7 +93,7 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
             ("Integrity", "verify"),
             ("Quarantine", "verify --quarantined"),
             ("Packs", "pack export kernels.gemmpack"),
-            ("Results", "evaluations prune --dry-run"),
+            ("Results", "evaluations clean"),
             ("Index", "store sync"),
             ("Settings", "doctor --settings"),
             ("Audit log", "log --audit"),

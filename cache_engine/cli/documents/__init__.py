@@ -12,8 +12,6 @@ a job's result as one.
 - ``migrating`` -- ``migrate``
 - ``decisions`` -- ``log``, ``pin``, ``unpin``, ``history``, ``audit``
 - ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``
-- ``evaluator`` -- ``evaluate`` of a shape, ``evaluations``
-- ``models`` -- ``evaluate`` of a model
 - ``asking`` -- ``demand``
 - ``caches`` -- ``caches``
 """

@@ -1,28 +1,28 @@
-"""The verb ``evaluations``: the stored results of the evaluator."""
+"""``gemm-cache evaluations``: the stored results of the evaluator."""
 
 from __future__ import annotations
 
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
+from msgspec.structs import asdict
 
 from cache_engine.cli.support import Verb, emit, json_option, named, open_cache, printing
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.support.verb import VerbGroup
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.errors import UsageError
+from cache_engine.evaluator.results.kept import is_to_validate
 from cache_engine.inputs import open_input
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_bytes, printable
 
 if TYPE_CHECKING:
-    from cache_engine.cli.documents import evaluator as documents
-    from cache_engine.evaluator.results import Evaluations
-    from cache_engine.evaluator.validation import Validated
+    from cache_engine.evaluator.results import Evaluations, Pruned, Taken
+    from cache_engine.evaluator.results.entry import Entry
 
 _LEFT_OUT = (
     "left out: {}, of --reduce-partial-sums, of --compute-rate or damaged, which format 2025.01 cannot have; "
@@ -32,7 +32,7 @@ _LEFT_OUT = (
 
 @click.group("evaluations", cls=VerbGroup, examples=("evaluations ls",), no_args_is_help=True)
 def evaluations_verb() -> None:
-    """List, export, import or prune stored results."""
+    """List, export, import or delete stored results."""
 
 
 @evaluations_verb.command(
@@ -49,50 +49,17 @@ def ls_verb(settings: Settings, /, chip: str | None, as_json: bool) -> None:
 
     --chip lists the results of one accelerator.
     """
-    from cache_engine.cli.documents import evaluator as documents
-
     with open_cache(settings, create=False) as cache:
         stored = cache.evaluations
         if chip is None:
-            rows = msgspec.convert(stored.summaries(), list[documents.AcceleratorRow])
-            emit(documents.Accelerators(architectures=rows), as_json, lambda: _print_summaries(rows))
+            rows = stored.summaries()
+            emit({"architectures": rows}, as_json, lambda: _print_summaries(rows))
             return
         fingerprint = _fingerprint(stored, chip)
-        results = [documents.result_row(key, entry) for key, entry in stored.entries(fingerprint)]
-    listed = documents.ResultList(arch_fingerprint=fingerprint, total=len(results), rows=results)
-    emit(listed, as_json, lambda: _print_entries(results))
-
-
-@evaluations_verb.command(
-    "validate",
-    cls=Verb,
-    examples=(
-        "evaluations validate measured.csv.gz --kept-out",
-        "evaluations validate measured.csv --chip mine.json",
-    ),
-    done="The errors of the model are printed.",
-    failed="The file cannot be read.",
-    missing="The extra evaluate is not installed.",
-)
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--kept-out", is_flag=True, help="Only (N, K) pairs that no fit has used.")
-@click.option("--chip", metavar="NAME|FILE", help="The GPU of all rows, in place of the column arch.")
-@json_option
-def validate_verb(file: Path, kept_out: bool, chip: str | None, as_json: bool) -> None:
-    """Compare the GPU model with measured latencies.
-
-    FILE is a CSV file, gzipped or not, with the columns arch, M, N, K and latency_us; dtype too unless all are bf16.
-    The roofline model is compared as well.
-    """
-    from cache_engine.cli.documents import evaluator as documents
-    from cache_engine.evaluator.chips import load_gpu
-    from cache_engine.evaluator.validation import read_measurements, validate
-
-    gpu = None if chip is None else load_gpu(chip)
-    measured = [one.only(one.kept_out()) if kept_out else one for one in read_measurements(file, gpu)]
-    lines = [line for one in measured for line in validate(one)]
-    document = documents.ValidationReport(file=str(file.absolute()), kept_out=kept_out, lines=lines)
-    emit(document, as_json, lambda: _print_validated(lines))
+        results = dict(stored.entries(fingerprint))
+    rows = [{"key": key, **asdict(one), "to_validate": is_to_validate(one)} for key, one in results.items()]
+    listed = {"arch_fingerprint": fingerprint, "total": len(rows), "rows": rows}
+    emit(listed, as_json, lambda: _print_entries(list(results.values())))
 
 
 @evaluations_verb.command(
@@ -120,7 +87,6 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, form: str, 
 
     Other tools can read the file. A name that ends in .zst gives a compressed file; - prints JSON.
     """
-    from cache_engine.cli.documents import evaluator as documents
     from cache_engine.store.results.interchange import compress
 
     with open_cache(settings, create=False) as cache:
@@ -139,9 +105,9 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, form: str, 
         return
     data = compress(data) if file.suffix == ".zst" else data
     write_file(file, data, force=force)
-    document = documents.ResultsExported(
-        file=str(file.absolute()), arch_fingerprint=fingerprint, entries=entries, bytes=len(data)
-    )
+    document = {
+        "file": str(file.absolute()), "arch_fingerprint": fingerprint, "entries": entries, "bytes": len(data),
+    }  # fmt: skip
     emit(document, as_json, lambda: print(f"{counted(entries, 'result')} written to {file}, {human_bytes(len(data))}"))
 
 
@@ -162,7 +128,6 @@ def import_verb(settings: Settings, /, file: Path, chip: str | None, as_json: bo
     Results that the store has stay as they are; a result that cannot be right is refused. FILE may be an export, or of
     the reference evaluator (format 2025.01).
     """
-    from cache_engine.cli.documents import evaluator as documents
     from cache_engine.evaluator.chips import load_hardware
     from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, decompress
 
@@ -171,39 +136,45 @@ def import_verb(settings: Settings, /, file: Path, chip: str | None, as_json: bo
     settings = settings.with_overrides({"enable_caching": True})
     with open_cache(settings) as cache:
         taken = cache.evaluations.import_file(data, None if chip is None else load_hardware(chip))
-    document = documents.results_imported(str(file.absolute()), taken)
-    emit(document, as_json, lambda: _print_taken(document), failed=taken.refused)
+    document = {
+        "file": str(file.absolute()),
+        "arch_fingerprint": taken.fingerprint,
+        "taken": taken.taken,
+        "present": taken.present,
+        "refused": [{"key": key, "reason": reason} for key, reason in taken.refused],
+    }
+    emit(document, as_json, lambda: _print_taken(taken), failed=taken.refused)
 
 
 @evaluations_verb.command(
-    "prune",
+    "clean",
     cls=Verb,
-    examples=("evaluations prune --dry-run", "evaluations prune --unused-days 30"),
-    done="The results are deleted; with --dry-run, they are listed.",
+    examples=("evaluations clean", "evaluations clean --days 30 --yes"),
+    done="The results are listed; with --yes, they are deleted.",
     failed="A file cannot be changed.",
 )
 @click.option("--max-entries", type=click.IntRange(0), help="Above this, delete the tenth unused longest.")
-@click.option("--unused-days", type=click.FloatRange(0), help="Delete results unused for this many days.")
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted; change nothing.")
+@click.option("--days", type=click.FloatRange(0), help="Delete results unused for this many days.")
+@click.option("--yes", is_flag=True, help="Delete them. Without it, they are only listed.")
+@click.option("--dry-run", is_flag=True, hidden=True)
 @json_option
 @click.pass_obj
-def prune_verb(
-    settings: Settings, /, max_entries: int | None, unused_days: float | None, dry_run: bool, as_json: bool
+def clean_verb(
+    settings: Settings, /, max_entries: int | None, days: float | None, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Delete results that are unused, or too many.
 
-    By default: results unused for 90 days, and results above 10,000 of an accelerator.
+    By default: results unused for 90 days, and results above 10,000 of an accelerator. Shows them; --yes deletes them.
     """
-    from cache_engine.cli.documents import evaluator as documents
     from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS
 
     with open_cache(settings, create=False) as cache:
         plan = cache.evaluations.plan_pruning(
-            MAX_ENTRIES if max_entries is None else max_entries, UNUSED_DAYS if unused_days is None else unused_days
+            MAX_ENTRIES if max_entries is None else max_entries, UNUSED_DAYS if days is None else days
         )
-        gone = None if dry_run else cache.evaluations.prune(plan)
-    document = documents.Pruning(dry_run=dry_run, victims=plan, pruned=gone)
-    emit(document, as_json, lambda: _print_pruned(document))
+        gone = cache.evaluations.prune(plan) if yes and not dry_run else None
+    document = {"dry_run": gone is None, "victims": plan, "pruned": gone}
+    emit(document, as_json, lambda: _print_pruned(plan, gone))
 
 
 # ---- Shared ----
@@ -230,26 +201,7 @@ def _fingerprint(stored: Evaluations, chip: str | None) -> str:
 # ---- For people ----
 
 
-def _print_validated(lines: list[Validated]) -> None:
-    from cache_engine.evaluator.validation import range_text
-
-    errors = ("rows", "MAPE", "median", "bias", "within 20 %", "in interval", "roofline MAPE", "roofline bias")
-    columns: dict[str, Align] = {"GPU": LEFT, "dtype": LEFT, "m": LEFT}
-    print_table(
-        columns | dict.fromkeys(errors, RIGHT),
-        [
-            (
-                line.arch, line.dtype, range_text(line.m_from, line.m_to), f"{line.count:,}",
-                *(f"{error:.1%}" for error in (line.model.mape, line.model.median, line.model.bias)),
-                f"{line.model.within_20:.1%}", f"{line.inside:.1%}", f"{line.roofline.mape:.1%}",
-                f"{line.roofline.bias:.1%}",
-            )
-            for line in lines
-        ],
-    )  # fmt: skip
-
-
-def _print_summaries(rows: list[documents.AcceleratorRow]) -> None:
+def _print_summaries(rows: list[dict[str, Any]]) -> None:
     if not rows:
         print("No results. gemm-cache evaluate M N K --chip NAME computes one.")
         return
@@ -259,19 +211,19 @@ def _print_summaries(rows: list[documents.AcceleratorRow]) -> None:
     print_table(
         columns,
         [
-            (row.arch_fingerprint[:12], row.error, "", "", "", "", "")
-            if row.error
+            (row["arch_fingerprint"][:12], row["error"], "", "", "", "", "")
+            if "error" in row
             else (
-                row.arch_fingerprint[:12], row.chip, f"{row.total_entries:,}", f"{row.cache_hits:,}",
-                f"{row.cache_misses:,}", f"{(row.total_search_time_hours or 0) * 3600:.2f} s",
-                human_age(now - row.last_updated) if row.last_updated else "unknown",
+                row["arch_fingerprint"][:12], row["chip"], f"{row['total_entries']:,}", f"{row['cache_hits']:,}",
+                f"{row['cache_misses']:,}", f"{(row['total_search_time_hours'] or 0) * 3600:.2f} s",
+                human_age(now - row["last_updated"]) if row["last_updated"] else "unknown",
             )
             for row in rows
         ],
     )  # fmt: skip
 
 
-def _print_entries(rows: list[documents.ResultRow]) -> None:
+def _print_entries(rows: list[Entry]) -> None:
     columns: dict[str, Align] = {"G × M × K × N": RIGHT, "types": LEFT, "latency µs": RIGHT, "% of peak": RIGHT}
     columns |= dict.fromkeys(("tile", "order", "partition"), LEFT)
     print_table(
@@ -289,16 +241,16 @@ def _print_entries(rows: list[documents.ResultRow]) -> None:
     print(f"\n{counted(len(rows), 'result')}")
 
 
-def _print_taken(d: documents.ResultsImported) -> None:
-    print(f"Imported {counted(d.taken, 'result')}; {d.present:,} already in the store.")
-    for refused in d.refused:
-        print(printable(f"refused: {refused.key}: {refused.reason}"))
+def _print_taken(taken: Taken) -> None:
+    print(f"Imported {counted(taken.taken, 'result')}; {taken.present:,} already in the store.")
+    for key, reason in taken.refused:
+        print(printable(f"refused: {key}: {reason}"))
 
 
-def _print_pruned(d: documents.Pruning) -> None:
-    for victim in d.victims:
+def _print_pruned(victims: list[Pruned], gone: int | None) -> None:
+    for victim in victims:
         print(printable(f"{victim.fingerprint[:12]}  {victim.key}  {victim.reason}"))
-    if d.pruned is None:
-        print(f"Would delete {counted(len(d.victims), 'result')}.")
+    if gone is None:
+        print(f"Would delete {counted(len(victims), 'result')}.{' --yes does it.' if victims else ''}")
     else:
-        print(f"Deleted {counted(d.pruned, 'result')}.")
+        print(f"Deleted {counted(gone, 'result')}.")
