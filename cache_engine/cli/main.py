@@ -28,8 +28,6 @@ _SECTIONS = {
 
 _MODULES = {
     **{verb: verb for verbs in _SECTIONS.values() for verb in verbs},
-    "calibrate": "calibrate",
-    "evaluations": "evaluations",
     "time": "getting",
     "remote": "keeping.remote",
     "farm": "keeping.farm",
