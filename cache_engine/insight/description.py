@@ -1,8 +1,11 @@
-"""A record in words: the one list of a kernel's properties, for the kernel page and for ``show``."""
+"""A record in words, for the kernel page and for ``show``, and as JSON."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from cache_engine.model.artifact import Record
+from cache_engine.model.document import picked
 from cache_engine.store.codec import stored_bytes
 from cache_engine.units import human_bytes, human_ms
 
@@ -14,6 +17,21 @@ def titled(record: Record) -> str:
     types += f" scaled {p.scales}" if p.scales else ""
     batch = f" {p.batch} groups {p.mode}" if p.mode else f" batch {p.batch}" if p.batch > 1 else ""
     return f"{p.m}×{p.n}×{p.k}{batch} {types} {record.arch} · {record.family}"
+
+
+def record_document(record: Record) -> dict[str, Any]:
+    """A record as JSON documents state it."""
+    p = record.problem
+    return {
+        **picked(record, "key", "name", "arch", "compiler", "family", "config"),
+        **picked(p, "specialisation", "opt_level"),
+        **picked(record, "compiler_version", "problem", "size_bytes"),
+        "stored_bytes": stored_bytes(record),
+        **picked(record.resources, "registers", "shared_bytes", "stack_bytes", "spill_bytes"),
+        **picked(record, "compile_ms", "stages_ms", "created_at", "created_by"),
+        "components": dict(record.components),
+        **picked(record, "warnings", "config_from"),
+    }
 
 
 def described(record: Record, created: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from cache_engine.cache.cache import Cache
-from cache_engine.cli.documents import caches, kernels
+from cache_engine.cli.documents import caches
 from cache_engine.cli.support import emit
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.frameworks.adapted import describe, part_of, text_of
@@ -29,7 +29,7 @@ def show_adapted(
         write_code(part_of(group, PartKind.BINARY))
     if part is not None:
         text = text_of(group, part)
-        emit(kernels.Text(key=group.key, **{part: text}), as_json, lambda: print(printable(text, keep="\n\t")))
+        emit({"key": group.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
     elif write_code is None or as_json:
         stored_bytes = os.stat(cache.layout.group_path(group.key)).st_size
         usage, is_pinned = cache.admin.usage_of(group.key, group.made_at), group.key in cache.admin.pinned()

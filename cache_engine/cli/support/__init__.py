@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from cache_engine import logs
-from cache_engine.cli.documents import to_json
 from cache_engine.cli.support.paging import print_paged
 from cache_engine.cli.support.targets import target_option
 from cache_engine.cli.support.verb import (
@@ -33,6 +32,7 @@ from cache_engine.cli.support.verb import (
 )
 from cache_engine.cli.terminal import escaped, look_alike
 from cache_engine.errors import CompileError, GemmCacheError, Level, NotHereError, StoreUnusable, UsageError
+from cache_engine.model.document import to_json
 from cache_engine.model.gemm import INPUT_DTYPES, OPT_LEVELS, DType, GemmProblem, Layout, Mode, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.settings import PACKS
