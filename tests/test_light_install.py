@@ -239,8 +239,7 @@ VERBS = {
     "caches": ((), CORE),
     "caches ls": (("--cache", CACHE), CORE),
     "caches show": ((ENTRY, "--sass", "--cache", CACHE), CORE),
-    "caches diff": ((ENTRY, ENTRY, "--cache", CACHE), CORE),
-    "caches doctor": (("--help",), CORE),  # a cache that was copied has findings
+    f"caches show {ENTRY}": ((ENTRY, "--cache", CACHE), CORE),
     "caches clean": (("--arch", "sm_80", "--cache", CACHE), CORE),
     "dashboard": (("--port", "1"), DASHBOARD),
 }

@@ -38,7 +38,7 @@ _WHERE = {
     "reading.history": ("history", "audit"),
     "reading.toolchains": ("toolchains", "coverage"),
     "reading.jobs": ("jobs",),
-    "caches.overview": ("caches",),
+    "caches": ("caches",),
     "dashboard": ("dashboard",),
 }
 """The verbs of each module of this package, which has each as ``NAME_verb``."""

@@ -15,6 +15,8 @@ import click
 from cache_engine.errors import UsageError
 
 VERBS: Mapping[str, tuple[str, str]] = {
+    "caches diff": ("caches show", "A B"),
+    "caches doctor": ("caches --check", ""),
     "evaluations prune": ("evaluations clean --yes", ""),
     "evaluations validate": ("calibrate --check", "FILE"),
     "promote": ("demand --promote", ""),
@@ -28,6 +30,7 @@ The words may end with options: ``"unpin": ("pin --remove", "KEY")``. They take 
 """
 
 OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("caches clean", "--delete"): ("--yes", ""),
     ("evaluate", "--config"): ("", "FILE"),
     ("evaluate", "--expert-counts"): ("--experts", "FILE"),
     ("evaluate", "--no-partition-search"): ("--no-search partition", ""),
@@ -121,10 +124,12 @@ class _Renamed(click.Command):
         _say(group, self._old, f"{words} {more}")
         ctx, rest = group.find_root(), shlex.split(words)
         command = ctx.command
-        while isinstance(command, click.Group) and rest and (found := command.get_command(ctx, rest[0])):
-            command, info_name = found, rest.pop(0)
-            if isinstance(command, click.Group) and rest:
-                ctx = click.Context(command, info_name=info_name, parent=ctx)
+        while isinstance(command, click.Group) and rest:
+            at = ctx if command is ctx.command else click.Context(command, info_name=info_name, parent=ctx)
+            found = command.get_command(at, rest[0])
+            if found is None:
+                break
+            ctx, command, info_name = at, found, rest.pop(0)
         renamed = list(_new_options(command, group, self._old, list(args)))
         return command.make_context(info_name, [*rest, *renamed], parent=ctx, **extra)
 

@@ -106,7 +106,9 @@ def test_every_example_parses(example: str) -> None:
         words = words[2:]
     command: click.Command = commands
     # A group may also do something itself.
-    while isinstance(command, click.Group) and not (command.invoke_without_command and words[:1] in (["--json"], [])):
+    while isinstance(command, click.Group) and not (
+        command.invoke_without_command and (not words or words[0].startswith("-"))
+    ):
         command = command.commands[words.pop(0)]
     command.make_context(command.name, words)
 

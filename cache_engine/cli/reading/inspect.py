@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import UNSET
 
-from cache_engine.cli.caches.adapted import show_adapted
+from cache_engine.cli.adapted import show_adapted
 from cache_engine.cli.documents import comparing, kernels
 from cache_engine.cli.getting import record_fields
 from cache_engine.cli.support import (
