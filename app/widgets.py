@@ -84,7 +84,7 @@ def may_store() -> bool:
 def empty_store() -> None:
     """What to do on an empty store."""
     st.info("This store is empty. Compile a kernel, or run this command to add example kernels:")
-    command("sample")
+    command("warm", "--sample")
     page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
 
 

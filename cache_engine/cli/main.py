@@ -15,34 +15,6 @@ from cache_engine._version import version_and_build
 from cache_engine.cli.support import VerbGroup, run
 from cache_engine.cli.support.verb import LazyVerbs
 
-_WHERE = {
-    "getting": ("compile", "time"),
-    "warm": ("warm", "sample"),
-    "reading.listing": ("ls", "search", "stats"),
-    "reading.inspect": ("show", "diff", "explain"),
-    "doctor": ("doctor",),
-    "tune": ("tune",),
-    "timings": ("timings",),
-    "keeping.upkeep": ("clean", "verify", "migrate", "quarantine", "sync"),
-    "keeping.log": ("log",),
-    "keeping.pins": ("pin", "unpin"),
-    "keeping.packs": ("export", "import"),
-    "keeping.preflight": ("preflight",),
-    "evaluate": ("evaluate",),
-    "evaluations": ("evaluations",),
-    "calibrate": ("calibrate",),
-    "demand": ("demand",),
-    "reading.report": ("report",),
-    "keeping.remote": ("remote",),
-    "keeping.farm": ("farm",),
-    "reading.history": ("history", "audit"),
-    "reading.toolchains": ("toolchains", "coverage"),
-    "reading.jobs": ("jobs",),
-    "caches": ("caches",),
-    "dashboard": ("dashboard",),
-}
-"""The verbs of each module of this package, which has each as ``NAME_verb``."""
-
 _SECTIONS = {
     "Kernels": ("compile", "warm", "ls", "show", "explain", "pin"),
     "Store": ("stats", "log", "clean", "verify", "store"),
@@ -52,7 +24,7 @@ _SECTIONS = {
     "On a GPU": ("tune", "time", "timings"),
     "More": ("dashboard", "doctor"),
 }
-"""The verbs in the order of ``--help``. One that is in no section is listed at the end."""
+"""The verbs in the order of ``--help``. The module of its name has each as ``NAME_verb``."""
 
 
 def main() -> NoReturn:
@@ -62,7 +34,7 @@ def main() -> NoReturn:
 
 @click.group(
     cls=VerbGroup,
-    commands=LazyVerbs({verb: f"{__package__}.{module}" for module, verbs in _WHERE.items() for verb in verbs}),
+    commands=LazyVerbs({verb: f"{__package__}.{verb}" for verbs in _SECTIONS.values() for verb in verbs}),
     sections=_SECTIONS,
     examples=("compile 4096 7168 2048 --arch sm_90a", "warm Llama-3.1-8B --arch sm_90a", "ls", "doctor --settings"),
     no_args_is_help=True,

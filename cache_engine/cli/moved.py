@@ -15,14 +15,34 @@ import click
 from cache_engine.errors import UsageError
 
 VERBS: Mapping[str, tuple[str, str]] = {
+    "audit": ("log --audit", ""),
     "caches diff": ("caches show", "A B"),
     "caches doctor": ("caches --check", ""),
+    "coverage": ("warm --dry-run --by-shape", "MODEL|FILE"),
+    "diff": ("show", "KEY KEY"),
     "evaluations prune": ("evaluations clean --yes", ""),
     "evaluations validate": ("calibrate --check", "FILE"),
+    "export": ("pack export", "FILE"),
+    "history": ("stats --history", ""),
+    "import": ("pack import", "FILE"),
+    "jobs cancel": ("log --jobs --cancel", "ID"),
+    "jobs ls": ("log --jobs", ""),
+    "jobs show": ("log --jobs", "ID"),
+    "migrate": ("store migrate", ""),
+    "preflight": ("pack check", "FILE"),
     "promote": ("demand --promote", ""),
+    "quarantine delete": ("verify --delete --yes", "NAME"),
+    "quarantine ls": ("verify --quarantined", ""),
+    "quarantine restore": ("verify --restore", "NAME"),
     "regressions": ("timings", "--from TOOLCHAIN --to TOOLCHAIN"),
+    "report": ("show", "[KEY] [KEY] --html FILE"),
+    "sample": ("warm --sample", ""),
+    "search": ("ls", "TEXT"),
+    "sync": ("store sync", ""),
     "timings export": ("timings", "FILE"),
     "timings ls": ("timings", ""),
+    "toolchains": ("stats --toolchains", ""),
+    "unpin": ("pin --remove", "KEY"),
 }
 """For each old verb, the words that replace it, and what follows them in the sentence.
 
@@ -38,6 +58,8 @@ OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("evaluate", "--skew"): ("--experts", "SKEW"),
     ("evaluations clean", "--unused-days"): ("--days", "DAYS"),
     ("", "--config"): ("--settings-file", "FILE"),
+    ("report", "--output"): ("--html", "FILE"),
+    ("report", "-o"): ("--html", "FILE"),
 }
 """For each old option of a verb, the words that replace it, and what follows them in the sentence.
 
@@ -84,7 +106,7 @@ def _new_options(command: click.Command, ctx: click.Context, path: str, argument
             # The verb had verbs of its own, and the first argument is the name of one.
             if (old := f"{path} {word}") in VERBS:
                 words, more = VERBS[old]
-                _say(ctx, old, f"{words} {more}")
+                say_new_name(ctx, old, f"{words} {more}")
                 verbs.add(old)
                 yield from shlex.split(words)[len(path.split()) :]
                 continue
@@ -95,7 +117,7 @@ def _new_options(command: click.Command, ctx: click.Context, path: str, argument
         verb = next((verb for verb in (*verbs, "") if (verb, name) in OPTIONS and name not in own), None)
         if verb is not None:
             words, more = OPTIONS[verb, name]
-            _say(ctx, f"{verb} {name}", f"{verb} {words} {more}")
+            say_new_name(ctx, f"{verb} {name}", f"{verb} {words} {more}")
             *before, name = shlex.split(words) or [""]
             yield from before
             yield from filter(None, [f"{name}{equals}{value}" if name else value])
@@ -121,7 +143,7 @@ class _Renamed(click.Command):
         """The context of the new verb."""
         group = parent or click.get_current_context()
         words, more = VERBS[self._old]
-        _say(group, self._old, f"{words} {more}")
+        say_new_name(group, self._old, f"{words} {more}")
         ctx, rest = group.find_root(), shlex.split(words)
         command = ctx.command
         while isinstance(command, click.Group) and rest:
@@ -157,6 +179,7 @@ def _path(ctx: click.Context) -> str:
     return " ".join(names)
 
 
-def _say(ctx: click.Context, old: str, new: str) -> None:
-    if not ctx.resilient_parsing:  # a shell completes
+def say_new_name(ctx: click.Context, old: str, new: str) -> None:
+    """Says on standard error what is now called so; in no line that a shell completes."""
+    if not ctx.resilient_parsing:
         print(f"{_PROGRAM} {old.strip()} is now: {_PROGRAM} {' '.join(new.split())}", file=sys.stderr)

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from cache_engine.units import human_ms, printable
@@ -98,6 +99,11 @@ def short_time(seconds: float) -> str:
     if seconds < 1e-6:
         return f"{seconds * 1e9:.0f} ns"
     return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else human_ms(seconds * 1e3)
+
+
+def moment(at: float) -> str:
+    """A time, in seconds since 1970, as date and time of day here."""
+    return f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M}"
 
 
 def sentence(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The verbs that fill a store before its kernels are requested: ``warm`` and ``sample``."""
+"""The verb ``warm``: fills a store before its kernels are requested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import measured, to_json
+from cache_engine.cli.documents import measured, to_json, toolchains
 from cache_engine.cli.support import (
     Verb,
     device_option,
@@ -61,13 +61,15 @@ class _Sizes(click.ParamType[Sizes]):
         "warm Llama-3.1-8B --arch sm_90a",
         "warm shapes.csv --m 1,16,64-512 --dtype fp16 --dry-run",
         "warm DeepSeek-V3 --dtype fp8_e4m3 --scales 1x128,128x128 --mode grouped --m 1-4096",
+        "warm Llama-3.1-8B --dry-run --by-shape",
         "warm Llama-3.1-8B --load",
+        "warm --sample --store ./demo-store",
     ),
-    done="Every kernel is in the store.",
+    done="Every kernel is in the store; with --dry-run, they are listed.",
     failed="Some kernels could not be compiled, stored or loaded; the others are in the store.",
     missing="The compiler is not installed; --load: there is no NVIDIA GPU, or the extra gpu is not installed.",
 )
-@click.argument("table", metavar="MODEL|FILE")
+@click.argument("table", metavar="MODEL|FILE", required=False)
 @targets_option
 @click.option(
     "--m",
@@ -99,19 +101,48 @@ class _Sizes(click.ParamType[Sizes]):
     help="Only the dynamic kernels, a few for each dtype, layout and epilogue: they serve any m while others compile.",
 )
 @click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
+@click.option("--by-shape", is_flag=True, help="--dry-run: list how many kernels of each shape and target are stored.")
+@click.option("--missing", is_flag=True, hidden=True)
+@click.option("--sample", is_flag=True, help="Fill the store with 48 example kernels, instead of those of a model.")
 @job_option
 @json_option
 @click.pass_obj
 def warm_verb(
-    settings: Settings, /, table: str, jobs: int | None, family: str | None, compiler: str | None, load: bool,
-    floor: bool, dry_run: bool, job: Path | None, as_json: bool, **asked: Any,
+    settings: Settings, /, table: str | None, jobs: int | None, sample: bool, by_shape: bool, missing: bool,
+    as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Compile the missing kernels of a model or a table.
 
     MODEL is the name of a public model; an unknown name lists the known ones. FILE is a CSV file with the columns n
     and k, and optionally batch, m and epilogue. Afterwards every m of --m is a hit. After Ctrl-C, the same command
     resumes.
+
+    With --sample, the kernels are of public models. Afterwards each is requested again, as another process would, and
+    comes from disk. Then they are requested 28,000 times, in a mix of decode and prefill, so that the store has demand
+    to show; nothing is launched or timed.
     """
+    dry_run = asked["dry_run"]
+    if sample:
+        if table is not None or dry_run or asked["load"] or asked["floor"] or asked["archs"]:
+            raise UsageError("--sample has its own 48 kernels; leave MODEL and the other options out")
+        _fill_with_sample(settings, jobs, as_json=as_json)
+        return
+    if table is None:
+        raise UsageError("give the name of a MODEL, or a FILE with the shapes; --sample needs neither")
+    if by_shape and not dry_run:
+        raise UsageError("--by-shape compiles nothing; add --dry-run")
+    if by_shape:
+        del asked["job"]  # the dashboard draws a coverage itself
+        _show_coverage(settings, table, only_missing=missing, as_json=as_json, **asked)
+    else:
+        _warm(settings, table, jobs, as_json=as_json, **asked)
+
+
+def _warm(
+    settings: Settings, table: str, jobs: int | None, *, family: str | None, compiler: str | None, load: bool,
+    floor: bool, dry_run: bool, job: Path | None, as_json: bool, **asked: Any,
+) -> None:  # fmt: skip
+    """Compiles what is missing, or lists it."""
     started = time.perf_counter()
     with reporting(job) as reporter:
         _check_how(family, compiler, load=load, dry_run=dry_run)
@@ -150,6 +181,23 @@ def warm_verb(
         lambda: _print_planned(document, plan) if dry_run else _print_warmed(document),
         failed=document.failed,
     )
+
+
+def _show_coverage(
+    settings: Settings, table: str, *, family: str | None, compiler: str | None, load: bool, floor: bool,
+    dry_run: bool, only_missing: bool, as_json: bool, **asked: Any,
+) -> None:  # fmt: skip
+    """Prints for each shape and target how many of the kernels that serve every m are in the store."""
+    from cache_engine.batch.warm import stored
+    from cache_engine.insight.coverage import coverage, distinct
+
+    _check_how(family, compiler, load=load, dry_run=dry_run)
+    rows = _wanted(table, **(_floor(asked) if floor else asked))
+    with _opened(settings, dry_run) as cache:
+        cells = coverage(cache, rows, family, compiler)
+        cached = stored(cache, [kernel.key for kernel in distinct(cells)])
+    document = toolchains.coverage(table, asked["dtype"], cells, cached, only_missing=only_missing)
+    emit(document, as_json, lambda: _print_coverage(document))
 
 
 def _floor(asked: dict[str, Any]) -> dict[str, Any]:
@@ -240,24 +288,7 @@ def _compile(
         warm(cache, problems, jobs, on_done, family, compiler, load=load)
 
 
-@click.command(
-    "sample",
-    cls=Verb,
-    examples=("sample --store ./demo-store", "sample --jobs 2"),
-    done="All 48 kernels are in the store.",
-    failed="Some kernels could not be compiled.",
-    missing="The compiler is not installed.",
-)
-@click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
-@json_option
-@click.pass_obj
-def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
-    """Fill the store with 48 example kernels.
-
-    They are kernels of public models. Afterwards each is requested again, as another process would, and comes from
-    disk. Then they are requested 28,000 times, in a mix of decode and prefill, so that the store has demand to show;
-    nothing is launched or timed.
-    """
+def _fill_with_sample(settings: Settings, jobs: int | None, *, as_json: bool) -> None:
     from cache_engine.batch.sample import request_kernels, sample_problems
     from cache_engine.batch.warm import warm
 
@@ -396,3 +427,19 @@ def _print_sample(d: measured.Sampled) -> None:
     counts = f"{counted(d.compiled, 'kernel')} compiled, {d.found} found in {d.store}"
     print(printable(f"{counts}, in {human_ms(d.seconds * 1e3)}."))
     print(f"Re-requested: {counted(d.found_again, 'disk hit')}. Then {counted(d.requests, 'request')}, as of a server.")
+
+
+def _print_coverage(d: toolchains.Coverage) -> None:
+    columns: dict[str, terminal.Align] = {"operation": terminal.LEFT, "n × k": terminal.RIGHT}
+    columns |= {"batch": terminal.RIGHT, "target": terminal.LEFT, "cached": terminal.RIGHT, "": terminal.LEFT}
+    terminal.print_table(
+        columns,
+        [
+            (
+                printable(row.operation), f"{row.n} × {row.k}", f"{row.batch}", row.arch,
+                "–" if row.refused else f"{row.cached:,} of {row.kernels:,}", printable(row.refused),
+            )
+            for row in d.rows
+        ],
+    )  # fmt: skip
+    print(f"\n{d.cached:,} of {counted(d.kernels, 'kernel')} cached.")

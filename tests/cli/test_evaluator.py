@@ -195,13 +195,13 @@ def test_clean_says_and_then_does(place: Path) -> None:
     assert (did["victims"], did["pruned"]) == (would["victims"], 1)
     assert document("evaluations", "ls", store=place)["architectures"][0]["total_entries"] == 2
     assert run("evaluations", "clean", "--days", 0, "--yes", store=place).stdout.endswith("Deleted 2 results.\n")
-    acts = document("audit", store=place)["rows"]
+    acts = document("log", "--audit", store=place)["rows"]
     assert [(act["kind"], act["detail"]) for act in acts] == [
         ("prune", "2 results of SG2262"),
         ("prune", "1 result of SG2262"),
     ]
     assert all(act["by"] for act in acts)
-    assert "1 result of SG2262" in run("audit", store=place).stdout
+    assert "1 result of SG2262" in run("log", "--audit", store=place).stdout
 
 
 def test_reading_creates_no_store_and_an_empty_one_is_reported(place: Path, compiled_store: Path) -> None:

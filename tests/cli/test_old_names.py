@@ -162,7 +162,6 @@ def test_an_old_settings_file_option_before_and_after_the_verb(tmp_path: Path, p
         ("bench --help", f"{PLACE}\n"),
         ("bench fleet --nodes 5", "docs/scale.md"),
         ("replay azure2023_code --load 4", f"{PLACE} replay\n"),
-        ("report --replay replay.json -o replay.html", f"{PLACE} report\n"),
     ],
 )
 def test_a_verb_that_has_left_says_where(arguments: str, where: str, place: Path) -> None:

@@ -109,9 +109,9 @@ def test_a_remote_is_checked_compiled_again_and_emptied(
     assert "for processes that start within" in text
     listed = run("remote", "gc", "--max-bytes", "0", "--dry-run", store=compiled_store).stdout
     assert all(key[:12] in listed for key in would["keys"])
-    before = document("audit", store=compiled_store)["total"]
+    before = document("log", "--audit", store=compiled_store)["total"]
     assert document("remote", "gc", "--max-bytes", "0", store=compiled_store) == {**would, "dry_run": False}
-    audit = document("audit", store=compiled_store)
+    audit = document("log", "--audit", store=compiled_store)
     act = audit["rows"][0]
     assert (audit["total"] - before, act["kind"], act["detail"]) == (2, "clean remote", f"4 kernels of {url}")
     assert (act["bytes"], bool(act["by"])) == (would["deleted_bytes"], True)

@@ -145,10 +145,10 @@ def test_timings_are_exported_as_json_and_as_csv_that_no_spreadsheet_runs(timed:
 
 
 def test_cleaning_everything_keeps_timings_and_reports_that(timed: Path) -> None:
-    cleaned = document("clean", "--all", store=timed)
+    cleaned = document("clean", "--yes", "--all", store=timed)
     assert (cleaned["kept_entries"], cleaned["kept_timings"]) == (0, 4)
     assert document("timings", store=timed)["total"] == 4
-    assert "Timings are kept: 4 timings." in run("clean", "--all", store=timed).stdout
+    assert "Timings are kept: 4 timings." in run("clean", "--yes", "--all", store=timed).stdout
     assert document("verify", store=timed)["findings"] == []
 
 

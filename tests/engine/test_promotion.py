@@ -159,7 +159,7 @@ def test_the_command_prints_the_sum_and_compiles(tmp_path: Path) -> None:
     open_cache(tmp_path / "empty").close()
     assert run("demand", "--promote", store=tmp_path / "empty").stdout.startswith("no request has been counted yet")
     assert run("compile", 16, 96, 64, "--dtype", "fp32", "--arch", "sm_90", store=store).returncode == 0
-    assert run("clean", "--all", store=store).returncode == 0
+    assert run("clean", "--yes", "--all", store=store).returncode == 0
 
     listed = run("demand", "--promote", "--dry-run", store=store)
     assert listed.returncode == 0, listed.stderr

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from cache_engine.cli.documents import comparing, kernels, to_json
-from cache_engine.cli.reading.inspect import print_difference, print_inspection
-from cache_engine.cli.reading.listing import print_kernels
+from cache_engine.cli.ls import print_kernels
+from cache_engine.cli.show import print_difference, print_inspection
 from cache_engine.index import queries
 from cache_engine.index.sync import Mirror
 from cache_engine.insight.comparison import compare, sass_difference

@@ -113,7 +113,5 @@ COMPLETERS: dict[str, Completer] = {
     "specialisation": _one_of(*Specialisation),
     "table": models,
     "key": keys,
-    "first": keys,
-    "second": keys,
 }
 """What completes a parameter, by its name; the same for all verbs."""

@@ -96,7 +96,7 @@ def _title(record: Record) -> str:
 
 
 def _command(cache: Cache, *keys: str) -> str:
-    return shlex.join(("gemm-cache", "--store", str(cache.layout.root), "report", *keys, "-o", "report.html"))
+    return shlex.join(("gemm-cache", "--store", str(cache.layout.root), "show", *keys, "--html", "report.html"))
 
 
 def _texts(cache: Cache, record: Record, parts: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:

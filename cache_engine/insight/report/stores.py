@@ -34,7 +34,7 @@ def store_report(cache: Cache, now: float) -> Report:
         sections += _indexed(cache, now)
     except GemmCacheError as error:  # the index needs an extra, or cannot be read; the rest is from the journal
         sections.append(Section("Kernels and history", (Note(f"Not here: {error}"),)))
-    command = shlex.join(("gemm-cache", "--store", root, "report", "-o", "report.html"))
+    command = shlex.join(("gemm-cache", "--store", root, "show", "--html", "report.html"))
     return Report("Store of compiled GEMM kernels", root, command, tuple(sections))
 
 

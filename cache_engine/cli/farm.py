@@ -14,10 +14,10 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import lengths, moving
-from cache_engine.cli.keeping.packs import print_refused, signing_key
-from cache_engine.cli.keeping.remote import remote_named
+from cache_engine.cli.remote import remote_named
 from cache_engine.cli.support import Verb, VerbGroup, element_options, emit, input_dtype, json_option, open_cache
 from cache_engine.cli.support.completion import models
+from cache_engine.cli.support.signing import print_refused, signing_key
 from cache_engine.cli.support.targets import targets_option
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.evaluator.catalogue import TOKENS

@@ -1,4 +1,4 @@
-"""The verbs that get one kernel: ``compile`` and ``time``."""
+"""The verb ``compile``: looks up one kernel, and compiles it on a miss."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from cache_engine.cli.support import (
     SizedVerb,
     asked_choice,
     asked_problem,
-    device_option,
     emit,
     json_option,
     open_cache,
     problem_options,
     reporting,
 )
-from cache_engine.cli.terminal import print_fields, print_warnings, short_time
+from cache_engine.cli.terminal import print_fields, print_warnings
 from cache_engine.errors import UsageError
 from cache_engine.insight.description import described
 from cache_engine.model.artifact import Record
 from cache_engine.settings import PACKS, Settings
-from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
+from cache_engine.units import human_age, human_ms
 
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
@@ -80,57 +79,19 @@ def compile_verb(
     """
     if wait is not None and (force or debug_dump):
         raise UsageError("--wait and --force or --debug-dump exclude each other: what is compiled again is waited for")
-    with reporting(job) as reporter, _opened(settings, asked) as cache:
+    with reporting(job) as reporter, open_for(settings, asked) as cache:
         how: dict[str, Any] = {"force": force, "debug_dump": debug_dump} if force or debug_dump else {}
-        kernel, why = _get(cache, asked, reporter, **(how if wait is None else {"wait": wait}))
+        kernel, why = get_kernel(cache, asked, reporter, **(how if wait is None else {"wait": wait}))
         document = kernels.compiled(kernel)
         if reporter:
-            reporter.finish(_job_result(document, why))
+            reporter.finish(job_result(document, why))
         emit(document, as_json, lambda: _print_kernel(document, kernel.record))
         print_warnings(document.warnings)
         if kernel.better is not None:
             kernel.better.wait()  # the answer is out; the kernel that was asked for is for the next
 
 
-@click.command(
-    "time",
-    cls=SizedVerb,
-    examples=(
-        "time 4096 7168 2048",
-        "time 16 7168 2048 --dtype fp16 --json",
-        "time 4096 7168 2048 --profile --device 1",
-    ),
-    done="The kernel is timed, and its result is correct.",
-    failed="The result is wrong, or the kernel cannot be compiled.",
-    missing="There is no NVIDIA GPU, or the extra gpu or a library is not installed.",
-)
-@problem_options
-@click.option("--profile", is_flag=True, help="Add one launch inside cudaProfilerStart/Stop, for ncu.")
-@device_option
-@json_option
-@click.pass_obj
-def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | None, **asked: Any) -> None:
-    """Time a kernel on the local GPU, against cuBLAS.
-
-    Compiles the kernel on a miss, verifies its result and stores the timing; gemm-cache timings lists timings.
-    """
-    from cache_engine.gpu.memory_pool import shared_pool
-    from cache_engine.gpu.probe import require_gpu
-    from cache_engine.gpu.timer import time_kernel
-
-    with reporting(job) as reporter:
-        require_gpu("timing a kernel")
-        with _opened(settings, asked) as cache:
-            kernel, why = _get(cache, asked, reporter)
-            timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem, profile=profile)
-            unkept = cache.keep_timing(kernel, timing)
-        document = kernels.timed(kernel, timing, unkept, shared_pool().statistics())
-        if reporter:
-            reporter.finish(_job_result(document, why))
-    emit(document, as_json, lambda: _print_timing(document), failed=not document.verified)
-
-
-def _opened(settings: Settings, asked: dict[str, Any]) -> Cache:
+def open_for(settings: Settings, asked: dict[str, Any]) -> Cache:
     """The store. A new one is made only after the request has been found valid."""
     if settings.uses_directory and not settings.directory_exists:
         with open_cache(settings.with_overrides({"enable_caching": PACKS})) as without_store:
@@ -138,7 +99,7 @@ def _opened(settings: Settings, asked: dict[str, Any]) -> Cache:
     return open_cache(settings)
 
 
-def _get(
+def get_kernel(
     cache: Cache, asked: dict[str, Any], reporter: Reporter | None, **again: Any
 ) -> tuple[CompiledKernel, comparing.Explained | None]:
     """The kernel; for a job that may hit, also why it was missed, if it was."""
@@ -153,7 +114,7 @@ def _get(
     return kernel, None if why is None else comparing.explained(why)
 
 
-def _job_result(document: kernels.Compiled | kernels.Timed, why: comparing.Explained | None) -> str:
+def job_result(document: kernels.Compiled | kernels.Timed, why: comparing.Explained | None) -> str:
     """The document with the reason of a miss, as text."""
     document.why = why
     text = documents.to_json(document)
@@ -188,36 +149,3 @@ def _print_kernel(document: kernels.Compiled, record: Record) -> None:
 def _behind(document: kernels.Compiled) -> str:
     failure = document.behind_failure
     return f", which could not be compiled: {failure}" if failure else ", which is being compiled"
-
-
-def _print_timing(document: kernels.Timed) -> None:
-    d = document
-    clocks = d.sm_clock_before_mhz, d.sm_clock_mhz
-    print_fields(
-        {
-            "key": d.key,
-            "device": d.device,
-            "median": short_time(d.median_us / 1e6),
-            "p10–p90": f"{short_time(d.p10_us / 1e6)} to {short_time(d.p90_us / 1e6)}, "
-            f"{d.repeats} launches with a cold L2",
-            "speed": f"{d.tflops:.1f} TFLOP/s",
-            "reference": _reference(d),
-            "SM clock": "unknown" if None in clocks else f"{clocks[0]} MHz before, {clocks[1]} MHz after",
-            **({"device memory": _pool(d.device_memory)} if d.device_memory else {}),
-            "result": f"{'correct' if d.verified else 'WRONG'}; largest relative error {d.max_rel_error or 0:.2g}",
-            **({"not saved": d.unkept} if d.unkept else {}),
-        }
-    )
-
-
-def _reference(d: kernels.Timed) -> str:
-    if d.reference is None or d.reference_median_us is None:
-        return f"none: {d.no_reference}"
-    return f"{d.reference}: {short_time(d.reference_median_us / 1e6)}; {d.speed_ratio or 0:.2f}× the speed of it"
-
-
-def _pool(memory: kernels.DeviceMemory) -> str:
-    return (
-        f"peak {human_bytes(memory.peak_bytes)}, {counted(memory.allocations, 'allocation')}; "
-        f"{human_bytes(memory.cached_bytes)} cached, fragmentation {human_rate(memory.fragmentation)}"
-    )

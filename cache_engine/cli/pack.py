@@ -1,10 +1,9 @@
-"""The verbs that move kernels between stores: ``export`` and ``import``."""
+"""The verbs ``pack export``, ``import`` and ``check``: kernels in one file, and whether it would be used here."""
 
 from __future__ import annotations
 
 import stat
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,31 +12,42 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
-from cache_engine.cli.support import Verb, emit, input_dtype, json_option, named, open_cache
+from cache_engine.cli.support import Verb, VerbGroup, emit, input_dtype, json_option, named, open_cache
 from cache_engine.cli.support.completion import models
-from cache_engine.cli.support.targets import only_targets_option
+from cache_engine.cli.support.signing import print_refused, signing_key
+from cache_engine.cli.support.targets import only_targets_option, targets_option
+from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import TOKENS
 from cache_engine.frameworks.adapted import describe
 from cache_engine.frameworks.groups import Group
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
-from cache_engine.model.gemm import DType
+from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.sizes import parse_sizes
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, printable
-from cache_engine.upkeep.packs import Exported, Refused
+from cache_engine.upkeep.packs import Exported
 
 if TYPE_CHECKING:
     from cache_engine.cache.cache import Cache
-    from cache_engine.store.signatures.keys import SigningKey
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def model_options(verb: _F) -> _F:
-    """Gives a verb ``--for``, ``--m`` and ``--dtype``, which say what a model needs; see ``needed``."""
+@click.group(
+    "pack",
+    cls=VerbGroup,
+    examples=("pack export kernels.gemmpack", "pack check kernels.gemmpack", "pack import kernels.gemmpack"),
+    no_args_is_help=True,
+)
+def pack_verb() -> None:
+    """Write kernels to one file, check it, or import it."""
+
+
+def _model_options(verb: _F) -> _F:
+    """Gives a verb ``--for``, ``--m`` and ``--dtype``, which say what a model needs; see ``_needed``."""
     for decorate in (
         click.option("--dtype", help=f"--for: element type of A and B. Default: {DType.BF16}."),
         click.option("--m", metavar="SIZES", help=f"--for: tokens, such as 1,16,64-512. Default: {TOKENS}."),
@@ -49,32 +59,15 @@ def model_options(verb: _F) -> _F:
     return verb
 
 
-def needed(
-    cache: Cache, archs: tuple[str, ...], *, model: str | None, m: str | None, dtype: str | None
-) -> list[CacheKey] | None:
-    """The keys of the kernels that the options of ``model_options`` ask for; ``None`` without ``--for``."""
-    if model is None:
-        if m is not None or dtype is not None:
-            raise UsageError("--m and --dtype say what a model is asked for with; name the model with --for")
-        return None
-    from cache_engine.evaluator.catalogue import shapes_of
-    from cache_engine.insight.coverage import coverage, distinct, require_served, wanted
-
-    asked = wanted(shapes_of(model), input_dtype(dtype or DType.BF16), archs or (None,), parse_sizes(m or TOKENS))
-    cells = coverage(cache, asked)
-    require_served(cells)
-    return [kernel.key for kernel in distinct(cells)]
-
-
-@click.command(
+@pack_verb.command(
     "export",
     cls=Verb,
     examples=(
-        "export kernels.gemmpack",
-        "export h100.gemmpack --arch sm_90 --arch sm_90a",
-        "export kernels.gemmpack --sign ~/.ssh/id_ed25519",
-        "export llama.oci --oci --sign ~/.ssh/id_ed25519",
-        "export llama.gemmpack --for Llama-3.1-8B --arch sm_90a --sign ~/.ssh/id_ed25519",
+        "pack export kernels.gemmpack",
+        "pack export h100.gemmpack --arch sm_90 --arch sm_90a",
+        "pack export kernels.gemmpack --sign ~/.ssh/id_ed25519",
+        "pack export llama.oci --oci --sign ~/.ssh/id_ed25519",
+        "pack export llama.gemmpack --for Llama-3.1-8B --arch sm_90a --sign ~/.ssh/id_ed25519",
     ),
     done="All kernels are in the pack.",
     failed="Some kernels are damaged and left out, or --for: some are not in the store; or the file cannot be written.",
@@ -82,7 +75,7 @@ def needed(
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @only_targets_option
-@model_options
+@_model_options
 @click.option(
     "--sign",
     type=click.Path(path_type=Path),
@@ -99,7 +92,7 @@ def export_verb(
     settings: Settings, /, file: Path, archs: tuple[str, ...], sign: Path | None, force: bool, oci: bool,
     as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
-    """Write the kernels of the store to a pack, FILE.
+    """Write the kernels of the store to a pack.
 
     Another store imports a pack, or uses it as it is (setting packs). Each kernel is verified first. Kernels that other
     frameworks keep in the store are packed too, and used once they are imported; code for the host stays local.
@@ -138,10 +131,10 @@ def export_verb(
     emit(document, as_json, lambda: _print_exported(document), failed=exported.refused or absent)
 
 
-@click.command(
+@pack_verb.command(
     "import",
     cls=Verb,
-    examples=("import kernels.gemmpack --dry-run", "import kernels.gemmpack", "import ~/.triton/cache"),
+    examples=("pack import kernels.gemmpack --dry-run", "pack import kernels.gemmpack", "pack import ~/.triton/cache"),
     done="All kernels of the pack, or of the cache, are in the store.",
     failed="The pack or the directory is unusable, or some of its kernels are refused.",
 )
@@ -150,15 +143,15 @@ def export_verb(
 @json_option
 @click.pass_obj
 def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool) -> None:
-    """Import the kernels of a pack, or of Triton's cache, FILE.
+    """Import the kernels of a pack or of Triton's cache.
 
-    A pack may be in an OCI image layout, as export --oci writes it. Each kernel is verified; one that the store has
-    stays as it is. A kernel is a program for your GPU: import packs and caches only from people whose programs you
+    FILE may be in an OCI image layout, as pack export --oci writes it. Each kernel is verified; one that the store
+    has stays as it is. A kernel is a program for your GPU: import packs and caches only from people whose programs you
     would run. Of a directory that is a cache of Triton's own, libraries for the host, results of tuning and unfinished
     kernels are left where they are.
     """
     with named(file):
-        given, file = file, pack_named(file)
+        given, file = file, _pack_named(file)
         is_directory = stat.S_ISDIR(file.stat().st_mode)
     settings = settings.with_overrides({"enable_caching": True})
     with open_cache(settings) as cache:
@@ -175,24 +168,63 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
     emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
 
 
-def _as_layout(folder: Path, export: Callable[[Path], Exported]) -> Exported:
-    from cache_engine.cache.remote.oci import write_layout
+@pack_verb.command(
+    "check",
+    cls=Verb,
+    examples=("pack check kernels.gemmpack", "pack check llama.gemmpack --for Llama-3.1-8B --arch sm_90a"),
+    done="The pack would be used.",
+    failed="It would not; the reasons are printed, such as the part of the toolchain that differs.",
+    missing="The extra trust is not installed. --for: the compiler is not installed, so there are no keys.",
+)
+@click.argument("file", metavar="PACK", type=click.Path(path_type=Path))
+@targets_option
+@_model_options
+@json_option
+@click.pass_obj
+def check_verb(settings: Settings, /, file: Path, archs: tuple[str, ...], as_json: bool, **asked: Any) -> None:
+    """Say whether a pack would be used here, or why not.
 
-    return write_layout(folder, export, about=lambda done: f"{counted(done.entries, 'compiled GEMM kernel')}")
+    Compares targets, templates, flags and toolchains, checks who signed it (setting trusted_signers), and with --for
+    looks for each kernel that a model needs. Changes nothing, and needs no store. pack import --dry-run checks every
+    byte.
+    """
+    from cache_engine.insight.packs import preflight
+
+    for name in archs:
+        architecture(name)
+    with named(file):
+        file = _pack_named(file)
+        file.stat()
+    alone = settings.with_overrides({"packs": (file,)})
+    with open_cache(alone, packs_suffice=True, create=False) as cache:
+        pack = cache.admin.open_pack(file)
+        targets = [cache.targeted(GemmProblem(1, 1, 1), arch).arch or "" for arch in archs or (None,)]
+        document = moving.preflight(pack, preflight(pack, settings, targets), targets, _needed(cache, archs, **asked))
+    emit(document, as_json, lambda: _print_checked(document), failed=not document.used)
 
 
-def pack_named(path: Path) -> Path:
-    """The pack that an argument names, be it in an OCI image layout; raises ``PackUnusable`` and ``OSError``."""
-    from cache_engine.cache.remote.oci import is_layout, pack_in
+def _needed(
+    cache: Cache, archs: tuple[str, ...], *, model: str | None, m: str | None, dtype: str | None
+) -> list[CacheKey] | None:
+    """The keys of the kernels that the options of ``_model_options`` ask for; ``None`` without ``--for``."""
+    if model is None:
+        if m is not None or dtype is not None:
+            raise UsageError("--m and --dtype say what a model is asked for with; name the model with --for")
+        return None
+    from cache_engine.evaluator.catalogue import shapes_of
+    from cache_engine.insight.coverage import coverage, distinct, require_served, wanted
 
-    return pack_in(path) if is_layout(path) else path
+    asked = wanted(shapes_of(model), input_dtype(dtype or DType.BF16), archs or (None,), parse_sizes(m or TOKENS))
+    cells = coverage(cache, asked)
+    require_served(cells)
+    return [kernel.key for kernel in distinct(cells)]
 
 
 def _of_model(
     cache: Cache, archs: tuple[str, ...], asked: dict[str, Any]
 ) -> tuple[list[CacheKey] | None, list[CacheKey]]:
     """Which kernels to export, ``None`` for all, and which of a model's the store lacks."""
-    keys = needed(cache, archs, **asked)
+    keys = _needed(cache, archs, **asked)
     if keys is None:
         return None, []
     from cache_engine.batch.warm import stored
@@ -204,15 +236,17 @@ def _of_model(
     return sorted(found), [key for key in keys if key not in found]
 
 
-def signing_key(path: Path) -> SigningKey:
-    """The key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
-    from cache_engine.store.signatures.keys import SigningKey
+def _as_layout(folder: Path, export: Callable[[Path], Exported]) -> Exported:
+    from cache_engine.cache.remote.oci import write_layout
 
-    def ask() -> str:
-        return str(click.prompt(f"Passphrase of {path}", hide_input=True, err=True))
+    return write_layout(folder, export, about=lambda done: f"{counted(done.entries, 'compiled GEMM kernel')}")
 
-    with named(path):
-        return SigningKey.read(path, ask if sys.stdin.isatty() else None)
+
+def _pack_named(path: Path) -> Path:
+    """The pack that an argument names, be it in an OCI image layout; raises ``PackUnusable`` and ``OSError``."""
+    from cache_engine.cache.remote.oci import is_layout, pack_in
+
+    return pack_in(path) if is_layout(path) else path
 
 
 # ---- For people ----
@@ -233,7 +267,26 @@ def _print_imported(d: moving.ImportReport) -> None:
     print(f"{verb} {counted(d.taken, 'kernel')}, {human_bytes(d.taken_bytes)}; {d.present:,} already in the store.")
 
 
-def print_refused(refused: Sequence[Refused], fate: str) -> None:
-    """Prints the kernels that were left out or refused, a line each, on standard error."""
-    for entry in refused:
-        print(printable(f"{fate}: {entry.key[:12]}: {entry.cause}"), file=sys.stderr)
+def _print_checked(d: moving.PreflightReport) -> None:
+    print_table(
+        {"target": LEFT, "kernels": RIGHT, "family": LEFT, "made by": LEFT, "differs here": LEFT},
+        [
+            (
+                printable(row.arch), f"{row.kernels:,}", printable(row.family),
+                printable(f"{row.compiler} {row.compiler_version}"),
+                printable(", ".join(one.factor.replace("_", " ") for one in row.differs)) or "–",
+            )
+            for row in d.carried
+        ],
+    )  # fmt: skip
+    targets = ", ".join(d.targets)
+    first = f"the first {sum(row.kernels for row in d.carried):,} of " if d.sampled else ""
+    print(f"\n{first}{counted(d.kernels, 'kernel')}; asked for here: {targets}.")
+    if d.signed:
+        print(printable(f"Signatures: {d.signed}."))
+    if d.needed is not None:
+        print(f"Of the model's {counted(d.needed, 'kernel')} the pack has {d.found:,}.")
+    for reason in d.reasons:
+        print(printable(f"Not used: {reason}."))
+    if d.used:
+        print("The pack would be used.")

@@ -13,8 +13,8 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
-from cache_engine.cli.keeping.packs import print_refused, signing_key
 from cache_engine.cli.support import Span, Verb, VerbGroup, emit, json_option, open_cache
+from cache_engine.cli.support.signing import print_refused, signing_key
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.errors import StoreUnusable, UsageError
