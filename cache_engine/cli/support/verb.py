@@ -140,7 +140,7 @@ class VerbGroup(_Takes, click.Group):
                 room = formatter.width - width - 4
                 formatter.write_dl([(name, verb.get_short_help_str(room)) for name, verb in rows])
                 if last and others:
-                    formatter.write_text(", ".join(others))
+                    formatter.write_text(f"Also: {', '.join(others)}")
 
 
 class Verb(_Takes):
