@@ -53,6 +53,10 @@ _FACTS = {
     done="The entry is printed; or the two are compared, whatever differs.",
     failed="No entry has such an id, or several have, the part cannot be read, or the two are of different frameworks.",
     missing="--sass: the disassembler is not installed.",
+    argument_texts={
+        "first": "An entry, as caches ls prints it; a prefix is enough. Or a directory.",
+        "second": "What to compare with it.",
+    },
 )
 @click.argument("first", metavar="ID")
 @click.argument("second", metavar="[ID]", required=False)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     done="The factors are printed, and saved with --output; with --check, the errors of the model.",
     failed="Predictions would not be better, and nothing is saved; or the file cannot be read.",
     missing="The extra evaluate is not installed.",
+    argument_texts={"file": "Measurements, as CSV. Default: the timings of this store."},
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--chip", metavar="NAME|FILE", help="The GPU. Default: the column arch, or the device of the timings.")

@@ -56,6 +56,7 @@ _MODEL_OPTIONS = ("tokens", "phase", "tp", "ep", "dp", "experts", "sequences", "
     failed="The description of the accelerator cannot be read.",
     missing="The extra evaluate is not installed, and the result is not stored.",
     completers={"m": models},
+    argument_texts={"m": "Rows of A and C; or a public model, a CSV file with shapes, or the config.json of a model."},
 )
 @click.argument("m", metavar="M|MODEL", required=False)
 @click.argument("n", type=Size(), required=False)

@@ -71,6 +71,7 @@ def _model_options(verb: _F) -> _F:
     ),
     done="All kernels are in the pack.",
     failed="Some kernels are damaged and left out, or --for: some are not in the store; or the file cannot be written.",
+    argument_texts={"file": "The pack to write."},
     missing="--sign: the extra trust is not installed. --for: the compiler is not installed, so there are no keys.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
@@ -136,6 +137,7 @@ def export_verb(
     cls=Verb,
     examples=("pack import kernels.gemmpack --dry-run", "pack import kernels.gemmpack", "pack import ~/.triton/cache"),
     done="All kernels of the pack, or of the cache, are in the store.",
+    argument_texts={"file": "A pack, an OCI image layout with one, or a cache directory of Triton."},
     failed="The pack or the directory is unusable, or some of its kernels are refused.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
@@ -172,6 +174,7 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
     "check",
     cls=Verb,
     examples=("pack check kernels.gemmpack", "pack check llama.gemmpack --for Llama-3.1-8B --arch sm_90a"),
+    argument_texts={"file": "The pack to check."},
     done="The pack would be used.",
     failed="It would not; the reasons are printed, such as the part of the toolchain that differs.",
     missing="The extra trust is not installed. --for: the compiler is not installed, so there are no keys.",

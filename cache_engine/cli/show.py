@@ -81,7 +81,7 @@ def show_verb(
 ) -> None:  # fmt: skip
     """Show a kernel, or how two differ.
 
-    KEY: a prefix is enough. Of one kernel, shows its properties, occupancy, instructions and timings, and the
+    Of one kernel, shows its properties, occupancy, instructions and timings, and the
     components that its key is hashed from. Of a kernel that another framework keeps in this store, shows what is known,
     and its parts. Of two kernels, compares keys, configs, resources, occupancy and instructions.
 

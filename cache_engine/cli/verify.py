@@ -67,8 +67,7 @@ def verify_verb(
     Reads records, compiled code, the journal, timings and results, and verifies their checksums. gemm-cache store
     repair moves damaged files to the quarantine; the kernels are compiled again on the next use.
 
-    --quarantined lists what is there: when and why it was moved, and whether it is valid now. NAME is as printed
-    there; a prefix is enough.
+    --quarantined lists what is there: when and why it was moved, and whether it is valid now.
     """
     if act is None and names:
         raise UsageError("verify checks the whole store; NAME goes with --restore and --delete")

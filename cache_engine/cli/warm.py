@@ -113,9 +113,8 @@ def warm_verb(
 ) -> None:  # fmt: skip
     """Compile the missing kernels of a model or a table.
 
-    MODEL is the name of a public model; an unknown name lists the known ones. FILE is a CSV file with the columns n
-    and k, and optionally batch, m and epilogue. Afterwards every m of --m is a hit. After Ctrl-C, the same command
-    resumes.
+    An unknown name of a model lists the known ones. A file may also have the columns batch, m and epilogue. Afterwards
+    every m of --m is a hit. After Ctrl-C, the same command resumes.
 
     With --sample, the kernels are of public models. Afterwards each is requested again, as another process would, and
     comes from disk. Then they are requested 28,000 times, in a mix of decode and prefill, so that the store has demand

@@ -62,6 +62,9 @@ def test_the_help_has_sections_of_few_lines_with_every_verb_once() -> None:
 def test_every_verb_says_what_it_does_with_examples_and_exit_codes(path: tuple[str, ...], verb: click.Command) -> None:
     assert isinstance(verb, Verb)
     described, _, rest = _help(*path).partition("Options:")
+    texts = [text for _, text in verb.argument_rows(click.Context(verb, info_name=path[-1]))]
+    assert not re.search(r"^Options:\n  [A-Z]", _help(*path), re.MULTILINE), "an argument is no option"
+    assert all(text and " ".join(text.split()) in " ".join(described.split()) for text in texts)
     examples, _, codes = rest.partition("Examples:")[2].partition("Exit codes:")
     assert verb.get_short_help_str(80).rstrip(".") in " ".join(described.split())
     assert verb.examples
