@@ -11,9 +11,17 @@ import streamlit as st
 from app import context, guard, tables, widgets
 from app.caches import entries, looking
 from app.presenters.store.caches import cleaned_table, cleaning_arguments, deletion_table, left_table
-from cache_engine.cli.documents import caches as documents
 from cache_engine.errors import GemmCacheError
-from cache_engine.frameworks.cleaning import Chosen, CleaningRules, Plans, choose, plan_cleaning, with_irs
+from cache_engine.frameworks.cleaning import (
+    Chosen,
+    Cleaning,
+    CleaningRules,
+    Plans,
+    choose,
+    cleaning,
+    plan_cleaning,
+    with_irs,
+)
 from cache_engine.frameworks.deleting import Deleted
 from cache_engine.frameworks.values import DeletePlan
 from cache_engine.index import foreign_queries as queries
@@ -57,7 +65,7 @@ def draw() -> None:
         st.session_state["confirm-caches"] = ""
     if preview is None or (preview.rules, preview.irs_only) != (rules, irs_only):
         return
-    document = documents.cleaning(preview.chosen, preview.plans, {}, [], preview.plans)
+    document = cleaning(preview.chosen, preview.plans, {}, preview.plans)
     _show(document, rules, irs_only=irs_only)
     count = len(document.entries)
     if not count:
@@ -95,7 +103,7 @@ def _preview(rules: CleaningRules, *, irs_only: bool) -> Preview:
         return Preview(rules, irs_only, chosen, plan_cleaning(looking.sources().by_kind, chosen, irs_only=irs_only))
 
 
-def _show(document: documents.CachesCleaning, rules: CleaningRules, *, irs_only: bool) -> None:
+def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
     what = "the IRs of " if irs_only else ""
     st.caption(
         f"Will delete {what}{counted(len(document.entries), 'entry', 'entries')} ({human_bytes(document.size_bytes)}). "

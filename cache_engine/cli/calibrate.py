@@ -28,18 +28,22 @@ if TYPE_CHECKING:
         "calibrate measured.csv --output my_h100.json",
         "calibrate --chip my_gpu.json --output mine.json",
         "calibrate measured.csv --chip L40S --json",
-        "calibrate measured.csv.gz --check --kept-out",
+        "calibrate measured.csv.gz --check kept-out",
     ),
     done="The factors are printed, and saved with --output; with --check, the errors of the model.",
     failed="Predictions would not be better, and nothing is saved; or the file cannot be read.",
     missing="The extra evaluate is not installed.",
+    argument_texts={"file": "Measurements, as CSV. Default: the timings of this store."},
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--chip", metavar="NAME|FILE", help="The GPU. Default: the column arch, or the device of the timings.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Save the result as a chip file.")
 @click.option("--name", default="", help="Name of the calibrated GPU. Default: the GPU's, with the word calibrated.")
-@click.option("--check", is_flag=True, help="Compare the GPU model with the measurements of FILE; fit nothing.")
-@click.option("--kept-out", is_flag=True, help="With --check: only (N, K) pairs that no fit has used.")
+@click.option(
+    "--check",
+    type=click.Choice(("all", "kept-out")),
+    help="Compare the GPU model with FILE and fit nothing: with all, or with the (N, K) pairs that no fit has used.",
+)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @json_option
 @click.pass_obj
@@ -50,8 +54,7 @@ def calibrate_verb(
     chip: str | None,
     output: Path | None,
     name: str,
-    check: bool,
-    kept_out: bool,
+    check: str | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -60,16 +63,15 @@ def calibrate_verb(
     FILE is a CSV file, gzipped or not, with the columns arch (unless --chip is given), M, N, K and latency_us; without
     it, the timings of this store. Five factors are fitted: launch, compute, memory, steps along k, and epilogue. The
     error after is by cross-validation: each (N, K) is predicted without its own measurements. The saved file is a chip
-    for evaluate and calibrate --check, whose results name the calibration.
+    for evaluate and calibrate --check all, whose results name the calibration.
 
     With --check FILE has the column dtype too, unless all are bf16, and the roofline model is compared as well.
     """
-    only_with("--check", check, ("kept_out",))
     if check:
         if file is None:
             raise UsageError("give the FILE with the measurements to compare with")
         only_with("", False, ("output", "name", "force"), instead="--check")
-        _check(file, chip, as_json=as_json, kept_out=kept_out)
+        _check(file, chip, as_json=as_json, kept_out=check == "kept-out")
         return
     from cache_engine.evaluator.calibrating import FITS, calibrate
 

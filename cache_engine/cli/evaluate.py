@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MOST_PASSES = 10_000
 _PATIENCE_S = 1.0
 _CONFIG = ".json"
-_MODEL_OPTIONS = ("tokens", "phase", "tp", "ep", "dp", "experts", "sequences", "alternatives", "as_csv")
+_MODEL_OPTIONS = ("tokens", "phase", "tp", "ep", "dp", "experts", "sequences", "alternatives", "form")
 
 
 @click.command(
@@ -56,6 +56,7 @@ _MODEL_OPTIONS = ("tokens", "phase", "tp", "ep", "dp", "experts", "sequences", "
     failed="The description of the accelerator cannot be read.",
     missing="The extra evaluate is not installed, and the result is not stored.",
     completers={"m": models},
+    argument_texts={"m": "Rows of A and C; or a public model, a CSV file with shapes, or the config.json of a model."},
 )
 @click.argument("m", metavar="M|MODEL", required=False)
 @click.argument("n", type=Size(), required=False)
@@ -95,7 +96,13 @@ _MODEL_OPTIONS = ("tokens", "phase", "tp", "ep", "dp", "experts", "sequences", "
 @click.option(
     "--alternative", "alternatives", multiple=True, metavar="NAME", help="Of a model: another way to compute."
 )
-@click.option("--csv", "as_csv", is_flag=True, help="Of a model: print CSV, a row for each operation.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("table", "csv")),
+    default="table",
+    help="Of a model: csv prints a row for each operation.",
+)
 @json_option
 @click.pass_obj
 def evaluate_verb(settings: Settings, /, m: str | None, n: int | None, k: int | None, **asked: Any) -> None:
@@ -194,8 +201,8 @@ def _evaluate_model(settings: Settings, name: str, mode: SearchMode, asked: dict
     from cache_engine.evaluator.catalogue.layers import Parallel
     from cache_engine.evaluator.chips import load_chip
 
-    if asked["as_csv"] and asked["as_json"]:
-        raise UsageError("--json and --csv exclude each other; choose one")
+    if asked["form"] == "csv" and asked["as_json"]:
+        raise UsageError("--json and --format csv exclude each other; choose one")
     parallel = Parallel(asked["tp"], asked["ep"], asked["dp"])
     shapes = _shapes(name, parallel)
     step = _step(asked)
@@ -218,7 +225,7 @@ def _evaluate_model(settings: Settings, name: str, mode: SearchMode, asked: dict
         "alternatives": step.alternatives,
         "passes": [_pass_row(one) for one in passes],
     }
-    if asked["as_csv"]:
+    if asked["form"] == "csv":
         with printing():
             sys.stdout.write(_csv(document))
         return

@@ -20,20 +20,13 @@ _SECTIONS = {
     "Store": ("stats", "log", "clean", "verify", "store"),
     "Team": ("pack", "remote", "farm"),
     "Other frameworks": ("caches",),
-    "Models and chips": ("evaluate", "evaluations", "calibrate", "demand"),
+    "Models and chips": ("evaluate", "demand"),
     "On a GPU": ("tune", "time", "timings"),
     "More": ("dashboard", "doctor"),
 }
-"""The verbs in the order of ``--help``. One that is in no section is listed at the end."""
-
-_MODULES = {
-    **{verb: verb for verbs in _SECTIONS.values() for verb in verbs},
-    "time": "getting",
-    "remote": "keeping.remote",
-    "farm": "keeping.farm",
-    "caches": "caches.overview",
-}
-"""The module of each verb, which has it as ``NAME_verb``: that of its name, unless another is given."""
+"""The verbs in the order of ``--help``. The module of its name has each as ``NAME_verb``."""
+_RARE = ("calibrate", "evaluations")
+"""Verbs that ``--help`` only names, on its last line."""
 
 
 def main() -> NoReturn:
@@ -43,7 +36,7 @@ def main() -> NoReturn:
 
 @click.group(
     cls=VerbGroup,
-    commands=LazyVerbs({verb: f"{__package__}.{module}" for verb, module in _MODULES.items()}),
+    commands=LazyVerbs({verb: f"{__package__}.{verb}" for verbs in (*_SECTIONS.values(), _RARE) for verb in verbs}),
     sections=_SECTIONS,
     examples=("compile 4096 7168 2048 --arch sm_90a", "warm Llama-3.1-8B --arch sm_90a", "ls", "doctor --settings"),
     no_args_is_help=True,

@@ -16,10 +16,12 @@ from cache_engine.errors import UsageError
 
 VERBS: Mapping[str, tuple[str, str]] = {
     "audit": ("log --audit", ""),
+    "caches diff": ("caches show", "A B"),
+    "caches doctor": ("caches --check", ""),
     "coverage": ("warm --dry-run --by-shape", "MODEL|FILE"),
     "diff": ("show", "KEY KEY"),
     "evaluations prune": ("evaluations clean --yes", ""),
-    "evaluations validate": ("calibrate --check", "FILE"),
+    "evaluations validate": ("calibrate --check all", "FILE"),
     "export": ("pack export", "FILE"),
     "history": ("stats --history", ""),
     "import": ("pack import", "FILE"),
@@ -33,6 +35,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "quarantine ls": ("verify --quarantined", ""),
     "quarantine restore": ("verify --restore", "NAME"),
     "regressions": ("timings", "--from TOOLCHAIN --to TOOLCHAIN"),
+    "remote gc": ("remote clean --yes", ""),
     "report": ("show", "[KEY] [KEY] --html FILE"),
     "sample": ("warm --sample", ""),
     "search": ("ls", "TEXT"),
@@ -48,12 +51,18 @@ The words may end with options: ``"unpin": ("pin --remove", "KEY")``. They take 
 """
 
 OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("caches clean", "--delete"): ("--yes", ""),
+    ("calibrate", "--kept-out"): ("--check kept-out", ""),
+    ("dashboard", "--headless"): ("", ""),
+    ("evaluate", "--csv"): ("--format csv", ""),
     ("evaluate", "--config"): ("", "FILE"),
     ("evaluate", "--expert-counts"): ("--experts", "FILE"),
     ("evaluate", "--no-partition-search"): ("--no-search partition", ""),
     ("evaluate", "--no-tile-search"): ("--no-search tile", ""),
     ("evaluate", "--skew"): ("--experts", "SKEW"),
     ("evaluations clean", "--unused-days"): ("--days", "DAYS"),
+    ("remote clean", "--older-than"): ("--days", "DAYS"),
+    ("tune", "--report"): ("--check", ""),
     ("", "--config"): ("--settings-file", "FILE"),
     ("report", "--output"): ("--html", "FILE"),
     ("report", "-o"): ("--html", "FILE"),
@@ -143,10 +152,12 @@ class _Renamed(click.Command):
         say_new_name(group, self._old, f"{words} {more}")
         ctx, rest = group.find_root(), shlex.split(words)
         command = ctx.command
-        while isinstance(command, click.Group) and rest and (found := command.get_command(ctx, rest[0])):
-            command, info_name = found, rest.pop(0)
-            if isinstance(command, click.Group) and rest:
-                ctx = click.Context(command, info_name=info_name, parent=ctx)
+        while isinstance(command, click.Group) and rest:
+            at = ctx if command is ctx.command else click.Context(command, info_name=info_name, parent=ctx)
+            found = command.get_command(at, rest[0])
+            if found is None:
+                break
+            ctx, command, info_name = at, found, rest.pop(0)
         renamed = list(_new_options(command, group, self._old, list(args)))
         return command.make_context(info_name, [*rest, *renamed], parent=ctx, **extra)
 

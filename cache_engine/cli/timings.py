@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     ),
     done="The timings are listed or written; or nothing is worse by more than the threshold.",
     failed="Something is worse, no kernel was made by both toolchains, or the file cannot be written.",
+    argument_texts={"file": "The file to write: CSV, or JSON; - is standard output."},
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--key", help="Only this kernel; a key prefix is enough.")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.command(
     "tune",
     cls=SizedVerb,
-    examples=("tune 4096 7168 2048", "tune 16 7168 2048 --family simt --top 16 --dry-run", "tune --report"),
+    examples=("tune 4096 7168 2048", "tune 16 7168 2048 --family simt --top 16 --dry-run", "tune --check"),
     done="Every config is timed, and its result is correct.",
     failed="Some configs failed; the others are timed.",
     missing="There is no NVIDIA GPU, or the extra gpu or the compiler is not installed.",
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @click.option("--dry-run", is_flag=True, help="Show what would be timed; needs no GPU.")
 @device_option
-@click.option("--report", is_flag=True, help="Compare the store's timings with the cost model; time nothing.")
+@click.option("--check", is_flag=True, help="Compare the store's timings with the cost model; time nothing.")
 @job_option
 @json_option
 @click.pass_obj
@@ -67,7 +67,7 @@ def tune_verb(
     top: int,
     jobs: int | None,
     dry_run: bool,
-    report: bool,
+    check: bool,
     job: Path | None,
     as_json: bool,
     **asked: Any,
@@ -75,11 +75,11 @@ def tune_verb(
     """Find the fastest config on the local GPU.
 
     Compiles the configs that the cost model ranks best, verifies and times each, and stores the timings. Later
-    lookups use the fastest config. With --report, which needs no problem and no GPU, it says how well the cost model
+    lookups use the fastest config. With --check, which needs no problem and no GPU, it says how well the cost model
     ranks what was timed.
     """
-    if report:
-        _report(settings, as_json)
+    if check:
+        _check(settings, as_json)
         return
     if missing := [name for name in ("m", "n", "k") if asked[name] is None]:
         raise click.UsageError(f"Missing argument '{missing[0].upper()}'.")
@@ -90,7 +90,7 @@ def tune_verb(
     emit(document, as_json, lambda: _print_tuning(document), failed=document.failed)
 
 
-# With --report no problem is named; without, the verb asks for what is missing.
+# With --check no problem is named; without, the verb asks for what is missing.
 for _parameter in tune_verb.params:
     if _parameter.name in ("m", "n", "k"):
         _parameter.required = False
@@ -167,7 +167,7 @@ def _steps(reporter: Reporter | None, total: int) -> Callable[[], None]:
     return lambda: reporter.progress(JobProgress(total=total, compiled=next(done)))
 
 
-def _report(settings: Settings, as_json: bool) -> None:
+def _check(settings: Settings, as_json: bool) -> None:
     from cache_engine.batch.tuning import agreements
 
     with open_cache(settings, create=False) as cache:

@@ -111,7 +111,7 @@ def _keys(first: Inspected, second: Inspected) -> tuple[tuple[Pair, ...], tuple[
     notes = [f"Input {_named(each)}: {each.meaning}." for each in found if each.meaning]
     if hidden := "; ".join(dict.fromkeys((*first.inputs.hidden, *second.inputs.hidden))):
         notes.append(f"The keys have inputs that {first.group.framework} does not store: {hidden}.")
-    return tuple(Pair(_named(each), each.one, each.other) for each in found), tuple(notes)
+    return tuple(Pair(_named(each), each.a, each.b) for each in found), tuple(notes)
 
 
 def _named(each: Difference) -> str:

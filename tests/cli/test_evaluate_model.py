@@ -51,7 +51,7 @@ def test_without_caching_a_model_is_evaluated_and_nothing_is_stored(
 
 def test_the_csv_has_a_row_for_each_operation_and_no_total(place: Path) -> None:
     asked = ("evaluate", "Mixtral-8x7B", *CHIP, "--m", "1,100", "--phase", "decode", "--experts", "1")
-    rows = list(csv.DictReader(io.StringIO(run(*asked, "--csv", store=place).stdout)))
+    rows = list(csv.DictReader(io.StringIO(run(*asked, "--format", "csv", store=place).stdout)))
     passes = document(*asked, store=place)["passes"]
     assert len(rows) == sum(len(one["operations"]) for one in passes)
     assert sum(float(row["pass_us"]) for row in rows) == pytest.approx(sum(one["pass_us"] for one in passes))
@@ -106,7 +106,7 @@ def test_people_read_a_table_with_totals(place: Path, tmp_path: Path) -> None:
         (("Mixtral-8x7B", "--experts", "-1"), "-1 is not a size"),
         (("Mixtral-8x7B", "--experts", "nan"), "skew is nan"),
         (("Mixtral-8x7B", "--experts", "x.csv"), "x.csv cannot be read"),
-        (("Qwen3-8B", "--json", "--csv"), "--json and --csv exclude each other"),
+        (("Qwen3-8B", "--json", "--format", "csv"), "--json and --format csv exclude each other"),
         (("Qwen3-8B", "--chip", "H100", "--no-search", "tile"), "H100 is a GPU"),
         (("Qwen3-8B", "--dtype", "fp7"), "unknown dtype 'fp7'"),
         (("4", "5", "6", "--chip", "H100"), "a single shape is evaluated on one chip"),

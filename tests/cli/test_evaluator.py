@@ -236,15 +236,15 @@ def test_a_gpu_prediction_shows_the_roofline_too(place: Path) -> None:
 def test_validate_prints_errors_and_those_of_the_roofline(tmp_path: Path) -> None:
     file = tmp_path / "some.csv"
     file.write_text("arch,M,N,K,latency_us\nH100,64,4096,4096,20\nh100_sxm,4096,4096,4096,200\n")
-    done = run("calibrate", "--check", file, "--json")
+    done = run("calibrate", "--check", "all", file, "--json")
     lines = json.loads(done.stdout)["lines"]
     assert [(line["arch"], line["m_from"], line["m_to"], line["count"]) for line in lines] == [
         ("H100", 0, 0, 2), ("H100", 17, 64, 1), ("H100", 1025, 4096, 1),
     ]  # fmt: skip
     assert lines[0]["model"].keys() == {"mape", "median", "bias", "within_20"}
-    assert "roofline MAPE" in run("calibrate", "--check", file).stdout
+    assert "roofline MAPE" in run("calibrate", "--check", "all", file).stdout
     file.write_text("arch,M,N,K,latency_us\nH100,64,4096,4096,0\n")
-    assert run("calibrate", "--check", file).returncode == 2
+    assert run("calibrate", "--check", "all", file).returncode == 2
 
 
 def test_calibrate_says_before_and_after_and_saves_a_chip(place: Path, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_calibrate_says_before_and_after_and_saves_a_chip(place: Path, tmp_path:
     again = run("calibrate", file, "--chip", "L40S", "--output", chip)
     assert again.returncode == 2
     assert "--force to replace it" in again.stderr
-    whole, *_ = document("calibrate", "--check", file, "--chip", chip, store=place)["lines"]
+    whole, *_ = document("calibrate", "--check", "all", file, "--chip", chip, store=place)["lines"]
     assert (whole["arch"], whole["calibrated_on"]) == ("L40S calibrated", "mine.csv")
     text = run("calibrate", file, "--chip", "L40S").stdout
     assert "mean error 25.0%" in text

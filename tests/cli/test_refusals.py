@@ -32,7 +32,7 @@ def refused(*arguments: object) -> str:
         "import missing.gemmpack",
         "import missing.gemmpack --dry-run",
         "evaluations import missing.json",
-        "calibrate missing.csv --check",
+        "calibrate missing.csv --check all",
         "evaluations ls --chip missing.json",
         "evaluations export - --chip missing.json",
         "evaluate 64 64 64 --chip missing.json",

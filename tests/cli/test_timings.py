@@ -75,15 +75,15 @@ def test_a_report_says_how_the_cost_model_ranks_what_was_timed(tmp_path: Path) -
     store, problem = tmp_path / "store", GemmProblem(128, 256, 192, arch="sm_90")
     ranked = [config for _, config in ranking(problem, "tensor_core")[:6]]
     with open_cache(store) as cache:
-        assert document("tune", "--report", store=store) == {"devices": []}
-        assert "no timings in this store" in run("tune", "--report", store=store).stdout
+        assert document("tune", "--check", store=store) == {"devices": []}
+        assert "no timings in this store" in run("tune", "--check", store=store).stdout
         times = [predicted_cycles(problem, "tensor_core", config) / 1000 for config in ranked]
         cache.timings.add([invented_timing(problem, config, us) for config, us in zip(ranked, times, strict=True)])
-    (found,) = document("tune", "--report", store=store)["devices"]
+    (found,) = document("tune", "--check", store=store)["devices"]
     assert (found["device"], found["problems"], found["timings"]) == (INVENTED_GPU.name, 1, 6)
     assert found["rank_correlation"] == pytest.approx(1)
     assert found["lowest"] == pytest.approx(1)
-    text = run("tune", "--report", store=store).stdout
+    text = run("tune", "--check", store=store).stdout
     assert "Rank correlation of predicted and measured times (Spearman): 1.00, the median of 1 problem" in text
 
 

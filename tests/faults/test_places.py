@@ -268,7 +268,7 @@ def test_an_input_that_is_not_a_regular_file_is_refused(
         for read in (table_shapes, read_measurements, load_chip):
             with pytest.raises(UsageError, match=r"not a regular file|No such device"):
                 read(path)
-        for verb in ("warm", "import", "evaluations import", "calibrate --check", "evaluate 8 8 8 --chip"):
+        for verb in ("warm", "import", "evaluations import", "calibrate --check all", "evaluate 8 8 8 --chip"):
             command = ["--store", str(store.layout.root), *verb.split(), str(path)]
             done = CliRunner().invoke(commands, command)
             assert isinstance(done.exception, GemmCacheError | OSError), (verb, done)

@@ -145,7 +145,7 @@ def ailment_table(found: Iterable[Diagnosis]) -> list[Row]:
 def difference_table(found: Iterable[Difference], first: str, second: str) -> list[Row]:
     """The inputs of the keys that differ, and what that means."""
     return [
-        {"Input": each.name, "From": each.group, first: _side(each.one), second: _side(each.other),
+        {"Input": each.name, "From": each.group, first: _side(each.a), second: _side(each.b),
          "Meaning": each.meaning}
         for each in found
     ]  # fmt: skip

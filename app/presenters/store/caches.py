@@ -12,8 +12,7 @@ import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Column, Line, Row, Tile, moment, total, when
-from cache_engine.cli.documents.caches import CacheCleaned, CacheDeletion
-from cache_engine.frameworks.cleaning import CleaningRules
+from cache_engine.frameworks.cleaning import CleanedEntry, CleanedPlace, CleaningRules
 from cache_engine.frameworks.comparison import Difference, Miss
 from cache_engine.frameworks.doctor import Ailment, Diagnosis
 from cache_engine.frameworks.registry import is_stale
@@ -263,7 +262,7 @@ def _day(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
 
 
-def deletion_table(deletions: Iterable[CacheDeletion], titles: Titles) -> list[Row]:
+def deletion_table(deletions: Iterable[CleanedEntry], titles: Titles) -> list[Row]:
     """A row for each entry that is to be deleted."""
     return [
         {
@@ -279,7 +278,7 @@ def deletion_table(deletions: Iterable[CacheDeletion], titles: Titles) -> list[R
     ]
 
 
-def cleaned_table(directories: Iterable[CacheCleaned], titles: Titles) -> list[Row]:
+def cleaned_table(directories: Iterable[CleanedPlace], titles: Titles) -> list[Row]:
     """What is to be deleted from each directory."""
     return [
         {
@@ -335,8 +334,8 @@ def left_table(reasons: Mapping[tuple[str, str, str], int], titles: Titles) -> l
 def cause_table(causes: Iterable[tuple[Difference, int]]) -> list[Row]:
     """The inputs that differ, and for how many entries."""
     return [
-        {"Entries": count, "Input": each.name, "From": each.group, "In the first, for example": each.one or "–",
-         "In the second": each.other or "–", "Meaning": each.meaning}
+        {"Entries": count, "Input": each.name, "From": each.group, "In the first, for example": each.a or "–",
+         "In the second": each.b or "–", "Meaning": each.meaning}
         for each, count in causes
     ]  # fmt: skip
 

@@ -1,11 +1,9 @@
 """The JSON documents of some verbs: a contract with other programs, so fields are only ever added.
 
 - ``store`` -- ``doctor``
-- ``moving`` -- ``remote``, ``farm compile``
-- ``lengths`` -- ``farm status``
 - ``measured`` -- ``timings``, ``tune``
 - ``asking``, ``promoting`` -- ``demand``
-- ``caches``, ``comparing`` -- ``caches``
+- ``caches`` -- ``caches``
 """
 
 from __future__ import annotations

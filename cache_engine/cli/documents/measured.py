@@ -117,7 +117,7 @@ class DeviceAgreement(msgspec.Struct, kw_only=True):
 
 
 class AgreementReport(msgspec.Struct, kw_only=True):
-    """What ``tune --report`` prints: a row for each device with timings in the store."""
+    """What ``tune --check`` prints: a row for each device with timings in the store."""
 
     devices: list[DeviceAgreement]
 

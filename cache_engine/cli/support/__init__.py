@@ -207,6 +207,19 @@ class Span(click.ParamType[float]):
         return int(match[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}[match[2]]
 
 
+class Days(click.FloatRange):
+    """A number of days; also a span of time, such as ``12h`` or ``30d``."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The days."""
+        if isinstance(value, str) and re.fullmatch("[0-9]{1,9}[smhd]", value):
+            return Span().convert(value, param, ctx) / 86_400
+        return float(super().convert(value, param, ctx))
+
+
 def json_option(verb: _F) -> _F:
     """Gives a verb ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(verb)

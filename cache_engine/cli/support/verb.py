@@ -34,9 +34,6 @@ ARGUMENTS = {
     "keys": "Key of a kernel; a prefix is enough.",
     "names": "Item in quarantine, as verify --quarantined prints it; a prefix is enough.",
     "job_id": "A job, as log --jobs prints it.",
-    "id": "An entry, as caches ls prints it; a prefix is enough.",
-    "first": "A directory, or an entry, as caches ls prints it.",
-    "second": "What to compare with it.",
     "url": "The remote, such as s3://bucket/folder. Default: the setting remote.",
     "file": "The file; - is standard input or output where a verb takes it.",
 }
@@ -169,7 +166,7 @@ class VerbGroup(_Takes, click.Group):
                 room = formatter.width - width - 4
                 formatter.write_dl([(name, verb.get_short_help_str(room)) for name, verb in rows])
                 if last and others:
-                    formatter.write_text(", ".join(others))
+                    formatter.write_text(f"Also: {', '.join(others)}")
 
 
 class Verb(_Takes):

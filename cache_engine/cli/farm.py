@@ -1,4 +1,4 @@
-"""The verbs that compile on many machines: ``farm worker`` and ``farm compile``."""
+"""``gemm-cache farm``: worker, compile and status of a farm that compiles on many machines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import lengths, moving
-from cache_engine.cli.keeping.remote import remote_named
+from cache_engine.cli.remote import remote_named
 from cache_engine.cli.support import Verb, VerbGroup, element_options, emit, input_dtype, json_option, open_cache
 from cache_engine.cli.support.completion import models
 from cache_engine.cli.support.signing import print_refused, signing_key
@@ -25,10 +24,13 @@ from cache_engine.model.sizes import parse_sizes
 from cache_engine.settings import Settings
 from cache_engine.settings.extras import require
 from cache_engine.units import counted, human_age, human_ms, printable
+from cache_engine.upkeep.packs import Refused
 
 if TYPE_CHECKING:
     from cache_engine.cache.selection import Selection
     from cache_engine.insight.coverage import Wanted
+    from cache_engine.team.submitting import Farmed
+    from cache_engine.team.watching import Farm
     from cache_engine.usage.compile_time import CompileTimes
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -173,8 +175,16 @@ def compile_verb(
             raise
         finally:
             run.end()
-    document = moving.farmed(remote.url, len(asked.selections), done, time.perf_counter() - started)
-    emit(document, as_json, lambda: _print_farmed(document), failed=document.failed or document.canceled)
+    failed = [Refused(key, why) for key, why in sorted(done.failed.items())]
+    document = {
+        "url": remote.url,
+        "kernels": len(asked.selections),
+        **{name: getattr(done, name) for name in ("present", "compiled", "found", "resent", "canceled")},
+        "failed": failed,
+        "workers": sorted(done.workers),
+        "seconds": time.perf_counter() - started,
+    }
+    emit(document, as_json, lambda: _print_farmed(document, done, failed), failed=failed or done.canceled)
 
 
 @farm_verb.command(
@@ -197,8 +207,34 @@ def status_verb(settings: Settings, /, broker: str | None, url: str | None, as_j
     from cache_engine.team.watching import look
 
     require("farm", "the farm")
-    document = lengths.farm_state(look(_broker_named(settings, broker), url or settings.remote))
-    emit(document, as_json, lambda: _print_state(document))
+    farm = look(_broker_named(settings, broker), url or settings.remote)
+    document = {
+        "waiting": farm.waiting,
+        "taken": farm.taken,
+        "workers": [
+            {
+                "name": one.name,
+                "processes": one.present.processes,
+                "heard_s": one.heard_s,
+                "is_here": one.is_here,
+                "doing": [each.kernel for each in one.doing],
+            }
+            for one in farm.workers
+        ],
+        "runs": [
+            {
+                "job": one.job,
+                **{name: getattr(one.run, name) for name in ("table", "archs", "kernels", "left")},
+                "state": one.state,
+                "predicted_s": one.run.eta_s,
+                "heard_s": one.heard_s,
+            }
+            for one in farm.runs
+        ],
+        "hours": farm.hours,
+        "failures": farm.failures,
+    }
+    emit(document, as_json, lambda: _print_state(farm))
 
 
 def _broker_named(settings: Settings, broker: str | None) -> str:
@@ -261,25 +297,25 @@ def _wanted(table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str
 # ---- For people ----
 
 
-def _print_farmed(d: moving.FarmReport) -> None:
-    print_refused(d.failed, "failed")
+def _print_farmed(d: dict[str, Any], done: Farmed, failed: list[Refused]) -> None:
+    print_refused(failed, "failed")
     print(
         printable(
-            f"{d.url} has {d.kernels - len(d.failed):,} of {counted(d.kernels, 'kernel')}: {d.present:,} before, "
-            f"{d.compiled:,} compiled by {counted(len(d.workers), 'process', 'processes')}, {d.found:,} found; "
-            f"{human_ms(d.seconds * 1e3)}."
+            f"{d['url']} has {d['kernels'] - len(failed):,} of {counted(d['kernels'], 'kernel')}: {done.present:,} "
+            f"before, {done.compiled:,} compiled by {counted(len(done.workers), 'process', 'processes')}, "
+            f"{done.found:,} found; {human_ms(d['seconds'] * 1e3)}."
         )
     )
-    if d.canceled:
-        print(f"Canceled from elsewhere, with {counted(d.canceled, 'kernel')} left. The same command resumes.")
+    if done.canceled:
+        print(f"Canceled from elsewhere, with {counted(done.canceled, 'kernel')} left. The same command resumes.")
 
 
-def _print_state(d: lengths.FarmState) -> None:
-    here = [one for one in d.workers if one.is_here]
+def _print_state(d: Farm) -> None:
+    processes = sum(one.present.processes for one in d.here)
     terminal.print_fields(
         {
             "queue": f"{counted(d.waiting, 'kernel')} waiting, {d.taken:,} taken by workers",
-            "workers": f"{len(here):,}, {counted(sum(one.processes for one in here), 'process', 'processes')}",
+            "workers": f"{len(d.here):,}, {counted(processes, 'process', 'processes')}",
             "24 hours": f"{sum(one.compiled for one in d.hours):,} compiled, {sum(one.found for one in d.hours):,} "
             f"found, {sum(one.failed for one in d.hours):,} failed, "
             f"{counted(sum(one.refused for one in d.hours), 'message')} refused",
@@ -287,13 +323,16 @@ def _print_state(d: lengths.FarmState) -> None:
     )
     columns = {"worker": terminal.LEFT, "processes": terminal.RIGHT, "heard": terminal.RIGHT, "compiles": terminal.LEFT}
     rows = [
-        (one.name, f"{one.processes:,}", human_age(one.heard_s), ", ".join(one.doing) if one.is_here else "gone")
+        (
+            one.name, f"{one.present.processes:,}", human_age(one.heard_s),
+            ", ".join(each.kernel for each in one.doing) if one.is_here else "gone",
+        )
         for one in d.workers
-    ]
+    ]  # fmt: skip
     terminal.print_table(columns, rows)
-    for run in d.runs:
-        end = f", {human_ms(run.predicted_s * 1e3)} left (predicted)" if run.state == "running" else ""
-        done = f"{run.kernels - run.left:,} of {counted(run.kernels, 'kernel')}"
-        print(printable(f"{run.table}: {done}, {run.state}{end}"))
+    for one in d.runs:
+        end = f", {human_ms(one.run.eta_s * 1e3)} left (predicted)" if one.state == "running" else ""
+        done = f"{one.run.kernels - one.run.left:,} of {counted(one.run.kernels, 'kernel')}"
+        print(printable(f"{one.run.table}: {done}, {one.state}{end}"))
     for failure in d.failures:
         print(printable(f"failed: {failure.kernel}, on {failure.worker}: {failure.error}"))

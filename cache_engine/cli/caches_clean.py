@@ -1,18 +1,24 @@
-"""The verb ``caches clean``."""
+"""``gemm-cache caches clean``: deletes entries of other frameworks' caches."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.caches.places import cache_option, known_places, places_in, print_findings, scanned, shortener
-from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
+from cache_engine.cli.caches import (
+    cache_option,
+    finding_row,
+    known_places,
+    places_in,
+    print_findings,
+    scanned,
+    shortener,
+)
+from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
 from cache_engine.errors import UsageError
@@ -20,10 +26,9 @@ from cache_engine.settings import Settings, parse_bytes
 from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
-    from cache_engine.cli.documents import caches as documents
-    from cache_engine.frameworks.cleaning import Plans
+    from cache_engine.frameworks.cleaning import Cleaning, Plans
     from cache_engine.frameworks.deleting import Deleted
-    from cache_engine.frameworks.values import Place
+    from cache_engine.frameworks.values import Finding, Place
 
 _MOST_SHOWN = 20
 OFFLINE = (
@@ -37,12 +42,12 @@ OFFLINE = (
     cls=Verb,
     examples=(
         "caches clean --days 30",
-        "caches clean --kind triton --version 3.2.0 --delete",
-        "caches clean --kind triton --max-bytes 5GB --delete",
-        "caches clean --kind triton --days 7 --irs-only --delete",
-        "caches clean --kind cupy --all --offline --delete",
+        "caches clean --kind triton --version 3.2.0 --yes",
+        "caches clean --kind triton --max-bytes 5GB --yes",
+        "caches clean --kind triton --days 7 --irs-only --yes",
+        "caches clean --kind cupy --all --offline --yes",
     ),
-    done="The entries are deleted; without --delete, they are listed.",
+    done="The entries are deleted; without --yes, they are listed.",
     failed="Some entries stay; the reasons are printed.",
 )
 @click.argument("text", nargs=-1)
@@ -57,8 +62,7 @@ OFFLINE = (
 @click.option("--all", "everything", is_flag=True, help="All entries of the caches that are in use here.")
 @click.option("--irs-only", is_flag=True, help="Only their intermediate representations: the kernels stay cached.")
 @click.option("--offline", is_flag=True, help="No process uses these caches: delete also where no safe way is known.")
-@click.option("--delete", is_flag=True, help="Delete them. Without it, they are only listed.")
-@click.option("--yes", is_flag=True, help="Do not ask before deleting. Only a terminal is asked.")
+@click.option("--yes", is_flag=True, help="Delete them. Without it, they are only listed.")
 @json_option
 @click.pass_obj
 def clean_verb(
@@ -75,18 +79,16 @@ def clean_verb(
     everything: bool,
     irs_only: bool,
     offline: bool,
-    delete: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Delete entries of other frameworks' caches.
 
-    TEXT: words that name, id, target, version or config must contain. Lists what would be deleted; --delete deletes
+    TEXT: words that name, id, target, version or config must contain. Lists what would be deleted; --yes deletes
     it, in a way in which no process that uses the cache fails. The store's audit log has every deletion. Where an
     environment variable names another directory, a framework's usual one is cleaned only with --in.
     """
-    from cache_engine.cli.documents import caches as documents
-    from cache_engine.frameworks.cleaning import CleaningRules, choose, plan_cleaning, with_irs
+    from cache_engine.frameworks.cleaning import CleaningRules, choose, cleaning, plan_cleaning, with_irs
     from cache_engine.frameworks.survey import EntryFilter
     from cache_engine.frameworks.values import Entry, Finding
 
@@ -103,27 +105,21 @@ def clean_verb(
     found = [(place, each) for place, each in seen if isinstance(each, Entry)]
     chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
     plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline, known=known)
-    findings = [documents.finding(place, each) for place, each in seen if isinstance(each, Finding)]
-    document = documents.cleaning(chosen, plans, {}, findings, listed)
+    findings: list[tuple[Place | None, Finding]] = [(place, each) for place, each in seen if isinstance(each, Finding)]
     if offline and not as_json:
         click.echo(f"Warning: {OFFLINE}.", err=True)
-    if delete:
-        if document.entries and not yes and sys.stdin.isatty():
-            _ask(document, as_json, irs_only=irs_only)
-        document = documents.cleaning(chosen, plans, _deleted(settings, plans), findings, listed)
-    show = partial(_print_cleaning, document, deletes=delete, irs_only=irs_only)
-    emit(document, as_json, show, failed=delete and document.left)
+    done = cleaning(chosen, plans, _deleted(settings, plans) if yes else {}, listed)
+    names = ("entries", "size_bytes", "directories", "left")
+    document = {
+        **{name: getattr(done, name) for name in names},
+        "findings": [finding_row(place, one) for place, one in findings],
+    }
 
+    def show() -> None:
+        _print_cleaning(done, deletes=yes, irs_only=irs_only)
+        print_findings(findings)
 
-def _ask(d: documents.CachesCleaning, as_json: bool, *, irs_only: bool) -> None:
-    """Shows the plan and asks whether to do it; ends the command where the answer is no."""
-    if not as_json:
-        _print_cleaning(d, deletes=False, irs_only=irs_only)
-    what = f"{counted(len(d.entries), 'entry', 'entries')}, {human_bytes(d.size_bytes)}"
-    where = counted(sum(1 for row in d.directories if row.entries), "directory", "directories")
-    if not click.confirm(f"Delete {what}, from {where}?", err=True):
-        click.echo("Nothing was deleted.", err=True)
-        click.get_current_context().exit(FAILED)
+    emit(document, as_json, show, failed=yes and done.left)
 
 
 def _deleted(settings: Settings, plans: Plans) -> dict[Place, Deleted]:
@@ -140,7 +136,7 @@ def _deleted(settings: Settings, plans: Plans) -> dict[Place, Deleted]:
     return found
 
 
-def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool, irs_only: bool) -> None:
+def _print_cleaning(d: Cleaning, *, deletes: bool, irs_only: bool) -> None:
     if d.entries and not deletes:
         short = shortener(row.id for row in d.entries)
         print_table(
@@ -165,7 +161,7 @@ def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool, irs_only: boo
     for row in filter(lambda row: row.entries, d.directories):
         sums = f"{counted(row.entries, 'entry', 'entries')}, {human_bytes(row.size_bytes)}"
         print(printable(f"{row.kind} in {row.path}: {sums}"))
-    print(f"{count} {how}, {freed}.{'' if deletes or not d.entries else ' --delete does it.'}")
+    print(f"{count} {how}, {freed}.{'' if deletes or not d.entries else ' --yes does it.'}")
     reasons = Counter((left.kind, left.path, left.reason) for left in d.left)
     for (kind, path, reason), number in reasons.most_common(_MOST_SHOWN):
         print(printable(f"{counted(number, 'entry', 'entries')} of {kind} in {path} not deleted: {reason}."))
@@ -175,4 +171,3 @@ def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool, irs_only: boo
         if row.replaced_by and not row.entries:
             why = f"{row.replaced_by} is set, and {row.kind} uses another directory"
             print(printable(f"{row.path} is not in use here: {why}. --in {row.path} cleans it."))
-    print_findings(d.findings)

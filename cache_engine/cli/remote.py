@@ -1,26 +1,27 @@
-"""The verbs of what a team shares kernels through: ``remote status``, ``push``, ``pull``, ``verify`` and ``gc``."""
+"""``gemm-cache remote``: status, push, pull, verify and clean of the store that a team shares."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from cache_engine.cache.remote.base import without_query
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import moving
-from cache_engine.cli.support import Span, Verb, VerbGroup, emit, json_option, open_cache
+from cache_engine.cli.support import Days, Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.support.signing import print_refused, signing_key
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.errors import StoreUnusable, UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
-from cache_engine.model.events import Tally
+from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP, Event, Tally
 from cache_engine.settings import Settings, parse_bytes
 from cache_engine.store.signatures import proof_for
 from cache_engine.units import counted, human_age, human_bytes, human_ms, printable
@@ -30,10 +31,11 @@ from cache_engine.upkeep.packs import Refused
 if TYPE_CHECKING:
     from cache_engine.cache.cache import Cache
     from cache_engine.cache.remote.base import Remote
-    from cache_engine.cache.remote.checking import Old, Sound
-    from cache_engine.cache.remote.moving import Compared
+    from cache_engine.cache.remote.checking import Planned, Sound
+    from cache_engine.cache.remote.moving import Compared, Pushed
     from cache_engine.model.key import CacheKey
     from cache_engine.store.journal import Journal
+    from cache_engine.upkeep.packs import Imported
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _MISSING = "The extra remote or trust is not installed."
@@ -77,9 +79,48 @@ def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
     with open_cache(settings, create=False, optional=True) as cache:
         compared, tally = _compared(cache, remote), cache.tally() if cache.has_store else Tally()
         failed = outage(cache.layout.journal, remote.url, time.time()) if cache.has_store else None
-    until = failed.at + YOUNG_S if failed else 0.0
-    document = moving.remote_state(remote.url, compared, settings.remote_mode, tally, settings.remote, until)
+    document = {
+        "url": remote.url,
+        "there": compared.both + len(compared.there),
+        "there_bytes": compared.there_bytes,
+        "both": compared.both,
+        "only_here": len(compared.here),
+        "only_there": len(compared.there),
+        "others": compared.others,
+        **_of_lookups(remote.url, settings, tally),
+        # Processes that start do not ask it at first, as it has just failed another.
+        "held_until": failed.at + YOUNG_S if failed else 0.0,
+    }
     emit(document, as_json, lambda: _print_status(document))
+
+
+def _of_lookups(url: str, settings: Settings, tally: Tally) -> dict[str, Any]:
+    """What lookups of this store did with remotes, and when one last stopped and began again to ask this one.
+
+    Times are seconds since 1970; 0 is never, as far as the journal knows.
+    """
+    is_used = settings.remote is not None and without_query(settings.remote) == without_query(url)
+
+    def last(kind: str) -> Event | None:
+        # Events of older versions do not say which remote.
+        its = (without_query(url), "") if is_used else (without_query(url),)
+        return next((event for event in tally.recent if event.kind == kind and event.remote in its), None)
+
+    down, up = last(REMOTE_DOWN), last(REMOTE_UP)
+    if up is not None and down is not None and up.at < down.at:
+        up = None
+    totals = tally.totals
+    return {
+        "mode": settings.remote_mode,
+        "hits": totals.hits.get(REMOTE, 0),
+        "failures": totals.failures.get(REMOTE, 0),
+        "sent": totals.remote_sent,
+        "dropped": totals.remote_dropped,
+        "down_at": down.at if down else 0.0,
+        "down_why": down.detail if down else "",
+        "up_at": up.at if up else 0.0,
+        "is_used": is_used,
+    }
 
 
 @remote_verb.command(
@@ -129,8 +170,8 @@ def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: 
                 sign=key.sign if key else None,
                 on_entry=lambda: bar.advance(task),
             )
-    document = moving.pushed(remote.url, done, compared.both)
-    emit(document, as_json, lambda: _print_pushed(document), failed=document.refused)
+    document = {"url": remote.url, **asdict(done), "present": done.present + compared.both}
+    emit(document, as_json, lambda: _print_pushed(document, done), failed=done.refused)
 
 
 @remote_verb.command(
@@ -168,8 +209,8 @@ def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: b
                 on_entry=lambda: bar.advance(task),
                 by=local_user(),
             )
-    document = moving.pulled(remote.url, done, compared.both, dry_run=dry_run)
-    emit(document, as_json, lambda: _print_pulled(document), failed=document.refused)
+    document = {"url": remote.url, "dry_run": dry_run, **asdict(done), "present": done.present + compared.both}
+    emit(document, as_json, lambda: _print_pulled(document, done), failed=done.refused)
 
 
 @remote_verb.command(
@@ -212,61 +253,63 @@ def verify_verb(
         # What is to be compiled is fetched too.
         keys = checking.sample_of(compared.all_there, max(sample, rebuild or 0.0))
         again = set(checking.sample_of(keys, min(1.0, rebuild / max(sample, rebuild)))) if rebuild else set()
-        document = _verified(cache, remote, checking.verify(remote, keys, prove=prove, store=store), again, len(keys))
-    document.there = len(compared.all_there)
-    emit(document, as_json, lambda: _print_verified(document), failed=document.refused)
+        found = _verified(cache, checking.verify(remote, keys, prove=prove, store=store), again, len(keys))
+    document = {"url": remote.url, "there": len(compared.all_there), **asdict(found)}
+    emit(document, as_json, lambda: _print_verified(document, found), failed=found.refused)
 
 
 @remote_verb.command(
-    "gc",
+    "clean",
     cls=Verb,
-    examples=("remote gc --older-than 30d --dry-run", "remote gc --older-than 30d --max-bytes 50GB"),
-    done="What was chosen is deleted.",
+    examples=("remote clean --days 30", "remote clean --days 30 --max-bytes 50GB --yes"),
+    done="What was chosen is listed; with --yes, it is deleted.",
     failed="The remote does not answer.",
     missing="The extra remote is not installed.",
 )
 @_url_argument
-@click.option("--older-than", type=Span(), metavar="SPAN", help="Delete kernels that were sent longer ago, e.g. 30d.")
+@click.option("--days", type=Days(), help="Delete kernels that were sent more than this many days ago.")
 @click.option("--max-bytes", metavar="SIZE", help="Delete the oldest until the rest has at most this size, e.g. 50GB.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted.")
+@click.option("--yes", is_flag=True, help="Delete them. Without it, they are only listed.")
+@click.option("--dry-run", is_flag=True, hidden=True)
 @json_option
 @click.pass_obj
-def gc_verb(
+def clean_verb(
     settings: Settings,
     /,
     url: str | None,
-    older_than: float | None,
+    days: float | None,
     max_bytes: str | None,
+    yes: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Delete old kernels from a remote.
 
-    Ages are by the remote's clock. To read it, a small object is written and deleted, also by a dry run. A deleted
-    kernel is compiled again when it is needed. Redis keeps no ages; let it evict (maxmemory-policy allkeys-lru). The
-    audit log of the store in use records every deletion. Without a store, a line says that nothing records it.
+    Lists them; --yes deletes them. Ages are by the remote's clock. To read it, a small object is written and deleted,
+    also without --yes. A deleted kernel is compiled again when it is needed. Redis keeps no ages; let it evict
+    (maxmemory-policy allkeys-lru). The audit log of the store in use records every deletion. Without a store, a line
+    says that nothing records it.
     """
     from cache_engine.cache.remote import checking
 
     remote = remote_named(settings, url)
-    limit = None if max_bytes is None else parse_bytes(max_bytes)
+    limit, age_s = None if max_bytes is None else parse_bytes(max_bytes), None if days is None else days * 86_400
     with terminal.progress("Listing", None) as (bar, task):
-        found = checking.plan(
-            remote, older_than_s=older_than, max_bytes=limit, on_some=lambda some: bar.advance(task, some)
-        )
-    if not dry_run:
+        found = checking.plan(remote, older_than_s=age_s, max_bytes=limit, on_some=lambda some: bar.advance(task, some))
+    deletes = yes and not dry_run
+    if deletes:
         with _audit_of(settings) as journal, terminal.progress("Deleting", len(found.going)) as (bar, task):
             checking.delete(remote, found.going, journal, by=local_user(), on_entry=lambda: bar.advance(task))
-    document = moving.RemoteGcReport(
-        url=remote.url,
-        dry_run=dry_run,
-        deleted=len(found.going),
-        deleted_bytes=found.going_bytes,
-        left=found.entries - len(found.going),
-        left_bytes=found.total_bytes - found.going_bytes,
-        keys=[one.key for one in found.going],
-    )
-    emit(document, as_json, lambda: _print_collected(document, found.going if dry_run else ()))
+    document = {
+        "url": remote.url,
+        "dry_run": not deletes,
+        "deleted": len(found.going),
+        "deleted_bytes": found.going_bytes,
+        "left": found.entries - len(found.going),
+        "left_bytes": found.total_bytes - found.going_bytes,
+        "keys": [one.key for one in found.going],
+    }
+    emit(document, as_json, lambda: _print_cleaned(remote.url, found, is_done=deletes))
 
 
 @contextmanager
@@ -292,15 +335,28 @@ def _proof(settings: Settings, unsigned: bool) -> Callable[[bytes], None]:
     return prove
 
 
-def _verified(
-    cache: Cache, remote: Remote, found: Iterable[Sound | Refused], again: set[CacheKey], total: int
-) -> moving.RemoteVerifyReport:
+@dataclass
+class _Verified:
+    """What a check of a remote found.
+
+    Attributes:
+        checked: the kernels of the sample. code_bytes: compiled code of those that are sound.
+        refused: those that may not be served, each with the reason.
+        rebuilt: how many were compiled again to the same bytes; not_rebuilt: how many could not be compiled here.
+    """
+
+    checked: int
+    code_bytes: int = 0
+    refused: list[Refused] = field(default_factory=list)
+    rebuilt: int = 0
+    not_rebuilt: int = 0
+
+
+def _verified(cache: Cache, found: Iterable[Sound | Refused], again: set[CacheKey], total: int) -> _Verified:
     """What was found, with those of ``again`` compiled again."""
     from cache_engine.batch.rebuilding import rebuild
 
-    d = moving.RemoteVerifyReport(
-        url=remote.url, there=0, checked=total, code_bytes=0, refused=[], rebuilt=0, not_rebuilt=0
-    )
+    d = _Verified(total)
     with terminal.progress("Checking", total) as (bar, task):
         for one in found:
             bar.advance(task)
@@ -336,61 +392,62 @@ def _compared(cache: Cache, remote: Remote) -> Compared:
 # ---- For people ----
 
 
-def _print_status(d: moving.RemoteReport) -> None:
+def _print_status(d: dict[str, Any]) -> None:
+    down = f"{human_age(time.time() - d['down_at'])}: {printable(d['down_why'])}"
+    hold = human_ms(1e3 * max(0.0, d["held_until"] - time.time()))
     print_fields(
         {
-            "remote": printable(d.url),
-            "kernels there": f"{d.there:,}, {human_bytes(d.there_bytes)}",
-            "in both": f"{d.both:,}",
-            "only here": f"{d.only_here:,}",
-            "only there": f"{d.only_there:,}",
-            **({"other objects": f"{d.others:,}, left alone"} if d.others else {}),
-            **(_lookups(d) if d.is_used else {"lookups": "do not ask it: the setting remote does not name it"}),
-            **({"last failure": f"{human_age(time.time() - d.down_at)}: {printable(d.down_why)}"} if d.down_at else {}),
-            **({"answered again": human_age(time.time() - d.up_at)} if d.up_at else {}),
-            **({"on hold": f"for processes that start within {_left(d.held_until)}"} if d.held_until else {}),
+            "remote": printable(d["url"]),
+            "kernels there": f"{d['there']:,}, {human_bytes(d['there_bytes'])}",
+            "in both": f"{d['both']:,}",
+            "only here": f"{d['only_here']:,}",
+            "only there": f"{d['only_there']:,}",
+            **({"other objects": f"{d['others']:,}, left alone"} if d["others"] else {}),
+            **(_lookups(d) if d["is_used"] else {"lookups": "do not ask it: the setting remote does not name it"}),
+            **({"last failure": down} if d["down_at"] else {}),
+            **({"answered again": human_age(time.time() - d["up_at"])} if d["up_at"] else {}),
+            **({"on hold": f"for processes that start within {hold}"} if d["held_until"] else {}),
         }
     )
 
 
-def _left(until: float) -> str:
-    return human_ms(1e3 * max(0.0, until - time.time()))
-
-
-def _lookups(d: moving.RemoteReport) -> dict[str, str]:
+def _lookups(d: dict[str, Any]) -> dict[str, str]:
     return {
-        "lookups": f"remote_mode = {d.mode}; {counted(d.hits, 'hit')}, {counted(d.failures, 'failure')}",
-        "sent behind": f"{counted(d.sent, 'kernel')}, {d.dropped:,} dropped",
+        "lookups": f"remote_mode = {d['mode']}; {counted(d['hits'], 'hit')}, {counted(d['failures'], 'failure')}",
+        "sent behind": f"{counted(d['sent'], 'kernel')}, {d['dropped']:,} dropped",
     }
 
 
-def _print_pushed(d: moving.PushReport) -> None:
-    print_refused(d.refused, "left out")
-    kernels = counted(d.sent, "kernel")
-    print(printable(f"Sent {kernels}, {human_bytes(d.sent_bytes)}, to {d.url}; {d.present:,} already there."))
+def _print_pushed(d: dict[str, Any], done: Pushed) -> None:
+    print_refused(done.refused, "left out")
+    sent = f"{counted(done.sent, 'kernel')}, {human_bytes(done.sent_bytes)}"
+    print(printable(f"Sent {sent}, to {d['url']}; {d['present']:,} already there."))
 
 
-def _print_verified(d: moving.RemoteVerifyReport) -> None:
-    print_refused(d.refused, "may not be served")
-    print(printable(f"Checked {d.checked:,} of {counted(d.there, 'kernel')} of {d.url}; {len(d.refused):,} refused."))
-    if d.rebuilt or d.not_rebuilt:
-        print(f"Compiled again: {d.rebuilt:,} with the same code; {d.not_rebuilt:,} cannot be compiled here.")
+def _print_verified(d: dict[str, Any], found: _Verified) -> None:
+    print_refused(found.refused, "may not be served")
+    of = f"{found.checked:,} of {counted(d['there'], 'kernel')} of {d['url']}"
+    print(printable(f"Checked {of}; {len(found.refused):,} refused."))
+    if found.rebuilt or found.not_rebuilt:
+        print(f"Compiled again: {found.rebuilt:,} with the same code; {found.not_rebuilt:,} cannot be compiled here.")
 
 
-def _print_collected(d: moving.RemoteGcReport, listed: Sequence[Old]) -> None:
-    if listed:
+def _print_cleaned(url: str, found: Planned, *, is_done: bool) -> None:
+    if found.going and not is_done:
         print_table(
             {"key": LEFT, "size": RIGHT, "sent": LEFT},
-            [(one.key[:12], human_bytes(one.size_bytes), human_age(one.age_s)) for one in listed],
+            [(one.key[:12], human_bytes(one.size_bytes), human_age(one.age_s)) for one in found.going],
         )
         print()
-    verb = "Would delete" if d.dry_run else "Deleted"
-    left = f"{counted(d.left, 'kernel')}, {human_bytes(d.left_bytes)}, left"
-    print(printable(f"{verb} {counted(d.deleted, 'kernel')}, {human_bytes(d.deleted_bytes)}, of {d.url}; {left}."))
+    gone = f"{counted(len(found.going), 'kernel')}, {human_bytes(found.going_bytes)}"
+    left = counted(found.entries - len(found.going), "kernel")
+    left = f"{left}, {human_bytes(found.total_bytes - found.going_bytes)}, left"
+    more = "" if is_done or not found.going else " --yes does it."
+    print(printable(f"{'Deleted' if is_done else 'Would delete'} {gone}, of {url}; {left}.{more}"))
 
 
-def _print_pulled(d: moving.PullReport) -> None:
-    print_refused(d.refused, "refused")
-    verb = "Would import" if d.dry_run else "Imported"
-    kernels = f"{counted(d.taken, 'kernel')}, {human_bytes(d.taken_bytes)}"
-    print(printable(f"{verb} {kernels}, from {d.url}; {d.present:,} already in the store."))
+def _print_pulled(d: dict[str, Any], done: Imported) -> None:
+    print_refused(done.refused, "refused")
+    verb = "Would import" if d["dry_run"] else "Imported"
+    kernels = f"{counted(done.taken, 'kernel')}, {human_bytes(done.taken_bytes)}"
+    print(printable(f"{verb} {kernels}, from {d['url']}; {d['present']:,} already in the store."))

@@ -1,4 +1,4 @@
-"""The verb ``time``: times a kernel on the local GPU."""
+"""``gemm-cache time``: a kernel timed on the local GPU, against cuBLAS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb ``caches ls``."""
+"""``gemm-cache caches ls``: entries of other frameworks' caches."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cache_engine.cli.caches.places import (
+from cache_engine.cli.caches import (
     age,
     cache_option,
+    entry_row,
+    finding_row,
     known_places,
     places_in,
     print_findings,
@@ -25,8 +27,7 @@ from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes
 
 if TYPE_CHECKING:
-    from cache_engine.cli.documents import caches as documents
-    from cache_engine.frameworks.values import Entry, Place
+    from cache_engine.frameworks.values import Entry, Finding, Place
 
 _SORTS: dict[str, Callable[[Entry], Any]] = {
     "created": lambda entry: entry.created_at or 0.0,
@@ -77,19 +78,19 @@ def ls_verb(
     TEXT: words that name, id, target, version or config must contain. Prints 50 entries, unless --limit says
     otherwise, and how many there are.
     """
-    from cache_engine.cli.documents import caches as documents
     from cache_engine.frameworks.survey import EntryFilter
     from cache_engine.frameworks.values import Entry, Finding
 
     sources, places = known_places(settings)
-    wanted, total, findings = EntryFilter(" ".join(text), kinds, archs, states), 0, []
+    wanted, total = EntryFilter(" ".join(text), kinds, archs, states), 0
+    findings: list[tuple[Place | None, Finding]] = []
     ids: list[str] = []  # also of those that are not listed: a short id is one that none of them has
 
     def matching() -> Iterator[tuple[Place, Entry]]:
         nonlocal total
         for place, seen in scanned(settings, sources, places_in(places, None)):
             if isinstance(seen, Finding):
-                findings.append(documents.finding(place, seen))
+                findings.append((place, seen))
             elif isinstance(seen, Entry):
                 ids.append(seen.id)
                 if wanted.takes(place, seen):
@@ -98,32 +99,39 @@ def ls_verb(
 
     pick = heapq.nsmallest if ascending else heapq.nlargest
     rows = pick(limit, matching(), key=lambda row: _SORTS[sort](row[1]))
-    document = documents.CacheEntries(
-        entries=[documents.entry(place, entry) for place, entry in rows], total=total, findings=findings
-    )
-    emit(document, as_json, lambda: _print_entries(document, shortener(ids)))
+    document = {
+        "entries": [entry_row(place, entry) for place, entry in rows],
+        "total": total,
+        "findings": [finding_row(place, one) for place, one in findings],
+    }
+
+    def show() -> None:
+        _print_entries(rows, shortener(ids))
+        more = f", {total - len(rows):,} of them not printed" if total > len(rows) else ""
+        print(f"{counted(total, 'entry', 'entries')}{more}.")
+        print_findings(findings)
+
+    emit(document, as_json, show)
 
 
-def _print_entries(d: documents.CacheEntries, short: Callable[[str], str]) -> None:
+def _print_entries(rows: list[tuple[Place, Entry]], short: Callable[[str], str]) -> None:
+    if not rows:
+        return
     now = time.time()
-    if d.entries:
-        print_table(
-            {
-                "id": LEFT, "framework": LEFT, "name": LEFT, "target": LEFT, "regs": RIGHT, "shared": RIGHT,
-                "size": RIGHT, "config": LEFT, "version": LEFT, "state": LEFT, "created": LEFT,
-            },
-            [
-                (
-                    short(row.id), row.kind, row.name or "–", row.arch or "–",
-                    "–" if row.registers is None else row.registers,
-                    "–" if row.shared_bytes is None else human_bytes(row.shared_bytes), human_bytes(row.size_bytes),
-                    " ".join(f"{name}={value}" for name, value in row.config.items()) or "–", row.version or "–",
-                    row.state, age(row.created_at, now),
-                )
-                for row in d.entries
-            ],
-            dispensable=("version", "config", "shared", "regs", "state"),
-        )  # fmt: skip
-    more = f", {d.total - len(d.entries):,} of them not printed" if d.total > len(d.entries) else ""
-    print(f"{counted(d.total, 'entry', 'entries')}{more}.")
-    print_findings(d.findings)
+    print_table(
+        {
+            "id": LEFT, "framework": LEFT, "name": LEFT, "target": LEFT, "regs": RIGHT, "shared": RIGHT,
+            "size": RIGHT, "config": LEFT, "version": LEFT, "state": LEFT, "created": LEFT,
+        },
+        [
+            (
+                short(row.id), place.kind, row.name or "–", row.arch or "–",
+                "–" if row.registers is None else row.registers,
+                "–" if row.shared_bytes is None else human_bytes(row.shared_bytes), human_bytes(row.size_bytes),
+                " ".join(f"{name}={value}" for name, value in row.config.items()) or "–", row.version or "–",
+                row.state, age(row.created_at, now),
+            )
+            for place, row in rows
+        ],
+        dispensable=("version", "config", "shared", "regs", "state"),
+    )  # fmt: skip
