@@ -3,7 +3,6 @@
 - ``store`` -- ``doctor``
 - ``measured`` -- ``timings``, ``tune``
 - ``asking``, ``promoting`` -- ``demand``
-- ``caches`` -- ``caches``
 """
 
 from __future__ import annotations
