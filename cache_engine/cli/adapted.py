@@ -1,4 +1,4 @@
-"""What ``show`` prints of a kernel that another framework keeps in the store."""
+"""The part of ``show`` for kernels that other frameworks keep in the store."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def _needed(
 def _of_model(
     cache: Cache, archs: tuple[str, ...], asked: dict[str, Any]
 ) -> tuple[list[CacheKey] | None, list[CacheKey]]:
-    """Which kernels to export, ``None`` for all, and which of a model's the store lacks."""
+    """The kernels to export, ``None`` for all, and those of the model that the store lacks."""
     keys = _needed(cache, archs, **asked)
     if keys is None:
         return None, []

@@ -112,7 +112,7 @@ def _show_statistics(settings: Settings, *, by_arch: bool, as_json: bool) -> Non
 
 
 def statistics_document(found: Statistics, queue: QueueState | None = None) -> dict[str, Any]:
-    """What a store holds and has done, as JSON: ``saved_ms`` counts kernels from disk, packs and a remote."""
+    """The contents and history of a store, as JSON: ``saved_ms`` counts kernels from disk, packs and a remote."""
     totals, day = found.totals, found.last_24h
     document = {
         **picked(found, "entries", "max_entries", "stored_bytes", "max_bytes", "journal_bytes", "max_memory_bytes"),
@@ -137,7 +137,7 @@ def statistics_document(found: Statistics, queue: QueueState | None = None) -> d
 
 
 def lengths_document(counts: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """How long lookups and the work of misses took, as JSON: by span, of those that happened.
+    """The durations of lookups and of the work of misses, as JSON: by span, of those that happened.
 
     ``per_s`` is how many are done in a second of doing them, ``share`` the part of the time that misses took; it is
     ``None`` of what is no work of a miss.

@@ -60,7 +60,7 @@ class _Sizes(click.ParamType[Sizes]):
     cls=Verb,
     examples=(
         "warm Llama-3.1-8B --arch sm_90a",
-        "warm shapes.csv --m 1,16,64-512 --dtype fp16 --dry-run",
+        "warm sample_data/model_gemm_shapes.csv --m 1,16 --dtype fp16 --dry-run",
         "warm DeepSeek-V3 --dtype fp8_e4m3 --scales 1x128,128x128 --mode grouped --m 1-4096",
         "warm Llama-3.1-8B --dry-run --by-shape",
         "warm Llama-3.1-8B --load",
@@ -239,7 +239,7 @@ def _wanted(
     epilogue: str | None,
     **asked: Any,
 ) -> list[list[Wanted]]:
-    """What the options ask for."""
+    """The shapes on each target that the options ask for."""
     from cache_engine.evaluator.catalogue import shapes_of
     from cache_engine.insight.coverage import wanted
 
@@ -254,7 +254,7 @@ def _wanted(
 def _plan(
     cache: Cache, rows: list[list[Wanted]], family: str | None, compiler: str | None, jobs: int | None
 ) -> WarmPlan:
-    """What getting the kernels for all this would do."""
+    """The plan for getting the kernels of these shapes."""
     from cache_engine.batch.warm import plan_warming
     from cache_engine.insight.coverage import coverage
 
@@ -391,7 +391,7 @@ def _named(problem: GemmProblem, ms: str) -> str:
 
 
 def _planned(plan: WarmPlan) -> str:
-    """How many kernels a warm-up compiles, and how long that takes by prediction."""
+    """The number of kernels that a warm-up compiles, and the predicted time, in words."""
     kernels, missing, estimate = len(plan.kernels), len(plan.missing), plan.estimate
     takes = f"; about {human_ms(estimate.seconds * 1e3)}, {estimate.by}" if missing else ""
     return printable(

@@ -1,4 +1,4 @@
-"""What the verbs share: their help, options and output, and how errors end the program."""
+"""Options, output and errors that the verbs share."""
 
 from __future__ import annotations
 
@@ -406,7 +406,7 @@ def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **deta
 
 
 def _details(error: CompileError) -> dict[str, str]:
-    """What is known of a failed compile besides its message."""
+    """The facts of a failed compile besides its message."""
     from cache_engine.compilers.diagnostics import error_excerpt
 
     return {"log": error.log, "excerpt": error_excerpt(error), "command": error.command}
