@@ -10,8 +10,7 @@ from cache_engine.cache.cache import Cache
 from cache_engine.cli.documents import caches, kernels
 from cache_engine.cli.support import emit
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
-from cache_engine.frameworks.adapted import describe, part_of, text_of
-from cache_engine.frameworks.groups import Group
+from cache_engine.frameworks.groups import Group, describe, part_of, text_of
 from cache_engine.frameworks.values import PartKind
 from cache_engine.units import human_age, human_bytes, human_ms, printable
 

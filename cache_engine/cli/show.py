@@ -154,7 +154,7 @@ def _show_difference(cache: Cache, keys: tuple[str, ...], *, with_sass: bool, as
 
 
 def _write_report(cache: Cache, keys: tuple[str, ...], file: Path, *, force: bool, as_json: bool) -> None:
-    from cache_engine.insight.report.html import written
+    from cache_engine.insight.report.page import written
 
     now = time.time()
     report = _report(cache, keys, now)
@@ -170,7 +170,7 @@ def _write_report(cache: Cache, keys: tuple[str, ...], file: Path, *, force: boo
 
 def _report(cache: Cache, keys: tuple[str, ...], now: float) -> Report:
     if not keys:
-        from cache_engine.insight.report.stores import store_report
+        from cache_engine.insight.report.kernels import store_report
 
         return store_report(cache, now)
     from cache_engine.insight.report.kernels import comparison_report, kernel_report

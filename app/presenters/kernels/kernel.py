@@ -12,8 +12,7 @@ from app.presenters.store.overview import EVENTS
 from cache_engine.cli.documents import kernels as documents
 from cache_engine.cli.documents import to_json
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
-from cache_engine.insight.description import described
-from cache_engine.insight.inspection import block_threads
+from cache_engine.insight.inspection import block_threads, described
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import PUBLISH, TIERS

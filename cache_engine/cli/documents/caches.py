@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cache_engine.cli.documents import filled
-from cache_engine.frameworks.adapted import config_text
+from cache_engine.frameworks.groups import config_text
 
 if TYPE_CHECKING:
     from cache_engine.frameworks.groups import Group
     from cache_engine.frameworks.values import Entry
-    from cache_engine.model.events.usage import EntryUsage
+    from cache_engine.model.events import EntryUsage
 
 
 class AdaptedRow(msgspec.Struct, kw_only=True):

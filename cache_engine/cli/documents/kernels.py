@@ -12,9 +12,10 @@ from cache_engine.cache.stages import LOAD
 from cache_engine.cli.documents import filled
 from cache_engine.cli.documents.caches import AdaptedList, AdaptedRow
 from cache_engine.cli.documents.comparing import Explained
-from cache_engine.insight.timings import TimingRow, timing_row
+from cache_engine.insight.toolchains import TimingRow, timing_row
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.gemm.fields import Options
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.measurement import Measurement
 from cache_engine.model.outcome import Failure, in_json
@@ -118,7 +119,7 @@ class Timed(msgspec.Struct, kw_only=True):
     why: Explained | UnsetType | None = UNSET
 
 
-class KernelRow(msgspec.Struct, kw_only=True):
+class KernelRow(Options, frozen=True):
     """A kernel in a list; times are seconds since 1970."""
 
     key: str
@@ -130,8 +131,6 @@ class KernelRow(msgspec.Struct, kw_only=True):
     key_schema: str
     template: str
     flags: str
-    opt_level: int
-    specialisation: str
     arch: str
     dtype: str
     out_dtype: str

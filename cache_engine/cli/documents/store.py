@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from cache_engine.cache.queue.tickets import QueueState
     from cache_engine.index.sync import Synced
     from cache_engine.model.events import Statistics
-    from cache_engine.upkeep.integrity import Finding, RepairAct
+    from cache_engine.upkeep.findings import Finding
+    from cache_engine.upkeep.integrity import RepairAct
     from cache_engine.upkeep.plan import EvictionPlan
     from cache_engine.upkeep.quarantine import Examined, Item
 
