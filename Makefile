@@ -92,9 +92,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(DEV): $(INSTALLED)
 	@echo "Installing what the tests need, another compiler and Triton among it. This takes a few minutes."
 	$(PIP) --editable ".[all,dev,nvcc,triton]"
-	@# The kernel emulator of the tests needs a C++ compiler; PyPI has one for machines that have none.
-	@command -v g++ clang++ c++ >/dev/null || \
-		$(PIP) --editable ".[cxx]"
 	@touch $@
 
 $(DOCS): $(DEV)

@@ -26,7 +26,7 @@ from cache_engine.frameworks.groups import Group
 from cache_engine.index import summaries
 from cache_engine.insight.inspection import Inspected, Inspection, Stored, inspect, inspect_stored, sass_of
 from cache_engine.insight.linked.kernel import linked_code
-from cache_engine.insight.linked.panes import Linked
+from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.artifact import Record
 
 if TYPE_CHECKING:

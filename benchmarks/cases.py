@@ -1,4 +1,4 @@
-"""What is measured, and in which order."""
+"""The benchmarks, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,7 @@ from pathlib import Path
 
 from benchmarks import farming
 from benchmarks.browser import dashboard, pages
-from benchmarks.entries import (
-    caches,
-    calls,
-    footprint,
-    growing,
-    hits,
-    opening,
-    peers,
-    publishing,
-    remotes,
-    scanning,
-)
+from benchmarks.entries import caches, calls, footprint, growing, hits, opening, peers, publishing, remotes, scanning
 from benchmarks.kernels import compiling, warming
 from benchmarks.results import LeftOut, Report, Result
 from benchmarks.timing import medians

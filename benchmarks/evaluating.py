@@ -16,9 +16,9 @@ from benchmarks.results import Report, Result
 from benchmarks.timing import compare, medians
 from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.evaluator.catalogue.layers import layers_named
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
 from cache_engine.evaluator.gpu import latencies_us, parameters_of, roofline_us
-from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
@@ -28,8 +28,7 @@ from cache_engine.insight.passes import Step, asking, model_pass, operations
 from cache_engine.settings.extras import needing
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.file import NewResult, ResultFile
-from cache_engine.store.results.interchange import Snapshot, empty_snapshot
+from cache_engine.store.results import NewResult, ResultFile, Snapshot, empty_snapshot
 
 with needing("evaluate", "the benchmark"):
     import numpy as np

@@ -69,7 +69,7 @@ def farming(report: Report, place: Path, *, kernels: int = 12, rounds: int = 3) 
 
 
 class _Farm:
-    """What is asked of it here, and timed."""
+    """The requests that are timed here."""
 
     def __init__(self, broker: str, remote: Remote, here: Cache) -> None:
         self._broker, self._remote, self.here = broker, remote, here

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.verb import Experiment
-from cache_engine.evaluator.fitting import INTERVAL, Bounds, fitted_values
+from cache_engine.evaluator.calibrating import INTERVAL, Bounds, fitted_values
 from cache_engine.evaluator.gpu import ALL, M_RANGES, PARAMETERS_FILE, Floats, GpuParameters, Spread, latencies_us
 from cache_engine.evaluator.validation import Measurements, read_measurements
 from cache_engine.settings.extras import lazy

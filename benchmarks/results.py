@@ -1,4 +1,4 @@
-"""What a benchmark reports: a time or a size compared with another, a figure, or a peer that is missing."""
+"""Results of a benchmark: a time or a size compared with another, a figure, or a peer that is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """How many times as long it took."""
+        """The time as a multiple of the other's."""
         return self.seconds / self.beside_seconds
 
     @property
@@ -57,7 +57,7 @@ class Size:
 
     @property
     def ratio(self) -> float:
-        """How many times as large it is."""
+        """The size as a multiple of the other's."""
         return self.size_bytes / self.beside_bytes
 
     @property

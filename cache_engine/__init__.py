@@ -29,7 +29,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``upkeep`` -- a store in order: ``admin`` is all of it, ``plan`` and ``cleaning``, ``integrity``, ``contents`` and
   ``side_files`` (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export),
   ``leftovers``, ``admission``
-- ``index`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
+- ``index`` -- the DuckDB copy of a store; ``queries`` and ``evaluations`` have all SQL of the pages
 - ``frameworks`` -- the caches of other frameworks: the protocol of a ``Source``, a reader for each framework,
   ``survey``; and their kernels in our store, as ``groups`` of files
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone; stored ``results``; the ``catalogue``
@@ -101,13 +101,13 @@ if TYPE_CHECKING:
         UsageError,
     )
     from cache_engine.evaluator.catalogue import ModelShape, model_shapes, table_shapes
+    from cache_engine.evaluator.chips import GPUS, Gpu
     from cache_engine.evaluator.cost import Evaluation, SearchMode
     from cache_engine.evaluator.gpu import Prediction, predict, predict_grouped
-    from cache_engine.evaluator.gpus import GPUS, Gpu
     from cache_engine.evaluator.hardware import PRESETS, Hardware
     from cache_engine.evaluator.problem import EvaluationProblem
     from cache_engine.evaluator.results import Evaluations
-    from cache_engine.evaluator.results.outcomes import Answer
+    from cache_engine.evaluator.results.entry import Answer
     from cache_engine.evaluator.search import evaluate
     from cache_engine.gpu.fp8 import dequantise, quantise
     from cache_engine.gpu.memory_pool import (
@@ -300,10 +300,10 @@ _HOMES = {
     "NotCached NotHereError NotPermitted OutOfDeviceMemory PackUnusable RemoteError SearchStopped "
     "StoreError StoreUnusable ToolMissing TooManyJobs Truncated Unproved Untrusted UsageError",
     "evaluator.results": "Evaluations",
-    "evaluator.results.outcomes": "Answer",
+    "evaluator.results.entry": "Answer",
     "evaluator.cost": "Evaluation SearchMode",
     "evaluator.gpu": "Prediction predict predict_grouped",
-    "evaluator.gpus": "GPUS Gpu",
+    "evaluator.chips": "GPUS Gpu",
     "evaluator.hardware": "PRESETS Hardware",
     "evaluator.problem": "EvaluationProblem",
     "evaluator.search": "evaluate",

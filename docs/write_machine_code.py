@@ -17,8 +17,7 @@ from pathlib import Path
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.serving import CompiledKernel
-from cache_engine.insight.linked.marks import kinds_of, main_loop
-from cache_engine.insight.linked.panes import lines_of
+from cache_engine.insight.linked.marks import kinds_of, lines_of, main_loop
 from cache_engine.model.gemm import GemmProblem, Scales
 from cache_engine.model.kernel import KernelConfig
 

@@ -18,9 +18,7 @@ from app.presenters.store.architectures import (
 from app.presenters.store.toolchains import comparable, figure_table, stale_words, toolchain_table, worse_table
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries, summaries
-from cache_engine.insight.regressions import regressions
-from cache_engine.insight.timings import timing_row, timings_csv
-from cache_engine.insight.toolchains import made_by_toolchain
+from cache_engine.insight.toolchains import made_by_toolchain, regressions, timing_row, timings_csv
 from cache_engine.model.measurement import Measurement
 from cache_engine.units import counted
 

@@ -16,8 +16,7 @@ from app.presenters.kernels.listed import kernel_filter
 from app.presenters.kernels.speed import MODEL, speed_pairs
 from app.views.adapted import list_adapted
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.frameworks.adapted import describe
-from cache_engine.frameworks.groups import Group
+from cache_engine.frameworks.groups import Group, describe
 from cache_engine.index import queries, summaries
 from cache_engine.insight.comparison import compare
 from cache_engine.insight.inspection import Stored

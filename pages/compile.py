@@ -36,12 +36,12 @@ from cache_engine.batch.tuning import candidates
 from cache_engine.batch.warm import stored
 from cache_engine.errors import GemmCacheError, NotHereError
 from cache_engine.evaluator.catalogue import LARGEST_TABLE_BYTES, ModelShape, model_shapes, table_shapes
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import DTYPES
-from cache_engine.evaluator.gpus import GPUS
 from cache_engine.gpu.probe import gpu, local_arch
 from cache_engine.insight.coverage import coverage, distinct, wanted
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.sizes import parse_sizes, sizes_text
 from cache_engine.units import counted
 
@@ -220,8 +220,7 @@ def table(form: Sequence[Field]) -> None:
     try:
         ms = parse_sizes(values["tokens"])
         with st.spinner("Selecting configs…", show_time=False):
-            dtype, made = DType(values["dtype"]), made_of(values)
-            asked_for = wanted(shapes, dtype, values["arch"], ms, most=MOST_CHOICES, **made)
+            asked_for = wanted(shapes, archs=values["arch"], ms=ms, most=MOST_CHOICES, **made_of(values))
             cells = coverage(cache, asked_for, **made_by(values))
         needed = [kernel.key for kernel in distinct(cells)]
         cached = len(stored(cache, needed))

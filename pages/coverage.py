@@ -17,9 +17,8 @@ from app.presenters.store.coverage import (
     missing_archs,
     with_missing,
 )
-from cache_engine.batch.estimate import Estimate, estimate
 from cache_engine.batch.jobs import RUNNING
-from cache_engine.batch.warm import processors
+from cache_engine.batch.warm import Estimate, estimate, processors
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, MirrorError, StoreError
 from cache_engine.evaluator.catalogue import TOKENS, model_shapes

@@ -40,8 +40,8 @@ from app.views.stored_result import SAVED, storing
 from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError, SearchStopped
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
-from cache_engine.index import evaluation_queries
-from cache_engine.index.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
+from cache_engine.index import evaluations
+from cache_engine.index.evaluations import EVALUATION_SORTS, EvaluationFilter
 
 ONE, MODEL, MEASURED, KEPT = "Single shape", "Whole model", "Validation", SAVED
 ALONE = "none"
@@ -237,7 +237,7 @@ def measured_latencies() -> None:
 def what_is_kept() -> None:
     """Accelerators with saved results, the export of each, and the results page by page."""
     try:
-        chips = context.ask(evaluation_queries.accelerators)
+        chips = context.ask(evaluations.accelerators)
     except MirrorError as error:
         widgets.problem("The index of saved results is unavailable.", str(error))
         chips = [{"fingerprint": fingerprint, "chip": "", "error": ""} for fingerprint in kept.fingerprints()]
@@ -281,7 +281,7 @@ def list_results(chips: dict[str, str]) -> None:
     ascending = order.toggle("Ascending", key="e_asc", **bound)
     left, right = st.columns(2)
     of = left.multiselect("Chips", list(chips), key="e_of", **bound)
-    dtypes = right.multiselect("Dtypes", context.ask(evaluation_queries.evaluation_dtypes), key="e_dtypes", **bound)
+    dtypes = right.multiselect("Dtypes", context.ask(evaluations.evaluation_dtypes), key="e_dtypes", **bound)
     wanted = EvaluationFilter(text or "", tuple(chips[name] for name in of), tuple(dtypes))
 
     # A page number of another list would show the wrong part of this one, or none.
@@ -289,12 +289,12 @@ def list_results(chips: dict[str, str]) -> None:
     if st.session_state.get("e_listed", listed) != listed:
         st.session_state["e_page"] = 1
     st.session_state["e_listed"] = listed
-    total = context.ask(evaluation_queries.count_evaluations, wanted)
+    total = context.ask(evaluations.count_evaluations, wanted)
     caption, turning = st.columns([3, 2], vertical_alignment="center")
     with turning:
         offset = widgets.paging(total, PAGE_ROWS, key="e_page", **bound)
     rows = context.ask(
-        evaluation_queries.evaluations, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset
+        evaluations.evaluations, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset
     )
     if not rows:
         st.info("No matching results. Clear the search or a filter.")

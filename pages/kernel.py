@@ -43,11 +43,10 @@ from app.presenters.store.decisions import decision_rows
 from app.views.adapted import show_adapted
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
-from cache_engine.frameworks.adapted import describe
+from cache_engine.frameworks.groups import describe
 from cache_engine.index import queries, summaries
-from cache_engine.insight.departure import asked_for, quarantined_record
-from cache_engine.insight.description import titled
-from cache_engine.insight.inspection import Inspection
+from cache_engine.insight.explanation import asked_for, quarantined_record
+from cache_engine.insight.inspection import Inspection, titled
 from cache_engine.insight.tiling import level_table
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import RECENT

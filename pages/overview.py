@@ -47,7 +47,7 @@ from cache_engine.gpu.probe import gpu
 from cache_engine.index import queries, summaries
 from cache_engine.insight.toolchains import STALE, made_by_toolchain
 from cache_engine.model.events import DAY_S, HOUR_S, SEEN
-from cache_engine.upkeep import acknowledged
+from cache_engine.upkeep import decisions
 
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
 MOST_LINKS = 3
@@ -82,13 +82,13 @@ events = context.ask(queries.events, limit=MOST_EVENTS)
 def seen() -> dict[str, int]:
     """The past failures that were acknowledged last."""
     acts = context.ask(queries.acts, (SEEN,), limit=1)
-    return acknowledged.of_words(acts[0]["detail"]) if acts else {}
+    return decisions.of_words(acts[0]["detail"]) if acts else {}
 
 
 def checks(in_queue: QueueState) -> list[Check]:
     """Each side of the store's health."""
     lately = context.ask(queries.history, HOUR_S, since=lately_since)
-    failures = acknowledged.since({name: total(lately, name) for name in acknowledged.FAILURES}, row, seen())
+    failures = decisions.since({name: total(lately, name) for name in decisions.FAILURES}, row, seen())
     settings = cache.settings
     return [
         *health(row, failures, events, now),
@@ -137,7 +137,7 @@ def acknowledge(check: Check) -> None:
     before = seen()
 
     def see(by: str) -> bool:
-        sums = {name: row[name] if name in check.sums else before.get(name, 0) for name in acknowledged.FAILURES}
+        sums = {name: row[name] if name in check.sums else before.get(name, 0) for name in decisions.FAILURES}
         cache.admin.acknowledge(sums, by=by)
         return True
 

@@ -23,7 +23,7 @@ _EVENTS = {
     "os.symlink", "os.truncate", "os.utime", "shutil.rmtree", "sqlite3.connect",
 }  # fmt: skip
 # Programs that tests run, not caches of kernels: what they have in the user's caches would have to be fetched again.
-_TOOLS = {"PLAYWRIGHT_BROWSERS_PATH": "ms-playwright", "ZIG_GLOBAL_CACHE_DIR": "zig"}
+_TOOLS = {"PLAYWRIGHT_BROWSERS_PATH": "ms-playwright"}
 _NOWHERE = "/nowhere"
 
 

@@ -212,7 +212,7 @@ def test_after_the_program_has_closed_all_descriptors_its_own_files_stay_as_they
 @pytest.mark.parametrize(
     "make",
     [
-        "from cache_engine.store.memory import MemoryTier; tier = MemoryTier(9); lock = tier._lock\n"
+        "from cache_engine.store.base import MemoryTier; tier = MemoryTier(9); lock = tier._lock\n"
         "def use(): return tier.get('0' * 64)\n",
         "from cache_engine.store.journal import Journal; journal = Journal(Path(sys.argv[1]), 9)\n"
         "lock = journal._lock\n"

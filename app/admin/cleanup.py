@@ -9,14 +9,7 @@ import streamlit as st
 
 from app import context, guard, tables, widgets
 from app.presenters.shared import Row, rows_shown
-from app.presenters.store.admin import (
-    RULES,
-    asked_keys,
-    leftover_table,
-    reason_line,
-    rules_offered,
-    victim_table,
-)
+from app.presenters.store.admin import RULES, asked_keys, leftover_table, reason_line, rules_offered, victim_table
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.index import queries
 from cache_engine.model.architecture import ARCHITECTURES

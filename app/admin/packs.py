@@ -14,8 +14,7 @@ from app.components import into_view
 from app.presenters.shared import Row
 from app.presenters.store.admin import asked_keys, incoming_sums, incoming_table, safe_name
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.frameworks.adapted import describe
-from cache_engine.frameworks.groups import Group
+from cache_engine.frameworks.groups import Group, describe
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
 from cache_engine.model.artifact import Record

@@ -8,7 +8,7 @@ from app import context, guard, tables, widgets
 from app.presenters.evaluations.evaluated import CHIPS, pruned_table
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS, Pruned, Taken
-from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, decompress
+from cache_engine.store.results import LARGEST_IMPORT_BYTES, decompress
 from cache_engine.units import counted, human_bytes
 
 SHOWN = 50

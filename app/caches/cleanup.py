@@ -12,17 +12,8 @@ from app import context, guard, tables, widgets
 from app.caches import entries, looking
 from app.presenters.store.caches import cleaned_table, cleaning_arguments, deletion_table, left_table
 from cache_engine.errors import GemmCacheError
-from cache_engine.frameworks.cleaning import (
-    Chosen,
-    Cleaning,
-    CleaningRules,
-    Plans,
-    choose,
-    cleaning,
-    plan_cleaning,
-    with_irs,
-)
-from cache_engine.frameworks.deleting import Deleted
+from cache_engine.frameworks.cleaning import Cleaning, cleaning
+from cache_engine.frameworks.deleting import Chosen, CleaningRules, Deleted, Plans, choose, plan_cleaning, with_irs
 from cache_engine.frameworks.values import DeletePlan
 from cache_engine.index import foreign_queries as queries
 from cache_engine.settings import parse_bytes

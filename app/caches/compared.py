@@ -16,7 +16,7 @@ from app.presenters.kernels.others import Address, Named, address_of, compared, 
 from app.presenters.store.caches import ENTRY_COLUMNS, entry_lines
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.comparison import Comparing, EntriesCompared
-from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.frameworks.values import Entry, PartKind, key_of
 from cache_engine.index import foreign_queries as queries
 

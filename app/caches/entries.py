@@ -12,7 +12,7 @@ from app.components import listing
 from app.presenters.kernels.others import Address, address_of
 from app.presenters.shared import rows_shown
 from app.presenters.store.caches import ENTRY_COLUMNS, entry_lines
-from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.frameworks.values import State
 from cache_engine.index import foreign_queries as queries
 

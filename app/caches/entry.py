@@ -10,21 +10,14 @@ from app.caches import links, looking
 from app.components.code_view import component
 from app.components.tiles import draw_tiles
 from app.presenters.kernels.kernel import instruction_figure
-from app.presenters.kernels.others import (
-    Address,
-    ailment_table,
-    entry_tiles,
-    fact_table,
-    factor_table,
-    part_table,
-)
-from cache_engine.compilers import inspect as tools
+from app.presenters.kernels.others import Address, ailment_table, entry_tiles, fact_table, factor_table, part_table
+from cache_engine.compilers import disassembly as tools
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, StoreError
 from cache_engine.frameworks.values import Entry, PartKind
 from cache_engine.index import foreign_queries as queries
-from cache_engine.insight.linked.foreign import linked_parts
-from cache_engine.insight.linked.panes import Linked
+from cache_engine.insight.linked.kernel import linked_parts
+from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.outcome import Failure
 from cache_engine.units import counted
 

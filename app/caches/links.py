@@ -10,7 +10,7 @@ import streamlit as st
 from app import context, widgets
 from app.caches import looking
 from app.presenters.kernels.others import Address
-from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.frameworks.values import Entry
 from cache_engine.index import foreign_queries as queries
 from cache_engine.units import counted

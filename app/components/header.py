@@ -17,11 +17,10 @@ from app.presenters.palette import MOST, Place, places, plain
 from app.presenters.shared import Row, dtypes
 from cache_engine.cache.cache import Cache
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index import foreign_queries, queries
-from cache_engine.insight.report.html import written
-from cache_engine.insight.report.page import Report
+from cache_engine.insight.report.page import Report, written
 from cache_engine.units import counted
 
 SHORTCUT = "Ctrl+K"
@@ -122,7 +121,7 @@ def _is_there(cache: Cache, *keys: str) -> bool:
 
 
 def _store_report(cache: Cache) -> Report:  # what makes reports is imported for those who want one
-    from cache_engine.insight.report.stores import store_report
+    from cache_engine.insight.report.kernels import store_report
 
     return store_report(cache, time.time())
 

@@ -12,12 +12,11 @@ from app.components.tiles import draw_tiles
 from app.presenters.kernels.adapted import adapted_properties, adapted_table, adapted_tiles, part_table, stage_table
 from app.presenters.kernels.kernel import event_rows
 from app.presenters.shared import kernel_address, rows_shown
-from cache_engine.frameworks.adapted import describe
-from cache_engine.frameworks.groups import Group
+from cache_engine.frameworks.groups import Group, describe
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
-from cache_engine.insight.linked.foreign import linked_parts
-from cache_engine.insight.linked.panes import Linked
+from cache_engine.insight.linked.kernel import linked_parts
+from cache_engine.insight.linked.marks import Linked
 
 _ROWS = 20
 

@@ -1,4 +1,4 @@
-"""What a reader of the dashboard waits for: pages in a real Chromium, on a large mirror compared with a small one."""
+"""The waits of a reader of the dashboard: pages in a real Chromium, on a large mirror compared with a small one."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _go(tab: Page, title: str) -> float:
 
 
 def _shift(opened: _Dashboard, title: str) -> float:
-    """How far what a page shows moves while it is drawn, as Chromium's ``layout-shift`` entries add up.
+    """The shift of a page's content while it is drawn, as Chromium's ``layout-shift`` entries add up.
 
     By its address: in the half second after a click, none counts.
     """

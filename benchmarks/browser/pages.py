@@ -1,4 +1,4 @@
-"""What the pages wait for: syncing the mirror, and every query that a page asks."""
+"""The work that pages wait for: syncing the mirror, and every query that a page asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page Caches waits for: a scan behind it, and the index of other frameworks' entries."""
+"""The work that the page Caches waits for: a scan behind it, and the index of other frameworks' entries."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from benchmarks.entries.scanning import triton_cache
 from benchmarks.results import Report, Result
 from benchmarks.timing import compare
 from cache_engine.cache.cache import Cache, open_cache
-from cache_engine.frameworks.registry import load_sources
-from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.registry import EntryFilter, load_sources
 from cache_engine.frameworks.values import Place
 from cache_engine.index import foreign_queries as queries
 from cache_engine.index.foreign import scan

@@ -1,4 +1,4 @@
-"""What kernels take on disk, and what loading them saves: really compiled ones, no filler."""
+"""The space of kernels on disk, and the time that loading them saves: really compiled ones, no filler."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _sizes(report: Report, cache: Cache, records: Sequence[Record]) -> None:
 
 
 def _allocated(cache: Cache, record: Record) -> int:
-    """What the file system sets aside for an entry's two files."""
+    """The bytes that the file system allocates for an entry's two files."""
     key = CacheKey(record.key)
     paths = (cache.layout.blob_path(key, record.blob.digest), cache.layout.record_path(key))
     return sum(os.stat(path).st_blocks * 512 for path in paths)

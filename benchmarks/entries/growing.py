@@ -115,7 +115,7 @@ def _process(report: Report, many: Path, size: int, few: Path, problem: GemmProb
 
 
 def _looks(report: Report, root: Path, size: int) -> None:
-    """What looks at every entry, compared with reading all files, or with asking for their sizes."""
+    """Operations that look at every entry, compared with reading all files, or with asking for their sizes."""
     compared = partial(compare, samples=5)
     reference, sizes = "stat of all its files", partial(_allocated, root)
     with open_cache(root) as cache:
@@ -146,5 +146,5 @@ def _read(root: Path) -> None:
 
 
 def _allocated(root: Path) -> int:
-    """What the file system sets aside for all files."""
+    """The bytes that the file system allocates for all files."""
     return sum(os.stat(path).st_blocks * 512 for path in _files(root))

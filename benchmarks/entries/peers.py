@@ -30,7 +30,7 @@ _LOOKUP = "full lookup, problem to verified code"
 
 @cache
 def why_missing(peer: str) -> str | None:
-    """Why a peer cannot be measured; ``None`` when it can."""
+    """The reason why a peer cannot be measured; ``None`` when it can."""
     try:
         importlib.import_module(_MODULES[peer])
     except ImportError as error:

@@ -50,7 +50,7 @@ def publishing(report: Report, place: Path) -> None:
 
 
 def _publisher(store: DiskStore, record: Record, artifact: Artifact) -> Callable[[], None]:
-    """What publishes the artifact, each time under a key that is new."""
+    """A function that publishes the artifact, each time under a new key."""
     salt = os.urandom(8)
     numbers = count()
 
@@ -62,7 +62,7 @@ def _publisher(store: DiskStore, record: Record, artifact: Artifact) -> Callable
 
 
 def _writer(folder: Path, parts: Sequence[bytes], *, durable: bool) -> Callable[[], None]:
-    """What writes each part to a new file: written under another name, renamed, and synced if ``durable``."""
+    """A function that writes each part to a new file: under another name, renamed, and synced if ``durable``."""
     salt = os.urandom(8).hex()
     numbers = count()
 
@@ -82,7 +82,7 @@ def _writer(folder: Path, parts: Sequence[bytes], *, durable: bool) -> Callable[
 
 
 def _putter(peer: Any, value: bytes) -> Callable[[], None]:
-    """What sets the value in diskcache, each time under a key that is new."""
+    """A function that sets the value in diskcache, each time under a new key."""
     numbers = count()
 
     def put() -> None:

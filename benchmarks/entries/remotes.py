@@ -1,4 +1,4 @@
-"""What a remote costs: nothing on a hit here, and on a hit there little more than fetching the bytes."""
+"""The cost of a remote: nothing on a hit here, and on a hit there little more than fetching the bytes."""
 
 from __future__ import annotations
 
@@ -140,6 +140,6 @@ def _digest(data: bytes) -> None:
 def _send(cache: Cache, url: str, place: Path, key: CacheKey) -> None:
     from cache_engine.cache.remote.moving import push
     from cache_engine.cache.remote.opening import open_remote
-    from cache_engine.store.signatures.keys import SigningKey
+    from cache_engine.store.signatures.signers import SigningKey
 
     push(cache.store, open_remote(url), [key], sign=SigningKey.read(place / "key").sign)

@@ -1,4 +1,4 @@
-"""What is looked up and published: real compiled code, whole or put together to a size."""
+"""Entries to look up and publish: real compiled code, whole or put together to a size."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def artifact_of(cache: Cache, record: Record) -> Artifact:
 
 
 def describer(record: Record, key: CacheKey) -> Callable[[Blob], Record]:
-    """What describes a blob as ``record`` does its own, under another key."""
+    """A function that describes a blob as ``record`` does its own, under another key."""
 
     def describe(blob: Blob) -> Record:
         return msgspec.structs.replace(record, key=key, blob=blob)

@@ -1,4 +1,4 @@
-"""How well the cost model ranks configs, by the timings of a store."""
+"""The accuracy of the cost model's ranking of configs, by the timings of a store."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ from cache_engine.errors import GemmCacheError, NotHereError, UsageError
 from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.gpu.launch import cupy_version
 from cache_engine.gpu.memory_pool import shared_pool
-from cache_engine.gpu.probe import require_gpu
-from cache_engine.gpu.probe.nvml import driver_release
+from cache_engine.gpu.probe import driver_release, require_gpu
 from cache_engine.gpu.timer import Timing, time_kernel
 from cache_engine.inputs import open_input
 from cache_engine.model.fingerprint import DeviceFingerprint
@@ -72,7 +71,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one case; times in µs, ``None`` where ``error`` says why there are none.
+    """The result of one case; times in µs, ``None`` where ``error`` says why there are none.
 
     Attributes:
         run: the place of its run among the file's.
@@ -128,7 +127,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What ``measure`` has done.
+    """The results of ``measure``.
 
     Attributes:
         file: where everything is; the same as CSV is next to it.
@@ -233,7 +232,7 @@ def file_name(device: DeviceFingerprint, dtype: DType) -> str:
 
 
 def load(file: Path) -> Kept:
-    """What a file holds; nothing, when there is none.
+    """The results in a file; none when there is no file.
 
     Raises:
         UsageError: when it is no such file.
@@ -319,7 +318,7 @@ def _run(command: str, device: DeviceFingerprint) -> Run:
 
 
 def _done(kept: Kept, device: DeviceFingerprint) -> dict[str, str]:
-    """What was measured on this GPU with this driver, and the keys of the kernels."""
+    """The cases measured on this GPU with this driver, and the keys of the kernels."""
     release = driver_release()
     runs = [number for number, run in enumerate(kept.runs) if (run.device, run.driver_release) == (device, release)]
     return {_same(one): one.key for one in kept.measurements if one.run in runs}
@@ -335,7 +334,7 @@ def _name(case: Case) -> str:
 
 
 def _same(one: Measured) -> str:
-    """What ``_name`` calls the case it is of."""
+    """The name that ``_name`` gives to its case."""
     return f"{one.model} {one.operation} {one.m} × {one.n} × {one.k}, batch {one.batch}, {one.family}"
 
 

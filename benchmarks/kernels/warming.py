@@ -47,6 +47,6 @@ def _warm(folder: Path, jobs: int) -> tuple[float, float, int]:
 
 
 def _processor_seconds() -> float:
-    """What this process and its ended children have used so far."""
+    """The processor seconds that this process and its ended children have used so far."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

@@ -26,7 +26,7 @@ MOST_BUDGET = 2**17
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a server takes at once.
+    """The limits of a server.
 
     Attributes:
         tokens: in one step; by default as vLLM on an H100 (``max_num_batched_tokens`` of its server, 8192).
@@ -65,7 +65,7 @@ class Ran:
 
 
 class Machine(Protocol):
-    """What runs steps."""
+    """A machine that runs steps."""
 
     def run(self, m: int, most: int, now: float, until: float) -> Ran:
         """Runs steps of m tokens from ``now``: at least one, at most so many, and no second one from ``until`` on."""
@@ -74,7 +74,7 @@ class Machine(Protocol):
 
 @dataclass(slots=True)
 class Served:
-    """What the requests saw.
+    """The latencies that requests saw.
 
     Attributes:
         first_token_s: of each request, in the order of arrival: from arrival to its first token.
@@ -166,7 +166,7 @@ class _Server:
         return True
 
     def next_batch(self) -> tuple[list[int], int, int]:
-        """What the next step does.
+        """The work of the next step.
 
         Returns:
             The prompts that it completes, the tokens of prompts that it computes, and how many steps at most are alike.

@@ -1,4 +1,4 @@
-"""What to compile ahead under a budget, when not everything can be: a knapsack.
+"""The choice of kernels to compile ahead under a budget, when not all can be: a knapsack.
 
 Kernels overlap: two configs of one shape serve the same m, and the second gains only where it is faster than the first.
 The gain of a set is a coverage (each demand counts its best kernel), which is submodular, so the greedy choice by gain
@@ -56,7 +56,7 @@ def within_budget(options: Sequence[Option], budget_s: float, least_gain: float 
 
 
 def gain_s(options: Sequence[Option]) -> float:
-    """What a set of options gains: each demand counts its best one."""
+    """The gain of a set of options: each demand counts its best one."""
     served: dict[Any, float] = {}
     for option in options:
         for demand, each_s in option.gains_s.items():

@@ -277,7 +277,7 @@ def _play(
 def report_verb(replayed: Path, file: Path, force: bool, as_json: bool) -> None:
     """Write one HTML file with figures of what `replay --json` printed into FILE."""
     from benchmarks.replay.replayed import replay_report
-    from cache_engine.insight.report.html import written
+    from cache_engine.insight.report.page import written
 
     report = replay_report(replayed)
     text = written(report, time.time()).encode()

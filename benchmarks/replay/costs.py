@@ -1,4 +1,4 @@
-"""What compiling a kernel costs, in seconds and bytes: from the records of a store, else from our own benchmark."""
+"""The cost of compiling a kernel, in seconds and bytes: from the records of a store, else from our own benchmark."""
 
 from __future__ import annotations
 

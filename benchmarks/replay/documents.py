@@ -56,7 +56,7 @@ class ReplayRow(msgspec.Struct, kw_only=True):
 
 
 class Replayed(msgspec.Struct, kw_only=True):
-    """What ``replay`` prints.
+    """The document that ``replay`` prints.
 
     Attributes:
         gpu_times: what predicted them.
@@ -155,7 +155,7 @@ class EvictionRow(msgspec.Struct, kw_only=True):
 
 
 class ReplayedStore(msgspec.Struct, kw_only=True):
-    """What ``replay journal`` prints.
+    """The document that ``replay journal`` prints.
 
     Attributes:
         since: when counting began, seconds since 1970; ``None`` where nothing was counted.

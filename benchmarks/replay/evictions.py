@@ -1,4 +1,4 @@
-"""What each order of eviction would cost a store: the requests that it has counted, played at each size.
+"""The cost of each order of eviction for a store: the requests that it has counted, played at each size.
 
 Requests are known by period, not one by one: an hour, then a day. So a kernel is taken to be made at most once in a
 period; how often it would be evicted and made again within one is not known, and costs nothing here.
@@ -18,7 +18,7 @@ _DOWN_TO = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What a store would hold.
+    """A kernel that a store would hold.
 
     Attributes:
         stored_bytes: its size on disk.
@@ -33,7 +33,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """How often one kernel was asked for in one period.
+    """The number of requests for one kernel in one period.
 
     Attributes:
         at: the middle of the period, seconds since 1970.
@@ -46,7 +46,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What an order of eviction costs at one size.
+    """The cost of an order of eviction at one size.
 
     Attributes:
         order: one of ``policy.value.ORDERS``.

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from cache_engine.cache.selection import Selector
 from cache_engine.errors import InvalidProblem, UsageError
 from cache_engine.evaluator.catalogue import ModelShape
+from cache_engine.evaluator.chips import GPUS, Gpu, gpus_running
 from cache_engine.evaluator.gpu import DTYPES, MODEL_VERSION, choice_times_us, parameters_of
-from cache_engine.evaluator.gpus import GPUS, Gpu, gpus_running
-from cache_engine.insight.covering import cover
+from cache_engine.insight.coverage import cover
 from cache_engine.kernels.select import ranking
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
@@ -60,7 +60,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What a replay knows of a model on a GPU.
+    """The kernels and times that a replay has of a model on a GPU.
 
     Attributes:
         operations: its GEMMs.

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.replay.batching import Ran
 from benchmarks.replay.kernels import Floats, Kernels, Places
-from cache_engine.usage.promotion import price_s
+from cache_engine.usage.payback import price_s
 
 _MOST_AT_ONCE = 32
 """Steps between two looks at what pays: a fraction of a second."""
@@ -44,7 +44,7 @@ def threshold_s(price_s: float, forecast_s: float, trust: float = TRUST) -> floa
 
 @dataclass(frozen=True, slots=True)
 class Compiling:
-    """How long compiling takes.
+    """The time that compiling takes.
 
     Attributes:
         seconds: of one kernel.
@@ -66,7 +66,7 @@ class Compiling:
 
 @dataclass(slots=True)
 class Account:
-    """What a machine did.
+    """The work that a machine did.
 
     Attributes:
         steps_at: by m, how many steps.
@@ -236,7 +236,7 @@ class Adaptive:
         return self._under_way[0][0] if self._under_way else math.inf
 
     def _refresh(self) -> None:
-        """What a step of each m takes with the kernels that are there, and how many launches have the best one."""
+        """Updates the time of a step of each m with the kernels there, and its launches that have the best one."""
         operations = self._kernels.operations
         now = [each.seconds[self.there(place)].min(axis=0) for place, each in enumerate(operations)]
         self._seconds: list[float] = np.sum(now, axis=0).tolist()
@@ -319,7 +319,7 @@ class Renting(Adaptive):
 
 
 def _steps(most: int, now: float, until: float, step_s: float) -> int:
-    """How many steps start before ``until``: 1 to ``most``."""
+    """The number of steps that start before ``until``: 1 to ``most``."""
     if until == math.inf:
         return most
     return max(1, min(most, math.ceil((until - now) / step_s)))

@@ -1,4 +1,4 @@
-"""What the best choice of kernels in hindsight costs: a facility location problem for each shape.
+"""The cost of the best choice of kernels in hindsight: a facility location problem for each shape.
 
 A kernel costs its price once. Each m that was asked for is served by the fastest kernel there is, and costs the
 seconds that it is slower than the fastest of all. Choosing the kernels is uncapacitated facility location, which is

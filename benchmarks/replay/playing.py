@@ -16,7 +16,7 @@ from benchmarks.replay.machines import Account, Adaptive, Compiling, Fixed, Kern
 from benchmarks.replay.optimum import optimum
 from benchmarks.replay.policies import Policy, Start
 from benchmarks.replay.traces import Trace
-from cache_engine.usage.sketch import Sketch
+from cache_engine.usage.demand import Sketch
 
 COLD, PROFILE, RESTART = STARTS = ("cold", "profile", "restart")
 """Nothing is known or stored; the demand of an earlier run is known, but no kernel is left, as after an upgrade of the
@@ -29,7 +29,7 @@ _ROUNDING = 1e-11
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a policy did with a trace. Seconds of steps and of losses are predicted; those of compiling are as given.
+    """The outcome of a policy. Seconds of steps and of losses are predicted; those of compiling are as given.
 
     Attributes:
         policy, start: their names.
@@ -81,7 +81,7 @@ class Outcome:
 
     @property
     def after_ratio(self) -> float:
-        """What it cost after the server was ready, in the cost of the optimum."""
+        """The cost after the server was ready, as a multiple of the optimum's."""
         return _ratio(self.after_s, self.optimum_s)
 
 
@@ -141,13 +141,13 @@ def play(
 
 
 def runs(policies: Sequence[Policy], starts: Sequence[str]) -> int:
-    """How often ``play`` serves the trace."""
+    """The number of times that ``play`` serves the trace."""
     profiled = sum(policy.learns for policy in policies) if PROFILE in starts else 0
     return len(policies) * (1 + (RESTART in starts)) + profiled + (COLD in starts)
 
 
 def sketch_of(account: Account) -> Sketch:
-    """What the ledger remembers of a run."""
+    """The sketch that the ledger has of a run."""
     sketch = Sketch()
     for m, steps in enumerate(account.steps_at):
         if steps:

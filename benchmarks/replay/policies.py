@@ -11,7 +11,7 @@ from benchmarks.replay.budget import Option, within_budget
 from benchmarks.replay.kernels import Floats, Kernels, Places
 from benchmarks.replay.machines import Adaptive, Compiling, Counting, Fixed, Kernel, Renting
 from cache_engine.model.gemm import bucket_of
-from cache_engine.usage.sketch import Sketch
+from cache_engine.usage.demand import Sketch
 
 CAPTURE_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 """vLLM's default ``cudagraph_capture_sizes``; a larger batch runs without a graph, with kernels for any m."""
@@ -21,7 +21,7 @@ _PER_OCTAVE = 8
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a server starts.
+    """The state in which a server starts.
 
     Attributes:
         stored: kernels that are in the store.

@@ -44,7 +44,7 @@ def replay_report(path: Path) -> Report:
 
 
 def _out_of_range(found: Replayed | ReplayedStore) -> str:
-    """What no replay prints; empty if nothing."""
+    """The reason why no replay can have printed it; empty if one can."""
     if len(found.rows) > MOST_ROWS:
         return f"it has {len(found.rows):,} rows; at most {MOST_ROWS:,}"
     if isinstance(found, ReplayedStore) and len({row.order for row in found.rows}) > _MOST_ORDERS:

@@ -43,12 +43,12 @@ class Stored:
 
     @property
     def needed_bytes(self) -> int:
-        """What all kernels take together."""
+        """The bytes of all kernels together."""
         return sum(kernel.stored_bytes for kernel in self.kernels.values())
 
 
 def requests_of(cache: Cache, on_period: Callable[[], object] = lambda: None) -> Stored:
-    """What the store of a cache was asked for. A size that only the histogram has stands for others near it."""
+    """The requests to the store of a cache. A size that only the histogram has stands for others near it."""
     timeline = cache.demand.timeline()
     found: dict[tuple[Shape, int], Selection | None] = {}
     requests: list[Requests] = []

@@ -285,7 +285,7 @@ def _save(temp: Path, path: Path, job: Job) -> None:
 
 
 def _process_start(pid: int) -> str:
-    """When a process started, in clock ticks; empty when it does not exist. Source: proc(5), /proc/pid/stat."""
+    """The start of a process, in clock ticks; empty when it does not exist. Source: proc(5), /proc/pid/stat."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as status:
             fields = status.read().rpartition(")")[2].split()
@@ -306,7 +306,7 @@ def _works_for(pid: int, path: Path) -> bool:
 
 
 def _began(path: Path) -> float:
-    """When a job started, from the name of its file."""
+    """The start of a job, from the name of its file."""
     return int(path.stem.partition("-")[0], 16) / 1e9
 
 

@@ -13,9 +13,11 @@ from functools import partial
 
 from cache_engine.batch.warm import side_by_side
 from cache_engine.cache.cache import Cache
+from cache_engine.cache.making import make_artifact
 from cache_engine.cache.queue.tickets import Priority
 from cache_engine.cache.selection import Selection
-from cache_engine.errors import CorruptEntry, GemmCacheError
+from cache_engine.cache.stages import StageClock
+from cache_engine.errors import CompileError, CorruptEntry, GemmCacheError, NotHereError, UsageError
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import GIVEN
@@ -156,3 +158,40 @@ def _changed(record: Record, selection: Selection) -> str:
     labels = [label for label in {**now, **before} if before.get(label) != now.get(label)]
     named = [label.replace("_", " ") for label in labels if not label.isupper()]
     return f"changed: {', '.join(named)}" if named else "another config is chosen"
+
+
+# ---- Compiling again what another machine made, and comparing the bytes: a signature cannot prove them ----
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The result of a rebuild.
+
+    Attributes:
+        is_same: whether the code is the same, byte for byte; ``None`` where it could not be compiled here.
+        why: why not; empty where it is the same.
+    """
+
+    is_same: bool | None
+    why: str = ""
+
+
+def rebuild(cache: Cache, record: Record, cubin: bytes) -> Rebuilt:
+    """Compiles what a record says, with nothing stored, and compares.
+
+    NVRTC and NVCC make the same bytes from the same input on every machine. A kernel of another toolchain, of other
+    flags or of another version of this program cannot be compiled here to the same key, and is left out.
+    """
+    try:
+        problem = record.problem.on(record.arch)
+        made = cache.selector.select_installed(problem, record.family, record.compiler, record.config)
+        if made.key != record.key:
+            return Rebuilt(None, "its toolchain, flags or template are not those of this machine")
+        code = make_artifact(made, StageClock()).cubin
+    except (UsageError, NotHereError) as error:
+        return Rebuilt(None, str(error))
+    except CompileError as error:
+        return Rebuilt(False, f"it does not compile: {error}")
+    if code == cubin:
+        return Rebuilt(True)
+    return Rebuilt(False, f"compiled here it is other code: {len(code):,} bytes, there {len(cubin):,}")

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cache_engine.batch.estimate import Estimate, estimate
 from cache_engine.cache.cache import Cache, CompiledKernel
+from cache_engine.cache.making import compile_of
 from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, NotHereError
 from cache_engine.evaluator.catalogue import TOKENS, ModelShape, shapes_of
-from cache_engine.insight.coverage import Cell, coverage, distinct, require_served, wanted
-from cache_engine.insight.covering import Covering
+from cache_engine.insight.coverage import Cell, Covering, coverage, distinct, require_served, wanted
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
     OPT_LEVELS,
@@ -36,6 +36,47 @@ from cache_engine.model.gemm import (
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.model.sizes import count_sizes, parse_sizes
+from cache_engine.usage.compile_time import CompileTimes, predicted_compile_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """An estimate of the time that compiling takes.
+
+    Attributes:
+        seconds: predicted, with as many compiles at a time as are asked for and have a slot; 0 where there is nothing
+            to compile.
+        times: the model that predicts them; ``None`` where there is nothing to compile.
+    """
+
+    seconds: float
+    times: CompileTimes | None
+
+    @property
+    def records(self) -> int:
+        """The number of compiles it is drawn from."""
+        return 0 if self.times is None else self.times.records
+
+    @property
+    def error(self) -> float | None:
+        """The median error of predicting one compile, as a share; ``None`` where too few are known to say."""
+        return None if self.times is None else self.times.error
+
+    @property
+    def by(self) -> str:
+        """The basis of the prediction; empty where there is nothing to compile."""
+        return "" if self.times is None else f"predicted {self.times.in_words}"
+
+
+def estimate(cache: Cache, missing: Sequence[Selection], jobs: int) -> Estimate:
+    """An estimate for these kernels, ``jobs`` at a time, as far as the store has slots.
+
+    It reads records, but none where nothing is missing.
+    """
+    if not missing:
+        return Estimate(0.0, None)
+    each, times = predicted_compile_seconds(list(map(compile_of, missing)), cache.records() if cache.has_store else ())
+    return Estimate(max(*each, sum(each) / min(jobs, cache.settings.slots)), times)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -33,7 +32,6 @@ from cache_engine.model.key import CacheKey, Components
 from cache_engine.model.outcome import Failure
 from cache_engine.settings import Settings
 from cache_engine.store.base import Loaded
-from cache_engine.store.descriptors import spare_descriptors
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import NoJournal, journal_bytes, read_journal
 from cache_engine.store.layout import StoreLayout
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
     from cache_engine.store.timings import Timings
     from cache_engine.upkeep.admin import Admin
     from cache_engine.upkeep.cleaning import Leftover
-    from cache_engine.upkeep.integrity import Finding
+    from cache_engine.upkeep.findings import Finding
     from cache_engine.upkeep.packs import Exported, Imported
     from cache_engine.upkeep.plan import EvictionPlan, Limits
 
@@ -81,7 +79,6 @@ class Cache:
         self.faster = Faster(self.selector, self.elsewhere)
         self._serving = Serving(store, self.elsewhere, settings, self.journal, self.faster, without_store)
         self.meanwhile = Meanwhile(self._serving, self.selector, self.elsewhere, settings)
-        self._spare = spare_descriptors()
         self._promoter: Promoter | None = None
         if store is not None and settings.promote_every_min and settings.enable_jit:
             from cache_engine.cache.demand.promoter import Promoter
@@ -123,18 +120,14 @@ class Cache:
             CompileError: when the compiler refuses the source.
         """
         stages = StageClock(on_stage)
-
-        def attempt() -> CompiledKernel:
-            with stages(VALIDATE):
-                check_asked(problem, config)
-                asked = (self.targeted(problem, arch), family, compiler, config)
-            if wait is not None and not force and debug_dump is None:
-                return self.meanwhile.get_or_compile(asked, stages, check_wait(wait))
-            return self._serving.get_or_compile(
-                self.selector, asked, stages, force=force, debug_dump=debug_dump, priority=priority
-            )
-
-        return self._spare.retried(attempt)
+        with stages(VALIDATE):
+            check_asked(problem, config)
+            asked = (self.targeted(problem, arch), family, compiler, config)
+        if wait is not None and not force and debug_dump is None:
+            return self.meanwhile.get_or_compile(asked, stages, check_wait(wait))
+        return self._serving.get_or_compile(
+            self.selector, asked, stages, force=force, debug_dump=debug_dump, priority=priority
+        )
 
     def get_to_launch(
         self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None
@@ -144,9 +137,7 @@ class Cache:
         So an ``exact`` kernel, which is wrong for any other m, serves where this store measured it to be faster.
         """
         asked = (self.targeted(problem, None), family, compiler, None)
-        return self._spare.retried(
-            lambda: self._serving.get_or_compile(self.selector, asked, StageClock(), for_launch=True)
-        )
+        return self._serving.get_or_compile(self.selector, asked, StageClock(), for_launch=True)
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key from the fastest tier that has it, the remote last, counted as a hit; ``None`` if none."""
@@ -230,11 +221,10 @@ class Cache:
     @cached_property
     def evaluations(self) -> Evaluations:
         """Results of the evaluator; written at once when the cache is closed, else at the end of the process."""
-        made: type[Evaluations] = self._spare.retried(
-            lambda: import_module("cache_engine.evaluator.results").Evaluations
-        )
+        from cache_engine.evaluator.results import Evaluations
+
         s = self.settings
-        return made(
+        return Evaluations(
             self.layout, durable=s.is_durable, lock_timeout_s=s.lock_timeout_s, stored=self._serving.result_stored,
             acted=lambda *event: self.admin.acted(*event),
         )  # fmt: skip
@@ -264,7 +254,7 @@ class Cache:
     def text(self, record: Record, part: str) -> str:
         """One of an entry's texts: ``source``, ``ptx``, ``log``, or ``sass``, which may raise ``ToolMissing``."""
         if part == "sass":
-            from cache_engine.compilers.inspect import sass
+            from cache_engine.compilers.disassembly import sass
 
             return sass(self.section(record, CUBIN))
         return self.section(record, part).decode("utf-8", "replace")
@@ -276,7 +266,7 @@ class Cache:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries`` now; raises ``MirrorError``."""
+        """The answer to one of ``index.queries`` or ``index.evaluations`` now; raises ``MirrorError``."""
         if "evaluations" in self.__dict__:
             self.evaluations.flush(usage=False)
         self.mirror.sync()

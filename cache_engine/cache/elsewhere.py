@@ -16,9 +16,8 @@ from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import Record
-from cache_engine.model.fingerprint import ToolchainFingerprint
+from cache_engine.model.fingerprint import Provenance, ToolchainFingerprint
 from cache_engine.model.key import CacheKey
-from cache_engine.model.provenance import Provenance
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.pack import Pack
 

@@ -27,7 +27,7 @@ def make_artifact(selection: Selection, stages: StageClock) -> Artifact:
         CompilerMissing, ToolMissing: when something is not installed.
         CompileError: when the compiler refuses the source.
     """
-    from cache_engine.compilers.inspect import resources  # brings in subprocess, which no hit needs
+    from cache_engine.compilers.disassembly import resources  # brings in subprocess, which no hit needs
 
     with stages(GENERATE):
         source = render(selection.family.template, selection.constants)

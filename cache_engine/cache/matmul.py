@@ -35,6 +35,7 @@ def matmul(
     beta: float = 0.0,
     bias: Any | None = None,
     activation: ActivationLike = Activation.NONE,
+    scale_result: float = 1.0,
     family: str | None = None,
     cache: Cache | None = None,
     fusion: bool | None = None,
@@ -68,6 +69,8 @@ def matmul(
         beta: factor of ``out``, which it needs.
         bias: an element for each column, added to every row.
         activation: applied last: ``"none"``, ``"relu"`` or ``"gelu"``.
+        scale_result: of fp8 results (``out_dtype="fp8_e4m3"``), what they are multiplied by before they are rounded;
+            what is beyond the largest value becomes that. ``beta`` and ``fusion=False`` are not for these.
         family: of kernels to take; by default the best for the types.
         cache: where kernels come from; by default the one that operators share.
         fusion: whether the kernel applies all but the product; by default as the settings say. Else separate steps do,
@@ -110,6 +113,7 @@ def matmul(
         b_scales=b_scales,
         alpha=alpha,
         beta=beta,
+        scale_result=scale_result,
         fusion=asked.epilogue == NO_EPILOGUE or fuses(fusion, cache),
         stream=stream,
         tell=None if wait is None else lambda name, better: served.append((name, better)),
@@ -131,6 +135,7 @@ def grouped_matmul(
     beta: float = 0.0,
     bias: Any | None = None,
     activation: ActivationLike = Activation.NONE,
+    scale_result: float = 1.0,
     check: bool = False,
     cache: Cache | None = None,
     stream: Any | None = None,
@@ -183,7 +188,7 @@ def grouped_matmul(
     asked = _asked(dtype, out_dtype, alpha != 1.0, beta != 0.0, bias is not None, activation)
     return multiply(
         a, b, out, bias, asked, find, (None, None, cache, False), a_scales=a_scales, b_scales=b_scales, alpha=alpha,
-        beta=beta, stream=stream, counts=given,
+        beta=beta, stream=stream, counts=given, scale_result=scale_result,
     )  # fmt: skip
 
 

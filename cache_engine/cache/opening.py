@@ -72,7 +72,7 @@ def packs_of(settings: Settings, journal: Journal) -> tuple[list[Pack], list[str
     packs, refused = [], []
     paths = find_packs(settings.packs if settings.enable_caching else ())
     if paths:
-        from cache_engine.upkeep.contents import check_code
+        from cache_engine.upkeep.survey import check_code
     for path in paths:
         try:
             packs.append(Pack(path, trust=settings.trust_store, check=check_code, prove=proof_for(settings)))

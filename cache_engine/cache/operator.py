@@ -166,6 +166,7 @@ class GemmOperator:
         bias: Any | None = None,
         a_scales: Any | None = None,
         b_scales: Any | None = None,
+        scale_result: float = 1.0,
         stream: Any | None = None,
     ) -> Any:
         """``activation(alpha · A · B + beta · out + bias)`` with the operator's types and epilogue, as ``matmul``.
@@ -204,7 +205,7 @@ class GemmOperator:
         watch = Watch() if self._profiles else None
         product = multiplying.multiply(
             a, b, out, bias, self._asked, find, (self._family, self._compiler, None, self._wait is not None),
-            a_scales=a_scales, b_scales=b_scales, alpha=alpha, beta=beta,
+            a_scales=a_scales, b_scales=b_scales, alpha=alpha, beta=beta, scale_result=scale_result,
             fusion=epilogue == NO_EPILOGUE or self.fusion, watch=watch, stream=stream,
             tell=None if self._wait is None else lambda name, better: served.append((name, better)),
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 
 from cache_engine.compilers import COMPILERS
@@ -12,7 +13,7 @@ from cache_engine.compilers.flags import ALLOWED, FAST_MATH, flags_at_level
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import ToolchainFingerprint
-from cache_engine.model.gemm import OPT_LEVELS, Specialisation
+from cache_engine.model.gemm.fields import FIELDS, Options
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.settings import Settings, variable
 
@@ -55,22 +56,12 @@ def _arguments(problem: RecordedProblem, arch: str, compiler: str, family: str, 
     """The arguments of ``compile`` and ``time`` that ask for one kernel and leave nothing to choose."""
     p = problem
     values = ",".join(f"{field.name}={getattr(config, field.name)}" for field in fields(config))
-    options = {
-        "batch": p.batch,
-        "dtype": p.dtype,
-        "out-dtype": p.out_dtype,
-        "layout": p.layout,
-        **({"epilogue": p.epilogue} if p.epilogue else {}),
-        **({"specialise": p.specialisation} if p.specialisation != Specialisation.NK else {}),
-        **({"scales": p.scales} if p.scales else {}),
-        **({"mode": p.mode} if p.mode else {}),
-        **({"opt-level": p.opt_level} if p.opt_level != OPT_LEVELS[-1] else {}),
-        "arch": arch,
-        "compiler": compiler,
-        "family": family,
-        "config": values,
-    }
-    return [f"{p.m}", f"{p.n}", f"{p.k}", *(f"--{name}={value}" for name, value in options.items())]
+    asked = chain.from_iterable(
+        field.arguments(getattr(p, field.name))
+        for field in FIELDS
+        if field.name not in Options.__struct_fields__ or getattr(p, field.name) != field.default
+    )
+    return [*asked, f"--arch={arch}", f"--compiler={compiler}", f"--family={family}", f"--config={values}"]
 
 
 def _extra_flags(record: Record) -> list[str]:

@@ -18,13 +18,13 @@ from cache_engine.errors import CompilerMissing, GemmCacheError, UsageError
 from cache_engine.gpu.probe import driver_cuda
 from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES, choose, turning_points
-from cache_engine.kernels.source import template_digest
+from cache_engine.kernels.source import fp8_constants, template_digest
 from cache_engine.model.artifact import Record, RecordedProblem
+from cache_engine.model.fingerprint import Provenance
 from cache_engine.model.gemm import OPT_LEVELS, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components, KeyPrefix
 from cache_engine.model.measurement import COST_MODEL, GIVEN
-from cache_engine.model.provenance import Provenance
 from cache_engine.settings import LOCAL, Settings
 
 if TYPE_CHECKING:
@@ -362,7 +362,10 @@ class Selector:
             )
         except CompilerMissing:
             return False
-        return components is None or record.components[: len(components)] != components
+        if components is None or record.components[: len(components)] != components:
+            return True
+        made_of = dict(record.components)
+        return any(made_of.get(label, text) != text for label, text in fp8_constants().items())
 
     def present(
         self, family: str, compiler: str, level: int, arch: str, *, stated: Stated | None = None

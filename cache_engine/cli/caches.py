@@ -27,8 +27,7 @@ from cache_engine.units import counted, human_age, human_bytes, printable
 
 if TYPE_CHECKING:
     from cache_engine.frameworks.doctor import Diagnosis
-    from cache_engine.frameworks.registry import Sources
-    from cache_engine.frameworks.survey import Sums
+    from cache_engine.frameworks.registry import Sources, Sums
     from cache_engine.frameworks.values import Entry, Finding, Place, Seen
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -86,8 +85,7 @@ def caches_verb(ctx: click.Context, /, check: bool, as_json: bool) -> None:
     if check:
         _check(settings, as_json=as_json)
         return
-    from cache_engine.frameworks.registry import in_memory_here
-    from cache_engine.frameworks.survey import sums
+    from cache_engine.frameworks.registry import in_memory_here, sums
 
     sources, places = known_places(settings)
     unused = [place for place in places if place.replaced_by]
@@ -190,7 +188,7 @@ def scanned(
     Args:
         afresh: all is read, also what is unchanged as far as times and sizes say.
     """
-    from cache_engine.frameworks.survey import survey
+    from cache_engine.frameworks.registry import survey
 
     started, shows, count = time.monotonic(), sys.stderr.isatty(), 0
 

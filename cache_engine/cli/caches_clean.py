@@ -26,8 +26,8 @@ from cache_engine.settings import Settings, parse_bytes
 from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
-    from cache_engine.frameworks.cleaning import Cleaning, Plans
-    from cache_engine.frameworks.deleting import Deleted
+    from cache_engine.frameworks.cleaning import Cleaning
+    from cache_engine.frameworks.deleting import Deleted, Plans
     from cache_engine.frameworks.values import Finding, Place
 
 _MOST_SHOWN = 20
@@ -88,8 +88,9 @@ def clean_verb(
     it, in a way in which no process that uses the cache fails. The store's audit log has every deletion. Where an
     environment variable names another directory, a framework's usual one is cleaned only with --in.
     """
-    from cache_engine.frameworks.cleaning import CleaningRules, choose, cleaning, plan_cleaning, with_irs
-    from cache_engine.frameworks.survey import EntryFilter
+    from cache_engine.frameworks.cleaning import cleaning
+    from cache_engine.frameworks.deleting import CleaningRules, choose, plan_cleaning, with_irs
+    from cache_engine.frameworks.registry import EntryFilter
     from cache_engine.frameworks.values import Entry, Finding
 
     if irs_only and (offline or max_bytes is not None):

@@ -78,7 +78,7 @@ def ls_verb(
     TEXT: words that name, id, target, version or config must contain. Prints 50 entries, unless --limit says
     otherwise, and how many there are.
     """
-    from cache_engine.frameworks.survey import EntryFilter
+    from cache_engine.frameworks.registry import EntryFilter
     from cache_engine.frameworks.values import Entry, Finding
 
     sources, places = known_places(settings)

@@ -146,7 +146,7 @@ def _text(sources: Sources, place: Place, entry: Entry, part: Part) -> str:
 
 
 def _sass(sources: Sources, place: Place, entry: Entry) -> str:
-    from cache_engine.compilers.inspect import sass
+    from cache_engine.compilers.disassembly import sass
     from cache_engine.frameworks.values import PartKind
     from cache_engine.model.outcome import Failure
 

@@ -13,7 +13,7 @@ from cache_engine.cli.support import Verb, emit, json_option, only_with, open_ca
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table, progress
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.calibration import FACTORS, Calibration
+from cache_engine.evaluator.chips import FACTORS, Calibration
 from cache_engine.settings import Settings
 
 if TYPE_CHECKING:

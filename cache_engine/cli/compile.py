@@ -22,7 +22,7 @@ from cache_engine.cli.support import (
 )
 from cache_engine.cli.terminal import print_fields, print_warnings
 from cache_engine.errors import UsageError
-from cache_engine.insight.description import described
+from cache_engine.insight.inspection import described
 from cache_engine.model.artifact import Record
 from cache_engine.model.document import to_json
 from cache_engine.settings import PACKS, Settings

@@ -18,7 +18,7 @@ from cache_engine.cli.support import Size, SizedVerb, emit, json_option, only_wi
 from cache_engine.cli.support.completion import models
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table, progress
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.groups import GroupedProblem
+from cache_engine.evaluator.grouped import GroupedProblem
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.model.outcome import Failure, in_json
 from cache_engine.model.sizes import count_sizes, parse_sizes
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from cache_engine.evaluator.catalogue import ModelShape
     from cache_engine.evaluator.catalogue.layers import Parallel
+    from cache_engine.evaluator.chips import Gpu
     from cache_engine.evaluator.cost import SearchMode
     from cache_engine.evaluator.gpu import Prediction
-    from cache_engine.evaluator.gpus import Gpu
     from cache_engine.evaluator.hardware import Hardware
     from cache_engine.evaluator.results import Answer, Evaluations
     from cache_engine.insight.passes import ModelPass, Priced, Step

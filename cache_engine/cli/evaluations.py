@@ -15,7 +15,7 @@ from cache_engine.cli.support.output import write_file
 from cache_engine.cli.support.verb import VerbGroup
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.results.kept import is_to_validate
+from cache_engine.evaluator.results import is_to_validate
 from cache_engine.inputs import open_input
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_bytes, printable
@@ -87,7 +87,7 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, form: str, 
 
     Other tools can read the file. A name that ends in .zst gives a compressed file; - prints JSON.
     """
-    from cache_engine.store.results.interchange import compress
+    from cache_engine.store.results import compress
 
     with open_cache(settings, create=False) as cache:
         stored = cache.evaluations
@@ -129,7 +129,7 @@ def import_verb(settings: Settings, /, file: Path, chip: str | None, as_json: bo
     the reference evaluator (format 2025.01).
     """
     from cache_engine.evaluator.chips import load_hardware
-    from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, decompress
+    from cache_engine.store.results import LARGEST_IMPORT_BYTES, decompress
 
     with named(file), open_input(file) as given:
         data = decompress(given.read(LARGEST_IMPORT_BYTES + 1), LARGEST_IMPORT_BYTES)

@@ -14,13 +14,10 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.remote import remote_named
-from cache_engine.cli.support import Verb, VerbGroup, element_options, emit, input_dtype, json_option, open_cache
+from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_cache, table_options, wanted_of
 from cache_engine.cli.support.completion import models
 from cache_engine.cli.support.signing import print_refused, signing_key
-from cache_engine.cli.support.targets import targets_option
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.evaluator.catalogue import TOKENS
-from cache_engine.model.sizes import parse_sizes
 from cache_engine.settings import Settings
 from cache_engine.settings.extras import require
 from cache_engine.units import counted, human_age, human_ms, printable
@@ -121,10 +118,7 @@ def worker_verb(
     missing=_MISSING,
     completers={"table": models},
 )
-@click.argument("table", metavar="MODEL|FILE")
-@targets_option
-@click.option("--m", "ms", default=TOKENS, show_default=True, metavar="SIZES", help="Tokens, such as 1,16,64-512.")
-@element_options
+@table_options
 @click.option("--tune", is_flag=True, help="Also the 8 configs of each kernel that tune would time, for a GPU later.")
 @click.option("--engine", type=click.Choice(["celery", "dask"]), default="celery", hidden=True)
 @click.option("--scheduler", hidden=True)
@@ -132,8 +126,8 @@ def worker_verb(
 @json_option
 @click.pass_obj
 def compile_verb(
-    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, mode: str,
-    tune: bool, engine: str, scheduler: str | None, broker: str | None, url: str | None, as_json: bool,
+    settings: Settings, /, tune: bool, engine: str, scheduler: str | None, broker: str | None, url: str | None,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Have workers compile what a model needs and the remote lacks.
 
@@ -141,8 +135,8 @@ def compile_verb(
     no GPU and time nothing: with --tune they compile what tune would time for the first m of each kernel. Ctrl-C
     withdraws what no worker has begun; the same command resumes. Afterwards remote pull, or a lookup, brings them.
     """
-    from cache_engine.team.following import Following
     from cache_engine.team.submitting import Submission
+    from cache_engine.team.watching import Following
 
     started = time.perf_counter()
     if engine == "dask" or scheduler is not None:
@@ -153,9 +147,9 @@ def compile_verb(
     require("farm", "the farm")
     remote = remote_named(settings, url)
     submission = Submission(_broker_named(settings, broker), remote)
-    asked = _asked(settings, _wanted(table, archs, ms, dtype, scales, mode), tune=tune)
+    asked = _asked(settings, wanted_of(options), tune=tune)
     print(printable(asked.in_words), file=sys.stderr)
-    run = Following(submission.board, submission.job, table, asked.selections, asked.times)
+    run = Following(submission.board, submission.job, options["table"], asked.selections, asked.times)
     with terminal.progress("Compiling on the farm", len(asked.selections), time_left=False) as (bar, task):
 
         def on_left(left: int) -> None:
@@ -269,7 +263,7 @@ def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Ask
     """The kernels; by the demand and the records of the store, where there is one."""
     from cache_engine.batch.tuning import all_candidates
     from cache_engine.insight.coverage import coverage, distinct, require_served
-    from cache_engine.team.following import by_demand, compile_times
+    from cache_engine.team.watching import by_demand, compile_times
 
     has_store = settings.directory_exists
     if not has_store:
@@ -284,14 +278,6 @@ def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Ask
         candidates = all_candidates(cache, list(needed.values())) if tune else []
         more = [one for one in candidates if one.key not in needed]
         return _Asked([*needed.values(), *more], compile_times(cache), len(more))
-
-
-def _wanted(table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, mode: str) -> list[list[Wanted]]:
-    """What the options ask for."""
-    from cache_engine.evaluator.catalogue import shapes_of
-    from cache_engine.insight.coverage import wanted
-
-    return wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms), scales=scales, mode=mode)
 
 
 # ---- For people ----

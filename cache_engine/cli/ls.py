@@ -69,21 +69,21 @@ def ls_verb(
     architecture (hopper) for its targets. FIELD=VALUE compares, as do !=, <, <=, > and >=. Fields are:
 
     \b
-    m, n, k, batch, groups, registers, level   numbers
+    m, n, k, batch, groups, level, registers   numbers
     hits                                       hits=0: never hit
     size, disk, shared, spills                 bytes, or 64KB, 2MiB
     compile, compile_ms                        ms, or 250us, 1.5s, 2min
     created, used                              an age, <1d: in the last day,
                                                or a day of UTC, >2026-11-01
-    target, arch, dtype, out, family, layout,  a word, also with *: 64x*
-    compiler, config, scales, mode,
-    specialise, name, key
+    target, arch, dtype, out, layout,          a word, also with *: 64x*
+    epilogue, scales, mode, specialise,
+    family, compiler, config, name, key
 
     Quote words with *, < or >, because shells interpret these. Kernels of other frameworks match by name, key, target,
     framework, version or config.
     """  # noqa: D301 (click reads the backspace as: leave these lines as they are)
     from cache_engine.evaluator.catalogue import read_search
-    from cache_engine.evaluator.catalogue.searching import advice
+    from cache_engine.evaluator.catalogue.tables import advice
     from cache_engine.index import queries
 
     words = " ".join(text)

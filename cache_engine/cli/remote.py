@@ -354,7 +354,7 @@ class _Verified:
 
 def _verified(cache: Cache, found: Iterable[Sound | Refused], again: set[CacheKey], total: int) -> _Verified:
     """What was found, with those of ``again`` compiled again."""
-    from cache_engine.batch.rebuilding import rebuild
+    from cache_engine.batch.migration import rebuild
 
     d = _Verified(total)
     with terminal.progress("Checking", total) as (bar, task):

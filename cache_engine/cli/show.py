@@ -20,9 +20,15 @@ from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_ta
 from cache_engine.cli.timings import print_timings
 from cache_engine.errors import UsageError
 from cache_engine.insight.comparison import Comparison, change, shown
-from cache_engine.insight.description import record_document
-from cache_engine.insight.inspection import Inspected, Inspection, inspect_kernel, inspect_stored, sass_of
-from cache_engine.insight.timings import timing_row
+from cache_engine.insight.inspection import (
+    Inspected,
+    Inspection,
+    inspect_kernel,
+    inspect_stored,
+    record_document,
+    sass_of,
+)
+from cache_engine.insight.toolchains import timing_row
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
 from cache_engine.model.document import fields_of, picked
 from cache_engine.model.measurement import Measurement
@@ -160,7 +166,7 @@ def _show_difference(cache: Cache, keys: tuple[str, ...], *, with_sass: bool, as
 
 
 def _write_report(cache: Cache, keys: tuple[str, ...], file: Path, *, force: bool, as_json: bool) -> None:
-    from cache_engine.insight.report.html import written
+    from cache_engine.insight.report.page import written
 
     now = time.time()
     report = _report(cache, keys, now)
@@ -176,7 +182,7 @@ def _write_report(cache: Cache, keys: tuple[str, ...], file: Path, *, force: boo
 
 def _report(cache: Cache, keys: tuple[str, ...], now: float) -> Report:
     if not keys:
-        from cache_engine.insight.report.stores import store_report
+        from cache_engine.insight.report.kernels import store_report
 
         return store_report(cache, now)
     from cache_engine.insight.report.kernels import comparison_report, kernel_report

@@ -16,7 +16,7 @@ from cache_engine.cli.support import Verb, emit, json_option, only_with, open_ca
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, printed_number, printed_us
 from cache_engine.errors import UsageError
-from cache_engine.insight.timings import timing_row, timings_csv
+from cache_engine.insight.toolchains import timing_row, timings_csv
 from cache_engine.model.document import to_json
 from cache_engine.model.key import check_prefix
 from cache_engine.model.measurement import Measurement
@@ -25,7 +25,7 @@ from cache_engine.units import counted, human_age, printable
 
 if TYPE_CHECKING:
     from cache_engine.cache.cache import Cache
-    from cache_engine.insight.regressions import Regressions
+    from cache_engine.insight.toolchains import Regressions
 
 
 @click.command(
@@ -112,7 +112,7 @@ def _found(cache: Cache, key: str | None, device: str | None) -> list[Measuremen
 
 
 def _compare(settings: Settings, from_: str, to: str, threshold: float, *, as_json: bool) -> None:
-    from cache_engine.insight.regressions import regressions
+    from cache_engine.insight.toolchains import regressions
 
     with open_cache(settings, create=False) as cache:
         found = regressions(cache.records(), cache.timings, from_, to, threshold)

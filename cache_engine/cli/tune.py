@@ -107,9 +107,8 @@ def _tuned(
     *,
     dry_run: bool,
 ) -> measured.Tuning:
-    from cache_engine.batch.estimate import estimate
     from cache_engine.batch.tuning import candidates
-    from cache_engine.batch.warm import processors
+    from cache_engine.batch.warm import estimate, processors
     from cache_engine.gpu.probe import gpu, require_gpu
     from cache_engine.kernels.rates import rates_of
 

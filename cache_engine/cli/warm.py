@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +16,19 @@ from cache_engine.cli import terminal
 from cache_engine.cli.support import (
     Verb,
     device_option,
-    element_options,
     emit,
     job_option,
     json_option,
     open_cache,
-    opt_level_option,
     reporting,
-    specialise_option,
+    table_options,
+    wanted_of,
 )
-from cache_engine.cli.support.targets import targets_option
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.catalogue import TOKENS
-from cache_engine.model.architecture import architecture
 from cache_engine.model.document import picked, to_json
-from cache_engine.model.gemm import INPUT_DTYPES, DType, Epilogue, GemmProblem, Layout, Specialisation
+from cache_engine.model.gemm import GemmProblem, Specialisation
 from cache_engine.model.outcome import in_json
-from cache_engine.model.sizes import Sizes, parse_sizes, sizes_text
+from cache_engine.model.sizes import sizes_text
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_ms, printable
 
@@ -43,16 +40,6 @@ if TYPE_CHECKING:
 
 
 _RANGES_SHOWN = 3
-
-
-class _Sizes(click.ParamType[Sizes]):
-    """Whole numbers and ranges of them, separated by commas."""
-
-    name = "sizes"
-
-    def convert(self, value: Any, param: object, ctx: object) -> Sizes:  # noqa: ARG002 (click gives them)
-        """The sizes."""
-        return value if isinstance(value, tuple) else parse_sizes(value)
 
 
 @click.command(
@@ -70,27 +57,7 @@ class _Sizes(click.ParamType[Sizes]):
     failed="Some kernels could not be compiled, stored or loaded; the others are in the store.",
     missing="The compiler is not installed; --load: there is no NVIDIA GPU, or the extra gpu is not installed.",
 )
-@click.argument("table", metavar="MODEL|FILE", required=False)
-@targets_option
-@click.option(
-    "--m",
-    "ms",
-    type=_Sizes(),
-    default=TOKENS,
-    show_default=True,
-    metavar="SIZES",
-    help="Numbers of tokens and ranges of them, such as 1,16,64-512.",
-)
-@element_options
-@click.option("--out-dtype", help="Element type of C. Default: that of A and B.")
-@click.option("--layout", default=Layout.NT.value, show_default=True, help=f"Storage of A and B: {', '.join(Layout)}.")
-@click.option(
-    "--epilogue",
-    metavar="PART+…",
-    help="alpha, beta, bias, and relu or gelu, joined with +; '' is none. Default: that of each shape, such as bias.",
-)
-@specialise_option
-@opt_level_option
+@partial(table_options, required=False)
 @click.option("--compiler", help="Compiler: nvrtc, nvcc or triton. Default: that of the family, else nvrtc.")
 @click.option("--family", help="Kernel family: tensor_core, scaled, grouped, simt, triton, hopper. Default: the best.")
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
@@ -109,8 +76,7 @@ class _Sizes(click.ParamType[Sizes]):
 @json_option
 @click.pass_obj
 def warm_verb(
-    settings: Settings, /, table: str | None, jobs: int | None, sample: bool, by_shape: bool, missing: bool,
-    as_json: bool, **asked: Any,
+    settings: Settings, /, jobs: int | None, sample: bool, by_shape: bool, missing: bool, as_json: bool, **asked: Any
 ) -> None:  # fmt: skip
     """Compile the missing kernels of a model or a table.
 
@@ -123,30 +89,30 @@ def warm_verb(
     """
     dry_run = asked["dry_run"]
     if sample:
-        if table is not None or dry_run or asked["load"] or asked["floor"] or asked["archs"]:
+        if asked["table"] is not None or dry_run or asked["load"] or asked["floor"] or asked["archs"]:
             raise UsageError("--sample has its own 48 kernels; leave MODEL and the other options out")
         _fill_with_sample(settings, jobs, as_json=as_json)
         return
-    if table is None:
+    if asked["table"] is None:
         raise UsageError("give the name of a MODEL, or a FILE with the shapes; --sample needs neither")
     if by_shape and not dry_run:
         raise UsageError("--by-shape compiles nothing; add --dry-run")
     if by_shape:
         del asked["job"]  # the dashboard draws a coverage itself
-        _show_coverage(settings, table, only_missing=missing, as_json=as_json, **asked)
+        _show_coverage(settings, only_missing=missing, as_json=as_json, **asked)
     else:
-        _warm(settings, table, jobs, as_json=as_json, **asked)
+        _warm(settings, jobs, as_json=as_json, **asked)
 
 
 def _warm(
-    settings: Settings, table: str, jobs: int | None, *, family: str | None, compiler: str | None, load: bool,
+    settings: Settings, jobs: int | None, *, family: str | None, compiler: str | None, load: bool,
     floor: bool, dry_run: bool, job: Path | None, as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Compiles what is missing, or lists it."""
     started = time.perf_counter()
     with reporting(job) as reporter:
         _check_how(family, compiler, load=load, dry_run=dry_run)
-        rows = _wanted(table, **(_floor(asked) if floor else asked))
+        rows = wanted_of(_floor(asked) if floor else asked)
         with _opened(settings.for_batch(jobs), dry_run) as cache:
             # Where caching is switched off, this fails before anything is compiled.
             root = settings.shown("dir") if dry_run else cache.layout.root
@@ -184,7 +150,7 @@ def _warm(
 
 
 def _show_coverage(
-    settings: Settings, table: str, *, family: str | None, compiler: str | None, load: bool, floor: bool,
+    settings: Settings, *, family: str | None, compiler: str | None, load: bool, floor: bool,
     dry_run: bool, only_missing: bool, as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Prints for each shape and target how many of the kernels that serve every m are in the store."""
@@ -192,7 +158,7 @@ def _show_coverage(
     from cache_engine.insight.coverage import coverage, distinct
 
     _check_how(family, compiler, load=load, dry_run=dry_run)
-    rows = _wanted(table, **(_floor(asked) if floor else asked))
+    rows = wanted_of(_floor(asked) if floor else asked)
     with _opened(settings, dry_run) as cache:
         cells = coverage(cache, rows, family, compiler)
         keys = {kernel.key for kernel in distinct(cells)}
@@ -200,7 +166,8 @@ def _show_coverage(
     covered = [_covered(cell, cached) for row in cells for cell in row]
     if only_missing:
         covered = [row for row in covered if row["missing"] or row["refused"]]
-    document = {"table": table, "dtype": asked["dtype"], "kernels": len(keys), "cached": len(cached), "rows": covered}
+    counts = {"kernels": len(keys), "cached": len(cached)}
+    document = {"table": asked["table"], "dtype": asked["dtype"], **counts, "rows": covered}
     emit(document, as_json, lambda: _print_coverage(covered, len(cached), len(keys)))
 
 
@@ -227,28 +194,6 @@ def _floor(asked: dict[str, Any]) -> dict[str, Any]:
 def _opened(settings: Settings, dry_run: bool) -> Cache:
     """The store; for a dry run where there is none yet, no store."""
     return open_cache(settings, create=not dry_run, optional=dry_run)
-
-
-def _wanted(
-    table: str,
-    *,
-    archs: tuple[str, ...],
-    ms: Sizes,
-    dtype: str,
-    layout: str,
-    epilogue: str | None,
-    **asked: Any,
-) -> list[list[Wanted]]:
-    """The shapes on each target that the options ask for."""
-    from cache_engine.evaluator.catalogue import shapes_of
-    from cache_engine.insight.coverage import wanted
-
-    shapes = shapes_of(table)
-    for name in archs:
-        architecture(name)
-    _check(dtype=(dtype, INPUT_DTYPES), layout=(layout, tuple(Layout)))
-    finish = None if epilogue is None else Epilogue.parse(epilogue)
-    return wanted(shapes, DType(dtype), archs or (None,), ms, epilogue=finish, layout=Layout(layout), **asked)
 
 
 def _plan(

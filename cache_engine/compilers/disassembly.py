@@ -1,4 +1,4 @@
-"""Reads disassembled machine code: counts its instructions, and makes its lines comparable.
+"""Disassembles machine code, counts its instructions, and makes its lines comparable.
 
 The input is the output of nvdisasm or cuobjdump, one instruction per line::
 
@@ -7,10 +7,18 @@ The input is the output of nvdisasm or cuobjdump, one instruction per line::
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+
+from cache_engine.compilers.tools import find_tool, find_tools
+from cache_engine.errors import GemmCacheError, ToolMissing
+from cache_engine.model.artifact import Resources
 
 OTHER = "other"
 
@@ -87,3 +95,106 @@ def comparable_lines(sass: str, kernel: str) -> list[str]:
 
 def _instructions(sass: str) -> Iterator[re.Match[str]]:
     return (match for line in sass.splitlines() if (match := _INSTRUCTION.match(line)))
+
+
+# ---- NVIDIA's tools: what they print of a CUBIN ----
+
+_MOST_BYTES, _TIMEOUT_S = 64 << 20, 60  # of what a tool prints: ten times the usual; a forged CUBIN may be large
+_USAGE = re.compile(r"REG:(?P<registers>\d+)\s+STACK:(?P<stack>\d+)\s+SHARED:(?P<shared>\d+)")
+_SPILLS = re.compile(rb"(?<!\d)(\d{1,18}) bytes spill (?:stores|loads)")
+
+
+def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
+    """The resources that the kernel in a CUBIN uses.
+
+    Args:
+        log: the report of ptxas on the same compile; the only source of spills.
+        dynamic_shared_bytes: the amount that the launch asks for; a CUBIN does not contain it.
+
+    Raises:
+        ToolMissing: when cuobjdump is not installed.
+    """
+    usage = _run("cuobjdump", "nvidia-cuda-cuobjdump", ["-res-usage"], cubin)
+    found = _USAGE.search(usage)
+    if found is None:
+        raise GemmCacheError(f"cuobjdump reported no resource usage: {usage.strip()[:200]!r}")
+    return Resources(
+        registers=int(found["registers"]),
+        # The reported SHARED is what the system reserves; the kernels have no static shared memory.
+        shared_bytes=dynamic_shared_bytes,
+        stack_bytes=int(found["stack"]),
+        spill_bytes=sum(int(count) for count in _SPILLS.findall(log)),
+    )
+
+
+def sass(cubin: bytes) -> str:
+    """The machine code as text.
+
+    Raises:
+        ToolMissing: when nvdisasm is not installed.
+    """
+    return _run("nvdisasm", "nvidia-cuda-nvdisasm", ["-c"], cubin)
+
+
+def linked_sass(cubin: bytes) -> str:
+    """The machine code as text, after lines that say which lines of source and PTX it comes from, where it states them.
+
+    Raises:
+        ToolMissing: when nvdisasm is not installed.
+    """
+    return _run("nvdisasm", "nvidia-cuda-nvdisasm", ["-c", "-gi", "-gp"], cubin)
+
+
+def live_registers(cubin: bytes) -> str:
+    """The machine code as text, with the number of registers that hold a value at each instruction.
+
+    Raises:
+        ToolMissing: when nvdisasm is not installed.
+    """
+    return _run("nvdisasm", "nvidia-cuda-nvdisasm", ["-c", "-lrm", "count"], cubin)
+
+
+def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
+    find_tool(tool, package)  # else it says how to get one
+    failure = ""
+    for executable in find_tools(tool):
+        printed, failure = _printed(executable, arguments, cubin)
+        if not failure:
+            return printed
+        if "is deprecated" not in failure:
+            raise GemmCacheError(f"{tool} failed: {failure}")
+    raise ToolMissing(f"{failure}; set CUDA_HOME to such a toolkit")  # of sm_70, which CUDA 13.0 was the last to read
+
+
+def _printed(executable: Path, arguments: list[str], cubin: bytes) -> tuple[str, str]:
+    """The output of a tool for a CUBIN, and the reason why it failed, if it did.
+
+    Raises:
+        GemmCacheError: when it cannot be started, or prints more than ``_MOST_BYTES``.
+    """
+    # Files in memory: a temporary folder may be full, and every compile calls this.
+    image, errors = os.memfd_create("kernel.cubin"), os.memfd_create("errors")
+    try:
+        with open(image, "wb", closefd=False) as file:
+            file.write(cubin)
+        command = [str(executable), *arguments, f"/proc/self/fd/{image}"]
+        with subprocess.Popen(command, pass_fds=(image,), stdout=subprocess.PIPE, stderr=errors) as process:
+            limit = Timer(_TIMEOUT_S, process.kill)
+            limit.start()
+            try:
+                printed = process.stdout.read(_MOST_BYTES + 1) if process.stdout else b""
+                if len(printed) > _MOST_BYTES:
+                    name = executable.name
+                    raise GemmCacheError(f"{name} prints more than {_MOST_BYTES:,} bytes of this code; it is not shown")
+                process.wait()
+            finally:
+                limit.cancel()
+                process.kill()  # does nothing to one that has ended
+        failure = os.pread(errors, 500, 0) or printed[:500] or b"it was ended after %d s" % _TIMEOUT_S
+    except OSError as error:
+        raise GemmCacheError(f"cannot run {executable.name}: {error}") from error
+    finally:
+        os.close(image)
+        os.close(errors)
+    text = printed.decode(errors="replace")
+    return text, failure.decode(errors="replace").strip() if process.returncode else ""

@@ -1,12 +1,13 @@
-"""How long a GEMM would take on an accelerator, by arithmetic alone.
+"""The predicted time of a GEMM on an accelerator, by arithmetic alone.
 
 - ``hardware`` — an accelerator's description, and its fingerprint
 - ``chips`` — accelerators and GPUs by name or from a file
-- ``problem`` — what is asked
+- ``problem`` — a matrix multiplication to evaluate
+- ``grouped`` — launches of products with the same n and k
 - ``cost`` — the core-grid cost model: formulas for one partition, one block, one tile
 - ``search`` — the best partition, tile and loop order under that model
-- ``gpus`` — GPUs by their datasheets
 - ``gpu`` — a model of real GPUs, calibrated on measured latencies
-- ``calibration`` · ``calibrating`` — what a user's own measurements of a GPU changed, and how that is fitted
-- ``fitting`` · ``validation`` — least squares, and how well the GPU model does compared with roofline
+- ``calibrating`` — fits a GPU's factors to a user's own measurements
+- ``validation`` — the accuracy of the GPU model, compared with roofline
+- ``results`` — stored results; ``catalogue`` — shapes of models
 """

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.calibration import FACTORS, Calibration
-from cache_engine.evaluator.fitting import INTERVAL, fitted_values
+from cache_engine.evaluator.chips import FACTORS, Calibration, Gpu, gpu_called
 from cache_engine.evaluator.gpu import MODEL_VERSION, Floats, latencies_us, parameters_of, roofline_us
-from cache_engine.evaluator.gpus import Gpu, gpu_called
 from cache_engine.evaluator.validation import Measurements
 from cache_engine.model.measurement import Measurement
 from cache_engine.settings.extras import lazy
@@ -20,6 +18,12 @@ if TYPE_CHECKING:
     import numpy as np
 else:
     np = lazy("numpy", "evaluate", "calibrating")
+
+Bounds = Mapping[str, tuple[float, float, float]]
+"""By name: lower bound, upper bound, first guess."""
+
+INTERVAL = (16.0, 84.0)
+"""Percentiles, between which 68 % lie."""
 
 LEAST_ROWS, LEAST_PAIRS = 20, 5
 """Measurements that a calibration needs, and different (N, K) among them."""
@@ -167,7 +171,7 @@ def _predicted(gpu: Gpu, measured: Measurements) -> Floats:
 
 
 def _folds(measured: Measurements) -> Floats:
-    """Which fit leaves a row out: the same for all of a pair of N and K, which differ in size as evenly as can be."""
+    """The fit that leaves out each row: one for all of a pair of N and K; each fit has pairs of all sizes."""
     pairs = sorted(set(zip(measured.n.tolist(), measured.k.tolist(), strict=True)))
     fold = {pair: place % _FOLDS for place, pair in enumerate(pairs)}
     return np.array([fold[pair] for pair in zip(measured.n.tolist(), measured.k.tolist(), strict=True)])
@@ -186,3 +190,52 @@ def _id(measured: Measurements, source: str) -> str:
     rows = np.stack([measured.m, measured.n, measured.k, measured.latency_us])
     text = f"{MODEL_VERSION} {measured.gpu!r} {source} ".encode()
     return hashlib.sha256(text + np.ascontiguousarray(rows).tobytes()).hexdigest()[:12]
+
+
+# ---- Least squares between bounds: Levenberg-Marquardt, errors damped where they are large ----
+
+_DAMPED_FROM = 0.04  # relative error above which errors count as such, not squared: mistimed rows are not to lead
+_ROUNDS = 30
+
+
+def fitted_values(errors: Callable[[dict[str, float]], Floats], bounds: Bounds, pull: float) -> dict[str, float]:
+    """The values between bounds with the least damped errors, each pulled to its first guess."""
+    low, high, first = (np.array(column) for column in zip(*bounds.values(), strict=True))
+
+    def decode(x: Floats) -> dict[str, float]:
+        values = low + (high - low) / (1 + np.exp(-x))
+        return {name: float(value) for name, value in zip(bounds, values, strict=True)}
+
+    share = (first - low) / (high - low)
+    start = np.log(share / (1 - share))
+
+    def damped(x: Floats) -> Floats:
+        return np.concatenate([_damped(np.minimum(errors(decode(x)), 10.0)), pull * (x - start)])
+
+    return decode(_least_squares(damped, start))
+
+
+def _damped(errors: Floats) -> Floats:
+    damped: Floats = np.sign(errors) * np.sqrt(2 * _DAMPED_FROM**2 * (np.sqrt(1 + (errors / _DAMPED_FROM) ** 2) - 1))
+    return damped
+
+
+def _least_squares(errors: Callable[[Floats], Floats], x: Floats) -> Floats:
+    """Levenberg-Marquardt with slopes from differences."""
+    damping, step = 1e-2, 1e-3
+    current = errors(x)
+    for _ in range(_ROUNDS):
+        slopes = np.stack([(errors(x + step * unit) - current) / step for unit in np.eye(len(x))], axis=1)
+        normal = slopes.T @ slopes
+        before = current @ current
+        for _ in range(6):
+            scaled = normal + damping * np.diag(np.diag(normal) + 1e-6)
+            moved = x + np.clip(np.linalg.solve(scaled, -slopes.T @ current), -0.7, 0.7)
+            candidate = errors(moved)
+            if candidate @ candidate < before:
+                x, current, damping = moved, candidate, max(damping / 3, 1e-6)
+                break
+            damping *= 4
+        if before - current @ current < 1e-4 * before:
+            break
+    return x

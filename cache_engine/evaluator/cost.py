@@ -33,7 +33,7 @@ PARTIAL_BYTES = 8
 
 
 class Tile(NamedTuple):
-    """What a core holds at a time: m × k of A, k × n of B, m × n of C."""
+    """The data that a core holds at a time: m × k of A, k × n of B, m × n of C."""
 
     m: int
     n: int
@@ -58,7 +58,7 @@ class Block(NamedTuple):
 
 
 class Tiling(NamedTuple):
-    """How a core works through its block, and the bytes that moves, for one product."""
+    """The order of a core's work on its block, and the bytes that this moves, for one product."""
 
     tile: Tile
     order: str
@@ -67,7 +67,7 @@ class Tiling(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SearchMode:
-    """What is searched and which optional costs count. Everything here is part of a result's key.
+    """The choices of a search, and the optional costs that count. Everything here is part of a result's key.
 
     Args:
         tile_search: whether the best tile is looked for; without it, tiles are one cube.
@@ -100,7 +100,7 @@ class SearchMode:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What the model says about a problem on an accelerator.
+    """The model's answer for a problem on an accelerator.
 
     Attributes:
         latency_us: of the whole problem, which is that of its slowest core.
@@ -140,7 +140,7 @@ def align_up(number: int, multiple: int) -> int:
 
 
 def fitting_k(hardware: Hardware, tile_m: int, tile_n: int, in_bytes: int, out_bytes: int) -> int:
-    """How much of k fits into SRAM next to a tile of C; below 1 when the tile is too large."""
+    """The part of k that fits into SRAM next to a tile of C; below 1 when the tile is too large."""
     rows = align_up(tile_m, hardware.lane_num)
     available = hardware.usable_sram - rows * align_up(tile_n * out_bytes, hardware.align_bytes)
     return available // ((rows + align_up(tile_n, hardware.lane_num)) * in_bytes)
@@ -183,14 +183,14 @@ def fixed_partition(cores: int) -> Partition:
 
 
 def nominal_block(problem: EvaluationProblem, partition: Partition) -> tuple[int, Block]:
-    """How many products the first core computes, and its block of each."""
+    """The number of products that the first core computes, and its block of each."""
     _, m, n, k = partition
     block = Block(ceil_div(problem.m, m), ceil_div(problem.n, n), ceil_div(problem.k, k))
     return ceil_div(problem.batch, partition.g), block
 
 
 class Times(NamedTuple):
-    """What the slowest core takes, in microseconds."""
+    """The times of the slowest core, in microseconds."""
 
     latency: float
     compute: float
@@ -198,7 +198,7 @@ class Times(NamedTuple):
 
 
 def times(hardware: Hardware, mode: SearchMode, problem: EvaluationProblem, at: Partition, tiling: Tiling) -> Times:
-    """What the slowest core takes for a partition, its block tiled so.
+    """The times of the slowest core for a partition, its block tiled so.
 
     The arithmetic has the order that reproduces the published results to the last bit: among partitions that cost the
     same, rounding decides which is found.

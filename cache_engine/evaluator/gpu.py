@@ -1,4 +1,4 @@
-"""How long a GEMM takes on a real GPU: a model with 16 parameters, calibrated on measured latencies.
+"""The predicted time of a GEMM on a real GPU: a model with 16 parameters, calibrated on measured latencies.
 
 For each choice of thread-block tile and split of k that libraries offer, the model adds up
 
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from cache_engine.errors import InvalidHardware, InvalidProblem
-from cache_engine.evaluator.gpus import GPUS, Gpu
+from cache_engine.evaluator.chips import GPUS, Gpu
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.settings.extras import lazy
 
@@ -79,7 +79,7 @@ Floats: TypeAlias = "NDArray[np.float64]"
 
 @dataclass(frozen=True, slots=True)
 class GpuParameters:
-    """What is fitted.
+    """The fitted parameters.
 
     Attributes:
         launch_us: of any kernel.
@@ -116,7 +116,7 @@ class GpuParameters:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the model says about a problem on a GPU.
+    """The model's answer for a problem on a GPU.
 
     Attributes:
         latency_us: predicted.
@@ -196,7 +196,7 @@ def roofline_us(gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float
 def choice_times_us(
     p: GpuParameters, gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats, choices: Choices
 ) -> Floats:
-    """What each choice would take in bf16: one row for each, one column for each problem."""
+    """The time of each choice in bf16: one row for each, one column for each problem."""
     tile_m, tile_n, split = _columns(choices)
     work = _Work(m, n, k, batch)
     tiles = work.tiles(tile_m, tile_n) * split

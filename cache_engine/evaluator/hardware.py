@@ -82,7 +82,7 @@ class Hardware:
         return 2.0 * self.num_cores * self.cube_m * self.cube_k * self.cube_n * self.freq_ghz * 1e9
 
     def rate_of(self, dtype: str) -> float:
-        """How many times as fast as its clock says the matrix unit multiplies a type."""
+        """The speed of the matrix unit for a type, as a multiple of its clock's."""
         return dict(self.rates).get(dtype, 1.0)
 
     @property

@@ -1,4 +1,4 @@
-"""What an evaluator is asked: a matrix multiplication, of any size and of types that no kernel here need have."""
+"""A problem for an evaluator: a matrix multiplication, of any size and of types that no kernel here need have."""
 
 from __future__ import annotations
 

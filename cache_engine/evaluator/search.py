@@ -262,7 +262,7 @@ class BlockSearch:
 
 
 class _Fits:
-    """What fits into a chip's SRAM, for any problem.
+    """The sizes that fit into a chip's SRAM, for any problem.
 
     Attributes:
         m, n: tile sizes that fit next to the smallest of the other, ascending.
@@ -298,7 +298,7 @@ class _Fits:
 
 
 def most_tiles(hardware: Hardware, in_bytes: int = 1, out_bytes: int = 1) -> tuple[int, int]:
-    """How many sizes a tile may have along m and along n, at most: what a search costs, in time and in memory."""
+    """The most sizes that a tile may have along m and along n: the cost of a search, in time and in memory."""
     # A tile of C with one row and column of A and B takes at least this much for each row.
     row_bytes = align_up(hardware.cube_n * out_bytes, hardware.align_bytes) + in_bytes
     column_bytes = align_up(hardware.cube_m, hardware.lane_num) * out_bytes + in_bytes

@@ -1,4 +1,4 @@
-"""How well the GPU model predicts measured latencies, compared with roofline."""
+"""The accuracy of the GPU model on measured latencies, compared with roofline."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from cache_engine.errors import InvalidHardware, InvalidProblem, SearchStopped, UsageError
+from cache_engine.evaluator.chips import GPUS, Gpu, gpu_called
 from cache_engine.evaluator.gpu import (
     M_RANGES,
     RATED,
@@ -25,7 +26,6 @@ from cache_engine.evaluator.gpu import (
     roofline_us,
     spread_of,
 )
-from cache_engine.evaluator.gpus import GPUS, Gpu, gpu_called
 from cache_engine.inputs import open_input
 from cache_engine.settings.extras import lazy
 
@@ -74,7 +74,7 @@ class Measurements:
         return self.only(slice(None, None, stride))
 
     def kept_out(self) -> NDArray[np.bool_]:
-        """Which are of (N, K) pairs that no fit has seen: two in five, by a hash of the pair."""
+        """Whether each is of an (N, K) pair that no fit has seen: two in five, by a hash of the pair."""
         pairs = {pair: is_kept_out(*pair) for pair in set(zip(self.n.tolist(), self.k.tolist(), strict=True))}
         return np.array([pairs[pair] for pair in zip(self.n.tolist(), self.k.tolist(), strict=True)], dtype=bool)
 
@@ -250,7 +250,7 @@ def range_text(m_from: int, m_to: int) -> str:
 
 
 def predictions(measured: Measurements, may_go_on: Callable[[], bool] = lambda: True) -> Floats:
-    """What the model says each of them takes, in microseconds.
+    """The model's time for each of them, in microseconds.
 
     Args:
         may_go_on: asked before each few thousand.

@@ -5,15 +5,12 @@
 - ``folder`` -- reading a folder of others: bounded, no link followed, no trace left
 - ``frameworks`` -- a source for each framework
 - ``registry`` -- all sources, those of plug-ins too, the places that they find, and what is installed
-- ``survey`` -- scanning many places, and sums over what was found
 - ``comparison`` -- why keys differ, of two entries or of two directories; known reasons
 - ``doctor`` -- what is wrong with a cache, and the cure
-- ``cleaning`` -- which entries a cleaning is to delete, and how
-- ``deleting`` -- deleting them so that no process that uses them fails; ``rows`` -- those that are rows of a database
+- ``deleting`` -- the plan of a cleaning, and deleting so that no process that uses the entries fails
 
 Kernels that ``adapters`` put into our store are called *adapted*:
 
-- ``groups`` -- the files of one of them, as one file of a store, with its checksum
-- ``adapted`` -- what is known of one, from its files
-- ``packing`` -- which of them may be in packs, and how; those of Triton's own cache, checked
+- ``groups`` -- the files of one of them, as one file of a store, with its checksum; its facts, from these files
+- ``packing`` -- those that may be in packs, and how; those of Triton's own cache, checked
 """

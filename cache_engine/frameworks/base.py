@@ -13,7 +13,7 @@ from cache_engine.model.outcome import Failure
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where to look for caches.
+    """The places to search for caches.
 
     Attributes:
         environment: variables of the environment, which move some of them.
@@ -53,7 +53,7 @@ class Surroundings:
 
 
 class Source(Protocol):
-    """What knows the cache of one framework, without the framework.
+    """A reader of one framework's cache, without the framework.
 
     Nothing is imported, loaded, unpickled or run, and nothing is written. Files may vanish at any moment, and
     what they hold may be hostile: no method raises because of either. tests/conformance/test_sources.py checks each.
@@ -74,7 +74,7 @@ class Source(Protocol):
         """The places where this framework may have a cache, most likely first; they need not exist."""
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
-        """What is in a place now, in no order.
+        """The entries of a place now, in no order.
 
         Args:
             known: the stamps of entries seen before, by id. One that is the same still is yielded as ``Unchanged``.
@@ -90,7 +90,7 @@ class Source(Protocol):
         """The inputs that decided an entry's key, as far as the cache states them."""
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """How to delete entries so that no process that uses the cache fails; a failure where no safe way is known.
+        """A plan to delete entries so that no process that uses the cache fails; a failure where no safe way is known.
 
         Looks at the entries as they are now. ``foreign.deleting`` does what the plan says.
         """

@@ -1,4 +1,4 @@
-"""Why two entries of a framework have different keys, and what two of its directories differ in; known reasons.
+"""Differences between the keys of two entries, and between two directories, of a framework; known reasons.
 
 These are from what users of these caches reported: vllm-project/vllm#47573, flashinfer-ai/flashinfer#4884,
 ai-dynamo/dynamo#10695.

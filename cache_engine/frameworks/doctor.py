@@ -1,4 +1,4 @@
-"""What is wrong with a cache of another framework, and how to cure it. Changes nothing."""
+"""Problems of another framework's cache, and their cures. Changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEFT_AFTER_S = 600.0
 
 
 class Ailment(StrEnum):
-    """What is wrong; the value is the text shown."""
+    """A kind of problem; the value is the text shown."""
 
     PARTIAL = "partial entry"
     LEFTOVER = "leftover"
@@ -55,14 +55,14 @@ class Diagnosis:
 
     @property
     def cure(self) -> str:
-        """What to do."""
+        """The next step for the user."""
         return CURES[self.ailment]
 
 
 def examine(
     place: Place, found: Iterable[Seen], *, runs_here: Callable[[str], bool] | None, mounts: str
 ) -> Iterator[Diagnosis]:
-    """What is wrong with a place and with what was found in it.
+    """The problems of a place and of its entries.
 
     Args:
         runs_here: whether code for a target runs on this machine's GPU; ``None`` where that is not known.
@@ -82,7 +82,7 @@ def examine(
 def examine_entry(
     place: Place, entry: Entry, runs_here: Callable[[str], bool] | None, network: str
 ) -> Iterator[Diagnosis]:
-    """What is wrong with one entry; ``network`` is the kind of the network file system that it is on, or empty."""
+    """The problems of one entry; ``network`` is the kind of the network file system that it is on, or empty."""
     if entry.id.startswith(DELETED):
         yield Diagnosis(place, entry.id, Ailment.LEFTOVER, "a cleaning was killed")
         return
@@ -153,7 +153,7 @@ def code_runs_on(gpu: str) -> Callable[[str], bool]:
 
 
 def read_mounts() -> str:
-    """What is mounted where; empty where the system does not say it."""
+    """The mount points and their file systems; empty where the system does not say it."""
     try:
         return Path("/proc/self/mounts").read_text(errors="surrogateescape")
     except OSError:

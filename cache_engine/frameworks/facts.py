@@ -79,7 +79,7 @@ _NOT_IN_IMAGE = {
 
 
 def code_facts(folder: Folder, name: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """What a CUBIN says, as fields of ``Entry``, and for those that are not known the reason.
+    """The facts in a CUBIN, as fields of ``Entry``, and for those that are not known the reason.
 
     Raises:
         FileNotFoundError: when it has vanished.

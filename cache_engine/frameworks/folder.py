@@ -27,7 +27,7 @@ _NO_TRACE = os.O_NOATIME
 
 
 class Unread(Exception):
-    """Why a file or folder could not be read."""
+    """The reason why a file or folder could not be read."""
 
     def __init__(self, fault: Fault, detail: str) -> None:
         super().__init__(detail)
@@ -41,7 +41,7 @@ class Unread(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is in a folder: the status of each file and each folder by name, in the order of the names."""
+    """The content of a folder: the status of each file and each folder by name, in the order of the names."""
 
     files: Mapping[str, os.stat_result]
     folders: Mapping[str, os.stat_result]

@@ -1,4 +1,4 @@
-"""What is known of a cache of another framework. Values only."""
+"""Values of other frameworks' caches: places, entries, parts, findings, plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = str | int | float | bool
 
 
 class PartKind(StrEnum):
-    """What a file, or a column, of an entry is for; the value is the text shown."""
+    """The purpose of an entry's file or column; the value is the text shown."""
 
     SOURCE = "source"
     IR = "IR"
@@ -37,7 +37,7 @@ class State(StrEnum):
 
 
 class Fault(StrEnum):
-    """Why something in a cache could not be read, or is not as it should be; the value is the text shown."""
+    """A reason why something in a cache could not be read, or is not as it should be; the value is the text shown."""
 
     FORBIDDEN = "permission denied"
     UNREADABLE = "unreadable"
@@ -162,7 +162,7 @@ class KeyFactors:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """How one entry is deleted. Paths are below the place, written as ``id_of`` does.
+    """The deletion of one entry. Paths are below the place, written as ``id_of`` does.
 
     Attributes:
         first: files that are unlinked first; without them the framework no longer finds the entry.
@@ -185,7 +185,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where entries are rows of an SQLite database: a file of the place, a table, and its column with their ids."""
+    """Entries that are rows of an SQLite database: a file of the place, a table, and its column with their ids."""
 
     file: str
     table: str
@@ -194,7 +194,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class DeletePlan:
-    """How entries are deleted so that no process that uses them fails.
+    """A plan that deletes entries so that no process that uses them fails.
 
     Attributes:
         wait_s: how long a process may take from finding an entry to having read it.
@@ -213,7 +213,7 @@ class DeletePlan:
 
     @property
     def size_bytes(self) -> int:
-        """What the plan frees."""
+        """The bytes that the plan frees."""
         return sum(deletion.size_bytes for deletion in self.deletions)
 
 
@@ -221,7 +221,7 @@ _KEY = re.compile(r"[0-9a-f]{12,}")
 
 
 def key_of(id: str) -> str:
-    """What distinguishes an entry from others in its folder: its name there, or the key of ``NAME.KEY``."""
+    """The part of an entry's id that no other in its folder has: its name there, or the key of ``NAME.KEY``."""
     name = id.rpartition("/")[2]
     key = name.rpartition(".")[2]
     return key if _KEY.fullmatch(key) else name

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     Floats = numpy.typing.NDArray[numpy.float32]
     Codes = numpy.typing.NDArray[numpy.uint8]
 
-FP8 = (DType.FP8_E4M3, DType.FP8_E5M2)
+LARGEST = {DType.FP8_E4M3: 0x7E, DType.FP8_E5M2: 0x7B}  # codes of the largest finite values
 E8M0_BIAS = 127
-_E8M0_NAN = 255
+_E8M0_NAN, _FP8_NAN = 255, 127
 
 
 def fp8_values(dtype: DType) -> Floats:
@@ -41,14 +41,18 @@ def fp8_values(dtype: DType) -> Floats:
     return numpy.where(codes & 0x80, -values, values).astype(numpy.float32)
 
 
-def fp8_in_order(dtype: DType) -> tuple[Codes, Floats]:
-    """The codes of all finite values, and these, from the least to the greatest."""
-    import numpy
+def fp8_codes(values: Any, dtype: DType, arrays: Any) -> Any:
+    """The codes of float32 values: of the nearest, of two the even one; beyond the largest value, of that.
 
-    values = fp8_values(dtype)
-    codes = numpy.flatnonzero(numpy.isfinite(values))
-    codes = codes[numpy.argsort(values[codes], kind="stable")]
-    return codes.astype(numpy.uint8), values[codes]
+    Args:
+        arrays: the module, NumPy or CuPy, of ``values``.
+    """
+    finite = arrays.asarray(fp8_values(dtype)[: LARGEST[dtype] + 1])  # in order: each at the place that its code says
+    between, sizes = (finite[1:] + finite[:-1]) / 2, abs(values)
+    codes = arrays.searchsorted(between, sizes)
+    is_tie = sizes == between[arrays.minimum(codes, len(between) - 1)]
+    codes = arrays.where(arrays.isnan(values), _FP8_NAN, codes + (is_tie & (codes % 2 == 1)))
+    return (codes + 128 * arrays.signbit(values)).astype("uint8")
 
 
 def quantise(
@@ -94,18 +98,11 @@ def quantise(
     padded = numpy.zeros((*outer, -(-rows // height) * height, k), dtype=numpy.float32)
     padded[..., :rows, :] = numpy.abs(array)
     tall = padded.reshape(*outer, -1, height, k // SCALE_BLOCK, SCALE_BLOCK)
-    codes, in_order = fp8_in_order(element)
-    wanted = tall.max(axis=(-3, -1)) / in_order[-1]
+    wanted = tall.max(axis=(-3, -1)) / fp8_values(element)[LARGEST[element]]
     stored = _to_e8m0(wanted) if blocks.is_e8m0 else numpy.where(wanted == 0, numpy.float32(1), wanted)
     of_rows = scale_values(stored, k // SCALE_BLOCK).repeat(height, axis=-2)[..., :rows, :]
     quotients = array.reshape(*outer, rows, -1, SCALE_BLOCK) / of_rows[..., None]
-    # Between two neighbours: the nearer one, or the one with the even code.
-    between = (in_order[1:] + in_order[:-1]) / 2
-    at = numpy.searchsorted(between, quotients)
-    is_tie = quotients == between[numpy.minimum(at, len(between) - 1)]
-    found = codes[at + (is_tie & (codes[at] & 1).astype(bool))]
-    found[quotients == 0] = 0
-    return found.reshape(array.shape), stored
+    return fp8_codes(quotients, element, numpy).reshape(array.shape), stored
 
 
 def _to_e8m0(wanted: Any) -> Any:

@@ -8,10 +8,10 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from cache_engine.errors import UsageError
-from cache_engine.gpu.fp8 import E8M0_BIAS, FP8, fp8_in_order, fp8_values
+from cache_engine.gpu.fp8 import E8M0_BIAS, fp8_codes, fp8_values
 from cache_engine.gpu.memory_pool import shared_pool
 from cache_engine.gpu.probe import require_gpu
-from cache_engine.model.gemm import DType, GemmProblem, Mode
+from cache_engine.model.gemm import FP8, DType, GemmProblem, Mode
 from cache_engine.model.kernel import Box, Launch
 
 # What NumPy and CuPy know elements as. They have bf16 and fp8 only with a package more, so their bits travel as whole
@@ -37,8 +37,9 @@ class Operands:
     """A kernel's operands: A, B and C as stored, and those of the epilogue. Not frozen, as ``ArrayView``.
 
     Arrays are CuPy's, or addresses as ``numpy.uint64``. ``alpha`` and ``beta`` are factors, ``bias`` has n elements of
-    C's type; what the epilogue does not name may keep its default. Scales are there where the problem has them. For
-    groups ``counts`` has the rows of each, of int32, and ``bias`` has n elements for each.
+    C's type; what the epilogue does not name may keep its default. ``scale_result`` is for a C of fp8. Scales are there
+    where the problem has them. For groups ``counts`` has the rows of each, of int32, and ``bias`` has n elements for
+    each.
     """
 
     a: Any
@@ -50,6 +51,7 @@ class Operands:
     a_scales: Any = None
     b_scales: Any = None
     counts: Any = None
+    scale_result: float = 1.0
 
 
 _GIVEN = ("a", "b", "c", "bias", "a_scales", "b_scales", "counts")
@@ -122,6 +124,7 @@ class LoadedKernel:
         fixed: dict[str, Any] = {
             "alpha": factor(1),
             "beta": factor(0),
+            "scale_result": factor(1),
             "m": numpy.int32(problem.m),
             "n": numpy.int32(problem.n),
             "k": numpy.int32(problem.k),
@@ -132,7 +135,7 @@ class LoadedKernel:
         self._arguments = [fixed.get(argument, numpy.uint64(0)) for argument in launch.arguments]
         places = list(enumerate(launch.arguments))
         self._given = [(place, attrgetter(name)) for place, name in places if name in _GIVEN]
-        named = [name for name in ("alpha", "beta") if getattr(problem.epilogue, name)]
+        named = ["scale_result", *(name for name in ("alpha", "beta") if getattr(problem.epilogue, name))]
         self._factors = [(place, attrgetter(name)) for place, name in places if name in named]
         self._boxes = [(launch.arguments.index(box.parameter), box) for box in launch.boxes]
         self._factor = factor
@@ -208,6 +211,7 @@ def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
         a_scales=a_scales,
         b_scales=b_scales,
         counts=_some_counts(problem, generator) if problem.mode else None,
+        scale_result=0.0625 if problem.has_result_scale else 1.0,
     )
 
 
@@ -233,13 +237,11 @@ def poisoned(problem: GemmProblem) -> Any:
 
 
 def to_stored(values: Any, dtype: DType) -> Any:
-    """Device float32 values as elements of ``dtype``, rounded to the nearest; ties, in bf16, to even."""
+    """Device float32 values as elements of ``dtype``, rounded to the nearest; ties, in bf16 and fp8, to even."""
     import cupy
 
     if dtype in FP8:
-        codes, values_of = (cupy.asarray(table) for table in fp8_in_order(dtype))
-        between = (values_of[1:] + values_of[:-1]) / 2
-        return codes[cupy.searchsorted(between, values)]
+        return fp8_codes(values, dtype, cupy)
     if dtype is not DType.BF16:
         return values.astype(ARRAY_TYPES[dtype])
     bits = values.view(cupy.uint32)

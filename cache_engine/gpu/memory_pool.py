@@ -17,8 +17,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from cache_engine.errors import OutOfDeviceMemory, UsageError
-from cache_engine.gpu.probe import gpu, pci_bus_id, require_gpu
-from cache_engine.gpu.probe.nvml import memory_bytes
+from cache_engine.gpu.probe import gpu, memory_bytes, pci_bus_id, require_gpu
 
 MOST_ALLOCATIONS = 1000
 """The number of allocations that a pool remembers."""

@@ -72,7 +72,7 @@ def multiply(
     a: Any, b: Any, out: Any | None, bias: Any | None, asked: Asked, find: Find, found_by: Hashable, *,
     a_scales: Any | None = None, b_scales: Any | None = None, alpha: float = 1.0, beta: float = 0.0,
     fusion: bool = True, watch: Watch | None = None, stream: Any | None = None, tell: Tell | None = None,
-    counts: Counts | None = None,
+    counts: Counts | None = None, scale_result: float = 1.0,
 ) -> Any:  # fmt: skip
     """``activation(alpha · A · B + beta · out + bias)`` on a stream; see ``cache_engine.matmul``.
 
@@ -87,6 +87,7 @@ def multiply(
         stream: by default the current one.
         tell: called with what serves, once in each call.
         counts: of groups, see ``cache_engine.grouped_matmul``; then without a kind, and with fusion.
+        scale_result: of a C of fp8.
 
     Raises:
         UsageError: as ``plan_matmul`` and ``check_places``; and when there is no ``out`` to be added.
@@ -97,13 +98,15 @@ def multiply(
         with stream_of(stream):
             return multiply(
                 a, b, out, bias, asked, find, found_by, a_scales=a_scales, b_scales=b_scales, alpha=alpha, beta=beta,
-                fusion=fusion, watch=watch, tell=tell, counts=counts,
+                fusion=fusion, watch=watch, tell=tell, counts=counts, scale_result=scale_result,
             )  # fmt: skip
     import cupy
 
     current = cupy.cuda.get_current_stream()
     queue = current.ptr
     plan, wanted, views = prepare(asked, a, b, out, bias, a_scales, b_scales, counts, queue)
+    if scale_result != 1.0 and not plan.problem.has_result_scale:
+        raise UsageError(f"scale_result is for results of fp8, and C is of {plan.problem.output}; leave it out")
     runtime = cupy.cuda.runtime
     gpu = runtime.getDevice()
     _check_devices(views, gpu, runtime.pointerGetAttributes, current)
@@ -115,6 +118,7 @@ def multiply(
     else:
         c = _address(views[2])
     operands = operands_of(plan, views, c, alpha, beta)
+    operands.scale_result = scale_result
     if watch is None:
         kernel(operands)
     else:
@@ -223,7 +227,8 @@ def _kernel(
 
     One that is loaded already is counted as asked for; to find one counts it.
     """
-    if not fusion and wanted.problem.epilogue != NO_EPILOGUE:
+    # A product that is rounded to fp8 has no steps after it: it lacks the bits, and the range.
+    if not fusion and wanted.problem.epilogue != NO_EPILOGUE and not wanted.problem.has_result_scale:
         from cache_engine.gpu.unfused import Unfused  # a rare need
 
         plain = _Wanted(replace(wanted.problem, epilogue=NO_EPILOGUE))
@@ -275,9 +280,10 @@ def _load(key: tuple[_Wanted, Hashable, Hashable], find: Find, gpu: int) -> _Rea
 
 
 def _by_cupy(problem: GemmProblem) -> Startable:
-    from cache_engine.gpu.by_cupy import ByCupy  # a rare need
-    from cache_engine.gpu.unfused import Unfused
+    from cache_engine.gpu.unfused import ByCupy, Unfused  # a rare need
 
+    if problem.has_result_scale:
+        return ByCupy(problem)
     plain = ByCupy(replace(problem, epilogue=NO_EPILOGUE))
     return plain if problem.epilogue == NO_EPILOGUE else Unfused(plain, problem.epilogue)
 

@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cache_engine.errors import NotHereError
-from cache_engine.gpu.fp8 import FP8, scaled
+from cache_engine.gpu.fp8 import LARGEST, fp8_values, scaled
 from cache_engine.gpu.groups import rows_of_groups
 from cache_engine.gpu.launch import CHUNK_ELEMENTS, LoadedKernel, Operands, from_stored, random_operands
 from cache_engine.gpu.probe import gpu_extra
-from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, Epilogue, GemmProblem
+from cache_engine.model.gemm import FP8, NO_EPILOGUE, Activation, DType, Epilogue, GemmProblem
 
 # Largest error allowed, relative to the largest element of C: eight units in the last place of the coarser of the
-# output type and the accumulator.
-_TOLERANCE = {DType.BF16: 2**-5, DType.FP16: 2**-8, DType.FP32: 2**-16, DType.FP64: 2**-45, DType.INT32: 0.0}
+# output type and the accumulator; of fp8, whose units are so large that eight would hide mistakes, one.
+_TOLERANCE = {
+    DType.BF16: 2**-5, DType.FP16: 2**-8, DType.FP32: 2**-16, DType.FP64: 2**-45, DType.INT32: 0.0,
+    DType.FP8_E4M3: 2**-3, DType.FP8_E5M2: 2**-2,
+}  # fmt: skip
 # Inputs of tf32 keep as many bits as those of fp16. Tensor cores may sum products of fp8 with fewer bits than fp32 has:
 # those of the H100 do with 14 (DeepSeek-V3 Technical Report, 2024, section 3.3.2).
 _COARSE = (DType.TF32, *FP8)
@@ -142,6 +145,10 @@ def finish(expected: Any, problem: GemmProblem, operands: Operands, old: Any) ->
         from cupyx.scipy.special import erf
 
         expected *= (1 + erf(expected / 2**0.5)) / 2
+    if problem.has_result_scale:
+        expected *= operands.scale_result
+        largest = float(fp8_values(problem.output)[LARGEST[problem.output]])
+        cupy.clip(expected, -largest, largest, out=expected)
 
 
 def cublas(problem: GemmProblem, operands: Operands) -> Reference | str:

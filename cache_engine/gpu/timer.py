@@ -9,8 +9,7 @@ from typing import Any
 
 from cache_engine.gpu.launch import LoadedKernel
 from cache_engine.gpu.memory_pool import shared_pool
-from cache_engine.gpu.probe import require_gpu
-from cache_engine.gpu.probe.nvml import sm_clock_mhz
+from cache_engine.gpu.probe import require_gpu, sm_clock_mhz
 from cache_engine.gpu.reference import Reference, check, cublas, tolerance
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem

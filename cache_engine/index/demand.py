@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cache_engine.index import rows
 from cache_engine.model.asked import Asked, Shape
 from cache_engine.model.events import HOUR_S
 from cache_engine.store.journal.demand import FoldedDemand, demand_generation, read_demand, read_lines
 from cache_engine.store.layout import StoreLayout
-from cache_engine.usage.sketch import bucket
+from cache_engine.usage.demand import bucket
 from cache_engine.usage.timeline import Timeline
 
 if TYPE_CHECKING:
     import duckdb
 
-_PLACE = (
-    "start, seconds, n, k, batch, dtype, out_dtype, layout, epilogue, specialisation, opt_level, arch, scales, mode, "
-    "m, power"
-)
+_PLACE = ", ".join(("start", "seconds", *Shape.__struct_fields__, "m", "power"))
 
 
 def sync_demand(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> int:
@@ -65,7 +64,7 @@ def _since(folded: FoldedDemand) -> float | None:
 def _folded_rows(folded: FoldedDemand) -> Iterator[rows.Row]:
     for one in Timeline(folded.timeline).periods:
         for shape, sketch in one.sketches.items():
-            place = (one.start, one.seconds, *_values(shape))
+            place = (one.start, one.seconds, *msgspec.structs.astuple(shape))
             for m, counter in sketch.counters.items():
                 yield (*place, m, bucket(m), counter.certain)
             for power, requests in enumerate(sketch.tail):
@@ -80,12 +79,4 @@ def _dropped_rows(folded: FoldedDemand) -> Iterator[rows.Row]:
 def _line_rows(line: Asked) -> Iterator[rows.Row]:
     start = int(line.at // HOUR_S) * HOUR_S
     for m, count in line.asked.items():
-        yield (start, HOUR_S, *_values(line.shape), m, bucket(m), float(count))
-
-
-def _values(shape: Shape) -> rows.Row:
-    s = shape
-    return (
-        s.n, s.k, s.batch, s.dtype, s.out_dtype, s.layout, s.epilogue, s.specialisation, s.opt_level, s.arch, s.scales,
-        s.mode,
-    )  # fmt: skip
+        yield (start, HOUR_S, *msgspec.structs.astuple(line.shape), m, bucket(m), float(count))

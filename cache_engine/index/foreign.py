@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cache_engine.frameworks.doctor import Diagnosis, examine, examine_entry, network_file_system, read_mounts
-from cache_engine.frameworks.survey import search_text, survey
+from cache_engine.frameworks.registry import search_text, survey
 from cache_engine.frameworks.values import Entry, Fault, Finding, PartKind, Place, Unchanged
 from cache_engine.index import rows
 

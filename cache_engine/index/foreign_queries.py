@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cache_engine.frameworks.doctor import Ailment, Diagnosis
-from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.frameworks.values import Entry, Fault, Finding, Part, Place, State, name_of
 from cache_engine.index.rows import fetch
 

@@ -12,13 +12,14 @@ from cache_engine.errors import UsageError
 from cache_engine.index.rows import ALL_SKIPPED, Part, all_of, compared, matching
 from cache_engine.index.rows import fetch as _rows
 from cache_engine.model.events import ACTS
+from cache_engine.model.gemm.fields import FIELDS, ProblemField
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow
 
     from cache_engine.evaluator.catalogue.fields import Condition
-    from cache_engine.evaluator.catalogue.searching import Search, Shapes
+    from cache_engine.evaluator.catalogue.tables import Search, Shapes
 
 Row = dict[str, Any]
 _SAVING_HITS = "coalesce(pack_hits, 0) + coalesce(disk_hits, 0) + coalesce(remote_hits, 0)"
@@ -39,11 +40,19 @@ SORTS = {
     "spills": "spill_bytes", "shared memory": "shared_bytes",
     "compiler": "compiler || coalesce(' ' || compiler_version, '')",
 }  # fmt: skip
+
+
+def _in_words(field: ProblemField) -> str:
+    is_ours = "framework IS NULL"
+    return field.name if field.kind is not bool else f"CASE WHEN {field.name} THEN 'yes' WHEN {is_ours} THEN 'no' END"
+
+
 # Fields of searches: name → SQL expression, where it is not a column of that name.
 _FIELDS = {
-    "level": "opt_level", "hits": _HITS, "size": "size_bytes", "disk": "stored_bytes", "shared": "shared_bytes",
+    **{field.searched_as: _in_words(field) for field in FIELDS},
+    "hits": _HITS, "size": "size_bytes", "disk": "stored_bytes", "shared": "shared_bytes",
     "spills": "spill_bytes", "compile": "compile_ms", "created": "created_at", "used": _LAST_USED, "target": "arch",
-    "out": "out_dtype", "specialise": "specialisation", "key": "kernels.key",
+    "key": "kernels.key",
 }  # fmt: skip
 # Older names, in links and commands that people stored.
 OLD_SORTS = {"architecture": "target"}

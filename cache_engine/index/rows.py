@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from cache_engine.frameworks.adapted import config_text, describe
-from cache_engine.model.artifact import MOST_COUNT, Record
+import msgspec
+
+from cache_engine.frameworks.groups import config_text, describe
+from cache_engine.model.artifact import MOST_COUNT, Record, RecordedProblem
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Counts, Tally
 from cache_engine.model.fingerprint import toolchain_text
 from cache_engine.settings.extras import needing
@@ -41,19 +43,34 @@ ALL_SKIPPED = """
 _UNFIT = (ValueError, TypeError, OverflowError)
 
 
+def with_columns(schema: str, *kinds: type[msgspec.Struct]) -> str:
+    """A schema in which the name of a struct in braces stands for a column for each of its fields."""
+    for kind in kinds:
+        hints = get_type_hints(kind)
+        columns = (f"{name} {_column_type(hints[name])}" for name in kind.__struct_fields__)
+        schema = schema.replace(f"{{{kind.__name__}}}", ", ".join(columns))
+    return schema
+
+
+_COLUMN_TYPES = {bool: "BOOLEAN", int: "BIGINT", str: "VARCHAR"}
+
+
+def _column_type(hint: Any) -> str:
+    return next(name for kind, name in _COLUMN_TYPES.items() if kind in (hint, *get_args(hint)))
+
+
 def kernel_row(record: Record, stamp: str) -> Row:
     """The row of ``kernels`` for a record whose file has this stamp, in the order of the columns."""
     p, r = record.problem, record.resources
     components = dict(record.components)
     searched = (
-        record.name, record.key, record.family, record.compiler, record.arch, p.dtype, p.out_dtype, p.layout,
-        f"{p.m}x{p.n}x{p.k}", str(record.config), p.specialisation, p.scales, p.mode,
+        record.name, record.key, record.family, record.compiler, record.arch, f"{p.m}x{p.n}x{p.k}", str(record.config),
+        *(value for value in msgspec.structs.astuple(p) if isinstance(value, str)),
     )  # fmt: skip
     return (
         record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain_text(components),
-        components.get("schema", ""), components.get("template", ""), components.get("flags", ""), p.opt_level,
-        p.specialisation, record.arch,
-        p.dtype, p.out_dtype, p.layout, p.m, p.n, p.k, p.batch, p.scales, p.mode, str(record.config),
+        components.get("schema", ""), components.get("template", ""), components.get("flags", ""),
+        record.arch, *msgspec.structs.astuple(p), str(record.config),
         r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes,
         record.size_bytes, stored_bytes(record), record.compile_ms, record.created_at, record.created_by,
         None, None, None, " ".join(searched).lower(), record.key[:2], stamp,
@@ -65,8 +82,8 @@ def adapted_row(group: Group, stored_bytes: int, stamp: str) -> Row:
     known = describe(group)
     config = config_text(known)
     searched = (known.name, group.key, group.framework, known.version, known.arch, known.compiler, config)
-    unknown = [None] * 9  # of a problem: dtype, out_dtype, layout, m, n, k, batch, scales and mode
-    of_ours = [None] * 7  # compiler_version, toolchain, key_schema, template, flags, opt_level and specialisation
+    unknown = [None] * len(RecordedProblem.__struct_fields__)
+    of_ours = [None] * 5  # compiler_version, toolchain, key_schema, template and flags
     return (
         group.key, known.name, None, known.compiler, *of_ours, known.arch, *unknown, config, known.registers,
         known.shared_bytes, known.stack_bytes, known.spill_bytes, known.code_bytes, stored_bytes, known.compile_ms,

@@ -1,4 +1,5 @@
 -- The mirror of a store. Disposable: everything here comes from the store's files and can be built again.
+-- Names in braces are structs of the model: sync writes a column for each of their fields.
 -- No primary keys: sync keeps rows unique, and a key would double size and time.
 
 -- Also those that other frameworks keep in the store, of which much is not known.
@@ -12,18 +13,8 @@ CREATE TABLE kernels (
     key_schema       VARCHAR,
     template         VARCHAR,    -- the digest of the family's template and
     flags            VARCHAR,    -- the compiler's
-    opt_level        INTEGER,    -- 0 to 3
-    specialisation   VARCHAR,    -- which sizes are constants
     arch             VARCHAR,
-    dtype            VARCHAR,
-    out_dtype        VARCHAR,
-    layout           VARCHAR,
-    m                BIGINT,     -- as first asked; the kernel serves every m
-    n                BIGINT,
-    k                BIGINT,
-    batch            BIGINT,     -- with a mode the number of groups
-    scales           VARCHAR,    -- of blocks of A and B
-    mode             VARCHAR,    -- of groups
+    {RecordedProblem},           -- its fields; m is as first asked: the kernel serves every m
     config           VARCHAR,
     registers        INTEGER,
     shared_bytes     BIGINT,
@@ -168,18 +159,7 @@ CREATE TABLE misses (arch VARCHAR, misses BIGINT);
 CREATE TABLE demand (
     start          BIGINT,     -- as of periods
     seconds        BIGINT,
-    n              BIGINT,
-    k              BIGINT,
-    batch          BIGINT,
-    dtype          VARCHAR,
-    out_dtype      VARCHAR,
-    layout         VARCHAR,
-    epilogue       VARCHAR,
-    specialisation VARCHAR,
-    opt_level      BIGINT,
-    arch           VARCHAR,
-    scales         VARCHAR,
-    mode           VARCHAR,
+    {Shape},                   -- its fields
     m              BIGINT,     -- 0: several, which the histogram has
     power          BIGINT,     -- these m are at most 2 ** power, and above half of that
     requests       DOUBLE

@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.index.rows import fetch
 from cache_engine.model.asked import Shape
-from cache_engine.usage.demand import Ledger
-from cache_engine.usage.sketch import MOST_COUNTERS, Counter, Sketch
+from cache_engine.usage.demand import MOST_COUNTERS, Counter, Ledger, Sketch
 
 if TYPE_CHECKING:
     import duckdb
 
 Row = dict[str, Any]
-
-_SHAPE = (
-    "n", "k", "batch", "dtype", "out_dtype", "layout", "epilogue", "specialisation", "opt_level", "arch", "scales",
-    "mode",
-)  # fmt: skip
 
 # As Timeline.ledger does: a period counts as asked for in its middle, and one in the future as now.
 _AGE = "greatest($now - (start + least(start + seconds, greatest($now, start))) / 2, 0)"
@@ -33,7 +27,7 @@ def ledger(connection: duckdb.DuckDBPyConnection, half_life_s: float, now: float
     given = {"now": now, "half_life_s": min(half_life_s, 1e300), "since": -math.inf if since is None else since}
     later = "start + seconds > $since"
     # As many m as a sketch has; the others by power of two.
-    shape_columns = ", ".join(_SHAPE)
+    shape_columns = ", ".join(Shape.__struct_fields__)
     weighted = connection.execute(
         f"""
         WITH weighted AS (
@@ -48,7 +42,7 @@ def ledger(connection: duckdb.DuckDBPyConnection, half_life_s: float, now: float
     )
     for row in weighted.fetchall():
         *values, m, power, weight = row
-        shape = Shape(**dict(zip(_SHAPE, values, strict=True)))
+        shape = Shape(**dict(zip(Shape.__struct_fields__, values, strict=True)))
         sketch = found.sketches.setdefault(shape, Sketch())
         if m:
             sketch.counters[m] = Counter(weight)

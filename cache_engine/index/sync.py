@@ -22,17 +22,10 @@ from cache_engine.errors import LockTimeout, MirrorDamaged, MirrorError
 from cache_engine.index import rows
 from cache_engine.index.demand import sync_demand
 from cache_engine.index.evaluations import results_state, sync_evaluations
-from cache_engine.index.reading import (
-    LOCKED,
-    Attaching,
-    connect,
-    home_of,
-    interrupted_after,
-    is_own,
-    passing_on_ctrl_c,
-)
-from cache_engine.index.records import SETTLED_NS, UNREAD, mtime_ns, sync_records
-from cache_engine.index.timings import sync_timings, timings_state
+from cache_engine.index.reading import LOCKED, Attaching, connect, home_of, interrupted_after, is_own, passing_on_ctrl_c
+from cache_engine.index.records import SETTLED_NS, UNREAD, mtime_ns, sync_records, sync_timings, timings_state
+from cache_engine.model.artifact import RecordedProblem
+from cache_engine.model.asked import Shape
 from cache_engine.model.events import Tally
 from cache_engine.process import renew_after_fork
 from cache_engine.settings.extras import needing
@@ -54,9 +47,9 @@ _log = logging.getLogger(__name__)
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 """What the system, and DuckDB with it, says of a full disk. The mirror is then in a private folder."""
 
-_SCHEMA = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
+SCHEMA = rows.with_columns(Path(__file__).with_name("schema.sql").read_text(encoding="utf-8"), RecordedProblem, Shape)
 # A mirror with another schema is rebuilt; the hash replaces a number that one could forget to raise.
-SCHEMA_VERSION = hashlib.sha256(_SCHEMA.encode()).hexdigest()[:16]
+SCHEMA_VERSION = hashlib.sha256(SCHEMA.encode()).hexdigest()[:16]
 _WRITE_TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 10.0
 
@@ -179,7 +172,7 @@ class Mirror:
             self.path.chmod(0o600)
             connection.begin()
             if _schema_version(connection) is None:
-                connection.execute(_SCHEMA)
+                connection.execute(SCHEMA)
                 # A rebuilt mirror must not reuse an earlier generation: callers cache answers by it.
                 generation = time.time_ns() // 1000
                 connection.execute("INSERT INTO sync_state VALUES (?, ?, -1, 0)", [SCHEMA_VERSION, generation])
@@ -249,7 +242,7 @@ class Mirror:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``queries`` or ``evaluation_queries``, as of the last ``sync``; raises as ``read``.
+        """The answer to one of ``queries`` or ``evaluations``, as of the last ``sync``; raises as ``read``.
 
         A mirror that was damaged since is rebuilt: ``sync`` does not open one whose sources have not changed.
         """

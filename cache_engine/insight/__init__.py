@@ -1,1 +1,1 @@
-"""What is known about kernels and models without running anything."""
+"""Facts about kernels and models, found without running anything."""

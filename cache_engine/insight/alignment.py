@@ -71,7 +71,7 @@ def changed_share(parts: Sequence[Part]) -> float:
 
 
 def part_words(part: Part) -> str:
-    """How many lines of a part differ, and how many have moved."""
+    """The number of lines of a part that differ, and that have moved."""
     counts = part.counts()
     differ = counts[OPERANDS] + counts[CHANGED]
     lines = counted(len(part.pairs), "line")

@@ -45,7 +45,7 @@ def shown(value: Value) -> str:
 
 
 def change(pair: Pair) -> str:
-    """How the second number stands to the first, signed; empty for what is no number, or is the same."""
+    """The change from the first number to the second, signed; empty for what is no number, or is the same."""
     if pair.differs and isinstance(pair.first, int) and isinstance(pair.second, int):
         return f"{pair.second - pair.first:+,}"
     return ""
@@ -128,7 +128,7 @@ def differing(first: Components, second: Components) -> tuple[Pair, ...]:
 
 
 class Named(Protocol):
-    """What has a name and a key, as a record."""
+    """A kernel with a name and a key, as a record."""
 
     @property
     def name(self) -> str:
@@ -137,7 +137,7 @@ class Named(Protocol):
 
     @property
     def key(self) -> str:
-        """What tells it from others."""
+        """The key that tells it from others."""
         ...
 
 
@@ -214,6 +214,7 @@ _FOLLOWS = {
     "C_VECTOR": {"N", "IN_TYPE", "OUT_TYPE"},
     "M_DIVISOR": {"M", "A_TRANSPOSED", "IN_TYPE"},
     "SUM_TYPE": {"IN_TYPE"},
+    "FP8_EPILOGUE": {"OUT_TYPE"},
 }
 
 _WORDS = {
@@ -234,6 +235,7 @@ _WORDS = {
     "WITH_BIAS": "bias in the epilogue",
     "ACTIVATION": "activation",
     "OUT_TYPE": "element type of C",
+    "FP8_EPILOGUE": "epilogue of results of fp8",
     "A_TRANSPOSED": "A stored transposed",
     "B_TRANSPOSED": "B stored transposed",
     "A_VECTOR": "A vector width",

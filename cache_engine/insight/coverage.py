@@ -1,22 +1,82 @@
-"""Which kernels a model needs on some targets, found without compiling anything or reading the store.
+"""The kernels that a model needs on some targets, found without compiling anything or reading the store.
 
 What ``warm`` compiles and what the Coverage page shows, so the two agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 from cache_engine.cache.cache import Cache
+from cache_engine.cache.selection import Selection, Selector
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError
 from cache_engine.evaluator.catalogue import TOKENS, ModelShape
-from cache_engine.insight.covering import Covering, cover
 from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Layout, Mode, Specialisation
 from cache_engine.model.gemm.kinds import checked_mode
+from cache_engine.model.key import CacheKey
 from cache_engine.model.sizes import Sizes, count_sizes, parse_sizes, sizes_text
+
+
+@dataclass(frozen=True, slots=True)
+class Covering:
+    """A kernel, chosen for the first m that it serves, and every m of those asked for that it serves."""
+
+    selection: Selection
+    ms: tuple[range, ...]
+
+    @property
+    def key(self) -> CacheKey:
+        """The key that is looked up."""
+        return self.selection.key
+
+
+def cover(
+    selector: Selector, problem: GemmProblem, sizes: Sizes, family: str | None = None, compiler: str | None = None
+) -> tuple[Covering, ...]:
+    """The kernels that serve a problem, whose target is set, for each of these sizes of m in place of its own.
+
+    Exact: ``Selector.select`` returns the key of one of these for every m, and each is returned for some m. Between two
+    turning points all m have the same family and config. Then m can change the key only through the width of reads
+    along rows that are m long, which ``Family.m_divisor`` bounds. So one selection for each of the few widths between
+    two turning points finds every key.
+
+    Raises:
+        UsageError, NotHereError: as ``Selector.select``.
+    """
+    found: dict[CacheKey, tuple[Selection, list[range]]] = {}
+    for asked in sizes:
+        starting = replace(problem, m=asked[0])
+        points = selector.turning_points(starting, asked[-1], family, compiler)
+        for first, end in pairwise([*points, asked.stop]):
+            at_first = selector.select(replace(problem, m=first), family, compiler, None)
+            for ms in _by_width(first, end, at_first.family.m_divisor(problem)):
+                selection = at_first
+                if ms[0] != first:
+                    selection = selector.select(replace(problem, m=ms[0]), family, compiler, None)
+                _append(found.setdefault(selection.key, (selection, []))[1], ms)
+    return tuple(Covering(selection, tuple(served)) for selection, served in found.values())
+
+
+def _by_width(first: int, end: int, divisor: int) -> Iterator[range]:
+    """The m from ``first`` to before ``end``, by their greatest common divisor with ``divisor``, a power of two."""
+    width = divisor
+    while width:
+        step = divisor if width == divisor else 2 * width  # the odd multiples of lesser widths
+        ms = range(first + (width - first) % step, end, step)
+        if ms:
+            yield ms
+        width //= 2
+
+
+def _append(served: list[range], ms: range) -> None:
+    """Adds sizes; joined with the last where they continue them."""
+    if served and served[-1].step == ms.step and served[-1][-1] + ms.step == ms[0]:
+        ms = range(served.pop()[0], ms.stop, ms.step)
+    served.append(ms)
+
 
 EVERY_M = parse_sizes(TOKENS)
 
@@ -65,7 +125,7 @@ class Cell:
         return self.problem.arch or ""
 
     def missing(self, cached: Collection[str]) -> int:
-        """How many of its kernels are not among these keys."""
+        """The number of its kernels that are not among these keys."""
         return sum(kernel.key not in cached for kernel in self.kernels)
 
 
@@ -123,7 +183,7 @@ def wanted(
 def coverage(
     cache: Cache, asked: Iterable[Iterable[Wanted]], family: str | None = None, compiler: str | None = None
 ) -> list[list[Cell]]:
-    """Which kernels serve what is wanted, for every m. Takes milliseconds for each shape and target.
+    """The kernels that serve what is wanted, for every m. Takes milliseconds for each shape and target.
 
     Args:
         family, compiler: as of ``Cache.select``.
@@ -135,7 +195,7 @@ def coverage(
 
 
 def choices(shapes: Iterable[ModelShape], ms: Sizes, targets: int, mode: Mode = Mode.BATCHED) -> int:
-    """How often a config is chosen to find a coverage: once for a size, and once for each 16 sizes of a range."""
+    """The number of choices of a config for a coverage: one for a size, and one for each 16 sizes of a range."""
 
     def each(sizes: Sizes) -> int:
         return sum(-(-len(one) // _SIZES_PER_CHOICE) for one in sizes)

@@ -1,4 +1,4 @@
-"""Why a lookup hits or misses, found without compiling anything."""
+"""Explanations of hits and misses, found without compiling anything."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from cache_engine.insight.packs import notes_on_packs
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.key import CacheKey
 from cache_engine.upkeep.decisions import Departure
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a lookup would find.
+    """The expected result of a lookup.
 
     Attributes:
         selection: what was chosen for the problem, and the key that this makes.
@@ -109,7 +110,7 @@ def get_and_explain(
 def _missed(
     cache: Cache, selection: Selection, fault: str | None, asked: KernelConfig | None, within_s: float = math.inf
 ) -> Explanation:
-    """Why no tier has, or had, the entry of a selection; ``fault`` is that of the one there is, or was."""
+    """The reason why no tier has, or had, the entry of a selection; ``fault`` is that of the one there is, or was."""
     if fault is not None:
         return Explanation(selection, None, notes=(fault,))
     compared = 0
@@ -130,7 +131,7 @@ def _missed(
 
 
 def _fault_of_entry(cache: Cache, selection: Selection) -> str | None:
-    """Why the entry of the key cannot be served, or why it is gone; ``None`` when the store never had it."""
+    """The reason why the entry of the key cannot be served, or is gone; ``None`` when the store never had it."""
     try:
         if cache.store.is_foreign(selection.key):
             return "the entry with this key was written by an incompatible version, which this one cannot read"
@@ -150,7 +151,7 @@ def _in_words(gone: Departure) -> str:
 
 
 def _ask_instead(cache: Cache, selection: Selection, present: Record, asked: KernelConfig | None) -> str | None:
-    """How to ask for the entry there, where it would serve the problem as well; else ``None``."""
+    """The words that ask for the entry there, where it would serve the problem as well; else ``None``."""
     wanted = selection.problem
     try:
         problem = replace(
@@ -176,3 +177,32 @@ def _ask_instead(cache: Cache, selection: Selection, present: Record, asked: Ker
         config = ",".join(f"{field.name}={getattr(present.config, field.name)}" for field in fields(KernelConfig))
         options.append(f"--config {config}")
     return f"{reason}; {' '.join(options)} asks for {it}"
+
+
+# ---- Of an entry that is no longer in the store: its record, and the request that compiles it again ----
+
+
+def quarantined_record(cache: Cache, key: CacheKey) -> Record | None:
+    """The record of an entry in quarantine; ``None`` if it is not there or cannot be read."""
+    item = next((item for item in cache.admin.quarantined() if item.key == key), None)
+    return None if item is None else cache.admin.examine(item).record
+
+
+def asked_for(cache: Cache, key: CacheKey, within_s: float = 1.0) -> Selection | None:
+    """The most frequent request to this store that leads to this key here and now; ``None`` where none does.
+
+    Args:
+        within_s: seconds to search for; the most frequent sizes of each shape come first.
+    """
+    until = time.monotonic() + within_s
+    for shape, sketch in cache.demand.ledger().sketches.items():
+        for m, _ in sketch.spread():
+            if time.monotonic() > until:
+                return None
+            try:
+                selection = cache.select(shape.problem(m))
+            except GemmCacheError:
+                break  # of a version that knows more, or its compiler is not installed
+            if selection.key == key:
+                return selection
+    return None

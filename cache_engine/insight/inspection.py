@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, InvalidProblem
-from cache_engine.frameworks.adapted import describe, inputs_of, text_of
-from cache_engine.frameworks.groups import Group
+from cache_engine.frameworks.groups import Group, describe, inputs_of, text_of
 from cache_engine.frameworks.values import Entry, KeyFactors
 from cache_engine.kernels.family import threads_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
+from cache_engine.model.document import picked
 from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.model.outcome import Failure
-from cache_engine.units import human_bytes
+from cache_engine.store.codec import stored_bytes
+from cache_engine.units import human_bytes, human_ms
 
 if TYPE_CHECKING:
     from cache_engine.cache.cache import Cache
@@ -100,7 +101,7 @@ Inspected = Inspection | AdaptedInspection
 
 
 def inspect_kernel(cache: Cache, record: Record) -> Inspection:
-    """What is known of a kernel in a store without running it. Takes as long as disassembling: half a second."""
+    """The resources and instruction counts of a stored kernel. Disassembles it, which takes half a second."""
     try:
         return inspect(record, cache.text(record, "sass"))
     except GemmCacheError as error:  # no disassembler, or damaged code: the rest is still known
@@ -117,7 +118,7 @@ def sass_of(cache: Cache, kernel: Stored) -> str:
 
 
 def inspect_stored(kernel: Stored, disassemble: Callable[[], str]) -> Inspected:
-    """What is known of a kernel, ours or adapted; its instructions only if ``disassemble`` raises no error of ours."""
+    """The facts of a kernel, ours or adapted; its instructions only if ``disassemble`` raises no error of ours."""
     sass, trouble = None, ""
     try:
         sass = disassemble()
@@ -172,3 +173,56 @@ def _noted(resident: Occupancy | str, trouble: str) -> tuple[Occupancy | None, t
     if isinstance(resident, str):
         return None, (*notes, resident)
     return resident, tuple(notes)
+
+
+# ---- A record in words: the one list of a kernel's properties, for the kernel page and for ``show`` ----
+
+
+def titled(record: Record) -> str:
+    """A kernel in one short line: ``"4096×7168×2048 bf16 sm_90 · tensor_core"``. Its m is that first asked for."""
+    p = record.problem
+    types = p.dtype if p.dtype == p.out_dtype else f"{p.dtype}→{p.out_dtype}"
+    types += f" scaled {p.scales}" if p.scales else ""
+    batch = f" {p.batch} groups {p.mode}" if p.mode else f" batch {p.batch}" if p.batch > 1 else ""
+    return f"{p.m}×{p.n}×{p.k}{batch} {types} {record.arch} · {record.family}"
+
+
+def record_document(record: Record) -> dict[str, Any]:
+    """A record as JSON documents state it."""
+    p = record.problem
+    return {
+        **picked(record, "key", "name", "arch", "compiler", "family", "config"),
+        **picked(p, "specialisation", "opt_level"),
+        **picked(record, "compiler_version", "problem", "size_bytes"),
+        "stored_bytes": stored_bytes(record),
+        **picked(record.resources, "registers", "shared_bytes", "stack_bytes", "spill_bytes"),
+        **picked(record, "compile_ms", "stages_ms", "created_at", "created_by"),
+        "components": dict(record.components),
+        **picked(record, "warnings", "config_from"),
+    }
+
+
+def described(record: Record, created: str) -> dict[str, str]:
+    """A kernel's properties by name, both as people read them, without its key and its name.
+
+    Args:
+        created: when the kernel was compiled, as the reader wants it: a date, or an age.
+    """
+    p, r = record.problem, record.resources
+    return {
+        "Target": record.arch,
+        "Problem": f"{p.m} × {p.n} × {p.k}, {f'{p.batch} groups, {p.mode}' if p.mode else f'batch {p.batch}'}",
+        "Compile-time sizes": f"{p.specialisation}: {p.served}",
+        "Types": p.types,
+        "Family": record.family,
+        "Config": str(record.config),
+        "Compiler": f"{record.compiler} {record.compiler_version}, optimisation level {p.opt_level}",
+        "Compile time": human_ms(record.compile_ms),
+        "Created": f"{created}, by {record.created_by}",
+        "Cubin size": human_bytes(record.size_bytes),
+        "Size on disk": f"{human_bytes(stored_bytes(record))}, with PTX, source and log",
+        "Registers": f"{r.registers} per thread",
+        "Spills": f"{human_bytes(r.spill_bytes)} per thread, in local memory",
+        "Stack": f"{human_bytes(r.stack_bytes)} per thread",
+        "Shared memory": f"{human_bytes(r.shared_bytes)} per block",
+    }

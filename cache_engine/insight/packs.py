@@ -12,7 +12,7 @@ from cache_engine.cache.elsewhere import STORE
 from cache_engine.cache.selection import Selection, Selector
 from cache_engine.cache.serving.pack_state import Factor, differing, pack_state, refusals, refused_in_store
 from cache_engine.errors import CorruptEntry
-from cache_engine.model.provenance import Provenance
+from cache_engine.model.fingerprint import Provenance
 from cache_engine.settings import Settings
 from cache_engine.store.pack import Pack
 from cache_engine.store.signatures.signers import Signed, Standing, TrustedSigners, named_by
@@ -102,7 +102,7 @@ def signed_by(pack: Pack, signers: TrustedSigners) -> tuple[bool, str]:
 
 
 def notes_on_packs(cache: Cache, selection: Selection) -> tuple[str, ...]:
-    """What packs have to do with a miss: which has the kernel, made by another toolchain, and which cannot serve."""
+    """Notes on a miss, from packs: which has the kernel, made by another toolchain, and which cannot serve."""
     notes = [*refusals(cache.elsewhere, cache.selector, selection), *cache.elsewhere.refused]
     there = cache.made_elsewhere(selection)
     if there is not None and there.toolchain_from == STORE and not cache.settings.serves_any_toolchain:

@@ -1,4 +1,4 @@
-"""What one pass of a model costs on a chip: each of its matrix multiplications, and what they add up to.
+"""The cost of one pass of a model on a chip: each of its matrix multiplications, and what they add up to.
 
 Only products with weights count: attention scores, norms, communication and everything else is no part of it.
 """
@@ -10,16 +10,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cache_engine.errors import UsageError
+from cache_engine.evaluator.catalogue.fields import ModelShape
 from cache_engine.evaluator.catalogue.layers import ALONE, Parallel
-from cache_engine.evaluator.catalogue.shape import ModelShape
-from cache_engine.evaluator.groups import GroupedProblem, Work, busiest, grouped, routed, zipf
+from cache_engine.evaluator.grouped import (
+    GroupedProblem,
+    Work,
+    busiest,
+    evaluate_work,
+    grouped,
+    predict_work,
+    routed,
+    zipf,
+)
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 
 if TYPE_CHECKING:
+    from cache_engine.evaluator.chips import Gpu
     from cache_engine.evaluator.cost import Evaluation, SearchMode
     from cache_engine.evaluator.gpu import Prediction
-    from cache_engine.evaluator.gpus import Gpu
     from cache_engine.evaluator.results import Evaluations
 
     Cost = Evaluation | Prediction
@@ -35,7 +44,7 @@ _LAYERS = {DENSE: "dense layer", EXPERTS: "MoE layer"}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a model computes in one pass.
+    """The work of a model in one pass.
 
     Args:
         tokens: of all copies of the model together.
@@ -97,7 +106,7 @@ class Operation:
 
     @property
     def part(self) -> str:
-        """What it belongs to: attention, dense or experts; the lm_head, or, of a table, other."""
+        """The part of the model that it belongs to: attention, dense or experts; the lm_head, or, of a table, other."""
         if self.name == HEAD:
             return HEAD
         if self.name.startswith("line "):
@@ -143,7 +152,7 @@ class Priced:
 
     @property
     def bound_by(self) -> str:
-        """What takes longer, computing or moving data; on a GPU, what would at its peak and bandwidth."""
+        """The bound: computing or moving data, whichever takes longer; on a GPU, at its peak and bandwidth."""
         work = self.operation.work
         compute = getattr(self.cost, "compute_us", work.flops / peak_of(self.chip, work.dtype))
         memory = getattr(self.cost, "memory_us", work.moved_bytes / self.chip.dram_bandwidth)
@@ -197,7 +206,7 @@ class ModelPass:
 
 
 def operations(shapes: Iterable[ModelShape], step: Step, parallel: Parallel = ALONE) -> list[Operation]:
-    """What one chip computes in a pass; of chips with different experts, the one with the most rows.
+    """The products that one chip computes in a pass; of chips with different experts, the one with the most rows.
 
     Args:
         shapes: of one chip, as ``layers_of`` makes them for the same ``parallel``.
@@ -258,7 +267,7 @@ def asking(
     stores: bool = True,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> Ask:
-    """What says the cost of a launch: stored results, else the evaluators. Each is asked once.
+    """A function that returns the cost of a launch: from stored results, else the evaluators. It asks each once.
 
     Args:
         kept: where results are looked up; grouped launches of unequal products are searched each time.
@@ -275,8 +284,6 @@ def asking(
         return found
 
     def _cost(work: Work, chip: Hardware | Gpu) -> Cost:
-        from cache_engine.evaluator.grouped import evaluate_work, predict_work
-
         if not isinstance(chip, Hardware):
             return predict_work(work, chip)
         if kept is not None and isinstance(work, EvaluationProblem):

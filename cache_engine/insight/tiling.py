@@ -1,4 +1,4 @@
-"""How a kernel divides its work: the grid, a block's tile, its warps and their roles, instructions or lanes. Pure."""
+"""The division of a kernel's work: the grid, a block's tile, its warps and their roles, instructions or lanes. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What the warp groups of a block do, where not all do the same: some bring tiles, the others multiply them."""
+    """The roles of a block's warp groups, where they differ: some bring tiles, the others multiply them."""
 
     producers: int
     consumers: int
@@ -65,12 +65,12 @@ def walk(record: Record) -> Walk | None:
 
 
 def _rows_of_a_group(p: RecordedProblem) -> int:
-    """How many rows a group has on the device is not known here: even ones, or all that there is room for."""
+    """The rows of a group, which only the device knows: even ones, or all that there is room for."""
     return ceil_div(p.m, max(p.batch, 1)) if p.mode == Mode.GROUPED else p.m
 
 
 def roles(record: Record) -> Roles | None:
-    """Who copies and who multiplies; ``None`` where every warp does both."""
+    """The warps that copy and those that multiply; ``None`` where every warp does both."""
     if record.family != Hopper.name:
         return None
     consumers = record.config.warps_m * record.config.warps_n // GROUP_WARPS

@@ -1,14 +1,22 @@
-"""The toolchains that made a store's kernels, compared with the one that is here: which kernels are stale, and why."""
+"""The toolchains that made a store's kernels, compared with the one here and with each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
+import msgspec
+
 from cache_engine.cache.cache import Cache
-from cache_engine.errors import CompilerMissing
+from cache_engine.errors import CompilerMissing, UsageError
+from cache_engine.model.artifact import Record
 from cache_engine.model.fingerprint import toolchain_text
+from cache_engine.model.measurement import Measurement
+from cache_engine.units import defused
 
 PRESENT, STALE, UNKNOWN = "present", "stale", "unknown"
 
@@ -45,7 +53,7 @@ class Made:
 
     @property
     def build(self) -> str:
-        """What identifies the compiler's binaries, and the variables of the environment that reach it."""
+        """The identity of the compiler's binaries, and the variables of the environment that reach it."""
         return self.toolchain.removeprefix(f"{self.compiler} {self.version} ")
 
 
@@ -98,3 +106,208 @@ def _state(cache: Cache, way: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     if way["key_schema"] != now["schema"]:
         changed.append("how keys are made")
     return (STALE, tuple(changed)) if changed else (PRESENT, ())
+
+
+# ---- Regressions: changes that another toolchain made to the same kernels ----
+#
+# They are in registers, spills, code, compile time, time on a GPU.
+#
+# Two kernels are the same where their keys differ in nothing but the toolchain: compiler version, build and
+# environment.
+
+REGISTERS, SPILLS, CODE, COMPILE, TIME = METRICS = ("registers", "spill_bytes", "code_bytes", "compile_ms", "median_us")
+_TOOLCHAIN = {"compiler_version", "compiler_build", "environment"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure of one kernel, by two toolchains.
+
+    Attributes:
+        name: the kernel's.
+        from_key, to_key: empty for the compile time, which is judged over all kernels.
+        metric: one of ``METRICS``.
+        ratio: after over before; infinity, which is ``null`` in JSON, where there was nothing before.
+        is_certain: whether it is more than noise: always, but for a time whose ranges from p10 to p90 overlap, and for
+            the compile time of one kernel.
+        where: of a time, the GPU, m, and the drivers; else empty.
+    """
+
+    name: str
+    from_key: str
+    to_key: str
+    metric: str
+    before: float
+    after: float
+    ratio: float
+    is_certain: bool = True
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A metric over all kernels.
+
+    Attributes:
+        compared: how many values it is drawn from.
+        median_ratio: after over before; ``None`` with none.
+        worse, better: how many grew or fell by a factor of more than 1 + the threshold, for certain.
+    """
+
+    metric: str
+    compared: int
+    median_ratio: float | None
+    worse: int
+    better: int
+
+
+@dataclass(frozen=True, slots=True)
+class Regressions:
+    """The changes from one toolchain to another.
+
+    Attributes:
+        threshold: by which share a figure may grow.
+        kernels: how many both have made.
+        summaries: by metric.
+        worse: what is worse by more than the threshold, the worst first. Compile time is there, if at all, as the
+            median over all kernels: that of one kernel varies with what else the machine does.
+    """
+
+    from_toolchain: str
+    to_toolchain: str
+    threshold: float
+    kernels: int
+    summaries: tuple[Summary, ...]
+    worse: tuple[Change, ...]
+
+
+def regressions(
+    records: Iterable[Record], timings: Iterable[Measurement], from_: str, to: str, threshold: float
+) -> Regressions:
+    """Compares the kernels that two toolchains made.
+
+    Args:
+        from_, to: the toolchains: the beginning of their text, such as ``"nvrtc 13.4"``, or of the build's digits.
+        threshold: by which share a figure may grow.
+
+    Raises:
+        UsageError: when a text is that of no toolchain or of several, or both are of the same.
+    """
+    made: dict[str, dict[frozenset[tuple[str, str]], Record]] = {}
+    for record in records:
+        same = frozenset(each for each in record.components if each[0] not in _TOOLCHAIN)
+        made.setdefault(toolchain_text(dict(record.components)), {})[same] = record
+    before, after = _toolchain(made, from_), _toolchain(made, to)
+    if before == after:
+        raise UsageError(f"--from and --to are both {before}; name two toolchains")
+    pairs = [(made[before][same], made[after][same]) for same in made[before].keys() & made[after].keys()]
+    changes = [*_static(pairs), *_timed(pairs, timings)]
+    summaries = tuple(_summary(metric, changes, threshold) for metric in METRICS)
+    worse = [one for one in changes if one.is_certain and one.ratio > 1 + threshold]
+    compiles = next(one for one in summaries if one.metric == COMPILE)
+    if compiles.median_ratio is not None and compiles.median_ratio > 1 + threshold:
+        name = f"median ratio of {compiles.compared} kernels"
+        worse.append(Change(name, "", "", COMPILE, 1.0, compiles.median_ratio, compiles.median_ratio))
+    worse.sort(key=lambda one: (-one.ratio, one.metric, one.name))
+    return Regressions(before, after, threshold, len(pairs), summaries, tuple(worse))
+
+
+def _toolchain(there: Iterable[str], asked: str) -> str:
+    """The one toolchain that a text means."""
+    meant = [
+        text for text in there if text.startswith(asked) or any(word.startswith(asked) for word in text.split(" ")[2:])
+    ]
+    if len(meant) != 1 or not asked.strip():
+        which = "several toolchains" if len(meant) > 1 else "no toolchain"
+        known = "; ".join(sorted(there)) or "none, as the store is empty"
+        raise UsageError(f"{asked!r} means {which} of this store, which has: {known}")
+    return meant[0]
+
+
+def _static(pairs: Iterable[tuple[Record, Record]]) -> Iterator[Change]:
+    for old, new in pairs:
+        for metric, before, after in (
+            (REGISTERS, old.resources.registers, new.resources.registers),
+            (SPILLS, old.resources.spill_bytes, new.resources.spill_bytes),
+            (CODE, old.size_bytes, new.size_bytes),
+            (COMPILE, old.compile_ms, new.compile_ms),
+        ):
+            yield Change(old.name, old.key, new.key, metric, before, after, _ratio(before, after), metric != COMPILE)
+
+
+def _timed(pairs: Iterable[tuple[Record, Record]], timings: Iterable[Measurement]) -> Iterator[Change]:
+    """The latest verified timings of both kernels on GPUs of one name, for the same m and batch."""
+    by_key: dict[str, dict[tuple[str, int, int], Measurement]] = {}
+    for one in timings:
+        if one.verified:
+            latest = by_key.setdefault(one.key, {})
+            place = (one.device.name, one.problem.m, one.problem.batch)
+            if place not in latest or one.measured_at > latest[place].measured_at:
+                latest[place] = one
+    for old, new in pairs:
+        olds, news = by_key.get(old.key, {}), by_key.get(new.key, {})
+        for place in sorted(olds.keys() & news.keys()):
+            was, is_now = olds[place], news[place]
+            drivers = " → ".join(dict.fromkeys((was.device.driver, is_now.device.driver)))
+            where = f"{place[0]}, m = {place[1]}, driver {drivers}"
+            apart = _apart(was.timing, is_now.timing)
+            times = (was.median_us, is_now.median_us)
+            yield Change(old.name, old.key, new.key, TIME, *times, _ratio(*times), apart, where)
+
+
+def _ratio(before: float, after: float) -> float:
+    return after / before if before else float("inf") if after else 1.0
+
+
+def _apart(was: Mapping[str, object], is_now: Mapping[str, object]) -> bool:
+    """Whether the ranges from p10 to p90 do not overlap; where one is not known, nothing is certain."""
+    ends = [timing.get(name) for timing in (was, is_now) for name in ("p10_us", "p90_us")]
+    numbers = [float(end) for end in ends if isinstance(end, int | float)]
+    if len(numbers) != len(ends):
+        return False
+    was_low, was_high, low, high = numbers
+    return low > was_high or high < was_low
+
+
+def _summary(metric: str, changes: Sequence[Change], threshold: float) -> Summary:
+    every = [one for one in changes if one.metric == metric]
+    certain = [one.ratio for one in every if one.is_certain]
+    return Summary(
+        metric,
+        len(every),
+        median(one.ratio for one in every) if every else None,
+        sum(ratio > 1 + threshold for ratio in certain),
+        sum(ratio < 1 / (1 + threshold) for ratio in certain),
+    )
+
+
+# ---- Stored timings, as JSON and CSV state them ----
+
+TimingRow = dict[str, Any]
+"""A stored timing: every field that the program which measured wrote, whatever its version, and what it is of."""
+
+
+def timing_row(stored: Measurement) -> TimingRow:
+    """A stored timing: what was measured, then of what, and on what."""
+    about: dict[str, Any] = msgspec.to_builtins(stored)
+    fingerprint, timing = about.pop("device"), about.pop("timing")
+    return {**timing, **about, "device": fingerprint["name"], "device_fingerprint": fingerprint}
+
+
+def timings_csv(rows: Iterable[TimingRow]) -> str:
+    """Timings as CSV, with a column for each nested field, such as ``config.block_m``."""
+    flat = [dict(_flattened(row)) for row in rows]
+    columns = dict.fromkeys(name for row in flat for name in row)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(columns), restval="")
+    writer.writeheader()
+    writer.writerows(flat)
+    return out.getvalue()
+
+
+def _flattened(row: TimingRow, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{prefix}{defused(name)}.")
+        else:
+            yield f"{prefix}{defused(name)}", defused(value) if isinstance(value, str) else value

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from cache_engine.errors import InfeasibleConfig
+from cache_engine.kernels.source import fp8_constants
 from cache_engine.model.architecture import Architecture, architecture
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
@@ -30,6 +31,8 @@ MAX_SPLIT_K = 64
 
 OPERANDS = ("alpha", "beta", "bias", "workspace")
 """What the CUDA families' kernels take after the sizes."""
+FP8_OPERANDS = ("alpha", "scale_result", "bias", "workspace")
+"""The same where C is of fp8."""
 SCALE_OPERANDS = ("a_scales", "b_scales")
 """What those for operands with scales, and for groups, take before these."""
 GROUP_OPERANDS = ("counts", "groups")
@@ -48,6 +51,7 @@ _C_TYPES = {
     DType.INT8: "int8",
     DType.INT32: "int",
 }
+_MOST_STORED = 8  # a row of a box has lanes for this many elements each (templates/boxes.cuh)
 # Tiles of a persistent block, where a batch has enough: while one is stored, the next is on its way.
 _TILES_EACH = 4
 _ACTIVATIONS = {Activation.NONE: 0, Activation.RELU: 1, Activation.GELU: 2}  # templates/epilogue.cuh
@@ -172,7 +176,7 @@ def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared
         tiles = min(tiles, _blocks_each(tiles, batch, _resident(family, problem, config, shared_bytes), config))
     grid = (tiles, config.split_k, batch)
     sizes = ("n", "k") if problem.specialisation is Specialisation.DYNAMIC else ()
-    operands = OPERANDS if family.takes_epilogue else ()
+    operands = (FP8_OPERANDS if problem.has_result_scale else OPERANDS) if family.takes_epilogue else ()
     operands = (*SCALE_OPERANDS, *operands) if problem.scales or problem.mode else operands
     operands = (*GROUP_OPERANDS, *operands) if problem.mode else operands
     boxes = family.boxes(problem, config)
@@ -279,8 +283,8 @@ def vector_elements(extent: int, most: int) -> int:
 
 
 def widest_store(problem: GemmProblem) -> int:
-    """The number of elements of C that one access of 16 bytes at most may cover."""
-    return vector_elements(problem.n, 16 // problem.output.itemsize)
+    """The number of elements of C, at most ``_MOST_STORED``, that one access of 16 bytes at most may cover."""
+    return vector_elements(problem.n, min(16 // problem.output.itemsize, _MOST_STORED))
 
 
 def m_divisor(problem: GemmProblem, widest: int) -> int:
@@ -338,4 +342,5 @@ def specialised_constants(
         "WITH_BETA": int(epilogue.beta),
         "WITH_BIAS": int(epilogue.bias),
         "ACTIVATION": _ACTIVATIONS[epilogue.activation],
+        **(fp8_constants() if problem.has_result_scale else {}),
     }

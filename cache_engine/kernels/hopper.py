@@ -101,6 +101,8 @@ class Hopper:
         if config.block_m % rows or config.block_m > _BOX_EDGE:
             return f"block_m must be a multiple of {rows}, at most {_BOX_EDGE}"
         columns = config.block_n // config.warps_n
+        if problem.has_result_scale and columns < _LINE_BYTES:
+            return f"block_n must be at least {_LINE_BYTES} · warps_n, so that a warp has whole lines of a C of fp8"
         if config.block_n % config.warps_n or columns not in _MMA_N or config.block_n > _BOX_EDGE:
             widths = ", ".join(str(one * config.warps_n) for one in _MMA_N if one * config.warps_n <= _BOX_EDGE)
             return f"block_n must be one of {widths}"

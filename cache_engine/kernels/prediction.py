@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.kernels.family import Family, check_config, threads_of
 from cache_engine.kernels.rates import L2_BYTES, SCHEDULERS, SHARED_BYTES, rates_of
-from cache_engine.model.architecture import Architecture, architecture
+from cache_engine.model.architecture import Architecture
 from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem, Scales
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.occupancy import occupancy
@@ -177,17 +177,24 @@ def split_config(config: KernelConfig, slices: int) -> KernelConfig:
 
 @lru_cache(maxsize=256)
 def candidates_of(
-    family: Family, dtype: DType, scales: Scales, target_name: str, factors: Factors, *, converted: bool = False
+    family: Family,
+    dtype: DType,
+    scales: Scales,
+    target: Architecture,
+    factors: Factors,
+    *,
+    converted: bool = False,
+    fp8_result: DType | None = None,
 ) -> Candidates:
     """The feasible configs of a family.
 
     Args:
         factors: corrections of the predictions by timings.
         converted: see ``candidate_of``.
+        fp8_result: the type of C, where it is of fp8; limits depend on no other.
     """
-    target = architecture(target_name)
     # Limits depend neither on sizes nor on the mode.
-    problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, arch=target_name)
+    problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, out_dtype=fp8_result, scales=scales, arch=target.name)
     corrected = {tile: factor for named, tile, factor in factors if named == family.name}
     found = []
     for config in family.configs(problem):

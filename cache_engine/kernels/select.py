@@ -34,7 +34,7 @@ from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import Simt
 from cache_engine.kernels.tensor_core import TensorCore
 from cache_engine.kernels.triton_matmul import TritonMatmul
-from cache_engine.model.architecture import architecture
+from cache_engine.model.architecture import Architecture, architecture
 from cache_engine.model.gemm import NO_EPILOGUE, SCALE_BLOCK, DType, GemmProblem, Mode, Scales
 from cache_engine.model.kernel import KernelConfig
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _ALL: tuple[Family, ...] = (TensorCore(), Scaled(), Simt(), TritonMatmul(), Hopper(), Grouped())
 FAMILIES = {family.name: family for family in _ALL}
+_ROUNDS_TO_FP8 = (8, 9)  # the first compute capability that does
 # The first that computes a problem serves. Hopper computes fewer problems than the others, and these faster.
 _BY_PREFERENCE = sorted(_ALL, key=lambda family: family.name != Hopper.name)
 
@@ -68,30 +69,36 @@ def choose(
         UsageError: when ``family`` is unknown or does not.
         InfeasibleConfig: when ``config`` breaks a limit.
     """
+    target = architecture(problem.arch or "")
     if config is not None:
-        return _family_of_config(problem, family, templates, config), config
-    chosen = _family_for(problem, family, templates)
-    return chosen, _best_config(chosen, problem, factors)
+        return _family_of_config(problem, target, family, templates, config), config
+    chosen = _family_for(problem, target, family, templates)
+    return chosen, _best_config(chosen, problem, target, factors)
 
 
-def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Family:
-    return _families_for(problem, name, templates)[0]
+def _family_for(problem: GemmProblem, target: Architecture, name: str | None, templates: str) -> Family:
+    return _families_for(problem, target, name, templates)[0]
 
 
-def _families_for(problem: GemmProblem, name: str | None, templates: str) -> list[Family]:
+def _families_for(problem: GemmProblem, target: Architecture, name: str | None, templates: str) -> list[Family]:
     """The families that compute a problem, the best first; raises when there is none."""
     p = problem
-    suitable = _suitable(name, templates, p.dtype, p.scales, p.mode, p.arch or "", p.epilogue != NO_EPILOGUE)
+    if p.has_result_scale and target.compute_capability < _ROUNDS_TO_FP8:
+        raise InvalidProblem(
+            f"{p.output} is rounded to by sm_89 and newer, and this is for {p.arch}; use another out dtype"
+        )
+    suitable = _suitable(name, templates, p.dtype, p.scales, p.mode, target, p.epilogue != NO_EPILOGUE)
     able = [family for family in suitable if not family.problem_fault(problem)]
     if not able:
-        raise _refusal(problem, name, templates)
+        raise _refusal(problem, target, name, templates)
     return able
 
 
-def _family_of_config(problem: GemmProblem, name: str | None, templates: str, config: KernelConfig) -> Family:
+def _family_of_config(
+    problem: GemmProblem, target: Architecture, name: str | None, templates: str, config: KernelConfig
+) -> Family:
     """Hopper where it can use a config, else the first of the others; raises what keeps that one from it."""
-    first, *others = _families_for(problem, name, templates)
-    target = architecture(problem.arch or "")
+    first, *others = _families_for(problem, target, name, templates)
     if first.name == Hopper.name and others:
         with suppress(InfeasibleConfig):
             check_config(first, problem, config, target)
@@ -103,10 +110,9 @@ def _family_of_config(problem: GemmProblem, name: str | None, templates: str, co
 
 @lru_cache(maxsize=1024)
 def _suitable(
-    name: str | None, templates: str, dtype: DType, scales: Scales, mode: Mode, target_name: str, finishes: bool
+    name: str | None, templates: str, dtype: DType, scales: Scales, mode: Mode, target: Architecture, finishes: bool
 ) -> tuple[Family, ...]:
     """The families that compute problems of a kind, the best first. ``finishes``: with an epilogue."""
-    target = architecture(target_name)
     problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, mode=mode)
     return tuple(
         family
@@ -119,9 +125,8 @@ def _suitable(
     )
 
 
-def _refusal(problem: GemmProblem, name: str | None, templates: str) -> GemmCacheError:
+def _refusal(problem: GemmProblem, target: Architecture, name: str | None, templates: str) -> GemmCacheError:
     """The error that says why no family computes a problem."""
-    target = architecture(problem.arch or "")
     if name is not None and name not in FAMILIES:
         return UsageError(f"unknown family {name!r}; use one of: {', '.join(FAMILIES)}")
     of_kind = [family for family in FAMILIES.values() if family.takes(problem)]
@@ -136,8 +141,10 @@ def _refusal(problem: GemmProblem, name: str | None, templates: str) -> GemmCach
     if problem.epilogue != NO_EPILOGUE and not any(family.takes_epilogue for family in candidates):
         return UsageError(f"family {candidates[0].name} takes no epilogue; leave it to another family")
     by_dtype = [family for family in candidates if problem.dtype in family.flops_per_clock]
-    if name is not None and by_dtype and (fault := by_dtype[0].problem_fault(problem)):
-        return UsageError(f"family {name} cannot compute this problem: {fault}; or leave it to another family")
+    if by_dtype and (fault := by_dtype[0].problem_fault(problem)):
+        return UsageError(
+            f"family {by_dtype[0].name} cannot compute this problem: {fault}; or leave it to another family"
+        )
     here = sorted(
         {
             dtype
@@ -156,8 +163,8 @@ def _refusal(problem: GemmProblem, name: str | None, templates: str) -> GemmCach
     return UsageError(f"family {candidates[0].name} does not compute {problem.dtype}; families take {takes}")
 
 
-def _best_config(family: Family, problem: GemmProblem, factors: Factors) -> KernelConfig:
-    among = _candidates(family, problem, factors)
+def _best_config(family: Family, problem: GemmProblem, target: Architecture, factors: Factors) -> KernelConfig:
+    among = _candidates(family, problem, target, factors)
     (m, n, k, batch), (step_m, step_n, step_k) = problem.planned_products, among.steps
     return _steadiest(among, -(-m // step_m), -(-n // step_n), -(-k // step_k), batch)
 
@@ -170,12 +177,13 @@ def _steadiest(among: Candidates, rows: int, columns: int, depth: int, batch: in
     return among.steadiest(among.predicted(m, n, k, batch, STEADY), k)
 
 
-def _candidates(family: Family, problem: GemmProblem, factors: Factors) -> Candidates:
-    return candidates_of(family, problem.dtype, problem.scales, problem.arch or "", factors)
-
-
-def _converts(family: Family, problem: GemmProblem) -> bool:
-    return rates_of(architecture(problem.arch or "")).converts(family.unit, problem.dtype)
+def _candidates(
+    family: Family, problem: GemmProblem, target: Architecture, factors: Factors, *, converted: bool = False
+) -> Candidates:
+    return candidates_of(
+        family, problem.dtype, problem.scales, target, factors, converted=converted,
+        fp8_result=problem.output if problem.has_result_scale else None,
+    )  # fmt: skip
 
 
 def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tuple[float, KernelConfig]]:
@@ -183,12 +191,14 @@ def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tu
 
     Except for the first, which is the one that ``choose`` takes: it is within ``STEADY`` of the fewest.
     """
-    chosen = _family_for(problem, family, "")
-    among, (m, n, k, batch) = _candidates(chosen, problem, factors), problem.planned_products
+    target = architecture(problem.arch or "")
+    chosen = _family_for(problem, target, family, "")
+    among = _candidates(chosen, problem, target, factors)
+    m, n, k, batch = problem.planned_products
     predicted = among.predicted(m, n, k, batch)
     first = among.steadiest(predicted, k)
-    if _converts(chosen, problem):
-        among = candidates_of(chosen, problem.dtype, problem.scales, problem.arch or "", factors, converted=True)
+    if rates_of(target).converts(chosen.unit, problem.dtype):
+        among = _candidates(chosen, problem, target, factors, converted=True)
         predicted = among.predicted(m, n, k, batch)
     ranked = [(cycles, split_config(one.config, slices)) for cycles, one, _, slices in sorted(predicted, key=CYCLES)]
     return sorted(ranked, key=lambda one: one[1] != first)
@@ -207,9 +217,9 @@ def predicted_cycles(problem: GemmProblem, family: str, config: KernelConfig) ->
     if problem.dtype not in FAMILIES[family].flops_per_clock:
         raise InvalidProblem(f"family {family} does not compute {problem.dtype}")
     check_config(FAMILIES[family], problem, config, target)
-    converted = _converts(FAMILIES[family], problem)
-    candidate = candidate_of(FAMILIES[family], problem, config, target, converted=converted)
     (m, n, k, batch), rates = problem.planned_products, rates_of(target)
+    converted = rates.converts(FAMILIES[family].unit, problem.dtype)
+    candidate = candidate_of(FAMILIES[family], problem, config, target, converted=converted)
     tiles = -(-m // config.block_m) * -(-n // config.block_n) * batch
     cycles = cycles_of(candidate, tiles, k, target.example_sms, config.split_k)
     if config.split_k > 1:  # slices share the SMs as tiles do
@@ -235,18 +245,21 @@ def turning_points(
     Raises:
         InvalidProblem, UsageError: as ``choose``.
     """
-    chosen = _family_for(problem, family, templates).name
+    target = architecture(problem.arch or "")
+    chosen = _family_for(problem, target, family, templates).name
     if problem.mode is not Mode.GROUPED:
-        return _turning_points(chosen, problem, last, factors)
+        return _turning_points(chosen, problem, target, last, factors)
     # The choice depends on how many rows a group has on average.
     each, groups = replace(problem, m=-(-problem.m // problem.batch), mode=Mode.MASKED), problem.batch
-    points = _turning_points(chosen, each, -(-last // groups), factors)
+    points = _turning_points(chosen, each, target, -(-last // groups), factors)
     return tuple(max(problem.m, (point - 1) * groups + 1) for point in points)
 
 
 @lru_cache(maxsize=2048)
-def _turning_points(family: str, problem: GemmProblem, last: int, factors: Factors) -> tuple[int, ...]:
-    among = _candidates(FAMILIES[family], problem, factors)
+def _turning_points(
+    family: str, problem: GemmProblem, target: Architecture, last: int, factors: Factors
+) -> tuple[int, ...]:
+    among = _candidates(FAMILIES[family], problem, target, factors)
     candidates, step = among.members, among.steps[0]
     # By how many stretches have the same rows of tiles: the candidates and their positions, which decide a draw.
     by_height: dict[int, list[tuple[int, Candidate, int]]] = {}

@@ -22,6 +22,11 @@ _INCLUDE = re.compile(r'^#include\s+(["<])([^">]+)[">]\s*$', re.MULTILINE)
 # Enters every key. To be raised when render() changes what it makes of the same template and constants.
 RENDER_VERSION = "1"
 
+# Kernels whose C is of fp8 have the second file in place of the first, and a constant with its digest. So the text of
+# templates, which enters the keys of all kernels, has nothing of it.
+_EPILOGUES = ("epilogue.cuh", "fp8_epilogue.cuh")
+_FP8_EPILOGUE = "FP8_EPILOGUE"
+
 
 def render(template: str, constants: Mapping[str, str | int], replacements: Mapping[str, str] | None = None) -> str:
     """The complete source of a kernel; it includes nothing.
@@ -32,6 +37,9 @@ def render(template: str, constants: Mapping[str, str | int], replacements: Mapp
         replacements: texts to use, as they are, in place of the named files (the tests swap the hardware out).
     """
     text = _with_includes(template, replacements) if replacements else _text(template)
+    if _FP8_EPILOGUE in constants:
+        usual, of_fp8 = map(_text, _EPILOGUES)
+        text = text.replace(usual, of_fp8)
     if template.endswith(".py"):
         entries = "".join(f"    {name!r}: {value!r},\n" for name, value in constants.items())
         return f"CONSTANTS = {{\n{entries}}}\n\n{text}"
@@ -45,6 +53,12 @@ def template_digest(template: str) -> str:
 
 
 @cache
+def fp8_constants() -> dict[str, str | int]:
+    """The constants of kernels whose C is of fp8 alone, by which ``render`` gives them their epilogue."""
+    return {_FP8_EPILOGUE: template_digest(_EPILOGUES[1])}
+
+
+@cache
 def _text(template: str) -> str:
     """A template with all it includes, as it was when this process first asked."""
     return _with_includes(template, {})
@@ -55,7 +69,7 @@ def _with_includes(name: str, replacements: Mapping[str, str]) -> str:
         if match[1] == "<":
             # A system header's content would be compiled but not hashed.
             raise ValueError(f"{name} includes <{match[2]}>; templates may include only each other")
-        return _with_includes(match[2], replacements)
+        return _with_includes(match[2], replacements) if replacements else _text(match[2])
 
     if name in replacements:
         return replacements[name]

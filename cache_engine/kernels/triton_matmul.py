@@ -55,8 +55,11 @@ class TritonMatmul:
         """The first compute capability on which it computes the type."""
         return (8, 0)
 
-    def problem_fault(self, problem: GemmProblem) -> None:
-        """It computes every problem of its types."""
+    def problem_fault(self, problem: GemmProblem) -> str | None:
+        """It computes every problem of its types, and takes no argument that a C of fp8 needs."""
+        return (
+            f"it makes no {problem.output}, which needs the scale of the result" if problem.has_result_scale else None
+        )
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""

@@ -17,7 +17,8 @@ CUDA_VERSIONS: tuple[int, ...] = (13, 12)
 """The major versions of CUDA whose compilers are used, the newest first."""
 
 
-@dataclass(frozen=True, slots=True)
+# Each target is one value of the table below, so that it is found by its identity, in nanoseconds, in what is cached.
+@dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
     """One compile target.
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-from cache_engine.model.gemm import OPT_LEVELS, Epilogue, GemmProblem, Mode, Scales, Specialisation, bucket_of
+from cache_engine.model.gemm import GemmProblem, Specialisation, bucket_of
+from cache_engine.model.gemm.fields import Options
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
 
@@ -74,7 +75,7 @@ class Blob(msgspec.Struct, frozen=True):
     sections: dict[str, Section]
 
 
-class RecordedProblem(msgspec.Struct, frozen=True):
+class RecordedProblem(Options, frozen=True):
     """A problem as plain values, so that a record of a program that knows more dtypes or targets can still be read."""
 
     m: Count
@@ -84,20 +85,11 @@ class RecordedProblem(msgspec.Struct, frozen=True):
     dtype: str
     out_dtype: str
     layout: str
-    epilogue: str = ""
-    specialisation: str = Specialisation.NK.value
-    opt_level: Small = OPT_LEVELS[-1]
-    scales: str = Scales.NONE.value
-    mode: str = Mode.BATCHED.value
 
     @classmethod
     def of(cls, problem: GemmProblem) -> RecordedProblem:
         """The values of ``problem``, without its target."""
-        p = problem
-        return cls(
-            p.m, p.n, p.k, p.batch, p.dtype.value, p.output.value, p.layout.value, str(p.epilogue),
-            p.specialisation.value, p.opt_level, p.scales.value, p.mode.value,
-        )  # fmt: skip
+        return cls(**problem.plain(cls.__struct_fields__))
 
     @property
     def types(self) -> str:
@@ -125,21 +117,7 @@ class RecordedProblem(msgspec.Struct, frozen=True):
         Raises:
             InvalidProblem: when this program does not know one of its values.
         """
-        return GemmProblem(
-            self.m,
-            self.n,
-            self.k,
-            self.batch,
-            dtype=self.dtype,  # type: ignore[arg-type]  # text is checked and converted
-            out_dtype=self.out_dtype,  # type: ignore[arg-type]
-            layout=self.layout,  # type: ignore[arg-type]
-            arch=arch,
-            epilogue=Epilogue.parse(self.epilogue),
-            specialisation=self.specialisation,  # type: ignore[arg-type]
-            opt_level=self.opt_level,
-            scales=self.scales,  # type: ignore[arg-type]
-            mode=self.mode,  # type: ignore[arg-type]
-        )
+        return GemmProblem(**msgspec.structs.asdict(self), arch=arch)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
+import msgspec
+
+from cache_engine.model.key import Components
+
 
 @dataclass(frozen=True, slots=True)
 class ToolchainFingerprint:
@@ -69,3 +73,30 @@ def _digest(device: DeviceFingerprint) -> str:
         text = str(getattr(device, field.name))
         parts.append(f"{len(field.name)}:{field.name}{len(text)}:{text}")
     return hashlib.sha256("".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """The origin that many kernels of a pack or store share; each field is the key component of that name.
+
+    A component that a key lacks is empty here.
+    """
+
+    schema: str = ""
+    family: str = ""
+    template: str = ""
+    compiler: str = ""
+    compiler_version: str = ""
+    compiler_build: str = ""
+    environment: str = ""
+    flags: str = ""
+
+    @classmethod
+    def of(cls, components: Components) -> Provenance:
+        """That of a kernel whose key was hashed from these."""
+        named = dict(components)
+        return cls(*(named.get(label, "") for label in cls.__struct_fields__))
+
+    @property
+    def toolchain(self) -> ToolchainFingerprint:
+        """The compiler's part."""
+        return ToolchainFingerprint(self.compiler, self.compiler_version, self.compiler_build, self.environment)

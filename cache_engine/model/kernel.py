@@ -110,10 +110,11 @@ class Launch:
         shared_bytes: dynamic shared memory of one block. Above 48 KiB a launch needs the function's attribute
             ``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`` set to it first.
         parameters: what the kernel takes after m, by name, in order. ``n`` and ``k`` are 32-bit integers. ``alpha`` and
-            ``beta`` are numbers of type ``GemmProblem.accumulate``, ``bias`` and ``workspace`` pointers; each is there
-            whether the kernel uses it or not, and 0 where it does not. ``a_map``, ``b_map`` and ``c_map`` are the
-            tensor maps of ``boxes``, 128 bytes by value. Any other is a pointer that the compiler adds and the kernel
-            does not use, to be given as 0.
+            ``beta`` are numbers of type ``GemmProblem.accumulate``, as is ``scale_result``, which is in the place of
+            ``beta`` where C is of fp8; ``bias`` and ``workspace`` are pointers. Each is there whether the kernel uses
+            it or not, and 0 where it does not. ``a_map``, ``b_map`` and ``c_map`` are the tensor maps of ``boxes``,
+            128 bytes by value. Any other is a pointer that the compiler adds and the kernel does not use, to be given
+            as 0.
         workspace_bytes: device memory that blocks exchange sums in. All 0 before the first launch; kernels may share it
             one after the other, never at the same time.
         boxes: what the kernel has the copy engine copy.

@@ -1,12 +1,15 @@
-"""The interface of a tier."""
+"""The interface of a tier, and the simplest one, in memory."""
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
+from cache_engine.process import renew_after_fork
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +44,61 @@ class Backfilled(Tier, Protocol):
     def discard(self, key: CacheKey) -> None:
         """Removes the entry, if it is there."""
         ...
+
+
+# ---- The memory tier: entries that this process has used, bounded by bytes, with LRU eviction ----
+
+
+class MemoryTier:
+    """Entries in this process. Safe to use from several threads."""
+
+    name = "memory"
+
+    def __init__(self, max_bytes: int) -> None:
+        """Stores at most ``max_bytes`` of compiled code; a larger entry is not stored."""
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._entries: OrderedDict[CacheKey, Loaded] = OrderedDict()
+        self._lock = threading.Lock()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def get(self, key: CacheKey) -> Loaded | None:
+        """The entry, or ``None``."""
+        with self._lock:
+            loaded = self._entries.get(key)
+            if loaded is not None:
+                self._entries.move_to_end(key)
+            return loaded
+
+    def put(self, key: CacheKey, loaded: Loaded) -> None:
+        """Stores the entry, replacing an older one of its key."""
+        with self._lock:
+            self._remove(key)
+            if len(loaded.cubin) > self._max_bytes:
+                return
+            self._entries[key] = loaded
+            self._bytes += len(loaded.cubin)
+            while self._bytes > self._max_bytes:
+                self._remove(next(iter(self._entries)))
+
+    def discard(self, key: CacheKey) -> None:
+        """Removes the entry, if it is there."""
+        with self._lock:
+            self._remove(key)
+
+    def held(self) -> tuple[int, int]:
+        """The number of entries, and the bytes of their compiled code."""
+        with self._lock:
+            return len(self._entries), self._bytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _remove(self, key: CacheKey) -> None:
+        loaded = self._entries.pop(key, None)
+        if loaded is not None:
+            self._bytes -= len(loaded.cubin)

@@ -32,8 +32,8 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry, PackUnusable, Untrusted
 from cache_engine.model.artifact import CUBIN, Count, Record
+from cache_engine.model.fingerprint import Provenance
 from cache_engine.model.key import CacheKey
-from cache_engine.model.provenance import Provenance
 from cache_engine.process import OwnFile
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import (
@@ -94,7 +94,7 @@ class Pack:
         Args:
             trust: accept a pack that users other than you and root can change.
             check: called with the record and the code of each entry before ``get`` returns it; raises ``CorruptEntry``
-                for one that must not be served. See ``upkeep.contents``.
+                for one that must not be served. See ``upkeep.survey``.
             prove: called with the bytes of each record before ``get`` returns its entry, and before it is imported;
                 raises ``Unproved`` where no trusted signer signed it. Each blob is then hashed as well. See
                 ``trust.signers``.

@@ -26,7 +26,7 @@ from cache_engine.process import holds, renew_after_fork
 from cache_engine.store.layout import StoreLayout
 
 if TYPE_CHECKING:
-    from cache_engine.store.results.file import Judge, ResultFile
+    from cache_engine.store.results import Judge, ResultFile
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Timings:
             LockTimeout, OSError: when the store cannot be written.
             UnknownResults: when another version of this program wrote the device's file.
         """
-        from cache_engine.store.results.file import NewResult
+        from cache_engine.store.results import NewResult
 
         by_device: dict[DeviceFingerprint, list[NewResult]] = {}
         for one in measurements:
@@ -109,7 +109,7 @@ class Timings:
 
     def fingerprints(self) -> list[str]:
         """Devices with measurements."""
-        from cache_engine.store.results.file import stored_fingerprints
+        from cache_engine.store.results import stored_fingerprints
 
         return stored_fingerprints(self._layout) if self.exist() else []
 
@@ -175,8 +175,7 @@ class Timings:
             self._file(fingerprint).mend()
 
     def _file(self, fingerprint: str, device: DeviceFingerprint | None = None) -> ResultFile:
-        from cache_engine.store.results.file import ResultFile
-        from cache_engine.store.results.interchange import empty_snapshot
+        from cache_engine.store.results import ResultFile, empty_snapshot
 
         file = self._files.get(fingerprint)
         if file is None or (device is not None and not file.snapshot.architecture):

@@ -32,7 +32,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.process import Background, Order
 from cache_engine.settings import Settings
 from cache_engine.settings.extras import needing
-from cache_engine.store.signatures.keys import SigningKey
+from cache_engine.store.signatures.signers import SigningKey
 from cache_engine.team.board import GONE_S, Board, Heart, Present, kernel_text
 from cache_engine.team.broker import LEASE_S, Broker, BrokerAway, Keys
 from cache_engine.team.messages import Answered, Asked, asked, encode

@@ -15,8 +15,7 @@ from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageEr
 from cache_engine.frameworks.groups import Group, UnknownGroup, group_keys, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
-from cache_engine.model.events import CLEAN_OTHER, SEEN
-from cache_engine.model.events.usage import EntryUsage
+from cache_engine.model.events import CLEAN_OTHER, SEEN, EntryUsage
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.settings import Settings
 from cache_engine.store import pins
@@ -27,9 +26,9 @@ from cache_engine.store.pack import Pack
 from cache_engine.store.signatures import proof_for
 from cache_engine.units import counted, printable
 from cache_engine.upkeep import cleaning
-from cache_engine.upkeep.acknowledged import in_words
 from cache_engine.upkeep.admission import local_user
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
+from cache_engine.upkeep.decisions import in_words
 from cache_engine.upkeep.plan import EvictionPlan, Limits
 from cache_engine.upkeep.survey import Survey
 
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
     from cache_engine.frameworks.deleting import Deleted
     from cache_engine.frameworks.values import DeletePlan, Place
     from cache_engine.store.signatures.signers import Signed
-    from cache_engine.upkeep.integrity import Finding, RepairAct
+    from cache_engine.upkeep.findings import Finding
+    from cache_engine.upkeep.integrity import RepairAct
     from cache_engine.upkeep.packs import Exported, Imported, Incoming
 
 
@@ -188,7 +188,7 @@ class Admin:
         """Records that failures were seen: Overview warns of later ones alone. They stay counted.
 
         Args:
-            totals: what was seen, sums over all time by name; see ``upkeep.acknowledged.FAILURES``.
+            totals: what was seen, sums over all time by name; see ``upkeep.decisions.FAILURES``.
         """
         self.store  # noqa: B018 (raises where there is none)
         self.journal.event(SEEN, detail=in_words(totals), by=by or local_user())
@@ -311,7 +311,7 @@ class Admin:
         sign: Callable[[bytes], bytes] = lambda record: record,
         on_entry: Callable[[], None] = lambda: None,
     ) -> Exported:
-        """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``trust.keys`` for ``sign``."""
+        """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``store.signatures`` for ``sign``."""
         return upkeep.packs.export_pack(
             self.store, Path(path), wanted, adapted=adapted, keys=keys, replace=replace, sign=sign, on_entry=on_entry
         )
@@ -398,9 +398,5 @@ class Admin:
 
     def early_evictions(self) -> list[upkeep.decisions.EarlyEviction]:
         """Kernels that were evicted and asked for again, as far back as the log of decisions goes; the latest first."""
-        self.journal.flush()
-        return self._early_evictions.all()
-
-    @cached_property
-    def _early_evictions(self) -> upkeep.decisions.EarlyEvictions:
-        return upkeep.decisions.EarlyEvictions(self.store.layout)
+        decisions, _ = self.recent_decisions()
+        return upkeep.decisions.early_evictions(reversed(decisions))

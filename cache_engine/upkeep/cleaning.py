@@ -1,4 +1,4 @@
-"""Applies eviction plans, on request and automatically."""
+"""Applies eviction plans, on request and automatically, and deletes files that killed writers left."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import logging
 import math
 import os
 import shutil
+import stat
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from cache_engine.errors import LockTimeout, StoreError
+from cache_engine.errors import CorruptEntry, LockTimeout, StoreError
 from cache_engine.frameworks.groups import is_unknown_group
 from cache_engine.logs import fields
 from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
@@ -19,15 +21,13 @@ from cache_engine.model.key import CacheKey
 from cache_engine.process import Thread
 from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.files import read_file, shards_in
 from cache_engine.store.journal import Journal, fold_journal
-from cache_engine.store.layout import (
-    StoreLayout,
-    original_of_quarantined,
-)
-from cache_engine.store.lock import file_lock, file_lock_to_delete
+from cache_engine.store.layout import StoreLayout, key_of_blob_name, original_of_quarantined
+from cache_engine.store.lock import file_lock, file_lock_to_delete, try_lock
 from cache_engine.store.pins import is_pinned
+from cache_engine.store.publish import publish_file
 from cache_engine.units import counted
-from cache_engine.upkeep.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan, remove_temporary
 from cache_engine.upkeep.plan import (
     DAY_S,
     EVERYTHING,
@@ -38,13 +38,66 @@ from cache_engine.upkeep.plan import (
     Limits,
     is_far_above,
 )
-from cache_engine.upkeep.population import Population, add_published, write_population
 from cache_engine.upkeep.survey import NONE_STALE, count, last_uses, plan_cleaning, survey
 
 __all__ = [
     "NONE_STALE", "QUARANTINE_S", "Cleaned", "Housekeeper", "Leftover", "apply", "count", "find_leftovers",
     "plan_cleaning", "survey",
 ]  # fmt: skip
+
+# ---- The estimated size of a store, shared by all its processes, so that a publish lists no folders ----
+#
+# A file has the result of the last survey, ``<entries> <bytes>``, and a line ``+<bytes>`` for each publish since. It is
+# only an estimate: a replaced entry counts twice, and an entry deleted since still counts. So the store is surveyed
+# again from time to time, and before any eviction.
+
+_LARGEST_BYTES = 2**20
+_APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Estimated entries and bytes of a store; ``published`` of the entries came after the last survey."""
+
+    entries: int
+    stored_bytes: int
+    published: int = 0
+
+
+def add_published(layout: StoreLayout, stored_bytes: int) -> Population | None:
+    """Counts a published entry; returns the estimate, or ``None`` when a survey must come first."""
+    try:
+        descriptor = os.open(layout.population, _APPENDING)
+        try:
+            os.write(descriptor, b"+%d\n" % stored_bytes)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    return read_population(layout)
+
+
+def read_population(layout: StoreLayout) -> Population | None:
+    """The estimate; ``None`` when it cannot be read."""
+    try:
+        surveyed, *published = (read_file(layout.population, _LARGEST_BYTES) or b"").split(b"\n")
+        entries, stored_bytes = map(int, surveyed.split())
+        added = [int(line) for line in published if line]
+    except (CorruptEntry, OSError, ValueError):
+        return None
+    return Population(entries + len(added), stored_bytes + sum(added), len(added))
+
+
+def write_population(layout: StoreLayout, entries: int, stored_bytes: int) -> None:
+    """Stores the result of a survey.
+
+    Raises:
+        OSError: when writing fails.
+    """
+    publish_file(layout.temp, str(layout.population), b"%d %d\n" % (entries, stored_bytes), durable=False)
+
+
+# ---- Cleaning ----
 
 _log = logging.getLogger(__name__)
 
@@ -340,8 +393,147 @@ def prune_results(store: DiskStore, settings: Settings, journal: Journal) -> int
 
 
 def _published_at(layout: StoreLayout, key: CacheKey) -> float:
-    """When the record or the group was published; infinity when it is gone."""
+    """The time when the record or the group was published; infinity when it is gone."""
     for path in (layout.record_path(key), layout.group_path(key)):
         with suppress(FileNotFoundError):
             return os.lstat(path).st_mtime
     return math.inf
+
+
+# ---- Files that killed writers leave: temporaries without a writer, and blobs that no record names ----
+#
+# The writer of a temporary holds its lock, and the publisher of an entry holds its key's lock; both end with the
+# process. So a free lock identifies a leftover, independent of the clock. Where locks do not work, as in a read-only
+# store, the file's age decides.
+
+# Where age decides: a younger file may belong to a running publish.
+GRACE_S = 600.0
+
+
+def abandoned_temporaries(layout: StoreLayout) -> Iterator[Path]:
+    """Temporaries whose writers are gone."""
+    for path in _files(layout.temp):
+        # A folder here is not ours; ``integrity`` reports it.
+        if (path.is_symlink() or not path.is_dir()) and is_abandoned(path):
+            yield path
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether the writer of a temporary is gone; anything but a regular file has none."""
+    with _abandoned(path) as abandoned:
+        return abandoned
+
+
+def remove_temporary(path: Path) -> bool:
+    """Deletes a temporary if its writer is gone; returns whether it did.
+
+    Raises:
+        OSError: when deleting fails.
+    """
+    with _abandoned(path) as abandoned:
+        if abandoned:
+            path.unlink(missing_ok=True)
+        return abandoned
+
+
+@contextmanager
+def _abandoned(path: Path) -> Iterator[bool]:
+    """Whether the writer of a temporary is gone. The body of the ``with`` holds its lock, so no writer can start."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        yield False
+        return
+    except OSError:
+        yield not _is_young(path)
+        return
+    try:
+        yield _is_free(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def _is_free(descriptor: int, path: Path) -> bool:
+    """Whether the lock of an open file is free, and the file is still at its path."""
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return try_lock(descriptor) and os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass  # locks do not work here
+    return not _is_young(path)
+
+
+def orphan_blobs(store: DiskStore) -> Iterator[Path]:
+    """Blobs that no record names or will name, because a publish, replacement or eviction was interrupted.
+
+    If the record exists but names another, missing blob, that is damage, and left for ``integrity``.
+    """
+    layout = store.layout
+    for shard in shards_in(layout.kernels, links=layout.trust):
+        by_key: dict[CacheKey, list[Path]] = {}
+        for path in _files(layout.kernels / shard):
+            key = key_of_blob_name(path.name, shard)
+            if key is not None:
+                by_key.setdefault(key, []).append(path)
+        for key, blobs in by_key.items():
+            if len(blobs) > 1 or not os.path.lexists(layout.record_path(key)):
+                yield from (path for path in blobs if is_orphan(store, key, path))
+
+
+def is_orphan(store: DiskStore, key: CacheKey, path: Path) -> bool:
+    """Whether the key's record, if any, names another blob, and no process is publishing the key."""
+    if _named(store, key) in (path.name, None):
+        return False
+    try:
+        with file_lock_to_delete(store.layout.key_lock(key), 0):
+            # Again: its publish may have ended in between.
+            return os.path.lexists(path) and _named(store, key) not in (path.name, None)
+    except LockTimeout:
+        return False
+    except OSError:
+        return not _is_young(path)
+
+
+def remove_orphan(store: DiskStore, path: Path) -> bool:
+    """Deletes a blob that was an orphan, if it still is one; returns whether it did.
+
+    The same blob may have been published since, under the same name, so that its record exists now.
+
+    Raises:
+        OSError: when deleting fails.
+    """
+    key = key_of_blob_name(path.name, path.parent.name)
+    if key is None:
+        return False
+    with suppress(LockTimeout), file_lock_to_delete(store.layout.key_lock(key), 0):
+        if _named(store, key) not in (path.name, None):
+            path.unlink(missing_ok=True)
+            return True
+    return False
+
+
+def _named(store: DiskStore, key: CacheKey) -> str | None:
+    """The name of the blob in a key's record: empty when there is no record, ``None`` when it cannot be read."""
+    try:
+        record = store.record(key)
+    except (CorruptEntry, OSError):
+        return None
+    if record is not None:
+        return Path(store.layout.blob_path(key, record.blob.digest)).name
+    return None if os.path.lexists(store.layout.record_path(key)) else ""
+
+
+def _files(folder: Path) -> list[Path]:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(folder.iterdir())
+    return []
+
+
+def _is_young(path: Path) -> bool:
+    """Whether a file was changed lately. The clock may have been set back, by seconds or by a year."""
+    try:
+        return abs(time.time() - os.lstat(path).st_mtime) < GRACE_S
+    except FileNotFoundError:
+        return True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -121,31 +122,22 @@ class EarlyEviction:
     asked_at: float
 
 
-class EarlyEvictions:
-    """The premature evictions of a store, read from its log and then as that grows. Safe to use from several threads.
+def early_evictions(decisions: Iterable[Decision]) -> list[EarlyEviction]:
+    """The premature evictions in a log, one for each kernel; the one asked for last is first.
 
-    Unlike ``Log`` it reads no records, so the time depends on the log and not on the store.
+    Args:
+        decisions: the oldest first, each miss with its cause.
     """
-
-    def __init__(self, layout: StoreLayout) -> None:
-        """Reads nothing yet."""
-        self._reader = DecisionReader(layout)
-        self._causes = Causes()
-        self._lock = threading.Lock()
-        self._evicted: dict[str, Decision] = {}
-        self._found: dict[str, EarlyEviction] = {}
-
-    def all(self) -> list[EarlyEviction]:
-        """One for each kernel, as far back as the log goes; the one asked for last is first."""
-        with self._lock:
-            for one in map(self._causes.explained, self._reader.new()):
-                if one.kind == EVICTION:
-                    self._evicted[one.key] = one
-                elif one.kind == MISS and one.reason == EVICTED and one.key in self._evicted:
-                    evicted, before = self._evicted.pop(one.key), self._found.get(one.key)
-                    times = 1 if before is None else before.times + 1
-                    self._found[one.key] = EarlyEviction(one.key, one.name, times, evicted.at, evicted.reason, one.at)
-            return sorted(self._found.values(), key=lambda one: (-one.asked_at, one.key))
+    evicted: dict[str, Decision] = {}
+    found: dict[str, EarlyEviction] = {}
+    for one in decisions:
+        if one.kind == EVICTION:
+            evicted[one.key] = one
+        elif one.kind == MISS and one.reason == EVICTED and one.key in evicted:
+            last, before = evicted.pop(one.key), found.get(one.key)
+            times = 1 if before is None else before.times + 1
+            found[one.key] = EarlyEviction(one.key, one.name, times, last.at, last.reason, one.at)
+    return sorted(found.values(), key=lambda one: (-one.asked_at, one.key))
 
 
 class RecentDecisions:
@@ -194,3 +186,37 @@ class _MadeBefore:
                 self._made.setdefault(request, []).append((record.created_at, toolchain))
         there = self._made.get(miss.request, ())
         return next((made for at, made in there if at <= miss.at and made != miss.toolchain), None)
+
+
+# ---- Failures that a reader has seen: counts over time stay; only later failures are warned of ----
+
+FAILURES = (
+    "publish_failures", "corruptions", "tier_failures", "lock_waits", "lock_timeouts", "lock_wait_us",
+)  # fmt: skip
+"""The sums that a reader can acknowledge, by the names of ``model.events.Totals`` and of the mirror."""
+
+_COUNT = re.compile(r"([a-z_]{1,40}) ([0-9]{1,18})")
+
+
+def in_words(totals: Mapping[str, int]) -> str:
+    """The sums over all time that were seen, as the event's detail has them."""
+    return ", ".join(f"{name} {totals[name]}" for name in FAILURES)
+
+
+def of_words(detail: str) -> dict[str, int]:
+    """The sums that an event names; empty where it does not name all of them, which acknowledges nothing."""
+    found = {match[1]: int(match[2]) for part in detail.split(", ") if (match := _COUNT.fullmatch(part))}
+    return found if set(found) == set(FAILURES) else {}
+
+
+def since(lately: Mapping[str, int], totals: Mapping[str, int], seen: Mapping[str, int]) -> dict[str, int]:
+    """Of the failures counted lately, those that came after the acknowledged ones.
+
+    Args:
+        lately: sums of the last days.
+        totals: sums over all time, which only grow. Where one is below what was seen, counting has begun again, and
+            nothing counts as seen.
+    """
+    if not seen or any(totals[name] < seen[name] for name in FAILURES):
+        return {name: lately[name] for name in FAILURES}
+    return {name: min(lately[name], totals[name] - seen[name]) for name in FAILURES}

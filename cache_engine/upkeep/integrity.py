@@ -25,7 +25,7 @@ from cache_engine.store.journal import Journal, mend_decisions
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.lock import file_lock
 from cache_engine.store.ownership import close_folder
-from cache_engine.upkeep.contents import check_code, check_record
+from cache_engine.upkeep.cleaning import is_abandoned, is_orphan, remove_temporary
 from cache_engine.upkeep.findings import (
     ENTRY_KINDS,
     JOURNAL_KINDS,
@@ -37,7 +37,6 @@ from cache_engine.upkeep.findings import (
     kind_of,
     names_in,
 )
-from cache_engine.upkeep.leftovers import is_abandoned, is_orphan, remove_temporary
 from cache_engine.upkeep.side_files import (
     check_group,
     check_results,
@@ -46,6 +45,7 @@ from cache_engine.upkeep.side_files import (
     mend_results,
     results_of,
 )
+from cache_engine.upkeep.survey import check_code, check_record
 
 __all__ = ["Finding", "Kind", "RepairAct", "check", "plan_repair", "repair"]
 

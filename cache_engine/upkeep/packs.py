@@ -13,17 +13,17 @@ from heapq import merge
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
-from cache_engine.frameworks.adapted import describe
 from cache_engine.frameworks.groups import (
     Group,
     UnknownGroup,
+    describe,
     group_bytes,
     group_keys,
     put_group,
     read_group,
     read_stored,
 )
-from cache_engine.frameworks.packing import is_group, packed_row, unpacked_row
+from cache_engine.frameworks.packing import NotTaken, is_group, packed_row, triton_kernels, unpacked_row
 from cache_engine.frameworks.values import Entry
 from cache_engine.model.artifact import CUBIN, SECTIONS, Record
 from cache_engine.model.events import IMPORT
@@ -35,7 +35,7 @@ from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack, Row, write_pack
 from cache_engine.units import counted, printable
-from cache_engine.upkeep.contents import check_code, check_entry, check_record
+from cache_engine.upkeep.survey import check_code, check_entry, check_record
 
 _LOCK_TIMEOUT_S = 30.0
 
@@ -119,7 +119,7 @@ def export_pack(
         adapted: selects those of other frameworks.
         keys: consider only these, not the whole store.
         replace: replace an existing file.
-        sign: makes the bytes of a record that carry a signature, in the pack alone; see ``trust.keys``.
+        sign: makes the bytes of a record that carry a signature, in the pack alone; see ``store.signatures``.
         on_entry: called after each entry of the store.
 
     Raises:
@@ -218,8 +218,6 @@ def import_triton(
     Raises:
         OSError: when the directory cannot be read, or a disk fails; kernels imported so far stay, and are sound.
     """
-    from cache_engine.frameworks.packing import NotTaken, triton_kernels  # rarely needed
-
     taken = taken_bytes = present = 0
     refused: list[Refused] = []
     left: list[Refused] = []

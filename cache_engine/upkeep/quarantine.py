@@ -23,7 +23,7 @@ from cache_engine.store.files import read_file
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.layout import key_of_blob_name, key_of_record_name, original_of_quarantined
 from cache_engine.store.lock import file_lock
-from cache_engine.upkeep.contents import check_code, check_record
+from cache_engine.upkeep.survey import check_code, check_record
 
 _LOCK_TIMEOUT_S = 30.0
 # An event is written right after its files were moved.
@@ -58,7 +58,7 @@ class Item:
 
     @property
     def set_aside_at(self) -> float:
-        """When its last file was quarantined."""
+        """The time when its last file was quarantined."""
         return max(file.set_aside_at for file in self.files)
 
     @property

@@ -17,16 +17,9 @@ from cache_engine.model.job import MOST_BYTES, decode_job
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import copy_to_quarantine, read_file
-from cache_engine.store.journal import (
-    SNAPSHOT,
-    UnknownSnapshot,
-    damaged_decisions,
-    damaged_lines,
-    fold,
-    load_snapshot,
-)
+from cache_engine.store.journal import SNAPSHOT, UnknownSnapshot, damaged_decisions, damaged_lines, fold, load_snapshot
 from cache_engine.store.journal.demand import load_demand
-from cache_engine.store.journal.files import LARGEST_BYTES
+from cache_engine.store.journal.lines import LARGEST_BYTES
 from cache_engine.store.layout import (
     StoreLayout,
     fingerprint_of_results_name,
@@ -36,8 +29,7 @@ from cache_engine.store.layout import (
     job_of_name,
 )
 from cache_engine.store.lock import file_lock
-from cache_engine.store.results.file import damaged_files, stored_fingerprints
-from cache_engine.store.results.interchange import UnknownResults
+from cache_engine.store.results import UnknownResults, damaged_files, stored_fingerprints
 from cache_engine.store.timings import Timings, judge_of
 from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, Kind, finding_at, names_in
 

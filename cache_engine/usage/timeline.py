@@ -16,8 +16,7 @@ import msgspec
 from cache_engine.model.artifact import Seconds
 from cache_engine.model.asked import Shape
 from cache_engine.model.events import DAY_S, HOUR_S
-from cache_engine.usage.demand import MOST_SHAPES, Ledger, drop_lightest, make_room
-from cache_engine.usage.sketch import MOST_WEIGHT, Sketch, Weight, merged
+from cache_engine.usage.demand import MOST_SHAPES, MOST_WEIGHT, Ledger, Sketch, Weight, drop_lightest, make_room, merged
 
 _LONGEST_S = 28 * DAY_S
 # How long periods keep their length: in seconds, from the shortest on; each is a multiple of the one before.

@@ -15,8 +15,7 @@ import pytest
 import zstandard
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.frameworks.adapted import describe
-from cache_engine.frameworks.groups import Group, put_group, read_group, read_stored
+from cache_engine.frameworks.groups import Group, describe, put_group, read_group, read_stored
 from cache_engine.frameworks.packing import FORMAT as ROW_FORMAT
 from cache_engine.frameworks.packing import packed_row
 from cache_engine.model.key import CacheKey

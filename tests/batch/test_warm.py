@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from cache_engine.batch.warm import Warmed, plan_warming, problems_of, warm
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cli.main import commands
-from cache_engine.compilers import COMPILERS, inspect
+from cache_engine.compilers import COMPILERS, disassembly
 from cache_engine.errors import CompilerMissing, GpuRequired, InvalidProblem, NotHereError, ToolMissing, UsageError
 from cache_engine.evaluator.catalogue import LARGEST_TABLE_BYTES, MOST_SHAPES, ModelShape, model_shapes, table_shapes
 from cache_engine.gpu import launch, probe
@@ -292,7 +292,7 @@ def test_no_tool_ends_the_whole(cache: Cache, monkeypatch: pytest.MonkeyPatch) -
     def missing(name: str, package: str) -> Path:
         raise ToolMissing(f"{name} is not installed; run: pip install {package}")
 
-    monkeypatch.setattr(inspect, "find_tool", missing)
+    monkeypatch.setattr(disassembly, "find_tool", missing)
     problems = [GemmProblem(8, 8 * n, 8, dtype=DType.FP32, arch="sm_90") for n in range(1, 4)]
     with pytest.raises(ToolMissing):
         warm(cache, problems, jobs=2)

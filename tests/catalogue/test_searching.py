@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue.fields import NAMES, Condition
-from cache_engine.evaluator.catalogue.searching import advice, read_search
-from cache_engine.evaluator.catalogue.tables import model_shapes
+from cache_engine.evaluator.catalogue.tables import advice, model_shapes, read_search
 
 NOW = 1_790_000_000.0
 

@@ -18,7 +18,7 @@ import pytest
 from cache_engine.compilers.tools import find_tool
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index.queries import OLD_SORTS, SORTS
-from cache_engine.upkeep.leftovers import GRACE_S
+from cache_engine.upkeep.cleaning import GRACE_S
 from tests.cli import forked
 from tests.helpers import damage_record, make_store, publish, record_file
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import predict
-from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from tests.cli.test_cli import document, run

@@ -60,9 +60,10 @@ def test_show_says_what_fusing_the_epilogue_saves(tmp_path: Path) -> None:
 def test_show_without_a_disassembler_prints_the_rest_and_how_to_get_it(compiled_store: Path, tmp_path: Path) -> None:
     key = next(iter(_keys(compiled_store).values()))
     without = (
-        "import sys; from cache_engine.compilers import inspect, tools; from cache_engine.errors import ToolMissing\n"
+        "import sys\nfrom cache_engine.compilers import disassembly, tools\n"
+        "from cache_engine.errors import ToolMissing\n"
         "def missing(name, package): raise ToolMissing(f'{name} is not installed; run: pip install {package}')\n"
-        "inspect.find_tool = missing\n"
+        "disassembly.find_tool = missing\n"
         "from cache_engine.cli.main import main; main()\n"
     )
     command = [sys.executable, "-c", without, "--store", str(compiled_store), "show", key]

@@ -126,7 +126,7 @@ def test_a_key_with_a_passphrase_needs_a_terminal(compiled_store: Path, tmp_path
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
     from cache_engine.errors import UsageError
-    from cache_engine.store.signatures.keys import SigningKey
+    from cache_engine.store.signatures.signers import SigningKey
 
     locked = Ed25519PrivateKey.generate().private_bytes(
         Encoding.PEM, PrivateFormat.OpenSSH, BestAvailableEncryption(b"secret")

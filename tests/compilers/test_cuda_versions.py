@@ -18,7 +18,7 @@ import pytest
 
 from cache_engine.compilers import COMPILERS, nvrtc
 from cache_engine.compilers.base import Cuda
-from cache_engine.compilers.inspect import sass
+from cache_engine.compilers.disassembly import sass
 from cache_engine.compilers.nvrtc import Nvrtc
 from cache_engine.compilers.tools import cuda_for, package_files
 from cache_engine.errors import CompilerMissing, ToolMissing

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.compilers import inspect
+from cache_engine.compilers import disassembly
+from cache_engine.compilers.disassembly import resources, sass
 from cache_engine.compilers.elf import code_of, cubin_fault, read_cubin
-from cache_engine.compilers.inspect import resources, sass
 from cache_engine.errors import GemmCacheError
 from tests.foreign.fixtures import unpack
 from tests.helpers import make_cubin
@@ -149,6 +149,6 @@ def test_code_that_overlaps_is_refused() -> None:
 def test_a_disassembler_that_prints_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tool").write_text("#!/bin/sh\nexec yes\n")
     (tmp_path / "tool").chmod(0o700)
-    monkeypatch.setattr(inspect, "find_tools", lambda _: [tmp_path / "tool"])
+    monkeypatch.setattr(disassembly, "find_tools", lambda _: [tmp_path / "tool"])
     with pytest.raises(GemmCacheError, match="more than"):
         sass(CUBIN)

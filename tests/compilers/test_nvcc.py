@@ -16,7 +16,7 @@ import pytest
 
 from cache_engine.compilers import nvcc
 from cache_engine.compilers.base import Cuda
-from cache_engine.compilers.workplace import sweep, workplace
+from cache_engine.compilers.nvcc import sweep, workplace
 from cache_engine.errors import CompileError, CompilerMissing
 from tests.helpers import needs_host_compiler, patch_in_place
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.inspect import resources
+from cache_engine.compilers.disassembly import resources
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render
 from cache_engine.model.architecture import ARCHITECTURES, architecture

@@ -18,7 +18,7 @@ import pytest
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.compilers import COMPILERS, triton
 from cache_engine.compilers.base import Compiled
-from cache_engine.compilers.inspect import resources, sass
+from cache_engine.compilers.disassembly import resources, sass
 from cache_engine.errors import CompileError, CompilerMissing, InfeasibleConfig, InvalidProblem
 from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES, choose

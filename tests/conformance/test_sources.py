@@ -16,8 +16,7 @@ import pytest
 
 from cache_engine.frameworks.base import Source
 from cache_engine.frameworks.folder import MOST_TEXT_BYTES
-from cache_engine.frameworks.registry import load_sources
-from cache_engine.frameworks.survey import survey
+from cache_engine.frameworks.registry import load_sources, survey
 from cache_engine.frameworks.values import (
     DeletePlan,
     Entry,

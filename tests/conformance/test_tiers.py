@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.model.key import CacheKey
-from cache_engine.store.base import Loaded, Tier
-from cache_engine.store.memory import MemoryTier
+from cache_engine.store.base import Loaded, MemoryTier, Tier
 from cache_engine.store.pack import Pack
 from cache_engine.upkeep.packs import export_pack
 from tests.helpers import make_entry, make_store, publish

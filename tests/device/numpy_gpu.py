@@ -23,7 +23,7 @@ from cache_engine.cache import matmul as multiplication
 from cache_engine.cache import operator
 from cache_engine.cache.cache import CompiledKernel
 from cache_engine.cache.serving import launching as serving_code
-from cache_engine.gpu import by_cupy, fp8, groups, multiply, probe, unfused
+from cache_engine.gpu import fp8, groups, multiply, probe, unfused
 from cache_engine.gpu import launch as launching
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
@@ -40,7 +40,7 @@ Kernel = Callable[..., None]
 # What CuPy and NumPy have alike.
 _SAME = (
     "abs", "ascontiguousarray", "clip", "full", "matmul", "maximum", "rint", "searchsorted", "uint8",
-    "uint16", "uint32", "float32", "zeros",
+    "uint16", "uint32", "float32", "zeros", "minimum", "where", "isnan", "signbit",
 )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def install(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = None) -> No
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for user in (launching, probe, multiplication):
         monkeypatch.setattr(user, "require_gpu", lambda what: DEVICE)
-    for user in (launching, multiply, unfused, by_cupy):
+    for user in (launching, multiply, unfused):
         monkeypatch.setattr(user, "shared_pool", lambda: SimpleNamespace(serving=nullcontext))
 
 
@@ -256,6 +256,7 @@ def kernel(problem: GemmProblem, parameters: tuple[str, ...]) -> Kernel:
             result = numpy.maximum(result, 0)
         elif p.epilogue.activation == "gelu":
             result *= (1 + numpy.vectorize(math.erf)(result / 2**0.5)) / 2
+        result = result * float(given["scale_result"]) if p.has_result_scale else result
         out[...] = launching.to_stored(result.astype("float32" if p.output is not DType.FP64 else "float64"), p.output)
 
     return run
@@ -272,7 +273,7 @@ def _grouped(p: GemmProblem, at: Any, a: Any, b: Any, c: Any, given: dict[str, A
         if rows.start == rows.stop:
             continue
         matrices = at(b, p.dtype, p.batch, *((p.n, p.k) if p.layout.b_transposed else (p.k, p.n)))
-        own = {name: given[name] for name in ("alpha", "beta")}
+        own = {name: given[name] for name in ("alpha", "scale_result" if p.has_result_scale else "beta")}
         own["bias"] = array(at(given["bias"], p.output, p.batch, p.n)[group]) if p.epilogue.bias else None
         if p.scales:
             own["a_scales"] = array(at(given["a_scales"], kind, p.row_matrices, *of_a)[matrix, rows])

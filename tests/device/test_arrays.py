@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 
 from cache_engine.errors import UsageError
 from cache_engine.gpu import arrays
-from cache_engine.gpu.arrays import (
-    BITS8,
-    BITS16,
-    ArrayView,
-    Form,
-    packed_strides,
-    read_capsule,
-    read_interface,
-    view,
-)
+from cache_engine.gpu.arrays import BITS8, BITS16, ArrayView, Form, packed_strides, read_capsule, read_interface, view
 
 
 class OnGpu:

@@ -14,11 +14,15 @@ from cache_engine.cache.matmul import matmul
 from cache_engine.cache.operator import GemmOperator
 from cache_engine.cache.serving.launching import Product
 from cache_engine.errors import UsageError
-from cache_engine.gpu.by_cupy import ByCupy
-from cache_engine.gpu.launch import Operands, random_operands
+from cache_engine.gpu.launch import LoadedKernel, Operands, random_operands, to_stored
+from cache_engine.gpu.multiply import _by_cupy
 from cache_engine.gpu.reference import largest_error, tolerance
+from cache_engine.gpu.unfused import ByCupy
+from cache_engine.kernels.family import launch_of
+from cache_engine.kernels.select import choose
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation
 from cache_engine.store.journal.spans import distributions
+from tests.device import numpy_gpu
 from tests.device.numpy_gpu import array, launching_in_numpy
 
 A = array(numpy.random.default_rng(0).standard_normal((40, 128)), "float32")
@@ -127,3 +131,21 @@ def test_cupy_computes_every_type_and_layout(cache: Cache, dtype: DType, layout:
     a, b, c = (numpy.uint64(one.ctypes.data) for one in (operands.a, operands.b, operands.c))
     ByCupy(problem)(Operands(a, b, c))
     assert largest_error(problem, operands, None) <= tolerance(problem)
+
+
+def test_cupy_applies_the_epilogue_before_it_rounds_to_fp8(cache: Cache) -> None:
+    """To the bit as a kernel, but for the order of sums: of these numbers each is exact."""
+    problem = GemmProblem(5, 24, 48, 2, "bf16", "fp8_e4m3", arch="sm_90", epilogue="alpha+bias+relu")
+    operands = random_operands(problem, seed=1)
+    whole = [(one % 16).astype("float32") - 8 for one in (operands.a, operands.b)]
+    operands.a, operands.b = (array(to_stored(one, problem.dtype)) for one in whole)
+    family, config = choose(problem)
+    launch = launch_of(family, problem, config)
+    kernel = LoadedKernel(b"", "gemm", launch, problem, numpy_gpu.kernel(problem, launch.parameters))
+    kernel(operands)
+    wanted = operands.c.copy()
+    operands.c[...] = 0xFF
+    places = {name: numpy.uint64(getattr(operands, name).ctypes.data) for name in ("a", "b", "c", "bias")}
+    _by_cupy(problem)(replace(operands, **places))
+    assert numpy.array_equal(operands.c, wanted)
+    assert len(numpy.unique(wanted)) > 10

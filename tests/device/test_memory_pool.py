@@ -18,7 +18,7 @@ import pytest
 
 from cache_engine.cache.cache import open_cache
 from cache_engine.errors import GpuRequired, OutOfDeviceMemory, UsageError
-from cache_engine.gpu import memory_pool
+from cache_engine.gpu import memory_pool, probe
 from cache_engine.gpu.memory_pool import (
     MOST_ALLOCATIONS,
     Allocation,
@@ -30,7 +30,6 @@ from cache_engine.gpu.memory_pool import (
     shared_limit,
     shared_pool,
 )
-from cache_engine.gpu.probe import nvml
 from cache_engine.model.fingerprint import DeviceFingerprint
 
 
@@ -207,7 +206,7 @@ class Library:
 def test_memory_of_the_gpu_is_asked_of_nvml_and_makes_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     here = DeviceFingerprint("H100", "sm_90", 132, 79 * 2**30, 50 * 2**20, 1_980_000, "13.0")
     monkeypatch.setattr(shared_limit, "size_bytes", 2**30)
-    monkeypatch.setattr(nvml, "_library", Library)
+    monkeypatch.setattr(probe, "_library", Library)
     monkeypatch.setattr(memory_pool, "gpu", lambda: here)
     monkeypatch.setattr(memory_pool, "pci_bus_id", lambda: "0000:17:00.0")
     shared_pool.cache_clear()

@@ -121,6 +121,23 @@ def test_a_kernel_gets_the_factors_that_its_epilogue_names_and_neutral_ones_else
 
 
 @pytest.mark.parametrize("fusion", [True, False])
+def test_a_result_of_fp8_is_scaled_and_rounded_once(matmul: Matmul, finder: Finder, fusion: bool) -> None:
+    """The kernel always applies the epilogue: steps after it would start from a product rounded to fp8."""
+    a, b = normal(4, 32), normal(32, 6, seed=1)
+    x, weight = (numpy_gpu.array(launching.to_stored(one, DType.FP8_E4M3)) for one in (a, b))
+    bias = numpy_gpu.array(launching.to_stored(normal(6, seed=2), DType.FP8_E4M3))
+    asked: dict[str, Any] = {"dtype": "fp8_e4m3", "out_dtype": "fp8_e4m3", "bias": bias, "activation": "relu"}
+    c = matmul(x, weight, **asked, scale_result=0.3, fusion=fusion)
+    wide_a, wide_b, wide_bias = (launching.from_stored(one, DType.FP8_E4M3, "float64") for one in (x, weight, bias))
+    exact = numpy.maximum(wide_a @ wide_b + wide_bias, 0) * 0.3
+    assert c.dtype == numpy.uint8
+    wanted = launching.to_stored(exact.astype("float32"), DType.FP8_E4M3)
+    assert numpy.array_equal(c, wanted)
+    assert str(finder.asked[0].epilogue) == "bias+relu"
+    assert not numpy.array_equal(matmul(x, weight, **asked), wanted), "the scale is 1 where none is given"
+
+
+@pytest.mark.parametrize("fusion", [True, False])
 def test_a_bias_off_16_bytes_is_copied(matmul: Matmul, fusion: bool) -> None:
     """A kernel reads several of its elements at once, which faults on a GPU where they are not aligned."""
     a, b, several = (array(values, "float32") for values in (normal(4, 8), normal(8, 6, seed=1), normal(8)))
@@ -285,6 +302,7 @@ def test_the_stream_of_another_array_is_waited_for(matmul: Matmul, stream: numpy
         ({"beta": 1.0}, "beta is 1.0, and there is no out"),
         ({"dtype": "half"}, "unknown dtype 'half'; use one of: fp16"),
         ({"out_dtype": "float"}, "unknown out_dtype 'float'"),
+        ({"scale_result": 0.5}, "scale_result is for results of fp8, and C is of fp64; leave it out"),
         ({"activation": "swish"}, "unknown activation 'swish'; use one of: none, relu, gelu"),
     ],
 )

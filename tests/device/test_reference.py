@@ -13,13 +13,12 @@ from cache_engine.errors import GpuRequired, NotHereError
 from cache_engine.gpu import groups, reference
 from cache_engine.gpu import launch as launching
 from cache_engine.gpu.launch import LoadedKernel, random_operands
-from cache_engine.gpu.probe import gpu
-from cache_engine.gpu.probe.nvml import driver_release, sm_clock_mhz
+from cache_engine.gpu.probe import driver_release, gpu, sm_clock_mhz
 from cache_engine.gpu.reference import _column_major, _without, check, cublas, largest_error, tolerance
 from cache_engine.gpu.timer import repeats_within, time_kernel
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
-from cache_engine.model.gemm import INPUT_DTYPES, OUTPUT_DTYPES, DType, Epilogue, GemmProblem, Layout
+from cache_engine.model.gemm import FP8, INPUT_DTYPES, OUTPUT_DTYPES, DType, Epilogue, GemmProblem, Layout
 from tests.device import numpy_gpu
 
 no_gpu = pytest.mark.skipif(not isinstance(gpu(), str), reason="a GPU is here")
@@ -92,7 +91,7 @@ def test_epilogue_parts_that_cublas_leaves_out_are_reported() -> None:
     [
         (DType.BF16, None, 2**-5), (DType.FP16, None, 2**-8), (DType.TF32, None, 2**-8), (DType.FP32, None, 2**-16),
         (DType.FP64, None, 2**-45), (DType.FP8_E4M3, DType.FP32, 2**-8), (DType.INT8, None, 0.0),
-        (DType.BF16, DType.FP32, 2**-16),
+        (DType.BF16, DType.FP32, 2**-16), (DType.FP8_E4M3, DType.FP8_E4M3, 2**-3), (DType.BF16, DType.FP8_E5M2, 2**-2),
     ],
 )  # fmt: skip
 def test_the_tolerance_follows_the_coarser_of_inputs_and_output(
@@ -154,6 +153,20 @@ def test_a_right_kernel_is_found_right(
     parsed = Epilogue.parse(epilogue)
     problem = GemmProblem(5, 6, 11, batch=2, dtype=dtype, layout=layout, arch="sm_90", epilogue=parsed)
     assert _checked(monkeypatch, problem) <= tolerance(problem)
+
+
+@pytest.mark.parametrize("out_dtype", FP8)
+def test_results_of_fp8_are_compared_with_their_scale(monkeypatch: pytest.MonkeyPatch, out_dtype: DType) -> None:
+    numpy_gpu.install(monkeypatch)
+    problem = GemmProblem(5, 6, 11, 2, "bf16", out_dtype, arch="sm_90", epilogue="bias+gelu")
+    family, config = choose(problem)
+    launch = launch_of(family, problem, config)
+    function = numpy_gpu.kernel(problem, launch.parameters)
+    operands, error = check(LoadedKernel(b"", "kernel", launch, problem, function), problem, 7)
+    assert 0 < error <= tolerance(problem)
+    assert largest_error(problem, replace(operands, scale_result=1.5 * operands.scale_result), None) > tolerance(
+        problem
+    )
 
 
 @pytest.mark.parametrize("mode", ["grouped", "masked"])

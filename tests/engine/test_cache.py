@@ -284,6 +284,15 @@ def test_entries_of_another_toolchain_are_stale(cache: Cache, monkeypatch: pytes
         assert later.get_or_compile(PROBLEM).tier == "compiled"
 
 
+def test_results_of_fp8_are_stale_with_another_epilogue(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no part of the template, whose digest the records of all kernels have."""
+    cache.get_or_compile(PROBLEM)
+    key = cache.get_or_compile(GemmProblem(16, 64, 64, out_dtype="fp8_e4m3", arch="sm_90")).key
+    assert cache.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
+    monkeypatch.setattr(selection_module, "fp8_constants", lambda: {"FP8_EPILOGUE": "another"})
+    assert [victim.key for victim in cache.plan_cleaning(Limits(stale_toolchain=True)).victims] == [key]
+
+
 @needs_host_compiler
 def test_kernels_of_an_uninstalled_compiler_are_not_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others may share the store and have it; and its absence must not keep the rest from being cleaned."""

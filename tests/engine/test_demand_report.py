@@ -14,8 +14,8 @@ import pytest
 from cache_engine import GemmProblem, UsageError, model_shapes, open_cache
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.demand.report import DemandReport, DemandShare
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import predict
-from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.model.asked import Asked, Shape
 from cache_engine.model.gemm import DType

@@ -27,13 +27,13 @@ from cache_engine.errors import CompilerMissing, NotCached, PackUnusable, StoreU
 from cache_engine.gpu import probe
 from cache_engine.kernels.select import ranking
 from cache_engine.model.artifact import SECTIONS, Artifact, Record
+from cache_engine.model.fingerprint import Provenance
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey, key_of
-from cache_engine.model.provenance import Provenance
 from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.pack import Pack
-from cache_engine.store.signatures.keys import SigningKey
+from cache_engine.store.signatures.signers import SigningKey
 from cache_engine.team import working
 from cache_engine.team.messages import Asked
 from cache_engine.upkeep.plan import Limits

@@ -17,7 +17,7 @@ from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.queue.tickets import State, tickets
 from cache_engine.errors import CompileError, NotCached
 from cache_engine.store.lock import file_lock
-from cache_engine.upkeep.integrity import Kind
+from cache_engine.upkeep.findings import Kind
 from cache_engine.upkeep.plan import Limits
 from tests.engine.test_cache import PROBLEM
 from tests.helpers import blob_file, code_of, files_of, record_file
@@ -127,7 +127,7 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
         "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.cache.cache, cache_engine.index.sync, "
     )
     as_user += (
-        "cache_engine.index.queries, cache_engine.compilers.inspect, cache_engine.evaluator.catalogue.searching, "
+        "cache_engine.index.queries, cache_engine.compilers.disassembly, cache_engine.evaluator.catalogue.tables, "
     )
     as_user += "tempfile, importlib.metadata\n"
     as_user += (

@@ -270,7 +270,7 @@ def test_without_timings_a_process_looks_once_whether_there_are_any(tmp_path: Pa
         "    print([Path(look).name for look in looks if look.startswith(sys.argv[1])])\n"
         "    print([name for name, text in seen if f'{sys.argv[1]}/timings' in text])\n"
         "    asked = sys.modules['cache_engine.gpu.probe'].gpu.cache_info().currsize\n"
-        "    print(asked > 0, 'cache_engine.store.results.file' in sys.modules)\n"
+        "    print(asked > 0, 'cache_engine.store.results' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], capture_output=True, text=True)
     assert done.stdout == "['timings']\n[]\nFalse False\n", done.stderr

@@ -16,7 +16,7 @@ from cache_engine.cache import operator
 from cache_engine.errors import GpuRequired, NotCached, UsageError
 from cache_engine.gpu import multiply
 from cache_engine.gpu.fp8 import dequantise, quantise
-from cache_engine.gpu.launch import from_stored
+from cache_engine.gpu.launch import from_stored, to_stored
 from cache_engine.gpu.probe import gpu
 from cache_engine.model.gemm import DType, Scales
 from tests.device import numpy_gpu
@@ -37,6 +37,15 @@ def test_a_call_computes_with_everything_that_the_operator_names(finder: Finder)
     assert (problem.dtype, problem.out_dtype, problem.layout, problem.arch) == ("bf16", "fp32", "nt", "sm_90a")
     assert (str(problem.epilogue), problem.specialisation) == ("alpha+beta+bias+relu", "exact")
     assert problem.opt_level == 1
+
+
+def test_an_operator_has_results_of_fp8(finder: Finder) -> None:
+    x, weight = stored(6, 16, seed=1), stored(8, 16, seed=2)
+    product = GemmOperator(dtype="bf16", out_dtype="fp8_e4m3", epilogue="alpha")(
+        x, weight.T, alpha=0.5, scale_result=3.0
+    )
+    exact = (1.5 * _widened(x) @ _widened(weight).T).astype("float32")
+    assert numpy.array_equal(product, to_stored(exact, DType.FP8_E4M3))
 
 
 @pytest.mark.parametrize("scales", [scales for scales in Scales if scales])
@@ -139,6 +148,7 @@ def test_batches_and_linear_layers(finder: Finder) -> None:
         ({"epilogue": "bias+relu"}, {"bias": True, "alpha": 2.0}, "and this call needs 'alpha.bias.relu'"),
         ({"epilogue": "alpha"}, {"beta": 1.0}, "needs 'alpha.beta'"),
         ({"epilogue": "beta"}, {"beta": 1.0}, "beta is 1.0, and there is no out to be added"),
+        ({}, {"scale_result": 2.0}, "scale_result is for results of fp8, and C is of fp32"),
         ({"dtype": "fp16"}, {}, "A and B hold fp32, which cannot be taken for fp16"),
         ({"layout": "tt"}, {}, "A is 4 × 8 and lies row by row; the operator's layout, tt, needs it column by column"),
         ({"layout": "nn"}, {}, r"B is 8 × 6 and lies column by column; .* an operator with the layout nt, or store B"),

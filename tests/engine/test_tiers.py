@@ -9,9 +9,8 @@ import pytest
 from cache_engine.cache.tiers import Tiers
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.key import CacheKey
-from cache_engine.store.base import Loaded
+from cache_engine.store.base import Loaded, MemoryTier
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.memory import MemoryTier
 from tests.helpers import publish
 
 

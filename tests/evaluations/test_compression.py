@@ -7,7 +7,7 @@ import zstandard
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.store.files import MOST_BYTES
-from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, compress, decompress
+from cache_engine.store.results import LARGEST_IMPORT_BYTES, compress, decompress
 
 
 def test_a_frame_that_declares_too_much_is_refused_unread() -> None:

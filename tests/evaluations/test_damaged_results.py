@@ -13,12 +13,12 @@ from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.results.entry import key_of
+from cache_engine.store import results
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results import file as results
 from cache_engine.upkeep import cleaning as housekeeping
 from cache_engine.upkeep import integrity, quarantine
-from cache_engine.upkeep.integrity import Kind
+from cache_engine.upkeep.findings import Kind
 from tests.evaluations.test_evaluations import CHIP, DAY, OTHER, PROBLEM, document, fill, keys
 
 

@@ -18,12 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.evaluator import search
+from cache_engine.evaluator import results, search
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
-from cache_engine.evaluator.results import kept as kept_module
 from cache_engine.evaluator.results.entry import decode_entry, encode_entry, key_of, make_entry
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
@@ -116,7 +115,7 @@ def test_an_entry_comes_back_as_it_was(
     made = make_entry(problem, mode, evaluation, search_ms, at)
     back = decode_entry(encode_entry(made), key_of(problem, mode))
     assert back == made
-    assert (back.problem(), back.mode(), back.evaluation()) == (problem, mode, evaluation)
+    assert (back.problem(), back.search_mode, back.evaluation()) == (problem, mode, evaluation)
 
 
 def test_versions_of_the_model(layout: StoreLayout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +180,7 @@ def test_results_found_in_a_row_are_written_together(layout: StoreLayout, monkey
     """The first at once; the others when it is time, or with ``flush``, ``close`` or the end of the process."""
     evaluation, times = search.evaluate(PROBLEM, CHIP), iter(range(10**9))
     clock = SimpleNamespace(monotonic=lambda: float(next(times)))  # a write takes a second
-    monkeypatch.setattr(kept_module, "time", clock)
+    monkeypatch.setattr(results, "time", clock)
     with Evaluations(layout, durable=False) as kept:
         seen = []
         for m in range(1, 31):
@@ -226,7 +225,7 @@ from cache_engine.evaluator import results
 from cache_engine.evaluator.results import Evaluations
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, SearchMode, keys, open_store, search
 
-FILES = {results.__file__, results.kept.__file__}
+FILES = {results.__file__}
 evaluation = search.evaluate(PROBLEM, CHIP)
 
 def put_and_close_at(line, layout):

@@ -16,7 +16,7 @@ from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.results.entry import decode_entry, encode_entry, key_of
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.interchange import compress
+from cache_engine.store.results import compress
 from cache_engine.upkeep import integrity
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, document, fill, keys
 from tests.store.old_results import line, write_log

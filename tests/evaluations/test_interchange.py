@@ -20,10 +20,9 @@ from cache_engine.index.sync import Mirror
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.file import Usage
-from cache_engine.store.results.interchange import UnknownResults
+from cache_engine.store.results import UnknownResults, Usage
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.integrity import Kind
+from cache_engine.upkeep.findings import Kind
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, document, fill, keys
 from tests.helpers import make_store
 

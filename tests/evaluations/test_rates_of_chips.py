@@ -10,8 +10,7 @@ import pytest
 
 from cache_engine.errors import InvalidHardware
 from cache_engine.evaluator.cost import SearchMode
-from cache_engine.evaluator.grouped import evaluate_work
-from cache_engine.evaluator.groups import GroupedProblem
+from cache_engine.evaluator.grouped import GroupedProblem, evaluate_work
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations

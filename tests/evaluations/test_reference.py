@@ -83,7 +83,7 @@ def test_a_result_of_theirs_is_the_answer_from_then_on(layout: StoreLayout) -> N
         assert (answer.search_ms, answer.evaluation.searched_tiles) == (115000, 12)
         ((_, entry),) = kept.entries(CHIP.fingerprint())
         assert entry.metadata.timestamp == 1737973800
-        assert entry.mode() == SearchMode()
+        assert entry.search_mode == SearchMode()
         assert kept.import_file(json.dumps(theirs()).encode()).present == 1
 
 

@@ -14,10 +14,8 @@ import pytest
 from cache_engine.errors import InvalidHardware, UsageError
 from cache_engine.evaluator import calibrating
 from cache_engine.evaluator.calibrating import FITS, calibrate, timings_of
-from cache_engine.evaluator.calibration import FACTORS, Calibration
-from cache_engine.evaluator.chips import load_gpu
+from cache_engine.evaluator.chips import FACTORS, GPUS, Calibration, Gpu, load_gpu
 from cache_engine.evaluator.gpu import MODEL_VERSION, latencies_us, parameters_of, predict
-from cache_engine.evaluator.gpus import GPUS, Gpu
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import Measurements, validate
 from cache_engine.kernels.select import choose

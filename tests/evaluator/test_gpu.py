@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cache_engine.errors import InvalidHardware, InvalidProblem, UsageError
 from cache_engine.evaluator import gpu
-from cache_engine.evaluator.chips import load_chip, load_gpu, load_hardware
+from cache_engine.evaluator.chips import GPUS, Gpu, gpu_called, gpus_running, load_chip, load_gpu, load_hardware
 from cache_engine.evaluator.gpu import (
     ALL,
     choice_times_us,
@@ -28,7 +28,6 @@ from cache_engine.evaluator.gpu import (
     roofline_us,
     spread_of,
 )
-from cache_engine.evaluator.gpus import GPUS, Gpu, gpu_called, gpus_running
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import read_measurements, validate
 

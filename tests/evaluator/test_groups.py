@@ -9,11 +9,21 @@ from typing import Any
 import pytest
 
 from cache_engine.errors import InvalidProblem, SearchStopped
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.cost import SearchMode, ceil_div
 from cache_engine.evaluator.gpu import predict
-from cache_engine.evaluator.gpus import GPUS
-from cache_engine.evaluator.grouped import _dealt, _GroupSearch, evaluate_work, predict_work
-from cache_engine.evaluator.groups import GroupedProblem, busiest, grouped, routed, work_of, zipf
+from cache_engine.evaluator.grouped import (
+    GroupedProblem,
+    _dealt,
+    _GroupSearch,
+    busiest,
+    evaluate_work,
+    grouped,
+    predict_work,
+    routed,
+    work_of,
+    zipf,
+)
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate, partitions_of

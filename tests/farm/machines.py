@@ -33,7 +33,7 @@ from cache_engine.cache.selection import Selection
 from cache_engine.compilers import nvrtc  # noqa: F401
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.settings import Settings
-from cache_engine.store.signatures.keys import SigningKey
+from cache_engine.store.signatures.signers import SigningKey
 from cache_engine.team import working
 from cache_engine.team.broker import Broker
 from cache_engine.team.messages import asked

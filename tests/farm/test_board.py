@@ -17,29 +17,25 @@ from cache_engine.batch.tuning import all_candidates
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.remote.objects import Objects
 from cache_engine.errors import RemoteError, UsageError
-from cache_engine.insight.covering import cover
+from cache_engine.insight.coverage import cover
 from cache_engine.model.asked import Shape
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.sizes import parse_sizes
 from cache_engine.team import submitting
-from cache_engine.team.board import (
-    FAILURES,
-    GONE_S,
-    HOUR,
-    RUN,
-    RUNS,
-    WORKER,
-    WORKERS,
-    Board,
-    Present,
-    Run,
-    eta_s,
-)
+from cache_engine.team.board import FAILURES, GONE_S, HOUR, RUN, RUNS, WORKER, WORKERS, Board, Present, Run, eta_s
 from cache_engine.team.broker import Broker, Keys, connected
-from cache_engine.team.following import Following, by_demand, compile_times
 from cache_engine.team.messages import Asked, encode
 from cache_engine.team.submitting import Submission
-from cache_engine.team.watching import MOST_WORKERS, NOT_FOLLOWED, RUNNING, Watcher, look
+from cache_engine.team.watching import (
+    MOST_WORKERS,
+    NOT_FOLLOWED,
+    RUNNING,
+    Following,
+    Watcher,
+    by_demand,
+    compile_times,
+    look,
+)
 from cache_engine.usage.demand import Ledger
 from tests.cli.test_cli import run
 from tests.farm.conftest import Redis

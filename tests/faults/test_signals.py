@@ -25,7 +25,7 @@ from tests.helpers import fill
 _TOO_LONG_S = 30
 _PROGRAM = """
 import json, os, random, signal, sys, time
-import portalocker, cache_engine.store.results.file
+import portalocker, cache_engine.store.results
 from pathlib import Path
 from cache_engine.cache import serving as engine
 from cache_engine.cache.cache import open_cache

@@ -13,7 +13,7 @@ from cache_engine.index.sync import Mirror
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.integrity import Kind
+from cache_engine.upkeep.findings import Kind
 from cache_engine.upkeep.plan import Limits
 
 _PROGRAM = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.compilers.inspect import resources
+from cache_engine.compilers.disassembly import resources
 from cache_engine.frameworks.doctor import Ailment, examine_entry
 from cache_engine.frameworks.readers.cuda_core import CudaCore
 from cache_engine.frameworks.readers.cupy import CuPy

@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from cache_engine.frameworks import rows
+from cache_engine.frameworks import deleting
 from cache_engine.frameworks.readers import cutile
 from cache_engine.frameworks.readers.cutile import CuTile
 from cache_engine.frameworks.values import DeletePlan, Entry, Fault, Finding, KeyFactors, Place, Seen
@@ -143,19 +143,19 @@ def test_this_process_reads_no_database_while_it_deletes_from_one(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To close another descriptor of the file would drop the locks of the one that deletes."""
-    monkeypatch.setattr(rows, "ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(rows, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(deleting, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(deleting, "_PAUSE_S", 0.0)
     plan = CuTile().plan_delete(place, _entries(place))
     assert isinstance(plan, DeletePlan)
     assert plan.rows is not None
-    deleting = rows.delete_rows(place.path, plan.rows, plan.deletions)
-    next(deleting)
+    at_once = deleting.delete_rows(place.path, plan.rows, plan.deletions)
+    next(at_once)
     scans: list[list[Seen]] = []
     scanning = Thread(target=lambda: scans.append(_scan(place)))
     scanning.start()
     scanning.join(0.3)
     assert scanning.is_alive()
-    assert len(list(deleting)) == 3
+    assert len(list(at_once)) == 3
     scanning.join(60)
     assert scans == [[]]
 

@@ -10,11 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks.cleaning import Chosen, CleaningRules, choose, plan_cleaning
-from cache_engine.frameworks.deleting import DELETED, REPLACED, Deleted, delete, plan_offline
+from cache_engine.frameworks.deleting import (
+    DELETED,
+    REPLACED,
+    Chosen,
+    CleaningRules,
+    Deleted,
+    choose,
+    delete,
+    plan_cleaning,
+    plan_offline,
+)
 from cache_engine.frameworks.readers.triton import BUILT_WITHIN_S, READ_WITHIN_S, Triton
-from cache_engine.frameworks.registry import load_sources
-from cache_engine.frameworks.survey import EntryFilter
+from cache_engine.frameworks.registry import EntryFilter, load_sources
 from cache_engine.frameworks.values import DeletePlan, Entry, Part, PartKind, Place
 from tests.foreign.fixtures import unpack
 

@@ -11,8 +11,7 @@ import pytest
 
 from cache_engine.frameworks.deleting import DELETED
 from cache_engine.frameworks.doctor import CURES, Ailment, code_runs_on, examine, network_file_system, read_mounts
-from cache_engine.frameworks.registry import load_sources
-from cache_engine.frameworks.survey import survey
+from cache_engine.frameworks.registry import load_sources, survey
 from cache_engine.frameworks.values import Place
 from tests.foreign.fixtures import unpack
 

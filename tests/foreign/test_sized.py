@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks.registry import load_sources, surroundings
-from cache_engine.frameworks.survey import survey
+from cache_engine.frameworks.registry import load_sources, surroundings, survey
 from cache_engine.frameworks.values import Entry, Fault, Finding, Place, State, Unchanged
 from tests.foreign.fixtures import unpack
 

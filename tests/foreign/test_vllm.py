@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.frameworks.readers.vllm import VLLM
-from cache_engine.frameworks.registry import load_sources, surroundings
-from cache_engine.frameworks.survey import sums, survey
+from cache_engine.frameworks.registry import load_sources, sums, surroundings, survey
 from cache_engine.frameworks.values import Entry, Finding, KeyFactors, Place, State
 from cache_engine.model.outcome import Failure
 

@@ -7,8 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from cache_engine.frameworks.registry import load_sources
-from cache_engine.frameworks.survey import survey
+from cache_engine.frameworks.registry import load_sources, survey
 from cache_engine.frameworks.values import Entry, Finding, KeyFactors, Place
 from cache_engine.model.outcome import Failure
 from tests.foreign.fixtures import unpack

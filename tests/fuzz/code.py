@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from cache_engine.compilers.disassembly import comparable_lines, instruction_mix
-from cache_engine.insight.linked.irs import read_llvm, read_mlir
-from cache_engine.insight.linked.panes import linked
-from cache_engine.insight.linked.ptx import read_ptx
-from cache_engine.insight.linked.sass import read_sass
+from cache_engine.insight.linked.irs import read_llvm, read_mlir, read_ptx
+from cache_engine.insight.linked.kernel import read_sass
+from cache_engine.insight.linked.marks import linked
 
 _MLIR = b"""#loc = loc("a.py":3:0)
 #loc1 = loc(callsite(#loc at #loc2))

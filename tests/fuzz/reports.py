@@ -11,7 +11,7 @@ import msgspec
 from benchmarks.replay.documents import EvictionRow, Replayed, ReplayedStore, ReplayRow
 from benchmarks.replay.replayed import LARGEST_DOCUMENT, replay_report
 from cache_engine.errors import UsageError
-from cache_engine.insight.report.html import written
+from cache_engine.insight.report.page import written
 
 _DRAWN_OF_A_BYTE = 200
 _TAGS = {

@@ -51,11 +51,18 @@ from cache_engine.store.journal import SNAPSHOT, DecisionReader, Journal, fold, 
 from cache_engine.store.journal.demand import load_demand, read_timeline
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack, write_pack
-from cache_engine.store.results.file import NewResult, Usage, read_lines
-from cache_engine.store.results.interchange import UnknownResults, compress, decode_snapshot, decompress
-from cache_engine.upkeep.contents import check_entry, check_record
+from cache_engine.store.results import (
+    NewResult,
+    UnknownResults,
+    Usage,
+    compress,
+    decode_snapshot,
+    decompress,
+    read_lines,
+)
 from cache_engine.upkeep.packs import look_into
-from cache_engine.usage.demand import by_bytes, by_count, by_flops, merge, shares
+from cache_engine.upkeep.survey import check_entry, check_record
+from cache_engine.usage.demand import by_bytes, by_flops
 from cache_engine.usage.timeline import Stored, Timeline
 from tests.fuzz import caches, code, evaluated, groups, remotes, reports, signatures
 from tests.helpers import invented_timing, make_cubin, make_entry, make_store
@@ -333,9 +340,9 @@ def _read_demand(data: bytes, folder: Path) -> None:
     timeline = read_timeline(layout)
     timeline.coarsen(1.8e9)
     ledger = timeline.ledger(3600.0, 1.8e9)
-    merge(ledger, ledger)
-    for weigh in (by_count, by_flops, by_bytes):
-        shares(ledger, weigh)
+    for shape, sketch in ledger.sketches.items():
+        for m, _ in sketch.spread():
+            assert min(by_flops(shape, m), by_bytes(shape, m)) >= 0
     again = msgspec.json.encode(timeline.stored())
     assert msgspec.json.encode(Timeline(msgspec.json.decode(again, type=Stored)).stored()) == again
 

@@ -17,6 +17,7 @@ from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import (
+    FP8,
     OUTPUT_DTYPES,
     DType,
     Epilogue,
@@ -50,6 +51,8 @@ def _here(family: str, dtype: DType) -> bool:
 
 
 def _gives(dtype: DType, out_dtype: DType) -> bool:
+    if out_dtype in FP8 and not _here("tensor_core", out_dtype):
+        return False  # the GPU does not round to it
     try:
         return bool(GemmProblem(1, 1, 1, dtype=dtype, out_dtype=out_dtype))
     except InvalidProblem:

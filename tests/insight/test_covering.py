@@ -18,7 +18,7 @@ from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.history import History
 from cache_engine.cache.selection import Selector
 from cache_engine.evaluator.catalogue import model_shapes
-from cache_engine.insight.covering import Covering, cover
+from cache_engine.insight.coverage import Covering, cover
 from cache_engine.kernels.select import FAMILIES, ranking
 from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation

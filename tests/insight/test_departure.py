@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.insight.departure import asked_for, quarantined_record
+from cache_engine.insight.explanation import asked_for, quarantined_record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.store.disk import DiskStore
 from cache_engine.upkeep.plan import Limits

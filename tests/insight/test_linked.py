@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cache_engine.insight.linked import panes
-from cache_engine.insight.linked.irs import read_llvm, read_mlir
-from cache_engine.insight.linked.marks import folds_of, kinds_of, main_loop
-from cache_engine.insight.linked.panes import PTX, SOURCE, Text, linked
-from cache_engine.insight.linked.ptx import read_ptx
-from cache_engine.insight.linked.sass import read_sass
+from cache_engine.insight.linked import marks
+from cache_engine.insight.linked.irs import read_llvm, read_mlir, read_ptx
+from cache_engine.insight.linked.kernel import read_sass
+from cache_engine.insight.linked.marks import PTX, SOURCE, Text, folds_of, kinds_of, linked, main_loop
 
 _MANY = 200_000
 # Each took minutes to years to read.
@@ -272,7 +270,7 @@ def test_a_hostile_text_is_read_in_time(name: str) -> None:
 
 
 def test_of_a_text_beyond_all_measure_the_beginning_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(panes, "MOST_CHARACTERS", 30)
+    monkeypatch.setattr(marks, "MOST_CHARACTERS", 30)
     assert read_ptx("\tfma.rn.f32 %f1;\n" * 100)[0].lines == ["\tfma.rn.f32 %f1;", "\tfma.rn.f32 %"]
 
 

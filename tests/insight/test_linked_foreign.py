@@ -8,8 +8,8 @@ from cache_engine.frameworks.base import Source
 from cache_engine.frameworks.readers.cupy import CuPy
 from cache_engine.frameworks.readers.triton import Triton
 from cache_engine.frameworks.values import Entry, Part, PartKind, Place
-from cache_engine.insight.linked.foreign import linked_parts
-from cache_engine.insight.linked.panes import Linked
+from cache_engine.insight.linked.kernel import linked_parts
+from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.outcome import Failure
 from tests.foreign.fixtures import unpack
 

@@ -11,7 +11,7 @@ from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.compilers.base import Compiled
 from cache_engine.compilers.nvrtc import Nvrtc
 from cache_engine.insight.linked.kernel import linked_code
-from cache_engine.insight.linked.panes import Linked, Pane
+from cache_engine.insight.linked.marks import Linked, Pane
 from cache_engine.kernels import source as rendering
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig

@@ -10,7 +10,7 @@ import pytest
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import ModelShape, model_shapes
 from cache_engine.evaluator.catalogue.layers import Parallel, layers_named
-from cache_engine.evaluator.gpus import GPUS, Gpu
+from cache_engine.evaluator.chips import GPUS, Gpu
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.insight.passes import PHASES, ModelPass, Step, asking, model_pass, operations

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cache_engine.errors import UsageError
-from cache_engine.insight.regressions import CODE, COMPILE, METRICS, REGISTERS, SPILLS, TIME, Regressions, regressions
+from cache_engine.insight.toolchains import CODE, COMPILE, METRICS, REGISTERS, SPILLS, TIME, Regressions, regressions
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.measurement import Measurement
 from cache_engine.store.codec import encode_blob, encode_record

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cache_engine.evaluator.gpus import GPUS, TARGETS
+from cache_engine.evaluator.chips import GPUS, TARGETS
 from cache_engine.kernels.rates import rates_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.kernels.source import render

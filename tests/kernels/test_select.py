@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
+from cache_engine.errors import GemmCacheError, InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels import prediction
 from cache_engine.kernels.agreement import Factors
 from cache_engine.kernels.family import Family, check_config, launch_of
@@ -208,7 +208,7 @@ def test_the_prediction_of_a_config_is_that_of_the_ranking_or_of_memory() -> Non
 @given(m=SIZES, n=SIZES, k=SIZES, family=st.sampled_from(["tensor_core", "simt", "triton"]))
 def test_predictions_for_all_candidates_are_those_for_each(m: int, n: int, k: int, family: str) -> None:
     """For all, the arithmetic is written out: a call for each would take half as long again."""
-    among = candidates_of(FAMILIES[family], DType.FP16, Scales.NONE, "sm_90", ())
+    among = candidates_of(FAMILIES[family], DType.FP16, Scales.NONE, architecture("sm_90"), ())
     for cycles, candidate, tiles, split in among.predicted(m, n, k, 1):
         assert cycles == cycles_of(candidate, tiles, k, among.sms, split)
         assert tiles == -(-m // candidate.block_m) * -(-n // candidate.block_n)
@@ -227,7 +227,7 @@ def test_predictions_for_all_candidates_are_those_for_each(m: int, n: int, k: in
 def test_what_is_left_out_is_not_near_the_fewest_cycles(
     m: int, n: int, k: int, batch: int, family: str, arch: str, factors: Factors
 ) -> None:
-    among = candidates_of(FAMILIES[family], DType.FP16, Scales.NONE, arch, factors)
+    among = candidates_of(FAMILIES[family], DType.FP16, Scales.NONE, architecture(arch), factors)
     every, some = among.predicted(m, n, k, batch), among.predicted(m, n, k, batch, STEADY)
     most = min(cycles for cycles, *_ in every) * (1 + STEADY)
     assert [one for one in every if one in some] == some
@@ -235,7 +235,7 @@ def test_what_is_left_out_is_not_near_the_fewest_cycles(
 
 
 def test_of_a_large_problem_most_is_left_out() -> None:
-    among = candidates_of(FAMILIES["tensor_core"], DType.FP16, Scales.NONE, "sm_90", ())
+    among = candidates_of(FAMILIES["tensor_core"], DType.FP16, Scales.NONE, architecture("sm_90"), ())
     every, some = among.predicted(4096, 7168, 2048, 1), among.predicted(4096, 7168, 2048, 1, STEADY)
     assert len(every) == len(among.members) > 2 * len(some)
 
@@ -244,7 +244,9 @@ def test_of_a_large_problem_most_is_left_out() -> None:
 def test_problems_with_as_many_started_steps_get_the_config_that_is_best_for_each(m: int, n: int, k: int) -> None:
     """A config is chosen once for all of them."""
     problem = GemmProblem(m, n, k, arch="sm_90")
-    step_m, step_n, step_k = candidates_of(FAMILIES["tensor_core"], DType.BF16, Scales.NONE, "sm_90", ()).steps
+    step_m, step_n, step_k = candidates_of(
+        FAMILIES["tensor_core"], DType.BF16, Scales.NONE, architecture("sm_90"), ()
+    ).steps
     last = replace(problem, m=m + -m % step_m, n=n + -n % step_n, k=k + -k % step_k)
     first = replace(problem, m=last.m - step_m + 1, n=last.n - step_n + 1, k=last.k - step_k + 1)
     chosen = {choose(one)[1] for one in (problem, last, first)}
@@ -274,6 +276,31 @@ def test_what_timings_correct_moves_the_choice() -> None:
     assert corrected[config] == pytest.approx(
         2 * {one: cycles for cycles, one in ranking(problem, "tensor_core")}[config]
     )
+
+
+@pytest.mark.parametrize(
+    ("arch", "family", "templates", "said"),
+    [
+        ("sm_80", None, ".cu", "fp8_e4m3 is rounded to by sm_89 and newer, and this is for sm_80"),
+        ("sm_90", "triton", ".cu", "family triton cannot compute this problem: it makes no fp8_e4m3"),
+        ("sm_90", None, ".py", "family triton cannot compute this problem: it makes no fp8_e4m3"),
+    ],
+)
+def test_who_cannot_make_results_of_fp8_says_so(arch: str, family: str | None, templates: str, said: str) -> None:
+    problem = GemmProblem(8, 64, 128, out_dtype="fp8_e4m3", arch=arch)
+    with pytest.raises(GemmCacheError, match=said):
+        choose(problem, family, templates=templates)
+
+
+@pytest.mark.parametrize("scales", Scales)
+@pytest.mark.parametrize("m", [1, 64, 4096])
+def test_hopper_makes_results_of_fp8_with_whole_lines_for_each_warp(m: int, scales: Scales) -> None:
+    problem = GemmProblem(m, 576, 2048, dtype="fp8_e4m3", out_dtype="fp8_e4m3", arch="sm_90a", scales=scales)
+    family, config = choose(problem)
+    assert family.name == "hopper"
+    assert config.block_n // config.warps_n >= 128
+    with pytest.raises(InfeasibleConfig, match="whole lines of a C of fp8"):
+        choose(problem, "hopper", KernelConfig(64, 64, 128, 4, 1, 4))
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cache_engine.kernels import source
 from cache_engine.kernels.family import Family
-from cache_engine.kernels.select import FAMILIES
+from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import RENDER_VERSION, render, template_digest
-from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.gemm import DType, GemmProblem
 
 TINY = {"tiny.cu": "kernel(N)\n", "tiny.py": "kernel()\n"}
 
@@ -67,6 +68,24 @@ def test_a_template_edited_under_a_running_process_changes_neither_its_digests_n
         assert render(template, {"N": 8}) != text
     finally:
         source._text.cache_clear()
+
+
+def test_a_result_of_fp8_has_an_epilogue_of_its_own_whose_text_is_in_the_key() -> None:
+    problem = GemmProblem(64, 64, 64, dtype="fp8_e4m3", arch="sm_90")
+    family, config = choose(problem)
+    usual = family.constants(problem, config)
+    of_fp8 = family.constants(replace(problem, out_dtype=DType.FP8_E4M3), config)
+    assert set(of_fp8) - set(usual) == {"FP8_EPILOGUE"}
+    assert of_fp8["FP8_EPILOGUE"] == template_digest("fp8_epilogue.cuh")
+    assert "two_codes" not in render(family.template, usual)
+    text = render(family.template, of_fp8)
+    assert "two_codes" in text
+    assert text.count("struct Epilogue {") == 1
+
+
+@pytest.mark.parametrize("template", ["tensor_core.cu", "simt.cu", "scaled.cu", "grouped.cu", "hopper.cu"])
+def test_every_template_has_the_epilogue_that_results_of_fp8_replace(template: str) -> None:
+    assert render(template, {}).count(source._text("epilogue.cuh")) == 1
 
 
 def test_families_have_templates_of_their_own() -> None:

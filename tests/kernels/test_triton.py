@@ -23,8 +23,8 @@ from cache_engine.errors import InfeasibleConfig, UsageError
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
-from tests.emulator import emulator, interpreter
 from tests.helpers import require_triton
+from tests.kernels import interpreter
 
 # What rounding may cost: half a unit in the last place of the output, but all of it in bf16, to which the interpreter
 # cuts off and does not round as the hardware does. It also rounds no input to tf32.
@@ -150,7 +150,7 @@ def _operands(problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(zlib.crc32(repr(problem).encode()))
     a = generator.standard_normal((problem.batch, problem.m, problem.k))
     b = generator.standard_normal((problem.batch, problem.k, problem.n))
-    return emulator.rounded(a, problem.dtype), emulator.rounded(b, problem.dtype)
+    return interpreter.rounded(a, problem.dtype), interpreter.rounded(b, problem.dtype)
 
 
 # What the interpreter is worth: each of these mistakes, put into a right kernel, must be seen.

@@ -18,8 +18,8 @@ from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.results.entry import key_of
-from cache_engine.index import evaluation_queries as queries
-from cache_engine.index.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
+from cache_engine.index import evaluations as queries
+from cache_engine.index.evaluations import EVALUATION_SORTS, EvaluationFilter
 from cache_engine.index.sync import Mirror
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store

@@ -12,8 +12,7 @@ import pytest
 
 from cache_engine.cache.cache import open_cache
 from cache_engine.frameworks import doctor
-from cache_engine.frameworks.registry import Sources, load_sources
-from cache_engine.frameworks.survey import EntryFilter, sums, survey
+from cache_engine.frameworks.registry import EntryFilter, Sources, load_sources, sums, survey
 from cache_engine.frameworks.values import Entry, Place, Seen
 from cache_engine.index import foreign, foreign_queries
 from cache_engine.index.foreign import Scanned, scan

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.resources import files
 from typing import Any
 
 import duckdb
@@ -14,7 +13,7 @@ import pytest
 from cache_engine.errors import UsageError
 from cache_engine.index import queries, summaries
 from cache_engine.index.queries import SORTS, KernelFilter
-from cache_engine.index.sync import SCHEMA_VERSION, Mirror
+from cache_engine.index.sync import SCHEMA, SCHEMA_VERSION, Mirror
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import CLEAN, DAY_S, DISCARD, EVICT, HOUR_S, PUBLISH, RECENT
 from cache_engine.model.key import CacheKey
@@ -350,7 +349,7 @@ def test_history_leaves_out_periods_known_less_closely(store: DiskStore) -> None
 
 def test_the_nearest_kernel_is_of_the_same_n_and_k_was_there_before_and_differs_in_the_least() -> None:
     with duckdb.connect() as connection:
-        connection.execute(files("cache_engine.index").joinpath("schema.sql").read_text())
+        connection.execute(SCHEMA)
         for key, n, arch, config, at in (
             ("missed", 8, "sm_90", "one", 50.0),
             ("of another n", 9, "sm_90", "one", 40.0),

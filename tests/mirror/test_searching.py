@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cache_engine.evaluator.catalogue.fields import Condition
-from cache_engine.evaluator.catalogue.searching import read_search
+from cache_engine.evaluator.catalogue.tables import read_search
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
 from cache_engine.index.rows import compared

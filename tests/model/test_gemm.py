@@ -143,6 +143,13 @@ def test_an_output_type_that_loses_the_accumulator_is_refused() -> None:
         GemmProblem(8, 8, 8, dtype=DType.FP64, out_dtype=DType.BF16)
 
 
+def test_results_of_fp8_take_a_scale_and_no_beta() -> None:
+    assert GemmProblem(8, 8, 8, out_dtype="fp8_e5m2", epilogue="alpha+bias+gelu").has_result_scale
+    assert not GemmProblem(8, 8, 8, dtype="fp8_e4m3").has_result_scale
+    with pytest.raises(InvalidProblem, match="a C of fp8_e4m3 was scaled when it was stored and cannot be added"):
+        GemmProblem(8, 8, 8, dtype="fp8_e4m3", out_dtype="fp8_e4m3", epilogue="beta")
+
+
 def test_plain_strings_become_members() -> None:
     problem = GemmProblem(8, 8, 8, dtype="fp16", layout="tn")
     assert problem.dtype is DType.FP16

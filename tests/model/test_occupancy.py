@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cache_engine.compilers.tools import package_files
 from cache_engine.model.architecture import ARCHITECTURES, Architecture, architecture
 from cache_engine.model.occupancy import BLOCKS, REGISTERS, SHARED, WARPS, Occupancy, occupancy
-from tests.emulator.emulator import cxx_compiler
+from tests.helpers import host_compiler
 
 # Reads kernels, a line each, and prints what NVIDIA's calculator makes of them.
 CALCULATOR = """
@@ -53,7 +53,7 @@ def calculator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (header,) = package_files("include/cuda_occupancy.h")
     folder = tmp_path_factory.mktemp("calculator")
     (folder / "calculator.cpp").write_text(CALCULATOR)
-    command = [*cxx_compiler(), "-w", f"-I{header.parent}", "calculator.cpp", "-o", "calculator"]
+    command = [host_compiler(), "-w", f"-I{header.parent}", "calculator.cpp", "-o", "calculator"]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "calculator"
 

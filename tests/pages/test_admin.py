@@ -17,7 +17,7 @@ from app.presenters.as_command import equal
 from app.presenters.store.admin import RULES
 from cache_engine.model.events import CLEAN, DISCARD, REPAIR, RESTORE, Event
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.upkeep.leftovers import GRACE_S
+from cache_engine.upkeep.cleaning import GRACE_S
 from tests.cli.test_cli import document
 from tests.helpers import blob_file, damage_record, fill, make_entry, make_store, publish
 from tests.pages.opening import Open, sound

@@ -6,7 +6,8 @@ import pytest
 
 from app.presenters.store import admin
 from cache_engine.store.codec import encode_blob
-from cache_engine.upkeep.integrity import Finding, Kind, RepairAct
+from cache_engine.upkeep.findings import Finding, Kind
+from cache_engine.upkeep.integrity import RepairAct
 from cache_engine.upkeep.packs import Incoming
 from cache_engine.upkeep.plan import EXPIRED, TOO_MANY, Victim
 from tests.helpers import make_entry

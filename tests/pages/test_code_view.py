@@ -11,7 +11,7 @@ import pytest
 
 from app.components.code_view import document as documents
 from app.components.code_view.document import document
-from cache_engine.insight.linked.panes import PTX, SASS, SOURCE, Linked, Text, linked
+from cache_engine.insight.linked.marks import PTX, SASS, SOURCE, Linked, Text, linked
 
 VIEW = Path(documents.__file__).parent
 OWN = ("/home/a/kernel.cu", 2)

@@ -23,8 +23,8 @@ from app.presenters.compiling.result import (
 )
 from cache_engine.batch.jobs import DONE, Job
 from cache_engine.batch.results import Compiled, Difference, Explained, Nearest, Timed
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import MODEL_VERSION, predict
-from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.document import to_json

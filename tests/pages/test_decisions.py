@@ -16,15 +16,7 @@ from app.admin import decisions as tab
 from app.presenters.store.decisions import counts_text, logged_file, logged_names, matching
 from app.presenters.table import csv_text
 from cache_engine.cache.cache import open_cache
-from cache_engine.model.decision import (
-    CHOICE,
-    DEMOTION,
-    EVICTION,
-    MISS,
-    PROMOTION,
-    REFUSAL,
-    Decision,
-)
+from cache_engine.model.decision import CHOICE, DEMOTION, EVICTION, MISS, PROMOTION, REFUSAL, Decision
 from cache_engine.store.journal import append_decisions
 from cache_engine.store.layout import StoreLayout
 from tests.pages.opening import Open, as_shown, sound

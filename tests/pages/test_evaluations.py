@@ -24,9 +24,9 @@ from app.presenters.evaluations.models import pass_figure, pass_table
 from cache_engine.assets import model_configs
 from cache_engine.errors import InvalidHardware
 from cache_engine.evaluator.catalogue import model_shapes
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.gpu import predict
-from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations

@@ -10,15 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.kernels.kernel import (
-    MOST_LINES,
-    first_lines,
-    history_table,
-    occupancy_by_chip,
-    record_document,
-)
+from app.presenters.kernels.kernel import MOST_LINES, first_lines, history_table, occupancy_by_chip, record_document
 from cache_engine.cache.reproduction import reproducing_command
-from cache_engine.insight.description import titled
+from cache_engine.insight.inspection import titled
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import CORRUPT, PUBLISH
 from cache_engine.model.key import CacheKey
@@ -198,6 +192,6 @@ def test_a_title_from_the_store_is_no_markdown(
     open_page: Open, compiled_store: Path, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile = "*a* [b](http://c) `d` :material/home: $e$ <b>"
-    monkeypatch.setattr("cache_engine.insight.description.titled", lambda _: hostile)
+    monkeypatch.setattr("cache_engine.insight.inspection.titled", lambda _: hostile)
     app = sound(open_page(compiled_store, "kernel", key=record.key))
     assert app.title[0].value == (r"\*a\* \[b\]\(http\:\/\/c\) \`d\` \:material\/home\: \$e\$ \<b\>")

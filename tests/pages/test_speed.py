@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from app.presenters.kernels.speed import predictions, speed_figure, speed_pairs, timing_table
-from cache_engine.evaluator.gpus import GPUS
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.model.artifact import RecordedProblem
 from tests.pages.opening import a_record
 

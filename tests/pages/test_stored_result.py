@@ -15,7 +15,7 @@ from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.file import ResultFile
+from cache_engine.store.results import ResultFile
 from tests.pages.opening import Open, sound
 
 CHIP = PRESETS["SG2262"]

@@ -9,8 +9,8 @@ import pytest
 
 from app.presenters.evaluations import validation as presenters
 from cache_engine.errors import UsageError
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import predict
-from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import is_kept_out, read_measurements, validate
 from tests.pages.opening import Open

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.usage.promotion import price_s, stays_promoted
+from cache_engine.usage.payback import price_s, stays_promoted
 
 
 def test_the_price_grows_with_the_queue_and_shrinks_with_slots() -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.model.gemm import MAX_DIMENSION
-from cache_engine.usage import sketch as sketches
-from cache_engine.usage.sketch import BUCKETS, MOST_COUNTERS, PER_BUCKET, Counter, Sketch, bucket, merged, sizes_in
+from cache_engine.usage import demand as sketches
+from cache_engine.usage.demand import BUCKETS, MOST_COUNTERS, PER_BUCKET, Counter, Sketch, bucket, merged, sizes_in
 
 FEW = 6
 SIZES = st.integers(1, 20) | st.integers(1, MAX_DIMENSION) | st.sampled_from([1, 2, 3, MAX_DIMENSION])

@@ -26,9 +26,8 @@ not know.
 
 What it executes: ``problems.py``, ``grouped.py``, ``hopper_problems.py`` make cases, and ``mistakes.py`` spoils them.
 ``test_machine.py``, ``test_hopper.py``, ``test_clusters.py``, ``test_stores.py`` and ``test_maps.py`` test the
-machine on kernels of a few lines; ``test_kernels.py``, ``test_grouped.py`` and ``test_hopper_*.py`` run our kernels;
-``test_mistakes.py``, ``test_finishing_mistakes.py`` and the tables in ``test_hopper_*.py`` and ``test_grouped.py``
-put mistakes into them.
+machine on kernels of a few lines; ``test_kernels.py`` runs our kernels, and ``test_mistakes.py`` those with the
+mistakes of ``tensor_core_mistakes.py``, ``hopper_mistakes.py`` and ``grouped.py``.
 
 To add
 
@@ -36,8 +35,8 @@ To add
   it, a row in ``tables.UFUNCS``. Take what it does from the PTX ISA, not from our kernels, refuse each form that you
   leave out (``self._unknown``), and add a row with a value computed by hand to ``test_machine.py``. Of sm_90a:
   ``translate_hopper.py``, a method of ``Hopper``, and tests of what it refuses in ``test_hopper.py``.
-- a case: a shape, a config or an epilogue in the lists that ``_made`` (``problems.py``, ``grouped.py``) or ``_cases``
-  (``test_hopper_*.py``) combine. ``make test`` runs a few of them each day, ``make soak`` all; on a failure, the seed
+- a case: a shape, a config or an epilogue in the lists that ``_made`` (``problems.py``, ``grouped.py``,
+  ``hopper_problems.py``) combines. ``make test`` runs a few of them each day, ``make soak`` all; on a failure, the seed
   that is printed takes the same.
 - a mistake: a row in a table, see ``mistakes.py``. If its test fails because the machine sees nothing, it is no
   mistake, or the machine or the cases lack something.

@@ -43,6 +43,20 @@ def to_tf32(bits: Array, ties_away: bool) -> Any:
     return np.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFFFFF, rounded)
 
 
+def two_to_fp8(high: Array, low: Array, kind: str) -> Any:
+    """fp32 to two codes, the first in the upper byte: the nearest, ties to even, at most the largest; NaN is 0x7F."""
+    fraction_bits, least, largest = (3, -6, 448.0) if kind == "e4m3" else (2, -14, 57344.0)
+    values = np.stack([low, high]).astype(np.float64)
+    sizes = np.minimum(np.abs(np.nan_to_num(values, nan=0.0, posinf=1e6, neginf=-1e6)), 1e6)
+    unit = np.exp2(np.maximum(np.frexp(np.maximum(sizes, 2.0**-60))[1] - 1, least) - fraction_bits)
+    rounded = np.minimum(np.rint(sizes / unit) * unit, largest)
+    mantissa, exponent = np.frexp(rounded)
+    normal = (exponent - least << fraction_bits) + np.round((2 * mantissa - 1) * 2**fraction_bits).astype(int)
+    codes = np.where(rounded < 2.0**least, np.round(rounded / 2.0 ** (least - fraction_bits)), normal).astype(np.uint16)
+    codes = np.where(np.isnan(values), 0x7F, codes | np.signbit(values).astype(np.uint16) << 7)
+    return codes[1] << np.uint16(8) | codes[0]
+
+
 def two_fp8_to_fp16(pairs: Array, kind: str) -> Any:
     """Two codes of fp8 as two fp16, the lower byte in the lower half; of NaN the one that the ISA names."""
     halves = FP8[kind][np.stack([pairs & 0xFF, pairs >> 8])]

@@ -18,7 +18,8 @@ from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.ptx.machine import Kernel
-from tests.ptx.problems import Array, Case, as_multiplied, assert_right, kernel_of, operands
+from tests.ptx.mistakes import in_templates
+from tests.ptx.problems import SCALE_RESULT, Array, Case, as_multiplied, assert_right, kernel_of, operands
 
 _GROUPED = FAMILIES["grouped"]
 _ALPHA, _BETA = 0.75, -0.5
@@ -43,15 +44,14 @@ _BLOCKS = (2, 3, None)
 
 
 @dataclass(frozen=True)
-class GroupedCase:
+class GroupedCase(Case):
     """A kernel, a problem, the rows of its groups, and how many blocks compute them."""
 
-    case: Case
     counts: tuple[int, ...]
     blocks: int | None = 2
 
     def __str__(self) -> str:
-        return f"{self.case} counts {self.counts}, {self.blocks} blocks"
+        return f"{super().__str__()} counts {self.counts}, {self.blocks} blocks"
 
 
 def case_of(
@@ -62,7 +62,7 @@ def case_of(
     problem = GemmProblem(**given)
     config = config or (_SCALED if problem.scales else _SMALL[problem.dtype.itemsize])
     rows = COUNTS[counts] if isinstance(counts, str) else tuple(counts)
-    return GroupedCase(Case(_GROUPED, problem, config), rows, blocks)
+    return GroupedCase(_GROUPED, problem, config, rows, blocks)
 
 
 def _made() -> list[GroupedCase]:
@@ -89,6 +89,7 @@ def _made() -> list[GroupedCase]:
 
 
 CASES = _made()
+SCALES: dict[str, Any] = {"dtype": "fp8_e4m3", "scales": "1x128,128x128", "n": 135, "k": 256}
 
 
 def check_groups(one: GroupedCase, kernel: Kernel | None = None, orders: tuple[bool, ...] = (True, False)) -> None:
@@ -98,9 +99,8 @@ def check_groups(one: GroupedCase, kernel: Kernel | None = None, orders: tuple[b
         AssertionError: when one is wrong.
         Fault: what the machine has to say.
     """
-    case, problem = one.case, one.case.problem
-    run = kernel or kernel_of(case)
-    launch = launch_of(case.family, problem, case.config)
+    problem, run = one.problem, kernel or kernel_of(one)
+    launch = launch_of(one.family, problem, one.config)
     if one.blocks is not None:
         launch = replace(launch, grid=(one.blocks, 1, 1))
     loaded = LoadedKernel(b"", run.program.name, launch, problem, run)
@@ -113,7 +113,7 @@ class _Given:
     """The operands of a case, as values and as stored, and what becomes of them."""
 
     def __init__(self, one: GroupedCase) -> None:
-        p = self._problem = one.case.problem
+        p = self._problem = one.problem
         seed = zlib.crc32(repr((p, one.counts)).encode())
         generator = np.random.default_rng(seed)
         self._rows = rows_of_groups(p, one.counts)
@@ -143,7 +143,8 @@ class _Given:
         bias = to_stored(self._bias, p.output).astype(ARRAY_TYPES[p.output]) if p.epilogue.bias else None
         run.unwritten = () if p.epilogue.beta else (c,)
         scales = dict(zip(("a_scales", "b_scales"), self._scales, strict=False))
-        loaded(Operands(to_stored(self._a, p.dtype), b, c, _ALPHA, _BETA, bias, counts=self._counts, **scales))
+        factors = {"alpha": _ALPHA, "beta": _BETA, "scale_result": SCALE_RESULT}
+        loaded(Operands(to_stored(self._a, p.dtype), b, c, bias=bias, counts=self._counts, **factors, **scales))
         written = np.zeros(c.shape, dtype=bool)
         for group, (matrix, rows) in enumerate(self._rows):
             written[matrix, rows] = True
@@ -163,3 +164,31 @@ class _Given:
         before = from_stored(self._before[matrix, rows], p.output, "float64") if p.epilogue.beta else 0
         exact: Array = sums * (_ALPHA if p.epilogue.alpha else 1) + _BETA * before
         return exact + (self._bias[group] if p.epilogue.bias else 0)
+
+
+MISTAKES = in_templates(
+    (case_of("negative"), "a count below 0 is taken", "count < 0 ? 0 : count < most", "count < most"),
+    (case_of("too many"), "a count beyond m is taken", "count < most ? count : most", "count"),
+    (case_of((40, 0, 0, 0, 0), mode="masked"), "a masked count beyond m is taken",
+     "count < most ? count : most", "count"),
+    (case_of("too many"), "each group may have m rows", "MASKED ? m : m - first_row", "m"),
+    (case_of("uneven"), "rows before a group are not counted", "first_row += rows;", ""),
+    (case_of("uneven", mode="masked"), "a masked group begins where the last ended",
+     "static_cast<long long>(group) * m", "group * rows"),
+    (case_of("uneven"), "the group after is taken",
+     "const long long group = walk.group,", "const long long group = (walk.group + 1) % 5,"),
+    (case_of("uneven"), "a group too many is read", "if (++group < groups) enter();", "++group; enter();"),
+    (case_of("uneven"), "tiles of a group are not counted", "first_tile += tiles;", ""),
+    (case_of("uneven"), "a tile is left out", "tile += block_count()", "tile += block_count() + 1"),
+    (case_of("uneven", k=104), "no barrier between tiles", "sync_block();  // the next", "// the next"),
+    (case_of("uneven", k=104), "no barrier before boxes", "sync_block();  // other", "// other"),
+    (case_of("uneven"), "rows of the next group are stored",
+     "{walk.rows, sizes.n, sizes.k}", "{sizes.m, sizes.n, sizes.k}"),
+    (case_of("uneven", epilogue="bias"), "the bias of the first group", "bias + group * sizes.n", "bias"),
+    (case_of("uneven", **SCALES), "scales of A of the first group", "a_scales + row * scales_of_a_row", "a_scales"),
+    (case_of("uneven", **SCALES), "scales of B of the first group", "b_scales + group * scales_of_b", "b_scales"),
+    (case_of("one has all"), "columns for rows",
+     "row) * BLOCK_M, static_cast<int>(within / band_rows) * BLOCK_N",
+     "row) * BLOCK_N, static_cast<int>(within / band_rows) * BLOCK_M"),
+    check=check_groups,
+)  # fmt: skip

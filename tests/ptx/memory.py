@@ -30,6 +30,8 @@ class _Buffer:
     def __init__(self, array: Array, granule: int, *, is_written: bool) -> None:
         raw = array.reshape(-1).view(np.uint8)
         self.raw, self.size, self.writable = raw, len(raw), bool(array.flags.writeable)
+        # An operand for reading begins as far behind a multiple of _START as it does in this process.
+        self.lead = 0 if self.writable else array.ctypes.data % _START
         self._views: dict[str, Array] = {}
         if self.writable:
             count = -(-self.size // granule)
@@ -39,9 +41,10 @@ class _Buffer:
             self.is_arriving = np.zeros(count, dtype=bool)
 
     def words(self, kind: str, width: int) -> Array:
-        """Its bytes as words; those at the end that make none are left out."""
+        """Its bytes as words, from the last multiple of ``_START``; those at the end that make none are left out."""
         if kind not in self._views:
-            self._views[kind] = self.raw[: self.size // width * width].view(kind)
+            raw = np.concatenate([np.zeros(self.lead, dtype=np.uint8), self.raw]) if self.lead else self.raw
+            self._views[kind] = raw[: len(raw) // width * width].view(kind)
         return self._views[kind]
 
 
@@ -78,8 +81,8 @@ class Memory:
             is_written: else its bytes may not be read before the kernel has written them.
         """
         number = len(self._buffers) + 1
-        self._buffers[number] = _Buffer(array, self._granule, is_written=is_written)
-        return (number << _APART) + _START
+        buffer = self._buffers[number] = _Buffer(array, self._granule, is_written=is_written)
+        return (number << _APART) + _START + buffer.lead
 
     def bytes_from(self, host_address: int) -> Array:
         """The bytes of the array that lies at an address of this process; the kernel may not write it."""
@@ -97,7 +100,8 @@ class Memory:
         for buffer, which, offsets in self._places(addresses, width):
             if buffer.writable:
                 self._check_read(buffer, offsets, lanes[which], width)
-            found[which] = buffer.words(f"u{word}", word)[offsets[:, None] // word + np.arange(width // word)]
+            first = (offsets[:, None] + buffer.lead) // word
+            found[which] = buffer.words(f"u{word}", word)[first + np.arange(width // word)]
         return found
 
     def write(self, addresses: Array, lanes: Array, words: Array) -> None:
@@ -245,7 +249,7 @@ class Memory:
             if buffer is None:
                 raise Fault("memory is accessed that no operand lies in")
             which: Any = slice(None) if len(every) == 1 else np.flatnonzero(numbers == number)
-            offsets = (addresses[which] & ((1 << _APART) - 1)).astype(np.int64) - _START
+            offsets = (addresses[which] & ((1 << _APART) - 1)).astype(np.int64) - _START - buffer.lead
             outside = (offsets < 0) | (offsets + width > buffer.size)
             if outside.any():
                 raise Fault(f"byte {int(offsets[outside][0])} is accessed of an operand of {buffer.size} bytes")

@@ -1,20 +1,24 @@
 """Mistakes put into correct kernels. The machine must see each of them.
 
-A table has a row for each mistake: the kernel that shows it, what is wrong in words, the text in the source, and its
-replacement. ``rows`` makes tests of a table::
+``in_templates`` makes mistakes of rows: the kernel that shows one, what is wrong in words, the text in the source, and
+its replacement::
 
-    @pytest.mark.parametrize(("case", "right", "wrong"), rows(MISTAKES))
-    def test_every_mistake_is_seen(case: Case, right: str, wrong: str) -> None:
-        assert_seen(spoilt(case, right, wrong), partial(check, case))
+    (_BOXES, "the bias beyond the last column", "if (is_inside) bias =", "bias =")
 
-The test also fails if the source does not have the text exactly once, or if the compiler refuses the result. Then
-write the row again.
+``in_ptx`` changes what the compiler made, where a template's text shows nothing: the kernel, what is wrong, the pattern
+that is looked for in the PTX, its replacement, and which of the matches it replaces (``None``: all). The tables are
+``tensor_core_mistakes.py``, ``hopper_mistakes.py``, and the end of ``grouped.py``; ``test_mistakes.py`` runs them.
+
+A test fails if the source does not have the text exactly once, or if the compiler refuses the result. Then write the
+row again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,46 +26,67 @@ import pytest
 from tests.faults.counting import report
 from tests.ptx.faults import Fault
 from tests.ptx.machine import Kernel
-from tests.ptx.problems import Case, ptx_of, source_of
+from tests.ptx.problems import Case, check, ptx_of, source_of
 
 
-def rows(mistakes: Sequence[tuple[Any, ...]], daily: Collection[str] | None = None) -> list[Any]:
-    """The rows of a table for ``parametrize``. The words of a row become the test's id.
+@dataclass(frozen=True)
+class Mistake:
+    """One in a kernel.
 
-    Args:
-        daily: words of the rows that ``make test`` runs; only ``make soak`` runs the others. Default: all are daily.
+    Attributes:
+        case: the kernel that shows it, and how it is launched.
+        what: is wrong, in words.
+        make: returns the source or the PTX with the mistake in it, from the right one.
+        check: launches a kernel as the case says, and fails where C is wrong.
+        is_in_ptx: whether ``make`` takes PTX.
     """
-    assert set(daily or ()) <= {what for _, what, *_ in mistakes}, "one of those for every day is not in the table"
+
+    case: Case
+    what: str
+    make: Callable[[str], str]
+    check: Callable[[Any, Kernel], None]
+    is_in_ptx: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.case.family.name}: {self.what}"
+
+    def source(self) -> str:
+        """The source of the kernel; with the mistake, unless that is in the PTX."""
+        source = source_of(self.case)
+        return source if self.is_in_ptx else self.make(source)
+
+    def assert_seen(self) -> None:
+        """Fails unless the machine refuses what the kernel does, or its C is wrong."""
+        ptx = ptx_of(self.source(), self.case.arch)
+        kernel = Kernel(self.make(ptx) if self.is_in_ptx else ptx)
+        with pytest.raises((Fault, AssertionError)):
+            self.check(self.case, kernel)
+        report({"trials": 1, "seen": 1})
+
+
+def in_templates(*rows: tuple[Case, str, str, str], check: Callable[[Any, Kernel], None] = check) -> list[Mistake]:
+    """Mistakes of rows that name a text of the source, and its replacement."""
+    return [Mistake(case, what, partial(_replaced, right, wrong), check) for case, what, right, wrong in rows]
+
+
+def in_ptx(*rows: tuple[Case, str, str, str, int | None]) -> list[Mistake]:
+    """Mistakes of rows that name a pattern of the PTX, its replacement, and which match it replaces."""
     return [
-        pytest.param(case, *texts, id=what, marks=() if daily is None or what in daily else pytest.mark.soak)
-        for case, what, *texts in mistakes
+        Mistake(case, what, partial(_edited, pattern, wrong, which), check, is_in_ptx=True)
+        for case, what, pattern, wrong, which in rows
     ]
 
 
-def kernels(mistakes: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The kernels of a table, each once. They must be right without the mistakes."""
-    return list(dict.fromkeys(case for case, *_ in mistakes))
-
-
-def spoilt(case: Case, right: str, wrong: str) -> str:
-    """The PTX of a kernel in whose source one text is replaced."""
-    source = source_of(case)
+def _replaced(right: str, wrong: str, source: str) -> str:
+    """A source in which a text that it has once is replaced."""
     assert source.count(right) == 1, "the template no longer holds this text exactly once"
-    return ptx_of(source.replace(right, wrong), case.arch)
+    return source.replace(right, wrong)
 
 
-def edited(ptx: str, pattern: str, replacement: str, which: int | None) -> str:
+def _edited(pattern: str, replacement: str, which: int | None, ptx: str) -> str:
     """PTX in which one match of a pattern is replaced, or every match if ``which`` is ``None``."""
     found = list(re.finditer(pattern, ptx))
     assert found, f"{pattern} is not in the PTX any more"
     for match in reversed(found if which is None else [found[which]]):
         ptx = ptx[: match.start()] + match.expand(replacement) + ptx[match.end() :]
     return ptx
-
-
-def assert_seen(ptx: str, check: Callable[[Kernel], None]) -> None:
-    """Fails unless the machine refuses what a kernel does, or its C is wrong."""
-    kernel = Kernel(ptx)
-    with pytest.raises((Fault, AssertionError)):
-        check(kernel)
-    report({"trials": 1, "seen": 1})

@@ -27,7 +27,7 @@ from cache_engine.gpu.launch import ARRAY_TYPES, LoadedKernel, Operands, from_st
 from cache_engine.kernels.family import Family, launch_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.kernels.source import render
-from cache_engine.model.gemm import OPT_LEVELS, Activation, DType, GemmProblem, Layout, Scales, Specialisation
+from cache_engine.model.gemm import FP8, OPT_LEVELS, Activation, DType, GemmProblem, Layout, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig, ceil_div
 from tests.device import numpy_gpu
 from tests.ptx.machine import Kernel
@@ -37,12 +37,14 @@ T = TypeVar("T")
 # Chooses the cases of a short run; changes daily.
 _SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _ALPHA, _BETA = 0.75, -0.5
+SCALE_RESULT = 0.3125  # of fp8: some results round, some are ties, some are beyond the largest value
 # The largest number of each operand. The first has all bits of the type, so that a lost bit shows; with tf32 it has two
 # more, which are rounded off. Both are small enough for fp32 to hold each sum.
 _MOST = {
     DType.FP64: (2**20, 2**20), DType.FP32: (2**13 - 1, 1), DType.TF32: (2**13 - 1, 1), DType.FP16: (2**11 - 1, 1),
     DType.BF16: (2**8 - 1, 7), DType.FP8_E4M3: (15, 15), DType.FP8_E5M2: (7, 7), DType.INT8: (127, 127),
 }  # fmt: skip
+_LARGEST = {DType.FP8_E4M3: 448.0, DType.FP8_E5M2: 57344.0}
 EPILOGUES = (
     "", "alpha", "beta", "bias", "relu", "gelu", "alpha+beta", "bias+relu", "beta+bias+gelu", "alpha+beta+bias",
     "alpha+beta+bias+relu",
@@ -93,8 +95,8 @@ def _configs(family: str, dtype: DType) -> tuple[KernelConfig, ...]:
     )
 
 
-def _targets(family: Family, dtype: DType) -> tuple[str, ...]:
-    least = family.min_capability(dtype)
+def _targets(family: Family, dtype: DType, out: DType) -> tuple[str, ...]:
+    least = max(family.min_capability(dtype), (8, 9) if out in FP8 else (7, 0))
     return tuple(f"sm_{name}" for at, name in _TARGETS if at >= least)
 
 
@@ -115,13 +117,14 @@ def _made() -> list[Case]:
     ]
     for (family, dtype), layout, (m, n, k, batch), specialisation, epilogue in [*shaped, *finished]:
         number = next(turn)
-        configs, targets = _configs(family.name, dtype), _targets(family, dtype)
+        outputs = [out for out in DType if is_output(dtype, out, epilogue)]
+        out = outputs[number // 7 % len(outputs)]
+        configs, targets = _configs(family.name, dtype), _targets(family, dtype, out)
         config = configs[number % len(configs)]
-        outputs = [out for out in DType if is_output(dtype, out)]
         slices = min((1, 1, 3, 4, 5)[number % 5], ceil_div(k, config.block_k))
         problem = GemmProblem(
-            m, n, k, batch, dtype, outputs[number // 7 % len(outputs)], layout, targets[number // 3 % len(targets)],
-            epilogue, specialisation, OPT_LEVELS[-1],
+            m, n, k, batch, dtype, out, layout, targets[number // 3 % len(targets)], epilogue, specialisation,
+            OPT_LEVELS[-1],
         )  # fmt: skip
         cases.append(Case(family, problem, replace(config, split_k=slices)))
     return cases
@@ -136,10 +139,11 @@ def _scaled_cases() -> list[Case]:
               for number, epilogue in enumerate(EPILOGUES)]  # fmt: skip
     cases = []
     for number, ((scales, dtype), (m, n, k, batch), specialisation, epilogue) in enumerate(asked):
-        configs, targets = _configs(family.name, dtype), _targets(family, dtype)
-        outputs = [out for out in DType if is_output(dtype, out)]
+        outputs = [out for out in DType if is_output(dtype, out, epilogue)]
+        out = outputs[number // 7 % len(outputs)]
+        configs, targets = _configs(family.name, dtype), _targets(family, dtype, out)
         problem = GemmProblem(
-            m, n, k, batch, dtype, outputs[number // 7 % len(outputs)], Layout.NT, targets[number // 3 % len(targets)],
+            m, n, k, batch, dtype, out, Layout.NT, targets[number // 3 % len(targets)],
             epilogue, specialisation, OPT_LEVELS[-1], scales,
         )  # fmt: skip
         slices = min((1, 1, 3, 4, 5)[number % 5], k // 128)
@@ -153,10 +157,10 @@ def of_today(cases: Sequence[T], count: int) -> list[T]:
     return random.Random(_SEED).sample(cases, count)
 
 
-def is_output(dtype: DType, out: DType) -> bool:
+def is_output(dtype: DType, out: DType, epilogue: str = "") -> bool:
     """Whether C may be so."""
     try:
-        GemmProblem(1, 1, 1, dtype=dtype, out_dtype=out)
+        GemmProblem(1, 1, 1, dtype=dtype, out_dtype=out, epilogue="" if dtype is DType.INT8 else epilogue)
     except InvalidProblem:
         return False
     return True
@@ -187,12 +191,13 @@ def kernel_of(case: Case) -> Kernel:
     return Kernel(ptx_of(source_of(case), case.arch))
 
 
-def check(case: Case, kernel: Kernel | None = None, *, blocks: int = 2) -> None:
+def check(case: Case, kernel: Kernel | None = None, *, blocks: int = 2, between_words: bool = False) -> None:
     """Launches a kernel twice with one workspace, with copies that land late and early, and compares each element of C.
 
     Args:
         kernel: in place of what is compiled.
         blocks: of a persistent kernel, how many for each slice and batch, so that a block has several tiles.
+        between_words: whether A and B begin one element behind a multiple of 16 bytes.
 
     Raises:
         AssertionError: when one is wrong.
@@ -203,7 +208,7 @@ def check(case: Case, kernel: Kernel | None = None, *, blocks: int = 2) -> None:
     expected = expected_of(case.problem, a, b, to_even=case.family is FAMILIES["hopper"])
     loaded = loaded_as(case, run, blocks if case.family.is_persistent else None)
     for run.late in (True, False):
-        computed = launched(case.problem, run, loaded, a, b)
+        computed = launched(case.problem, run, loaded, a, b, between_words=between_words)
         assert_right(case.problem, computed, expected, a, b)
 
 
@@ -216,8 +221,9 @@ def loaded_as(case: Case, kernel: Kernel, blocks: int | None = None) -> LoadedKe
 
 
 def launched(
-    problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Array, b: Array, *, beta: float = _BETA
-) -> Array:
+    problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Array, b: Array, *, beta: float = _BETA,
+    between_words: bool = False,
+) -> Array:  # fmt: skip
     """C as stored: batch × m × n. Unless the kernel adds to C, all bits of it are set before and it may not be read.
 
     Args:
@@ -228,6 +234,8 @@ def launched(
         to_stored(np.ascontiguousarray(one.transpose(0, 2, 1) if transposed else one), problem.dtype)
         for one, transposed in ((a, problem.layout.a_transposed), (b, problem.layout.b_transposed))
     )
+    if between_words:
+        stored_a, stored_b = (_one_element_behind(one) for one in (stored_a, stored_b))
     before, bias = _further(problem)
     is_added = problem.epilogue.beta and beta != 0
     c = before if is_added else np.full_like(before.view(np.uint8), 0xFF).view(before.dtype)
@@ -238,8 +246,18 @@ def launched(
     scales = scales_of(problem)
     for one in scales:
         one.flags.writeable = False
-    loaded(Operands(stored_a, stored_b, c, _ALPHA, beta, bias if problem.epilogue.bias else None, *scales))
+    given_bias = bias if problem.epilogue.bias else None
+    loaded(Operands(stored_a, stored_b, c, _ALPHA, beta, given_bias, *scales, scale_result=SCALE_RESULT))
     return c
+
+
+def _one_element_behind(stored: Array) -> Array:
+    """The same elements, the first of them one element behind a multiple of 16 bytes."""
+    memory = np.empty(stored.nbytes + 32, dtype=np.uint8)
+    start = -memory.ctypes.data % 16 + stored.itemsize
+    moved: Array = memory[start : start + stored.nbytes].view(stored.dtype).reshape(stored.shape)
+    moved[...] = stored
+    return moved
 
 
 def scales_of(problem: GemmProblem) -> tuple[Array, ...]:
@@ -279,11 +297,17 @@ def assert_right(problem: GemmProblem, computed: Array, expected: Array, a: Arra
     if activation is Activation.GELU:
         finished = expected * (1 + np.vectorize(math.erf)(expected / math.sqrt(2))) / 2
         values = from_stored(computed, problem.output, "float64")
-        rounding = {DType.BF16: 2**-8, DType.FP16: 2**-11}.get(problem.output, 0)
+        if problem.has_result_scale:
+            finished = np.clip(finished * SCALE_RESULT, -_LARGEST[problem.output], _LARGEST[problem.output])
+        rounding = {DType.BF16: 2**-8, DType.FP16: 2**-11, DType.FP8_E4M3: 2**-4, DType.FP8_E5M2: 2**-3}.get(
+            problem.output, 0
+        )
         error = 2**-46 if problem.output is DType.FP64 else 2**-20
-        assert np.all(np.abs(values - finished) <= rounding * np.abs(finished) + error * np.abs(expected))
+        least = {DType.FP8_E4M3: 2**-10, DType.FP8_E5M2: 2**-17}.get(problem.output, 0)
+        assert np.all(np.abs(values - finished) <= rounding * np.abs(finished) + error * np.abs(expected) + least)
         return
     finished = np.maximum(expected, 0) if activation is Activation.RELU else expected
+    finished = finished * SCALE_RESULT if problem.has_result_scale else finished
     exact = finished if problem.output is DType.FP64 else finished.astype(np.float32)
     right = to_stored(exact, problem.output)
     wrong = np.argwhere(

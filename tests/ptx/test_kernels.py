@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,48 +19,69 @@ from cache_engine.gpu.launch import Operands, from_stored
 from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import architecture
-from cache_engine.model.gemm import DType, GemmProblem, Layout, Scales
+from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Mode, Scales
 from cache_engine.model.kernel import KernelConfig
 from tests.device import numpy_gpu
 from tests.faults.counting import report
+from tests.ptx import grouped, hopper_problems
+from tests.ptx.faults import Fault
+from tests.ptx.grouped import GroupedCase, case_of, check_groups
 from tests.ptx.machine import Kernel
 from tests.ptx.problems import (
     CASES,
     EPILOGUES,
     Case,
+    assert_right,
     check,
+    expected_of,
     kernel_of,
     launched,
     loaded_as,
     of_today,
+    operands_of,
     ptx_of,
     source_of,
 )
 
-_PARTS, _IN_PART = 6, 3
+# All cases of a kind of kernel, and how many of them make test takes.
+SETS: dict[str, tuple[Sequence[Case], int]] = {
+    "blocks": (CASES, 18),
+    "groups": (grouped.CASES, 4),
+    "hopper": (hopper_problems.PLAIN, 3),
+    "hopper with scales": (hopper_problems.SCALED, 2),
+    "hopper with slices": (hopper_problems.SLICED, 2),
+    "hopper with clusters": (hopper_problems.CLUSTERED, 1),
+}
 _SOAK_PARTS = 24
 SMALL = KernelConfig(16, 64, 64, 1, 2, 3)
+WIDE = KernelConfig(64, 128, 16, 2, 2, 2)
 SCALED_FAMILIES = [
     ("scaled", "sm_90", KernelConfig(16, 64, 128, 1, 2, 3)),
     ("hopper", "sm_90a", KernelConfig(64, 128, 128, 4, 1, 2)),
 ]
 
 
-@pytest.mark.parametrize("part", range(_PARTS))
-def test_kernels_multiply(part: int) -> None:
+@pytest.mark.parametrize("name", SETS)
+def test_kernels_multiply(name: str) -> None:
     """A sample of the cases, another one each day."""
-    for case in of_today(CASES, _PARTS * _IN_PART)[part::_PARTS]:
-        print(case)
-        check(case)
+    _multiply(of_today(*SETS[name]))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(_SOAK_PARTS))
-def test_every_kind_of_kernel_multiplies(part: int) -> None:
-    for case in CASES[part::_SOAK_PARTS]:
+@pytest.mark.parametrize("name", SETS)
+def test_every_kind_of_kernel_multiplies(name: str, part: int) -> None:
+    _multiply(SETS[name][0][part::_SOAK_PARTS])
+
+
+def _multiply(cases: Sequence[Case]) -> None:
+    for number, case in enumerate(cases):
         print(case)
-        check(case)
-    report({"trials": len(CASES[part::_SOAK_PARTS])})
+        if isinstance(case, GroupedCase):
+            check_groups(case)
+        else:
+            check(case, blocks=2 + number % 2 * 2)
+    report({"trials": len(cases)})
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(20, marks=pytest.mark.soak)])
@@ -76,10 +98,17 @@ def test_what_cuda_12_makes_multiplies(count: int) -> None:
         check(case, Kernel(ptx.decode()))
 
 
+def test_the_ptx_of_every_family_is_executed_or_it_is_interpreted() -> None:
+    cases = [case for some, _ in SETS.values() for case in some]
+    for case in cases:
+        check_config(case.family, case.problem, case.config, architecture(case.arch))
+    executed = {case.family.name for case in cases}
+    assert executed | {"triton"} == FAMILIES.keys()  # by Triton's own interpreter: tests/kernels/test_triton.py
+    assert all(FAMILIES[name].template.endswith(".cu") for name in executed)
+
+
 def test_the_cases_are_what_the_families_offer() -> None:
     """Every type of every family, with every layout, width of reads, specialisation and epilogue; all are feasible."""
-    for case in CASES:
-        check_config(case.family, case.problem, case.config, architecture(case.problem.arch or ""))
     scaled = [case.problem for case in CASES if case.family.name == "scaled"]
     kinds = {(problem.scales, problem.dtype, problem.k, problem.specialisation) for problem in scaled}
     assert len(kinds) == 4 * 2 * 4 * 4
@@ -91,6 +120,14 @@ def test_the_cases_are_what_the_families_offer() -> None:
             of_type = [problem for problem in cases if problem.dtype is dtype]
             assert len({(problem.layout, problem.k, problem.specialisation) for problem in of_type}) == 4 * 6 * 4
             assert dtype is DType.INT8 or len({(problem.layout, problem.epilogue) for problem in of_type}) >= 4 * 11
+
+
+def test_the_cases_of_groups_are_what_the_family_offers() -> None:
+    problems = [one.problem for one in grouped.CASES]
+    assert len({(p.dtype, p.mode, p.scales, p.layout) for p in problems}) == 6 * 2 * 2 + 2 * 2 * 4
+    assert {DType.BF16, DType.FP8_E5M2} < {problem.dtype for problem in problems}
+    assert {one.counts for one in grouped.CASES} == set(grouped.COUNTS.values())
+    assert {mode for mode in Mode if mode} == {problem.mode for problem in problems}
 
 
 @pytest.mark.parametrize(
@@ -206,3 +243,86 @@ def test_the_extreme_codes_of_e8m0_are_what_they_stand_for(family: str, arch: st
     assert c[5, 7] == 128 * 2.0 ** (127 - 127)
     assert c[5, 6] == 128 * 2.0**-127
     assert c[6, 6] == 128
+
+
+# What a kernel was made for, and other problems that have its key.
+SHARED = [
+    (GemmProblem(64, 72, 40), SMALL, [{"m": m} for m in (1, 15, 16, 17, 150)]),
+    (GemmProblem(20, 72, 40, specialisation="exact"), SMALL, [{"batch": 3}]),
+    (GemmProblem(256, 72, 40, specialisation="bucketed"), SMALL, [{"m": m} for m in (129, 144, 255)]),
+    # A bucket of one row of tiles.
+    (GemmProblem(12, 72, 40, specialisation="bucketed"), SMALL, [{"m": 9}, {"m": 16, "batch": 2}]),
+    # Any sizes as aligned; rows of C as aligned; empty slices of k.
+    (GemmProblem(64, 72, 40, specialisation="dynamic"), WIDE,
+     [{"m": 1, "n": 8, "k": 8}, {"m": 130, "n": 16, "k": 72, "batch": 2}, {"m": 700, "n": 264, "k": 16}]),
+    (GemmProblem(64, 70, 40, specialisation="dynamic"), WIDE,
+     [{"m": 1, "n": 2, "k": 8}, {"m": 130, "n": 14, "k": 72, "batch": 2}, {"m": 67, "n": 262, "k": 16}]),
+    (GemmProblem(64, 72, 200, dtype="fp16", layout="tn", specialisation="dynamic"), replace(SMALL, split_k=3),
+     [{"m": 8, "n": 264, "k": 1}, {"m": 40, "n": 8, "k": 65}, {"m": 16, "n": 16, "k": 333, "batch": 2}]),
+    (GemmProblem(64, 72, 40, dtype="fp32", specialisation="dynamic"), KernelConfig(32, 64, 16, 2, 2, 2),
+     [{"m": 1, "n": 4, "k": 4}, {"m": 65, "n": 132, "k": 92, "batch": 2}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("made_for", "config", "others"), SHARED)
+def test_a_kernel_computes_every_problem_that_has_its_key(
+    made_for: GemmProblem, config: KernelConfig, others: list[dict[str, Any]]
+) -> None:
+    family = FAMILIES["simt" if made_for.dtype is DType.FP32 else "tensor_core"]
+    made_for = replace(made_for, arch="sm_90")
+    kernel = kernel_of(Case(family, made_for, config))
+    for sizes in others:
+        problem = replace(made_for, **sizes)
+        check_config(family, problem, config, architecture("sm_90"))
+        assert family.constants(problem, config) == family.constants(made_for, config)
+        check(Case(family, problem, config), kernel)
+
+
+@pytest.mark.parametrize(
+    ("problem", "right", "wrong"),
+    [
+        (GemmProblem(19, 67, 41, batch=2, dtype="fp16", out_dtype="fp32", layout="nn", arch="sm_90"),
+         "reads_words() && !is_first_word", "reads_words()"),
+        (GemmProblem(41, 83, 92, dtype="int8", layout="tn", arch="sm_90"),
+         " && !(begins_matrix && byte_in_word(first) > 0)", ""),
+    ],
+    ids=["runs", "squares"],
+)  # fmt: skip
+def test_odd_rows_may_begin_between_words(problem: GemmProblem, right: str, wrong: str) -> None:
+    """C is right, and the word that holds the first element is not read."""
+    case = Case(FAMILIES["tensor_core"], problem, KernelConfig(64, 64, 64, 1, 2, 3))
+    check(case, between_words=True)
+    source = source_of(case)
+    assert source.count(right) == 1, "the template no longer holds the line to be spoilt"
+    with pytest.raises(Fault, match=f"byte -{problem.dtype.itemsize} is accessed"):
+        check(case, Kernel(ptx_of(source.replace(right, wrong), case.arch)), between_words=True)
+
+
+@pytest.mark.parametrize(
+    ("family", "problem", "config"),
+    [
+        ("tensor_core", GemmProblem(20, 40, 64, epilogue="alpha+beta", arch="sm_90"), SMALL),
+        ("hopper", GemmProblem(40, 64, 64, epilogue="beta", arch="sm_90a"), KernelConfig(64, 64, 64, 4, 1, 2)),
+    ],
+)
+def test_c_is_not_read_when_beta_is_0(family: str, problem: GemmProblem, config: KernelConfig) -> None:
+    """As in BLAS: it may hold anything."""
+    case = Case(FAMILIES[family], problem, config)
+    kernel, (a, b) = kernel_of(case), operands_of(problem)
+    computed = launched(problem, kernel, loaded_as(case, kernel), a, b, beta=0.0)
+    without = replace(problem, epilogue=Epilogue.parse("alpha" if problem.epilogue.alpha else ""))
+    assert_right(without, computed, expected_of(without, a, b), a, b)
+
+
+@pytest.mark.parametrize("mode", ["grouped", "masked"])
+def test_groups_with_every_kind_of_counts(mode: str) -> None:
+    """Also counts that no caller should give: below 0, beyond m, and whose sum is no number of 32 bits."""
+    kernel = kernel_of(case_of("uneven", mode=mode))
+    for number, counts in enumerate(grouped.COUNTS):
+        print(counts)
+        check_groups(case_of(counts, 7, mode=mode), kernel, orders=(number % 2 == 0,))
+
+
+def test_groups_with_scales_of_rows_and_of_groups() -> None:
+    for mode in ("grouped", "masked"):
+        check_groups(case_of("uneven", mode=mode, **grouped.SCALES))

@@ -251,6 +251,10 @@ class Translator:
 
     def _cvt(self, instruction: Instruction) -> list[str]:
         *rounding, to, given = instruction.opcode[1:]
+        if to in ("e4m3x2", "e5m2x2") and (given, rounding) == ("f32", ["rn", "satfinite"]):
+            target, *pair = instruction.operands
+            high, low = (self.value(one, "f4") for one in pair)
+            return [self._set(target, "u2", f"F.two_to_fp8({high}, {low}, {to[:4]!r})")]
         target, value = instruction.operands
         if (to, given) == ("bf16", "f32") and rounding == ["rn"]:
             return [self._set(target, "u2", f"F.to_bf16({self.value(value, 'u4')})")]

@@ -18,7 +18,7 @@ from cache_engine.cache.cache import open_cache
 from cache_engine.cache.remote.moving import push
 from cache_engine.cache.remote.opening import open_remote
 from cache_engine.store.base import Loaded
-from cache_engine.store.signatures.keys import SigningKey
+from cache_engine.store.signatures.signers import SigningKey
 from tests.helpers import make_store
 from tests.trust.keys import Builder, signers_file
 

@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import pytest
 
 from cache_engine.insight.report.drawing import Bar, Point, Roof, Series, bars, columns, roofs
-from cache_engine.insight.report.html import POLICY, written
 from cache_engine.insight.report.page import (
     MOST_CHARACTERS,
     MOST_ROWS,
+    POLICY,
     Command,
     Facts,
     Figure,
@@ -21,6 +21,7 @@ from cache_engine.insight.report.page import (
     Section,
     Table,
     Text,
+    written,
 )
 
 HOSTILE = "<script>alert(1)</script>\"'&<img src=http://example.com/x onerror=alert(1)>\x1b[31m\u202e\x00\ud800"

@@ -14,10 +14,10 @@ from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.interchange import UnknownResults
+from cache_engine.store.results import UnknownResults
 from cache_engine.store.timings import Timings, encode
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.integrity import Kind
+from cache_engine.upkeep.findings import Kind
 from tests.helpers import INVENTED_GPU, invented_timing
 from tests.store.old_results import write_log
 from tests.store.test_timings import CONFIG, DIGEST, OTHER_GPU, PROBLEM, fill_timings, medians, snapshot_file

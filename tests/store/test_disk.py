@@ -18,7 +18,7 @@ from cache_engine.model.artifact import PTX, SOURCE
 from cache_engine.store import publish as publish_module
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.lock import try_lock
-from cache_engine.upkeep.leftovers import remove_temporary
+from cache_engine.upkeep.cleaning import remove_temporary
 from tests.helpers import blob_file, files_of, fill, make_entry, make_store, publish, record_file
 
 
@@ -109,16 +109,6 @@ def test_deleting_frees_the_bytes_of_the_entry(store: DiskStore) -> None:
     assert store.get(key) is None
     assert list(files_of(store)) == []
     assert store.delete(key) == 0
-
-
-def test_a_damaged_entry_is_never_served(store: DiskStore) -> None:
-    key = publish(store)
-    path = blob_file(store, key)
-    data = bytearray(path.read_bytes())
-    data[100] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CorruptEntry):
-        store.get(key)
 
 
 def test_a_missing_blob_is_damage(store: DiskStore) -> None:

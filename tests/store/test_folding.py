@@ -131,32 +131,6 @@ def test_folding_leaves_a_file_that_is_being_written(folder: Path) -> None:
     assert read_journal(folder).totals.compiles == 3
 
 
-def test_a_kill_between_snapshot_and_deletion_counts_nothing_twice(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal = Journal(folder, NEVER)
-    journal.hit(KEY, "disk")
-    journal.close()
-
-    def killed(self: Path, missing_ok: bool = False) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "unlink", killed)
-    with pytest.raises(KeyboardInterrupt):
-        _fold(folder)
-    monkeypatch.undo()
-    assert len(list(folder.iterdir())) == 2
-    assert _hits(folder) == {"disk": 1}
-    # A new writer must not go on in the file that is already counted.
-    journal = Journal(folder, NEVER)
-    journal.hit(KEY, "disk")
-    journal.close()
-    assert _hits(folder) == {"disk": 2}
-    _fold(folder)
-    assert _hits(folder) == {"disk": 2}
-    assert [path.name for path in folder.iterdir()] == ["snapshot.json"]
-
-
 def test_a_folded_file_that_others_may_change_for_a_while_counts_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

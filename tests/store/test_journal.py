@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION
 from cache_engine.model.events import PUBLISH
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Thread
 from cache_engine.store.journal import (
@@ -24,9 +27,12 @@ from cache_engine.store.journal import (
     read_journal,
     writing,
 )
+from cache_engine.store.journal.demand import read_timeline
+from cache_engine.store.layout import StoreLayout
 from tests.remote.waiting import until
 
 KEY, OTHER = CacheKey("a" * 64), CacheKey("b" * 64)
+PROBLEM = GemmProblem(16, 7168, 2048, arch="sm_90a")
 NEVER = 3600.0  # seconds between flushes: tests flush themselves
 
 
@@ -36,6 +42,11 @@ def _fold(folder: Path) -> int:
 
 def _hits(folder: Path) -> dict[str, int]:
     return read_journal(folder).totals.hits
+
+
+def _asked(folder: Path) -> float:
+    """How many requests were counted as demand."""
+    return read_timeline(StoreLayout(folder.parent)).ledger(math.inf, time.time()).total
 
 
 def test_counts_are_added_up_by_key_and_tier(folder: Path) -> None:
@@ -145,13 +156,14 @@ def test_counts_are_written_when_the_process_ends(folder: Path) -> None:
 def test_a_kill_loses_at_most_the_last_batch(folder: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path; from cache_engine.store.journal import Journal\n"
-        f"journal = Journal(Path(sys.argv[1]), {NEVER})\n"
-        f"journal.hit('{KEY}', 'disk'); journal.flush(); journal.hit('{KEY}', 'disk')\n"
+        "from cache_engine.model.gemm import GemmProblem\n"
+        f"journal, problem = Journal(Path(sys.argv[1]), {NEVER}), GemmProblem(16, 7168, 2048, arch='sm_90a')\n"
+        f"for _ in range(2):\n    journal.flush(); journal.hit('{KEY}', 'disk', problem=problem)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(folder)])
     assert done.returncode == -signal.SIGKILL
-    assert _hits(folder) == {"disk": 1}
+    assert (_hits(folder), _asked(folder)) == ({"disk": 1}, 1)
 
 
 def test_threads_lose_no_count(folder: Path) -> None:
@@ -159,7 +171,7 @@ def test_threads_lose_no_count(folder: Path) -> None:
 
     def work() -> None:
         for _ in range(2000):
-            journal.hit(KEY, "memory")
+            journal.hit(KEY, "memory", problem=PROBLEM)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -167,21 +179,21 @@ def test_threads_lose_no_count(folder: Path) -> None:
     for thread in threads:
         thread.join()
     journal.close()
-    assert _hits(folder) == {"memory": 8000}
+    assert (_hits(folder), _asked(folder)) == ({"memory": 8000}, 8000)
 
 
 def test_a_forked_child_counts_only_its_own(folder: Path) -> None:
     journal = Journal(folder, NEVER)
     journal.event(PUBLISH, key=KEY)
-    journal.hit(KEY, "memory")
+    journal.hit(KEY, "memory", problem=PROBLEM)
     child = os.fork()
     if child == 0:
-        journal.hit(KEY, "disk")
+        journal.hit(KEY, "disk", problem=PROBLEM)
         journal.flush()
         os._exit(0)
     os.waitpid(child, 0)
     journal.close()
-    assert _hits(folder) == {"memory": 1, "disk": 1}
+    assert (_hits(folder), _asked(folder)) == ({"memory": 1, "disk": 1}, 2)
     # The parent still held its file, so the child opened one of its own.
     assert len(list(folder.iterdir())) == 2
 
@@ -318,6 +330,9 @@ def test_closing_in_the_middle_of_counting_or_writing_waits_for_nothing_and_lose
     until(lambda: journal._thread is None)
     journal.close()
     assert (_hits(folder), read_journal(folder).totals.compiles) == ({"disk": 1}, 1)
+    journal.asked(PROBLEM)  # after the end: the thread is started again
+    journal.close()
+    assert _asked(folder) == 1
 
 
 def test_a_closed_journal_leaves_no_thread(folder: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 from cache_engine.model.decision import MISS, Decision
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal.decisions import DecisionReader, append_decisions
-from cache_engine.store.journal.files import OPEN, read_new
-from cache_engine.store.journal.lines import append
+from cache_engine.store.journal.lines import OPEN, append, read_new
 
 
 def test_a_line_of_the_journal_is_read_once_when_it_is_whole(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.model.key import CacheKey
-from cache_engine.store.base import Loaded
+from cache_engine.store.base import Loaded, MemoryTier
 from cache_engine.store.codec import encode_blob
-from cache_engine.store.memory import MemoryTier
 from tests.helpers import make_entry
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
@@ -30,10 +29,10 @@ from cache_engine.model.outcome import Failure
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.file import NewResult
+from cache_engine.store.results import NewResult
 from cache_engine.store.timings import Timings, decode, encode
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.integrity import Kind
+from cache_engine.upkeep.findings import Kind
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, fill, invented_timing, make_entry
 
@@ -200,21 +199,6 @@ def test_processes_with_60_timings_each_lose_nothing(store: DiskStore, processes
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * processes
     assert medians(store.layout) == list(range(1, 60 * processes + 1))
-
-
-def test_a_killed_writer_loses_no_stored_result(store: DiskStore) -> None:
-    code = (
-        "import sys\nfrom tests.store.test_timings import *\n"
-        "kept = Timings(open_store(Path(sys.argv[1])), durable=False)\n"
-        "for number in range(1, 10**6):\n"
-        "    kept.add([invented_timing(PROBLEM, CONFIG, float(number))])\n    print(number, flush=True)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code, store.layout.root], stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        acknowledged = [int(writer.stdout.readline()) for _ in range(40)]
-        writer.send_signal(signal.SIGKILL)
-        acknowledged += [int(line) for line in writer.stdout if line.endswith("\n")]
-    assert set(medians(store.layout)) >= set(acknowledged)
 
 
 def test_a_forked_child_and_its_parent_can_both_add(store: DiskStore, timings: Timings) -> None:

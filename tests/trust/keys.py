@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from cache_engine.store.signatures import sshsig
-from cache_engine.store.signatures.keys import SigningKey
+from cache_engine.store.signatures.signers import SigningKey
 
 
 class Builder:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cache_engine.store.disk import DiskStore
-from cache_engine.upkeep.integrity import Kind
-from cache_engine.upkeep.leftovers import GRACE_S
+from cache_engine.upkeep.cleaning import GRACE_S
+from cache_engine.upkeep.findings import Kind
 from tests.helpers import blob_file, publish, record_file
 
 SEEDS = itertools.count(100)

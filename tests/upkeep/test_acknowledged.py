@@ -7,7 +7,7 @@ import pytest
 from cache_engine.cache.cache import Cache
 from cache_engine.model.events import ACTS, SEEN
 from cache_engine.store.journal import read_journal
-from cache_engine.upkeep.acknowledged import FAILURES, in_words, of_words, since
+from cache_engine.upkeep.decisions import FAILURES, in_words, of_words, since
 
 ZERO = dict.fromkeys(FAILURES, 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -18,9 +19,8 @@ from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock, try_lock
 from cache_engine.upkeep import cleaning as housekeeping
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.cleaning import Housekeeper, count
+from cache_engine.upkeep.cleaning import Housekeeper, add_published, count, read_population
 from cache_engine.upkeep.plan import DAY_S, LITTLE_SPACE, STALE, Limits
-from cache_engine.upkeep.population import add_published, read_population
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 
 
@@ -372,6 +372,26 @@ def test_a_damaged_estimate_is_surveyed(store: DiskStore, journal: Journal) -> N
         held = read_population(store.layout)
         assert held is not None
         assert (held.entries, held.stored_bytes) == count(store.layout)
+
+
+def test_a_store_whose_estimate_cannot_be_written_is_surveyed_once(
+    store: DiskStore, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each publish would list every folder."""
+    fill(store, 3)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("cache_engine.upkeep.cleaning.write_population", full)
+    surveys = _counted(monkeypatch, "count")
+    housekeeper = Housekeeper(store, journal, Limits(max_entries=100), 3600.0)
+    for _ in range(4):
+        store.layout.population.write_bytes(b"x")
+        housekeeper.published(5)
+        assert housekeeper._thread is not None
+        housekeeper._thread.join(60)
+    assert len(surveys) == 1
 
 
 _PUBLISHING = """

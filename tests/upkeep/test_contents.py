@@ -23,10 +23,11 @@ from cache_engine.store.codec import decode_record, encode_blob, encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.pack import Pack, write_pack
-from cache_engine.upkeep.contents import check_record
-from cache_engine.upkeep.integrity import Kind, check, repair
+from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep.integrity import check, repair
 from cache_engine.upkeep.packs import export_pack, import_pack, look_into
 from cache_engine.upkeep.quarantine import examine, items
+from cache_engine.upkeep.survey import check_record
 from tests.conftest import SAMPLE
 from tests.helpers import make_cubin, make_entry
 

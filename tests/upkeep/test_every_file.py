@@ -19,7 +19,7 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import SNAPSHOT, Journal, append_decisions, fold
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.interchange import compress
+from cache_engine.store.results import compress
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep.integrity import check
 from tests.helpers import INVENTED_GPU, blob_file, invented_timing, publish, record_file

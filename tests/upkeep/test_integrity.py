@@ -22,9 +22,9 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock, try_lock
-from cache_engine.upkeep import integrity, leftovers
+from cache_engine.upkeep import cleaning, integrity
 from cache_engine.upkeep.cleaning import apply, plan_cleaning
-from cache_engine.upkeep.integrity import Finding, Kind
+from cache_engine.upkeep.findings import Finding, Kind
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 from tests.upkeep.damages import (
@@ -133,7 +133,7 @@ def test_where_locks_do_not_work_age_decides(store: DiskStore, monkeypatch: pyte
     def fails(*_: object, **__: object) -> bool:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(leftovers, "try_lock", fails)
+    monkeypatch.setattr(cleaning, "try_lock", fails)
     monkeypatch.setattr(lock, "try_lock", fails)
     key = publish(store)
     record_file(store, key).unlink()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import KeyNotFound, StoreError, UsageError
 from cache_engine.model.artifact import Blob, Record
-from cache_engine.model.events.usage import EntryUsage
+from cache_engine.model.events import EntryUsage
 from cache_engine.model.key import CacheKey
 from cache_engine.store import pins
 from cache_engine.store.journal import Journal, fold

@@ -25,7 +25,7 @@ from cache_engine.store.journal import Journal, fold, read_journal
 from cache_engine.store.layout import StoreLayout, original_of_quarantined
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleaning, integrity, quarantine
-from cache_engine.upkeep.integrity import Finding, Kind
+from cache_engine.upkeep.findings import Finding, Kind
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, fill, invented_timing
 from tests.store.old_results import into_a_log

@@ -14,7 +14,7 @@ from streamlit.components.v2.manifest_scanner import ComponentConfig, ComponentM
 
 from app.components.code_view.document import document
 from cache_engine._version import __version__
-from cache_engine.insight.linked.panes import Linked
+from cache_engine.insight.linked.marks import Linked
 
 _FOLDER = Path(__file__).parent
 _PACKAGE, _COMPONENT, _BUILT = "gemm-cache", "code", "built"

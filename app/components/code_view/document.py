@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cache_engine.insight.linked.panes import Linked, Pane
+from cache_engine.insight.linked.marks import Linked, Pane
 
 MOST_CHARACTERS = 8_000_000
 """Of all texts together; above, the ends of the longest panes are cut off."""

@@ -14,24 +14,13 @@ from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.catalogue import TOKENS, model_shapes
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES
-from cache_engine.model.gemm import (
-    INPUT_DTYPES,
-    MAX_BATCH,
-    MAX_DIMENSION,
-    OPT_LEVELS,
-    OUTPUT_DTYPES,
-    DType,
-    Epilogue,
-    GemmProblem,
-    Layout,
-    Mode,
-    Scales,
-    Specialisation,
-)  # fmt: skip
+from cache_engine.model.gemm import MAX_DIMENSION, DType, Epilogue, GemmProblem
+from cache_engine.model.gemm.fields import FIELDS, JOINED, ProblemField
 from cache_engine.model.job import Asked
 from cache_engine.model.kernel import KernelConfig
 
 AS_INPUTS, AUTO, WITHOUT = "same as A and B", "auto", "none"
+AS_SET, ON, OFF = "as set", "on", "off"
 OWN_TABLE = "CSV file"
 """In place of a model: shapes that the reader uploads."""
 STDIN = "/dev/stdin"
@@ -46,6 +35,7 @@ class Kind(Enum):
     SEVERAL = "any of several"
     TEXT = "text"
     SWITCH = "on or off"
+    EITHER = "on, off, or as the settings say"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +72,8 @@ class Field:
             return []
         if self.kind is Kind.SWITCH:
             return [self.option]
+        if self.kind is Kind.EITHER:
+            return [self.option if value == ON else f"--no-{self.option.removeprefix('--')}"]
         texts = [str(value)] if self.kind is not Kind.SEVERAL else [str(each) for each in value]
         if self.joined:
             texts = [self.joined.join(texts)]
@@ -100,64 +92,63 @@ class Field:
         return value in self.choices
 
 
-_LAYOUT = Field(
-    "layout", "Layout", Kind.CHOICE, Layout.NT.value, "--layout", (Layout.NT, Layout.NN, Layout.TN, Layout.TT),
-    help="Row-major storage order of A and B: n = not transposed (A is m×k, B is k×n), t = transposed (A is k×m, "
-    "B is n×k). A linear layer is nt.",
-)  # fmt: skip
-_DTYPE = Field("dtype", "Dtype of A and B", Kind.CHOICE, "bf16", "--dtype", tuple(INPUT_DTYPES))
-_SPECIALISATION = Field(
-    "specialisation", "Specialisation", Kind.CHOICE, Specialisation.NK.value, "--specialise",
-    tuple(each.value for each in Specialisation), rare=True,
-    help="Which of m, n, k are compile-time constants. nk: n and k. exact: all three. bucketed: n and k, and a power "
-    "of two bounds m. dynamic: none, so one kernel serves many shapes.",
-)  # fmt: skip
-_OPT_LEVEL = Field(
-    "opt_level", "Optimisation level", Kind.CHOICE, str(OPT_LEVELS[-1]), "--opt-level",
-    tuple(map(str, reversed(OPT_LEVELS))), rare=True, help="ptxas -O level.",
-)  # fmt: skip
 _TARGETS = tuple(ARCHITECTURES)
 _TARGETS_HELP = "Any target can be compiled for, with or without that GPU. " + "; ".join(
     f"{name}: {target.example.partition(' (')[0]}" for name, target in ARCHITECTURES.items() if name[-1].isdigit()
 )
-_OUT_DTYPE = Field(
-    "out_dtype", "Dtype of C", Kind.CHOICE, AS_INPUTS, "--out-dtype", (AS_INPUTS, *OUTPUT_DTYPES), rare=True
-)
-_EPILOGUE = Field(
-    "epilogue", "Epilogue", Kind.SEVERAL, [], "--epilogue", ("alpha", "beta", "bias", "relu", "gelu"), joined="+",
-    rare=True, help="Applied to A · B before it is stored: activation(alpha · A · B + beta · C + bias).",
-)  # fmt: skip
-_SCALES = Field(
-    "scales", "Scales", Kind.CHOICE, WITHOUT, "--scales", (WITHOUT, *filter(None, Scales)), rare=True,
-    help="Blocks of A and of B that have a scale each, for fp8 with layout nt and k a multiple of 128. Scales are fp32 "
-    "or E8M0.",
-)  # fmt: skip
-_MODE = Field(
-    "mode", "Mode", Kind.CHOICE, WITHOUT, "--mode", (WITHOUT, *filter(None, Mode)), rare=True,
-    help="For mixtures of experts: as many groups of rows as the batch says, counted on the device. grouped: one "
-    "after the other, m in all. masked: with room for m rows each.",
-)  # fmt: skip
+
+
+def _form_field(field: ProblemField) -> Field:
+    """A field of a problem as a form has it; a default that is no value is one of its choices, by name."""
+    rare = field.name not in _ALWAYS_SHOWN
+    if field.kind is bool:
+        either = (AS_SET, ON, OFF)
+        return Field(field.name, field.label, Kind.EITHER, AS_SET, field.option[0], either, help=field.help, rare=rare)
+    if not field.choices:
+        default = _FIRST.get(field.name, field.default)
+        option = field.option[0] if field.option else ""
+        return Field(field.name, field.label, Kind.NUMBER, default, option, most=field.most, rare=rare)
+    if field.metavar == JOINED:
+        return Field(
+            field.name, field.label, Kind.SEVERAL, [], field.option[0], field.choices, joined="+", help=field.help,
+            rare=rare,
+        )  # fmt: skip
+    empty = AS_INPUTS if field.default is None else WITHOUT
+    choices = field.choices if field.default else (empty, *field.choices)
+    default = str(field.default or empty)
+    return Field(field.name, field.label, Kind.CHOICE, default, field.option[0], choices, help=field.help, rare=rare)
+
+
+def _value_of(field: ProblemField, value: Any) -> Any:
+    """The plain value of a field for that of its form."""
+    if field.metavar == JOINED:
+        return "+".join(value)
+    if value in (AS_INPUTS, WITHOUT, AS_SET):
+        return field.default
+    if field.kind is bool:
+        return value == ON
+    return field.kind(value)
+
+
+_ALWAYS_SHOWN = ("m", "n", "k", "batch", "dtype", "out_dtype", "layout")
+_FIRST = {"m": 4096, "n": 7168, "k": 2048}
+_OF_PROBLEM = {field.name: _form_field(field) for field in FIELDS}
 _COMPILER = Field("compiler", "Compiler", Kind.CHOICE, AUTO, "--compiler", (AUTO, *COMPILERS), rare=True)
 _FAMILY = Field("family", "Family", Kind.CHOICE, AUTO, "--family", (AUTO, *FAMILIES), rare=True)
 _MOST_CONFIGS = 1000
+_OF_TABLES = {
+    "epilogue": "Applied to all layers. Leave empty for that of each layer, such as the bias of gpt-oss.",
+    "mode": "For experts: all of them in one kernel. grouped: rows sorted by expert. masked: room for every token at "
+    "each.",
+}
 
 
 def shape_form(default_arch: str) -> tuple[Field, ...]:
-    """The form of a single shape: all options of ``gemm-cache compile``, in its order. A new option is a line here."""
+    """The form of a single shape: all options of ``gemm-cache compile``, in its order."""
     return (
-        Field("m", "m", Kind.NUMBER, 4096),
-        Field("n", "n", Kind.NUMBER, 7168),
-        Field("k", "k", Kind.NUMBER, 2048),
-        Field("batch", "Batch", Kind.NUMBER, 1, "--batch", most=MAX_BATCH),
-        _DTYPE,
-        replace(_OUT_DTYPE, rare=False),
-        _LAYOUT,
+        *(one for name, one in _OF_PROBLEM.items() if name in _ALWAYS_SHOWN),
         Field("arch", "Target", Kind.CHOICE, default_arch, "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
-        _EPILOGUE,
-        _SCALES,
-        _MODE,
-        _SPECIALISATION,
-        _OPT_LEVEL,
+        *(one for name, one in _OF_PROBLEM.items() if name not in _ALWAYS_SHOWN),
         _COMPILER,
         _FAMILY,
         Field(
@@ -177,22 +168,18 @@ def table_form(default_arch: str) -> tuple[Field, ...]:
     models = tuple(dict.fromkeys(shape.model for shape in model_shapes()))
     return (
         Field("model", "Model", Kind.CHOICE, models[0], choices=(*models, OWN_TABLE)),
-        _DTYPE,
-        _LAYOUT,
+        _OF_PROBLEM["dtype"],
+        _OF_PROBLEM["layout"],
         Field("arch", "Targets", Kind.SEVERAL, [default_arch], "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
         Field(
             "tokens", "m", Kind.TEXT, TOKENS, "--m",
             help="Token counts and ranges, such as 1,16,64-512. Sizes that share a kernel are compiled once.",
         ),
-        _OUT_DTYPE,
-        replace(
-            _EPILOGUE, help="Applied to all layers. Leave empty for that of each layer, such as the bias of gpt-oss."
+        *(
+            replace(one, help=_OF_TABLES.get(name, one.help), rare=True)
+            for name, one in _OF_PROBLEM.items()
+            if one.option and name not in ("batch", "dtype", "layout")
         ),
-        _SCALES,
-        replace(_MODE, help="For experts: all of them in one kernel. grouped: rows sorted by expert. masked: room for "
-                "every token at each."),
-        _SPECIALISATION,
-        _OPT_LEVEL,
         _COMPILER,
         _FAMILY,
     )  # fmt: skip
@@ -233,12 +220,8 @@ def model_values(form: Iterable[Field], **given: Any) -> Row:
 
 def problem_of(values: Row) -> GemmProblem:
     """The problem that the form of a single shape, or of tuning, describes; raises ``InvalidProblem``."""
-    names = ("m", "n", "k", "batch", "dtype", "layout", "arch", "specialisation")
-    given = {name: values[name] for name in names} | {"opt_level": int(values["opt_level"])}
-    epilogue = Epilogue.parse("+".join(values["epilogue"]))
-    return GemmProblem(
-        **given, out_dtype=_out_dtype(values), epilogue=epilogue, scales=_scales(values), mode=_mode(values)
-    )
+    given = {field.name: _value_of(field, values[field.name]) for field in FIELDS}
+    return GemmProblem(**given, arch=values["arch"])
 
 
 def choice_of(values: Row) -> dict[str, Any]:
@@ -252,28 +235,10 @@ def made_by(values: Row) -> dict[str, str | None]:
 
 
 def made_of(values: Row) -> dict[str, Any]:
-    """What the form of a whole model sets for all its problems, by the names of ``wanted``."""
-    return {
-        "out_dtype": _out_dtype(values),
-        "epilogue": Epilogue.parse("+".join(values["epilogue"])) if values["epilogue"] else None,
-        "layout": Layout(values["layout"]),
-        "specialisation": Specialisation(values["specialisation"]),
-        "opt_level": int(values["opt_level"]),
-        "scales": _scales(values),
-        "mode": _mode(values),
-    }
-
-
-def _mode(values: Row) -> Mode:
-    return Mode.BATCHED if values["mode"] == WITHOUT else Mode(values["mode"])
-
-
-def _scales(values: Row) -> Scales:
-    return Scales.NONE if values["scales"] == WITHOUT else Scales(values["scales"])
-
-
-def _out_dtype(values: Row) -> DType | None:
-    return None if values["out_dtype"] == AS_INPUTS else DType(values["out_dtype"])
+    """The parameters of ``wanted`` that the form of a whole model sets for all its problems."""
+    made = {field.name: _value_of(field, values[field.name]) for field in FIELDS if field.name in values}
+    made["epilogue"] = Epilogue.parse(made["epilogue"]) if made["epilogue"] else None
+    return {**made, "dtype": DType(made["dtype"])}
 
 
 def missing_compilers() -> dict[str, str]:

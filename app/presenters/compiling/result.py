@@ -11,11 +11,10 @@ import plotly.graph_objects as go
 from app.presenters.shared import COLOURS, GREY, Row, Tile
 from cache_engine.batch.jobs import Job
 from cache_engine.batch.results import Compiled, Explained, Timed
+from cache_engine.evaluator.chips import gpus_running
 from cache_engine.evaluator.gpu import DTYPES as PREDICTED_DTYPES
 from cache_engine.evaluator.gpu import MODEL_VERSION, RATED
-from cache_engine.evaluator.gpus import gpus_running
-from cache_engine.evaluator.grouped import predict_work
-from cache_engine.evaluator.groups import work_of
+from cache_engine.evaluator.grouped import predict_work, work_of
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.events import TIERS
 from cache_engine.model.gemm import GemmProblem

@@ -13,16 +13,15 @@ import msgspec
 from app.presenters.downloads import MOST_ROWS, csv_file
 from app.presenters.shared import Row, Tile, dtypes, moment
 from cache_engine.errors import InvalidHardware, SearchStopped
-from cache_engine.evaluator.chips import chip_of
+from cache_engine.evaluator.chips import GPUS, Gpu, chip_of
 from cache_engine.evaluator.cost import Evaluation
 from cache_engine.evaluator.gpu import Prediction, predict
-from cache_engine.evaluator.gpus import GPUS, Gpu
-from cache_engine.evaluator.groups import Work
+from cache_engine.evaluator.grouped import Work
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations, Pruned
 from cache_engine.evaluator.search import evaluate, most_tiles
-from cache_engine.index.evaluation_queries import EvaluationFilter, evaluations
+from cache_engine.index.evaluations import EvaluationFilter, evaluations
 from cache_engine.index.sync import Mirror
 from cache_engine.insight.passes import peak_of
 from cache_engine.units import human_bytes, human_us, ms_unit

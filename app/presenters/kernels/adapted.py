@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import tzinfo
 
 from app.presenters.shared import Row, Tile, kernel_address, moment, when
-from cache_engine.frameworks.adapted import config_text
+from cache_engine.frameworks.groups import config_text
 from cache_engine.frameworks.values import Entry
 from cache_engine.units import human_bytes, human_ms
 

@@ -10,9 +10,8 @@ import plotly.graph_objects as go
 from app.presenters.shared import COLOURS, GREY, Row, moment, when
 from app.presenters.store.overview import EVENTS
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
-from cache_engine.insight.description import described
-from cache_engine.insight.description import record_document as document_of
-from cache_engine.insight.inspection import block_threads
+from cache_engine.insight.inspection import block_threads, described
+from cache_engine.insight.inspection import record_document as document_of
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
 from cache_engine.model.document import to_json

@@ -12,10 +12,9 @@ from app.presenters.evaluations.figures import roofline_figure
 from app.presenters.figure import Cloud, Dots
 from app.presenters.shared import Row, moment
 from cache_engine.errors import InvalidProblem
+from cache_engine.evaluator.chips import GPUS, gpus_running
 from cache_engine.evaluator.gpu import MODEL_VERSION, Prediction
-from cache_engine.evaluator.gpus import GPUS, gpus_running
-from cache_engine.evaluator.grouped import predict_work
-from cache_engine.evaluator.groups import work_of
+from cache_engine.evaluator.grouped import predict_work, work_of
 from cache_engine.insight.comparison import Pair
 from cache_engine.model.artifact import Record
 from cache_engine.model.measurement import Measurement

@@ -12,8 +12,9 @@ import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Column, Line, Row, Tile, moment, total, when
-from cache_engine.frameworks.cleaning import CleanedEntry, CleanedPlace, CleaningRules
+from cache_engine.frameworks.cleaning import CleanedEntry, CleanedPlace
 from cache_engine.frameworks.comparison import Difference, Miss
+from cache_engine.frameworks.deleting import CleaningRules
 from cache_engine.frameworks.doctor import Ailment, Diagnosis
 from cache_engine.frameworks.registry import is_stale
 from cache_engine.frameworks.values import Entry, Place, id_of

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from app.presenters.shared import Row, kernel_address
-from cache_engine.batch.estimate import Estimate
+from cache_engine.batch.warm import Estimate
 from cache_engine.evaluator.catalogue import TOKENS
-from cache_engine.insight.coverage import Cell
-from cache_engine.insight.covering import Covering
+from cache_engine.insight.coverage import Cell, Covering
 from cache_engine.model.sizes import sizes_text
 from cache_engine.units import counted, human_ms
 

@@ -73,7 +73,7 @@ class Check:
         words: its state, in a sentence.
         cause: text of an error or a device; never markup.
         action: a page that helps: ``CLEANUP`` or ``INTEGRITY``.
-        sums: of past failures, the sums that the reader can acknowledge; see ``upkeep.acknowledged``.
+        sums: of past failures, the sums that the reader can acknowledge; see ``upkeep.decisions``.
     """
 
     about: str
@@ -89,7 +89,7 @@ def health(row: Row, lately: Mapping[str, int], events: Iterable[Row], now: floa
 
     Args:
         row: the mirror's overview.
-        lately: failures of the last 7 days that were not acknowledged; see ``upkeep.acknowledged.since``.
+        lately: failures of the last 7 days that were not acknowledged; see ``upkeep.decisions.since``.
         events: the last events, newest first.
     """
     return [

@@ -7,8 +7,18 @@ from datetime import tzinfo
 from urllib.parse import urlencode
 
 from app.presenters.shared import Row, kernel_address, moment, when
-from cache_engine.insight.regressions import CODE, COMPILE, REGISTERS, SPILLS, TIME, Regressions
-from cache_engine.insight.toolchains import PRESENT, STALE, UNKNOWN, Made
+from cache_engine.insight.toolchains import (
+    CODE,
+    COMPILE,
+    PRESENT,
+    REGISTERS,
+    SPILLS,
+    STALE,
+    TIME,
+    UNKNOWN,
+    Made,
+    Regressions,
+)
 from cache_engine.units import counted, human_bytes
 
 STATES = {PRESENT: "✓ current", STALE: "✗ stale", UNKNOWN: "? compiler not installed"}

@@ -1,4 +1,4 @@
-"""When a kernel that was compiled ahead is no longer worth its price, and when it is again."""
+"""Demotion of kernels compiled ahead that are no longer worth their price, and the way back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cache_engine.model.decision import DEMOTION, PROMOTION, Decision
-from cache_engine.usage.promotion import stays_promoted
+from cache_engine.usage.payback import stays_promoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,12 +30,12 @@ from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.model.asked import Shape
 from cache_engine.model.decision import PROMOTION, SPECULATION, standing
 from cache_engine.model.gemm import Specialisation
+from cache_engine.model.gemm.fields import Options
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.usage.compile_time import CompileTimes, fitted
 from cache_engine.usage.demand import Ledger, rate
-from cache_engine.usage.payback import Payback, Use, payback
-from cache_engine.usage.promotion import price_s
+from cache_engine.usage.payback import Payback, Use, payback, price_s
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
@@ -262,8 +262,8 @@ class _Served:
 def _served_by(shape: Shape | RecordedProblem, arch: str, specialisation: str) -> tuple[object, ...]:
     """The properties that a kernel shares with all that it serves. One that is not dynamic is of one n and k."""
     sizes = (0, 0) if specialisation == Specialisation.DYNAMIC else (shape.n, shape.k)
-    types = (shape.dtype, shape.out_dtype, shape.layout, shape.epilogue, shape.scales, shape.mode)
-    return (*sizes, arch, *types, shape.opt_level)
+    options = (getattr(shape, name) for name in Options.__struct_fields__ if name != "specialisation")
+    return (*sizes, arch, shape.dtype, shape.out_dtype, shape.layout, *options)
 
 
 class _Missing:

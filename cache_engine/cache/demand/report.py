@@ -9,6 +9,7 @@ from cache_engine.cache.demand.times import MEASURED, UNKNOWN, LaunchTimes
 from cache_engine.errors import SearchStopped
 from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.model.asked import Shape
+from cache_engine.model.gemm.fields import Options, chosen
 from cache_engine.units import counted
 from cache_engine.usage.demand import Ledger, by_bytes, by_flops, rate
 
@@ -187,7 +188,5 @@ def in_words(shape: Shape) -> str:
     s = shape
     types = s.dtype if s.out_dtype == s.dtype else f"{s.dtype}→{s.out_dtype}"
     parts = [f"{s.batch} × " if s.batch > 1 else "", f"m × {s.n} × {s.k} {types}"]
-    extra = [s.scales, s.mode, s.layout if s.layout != "nt" else "", s.epilogue]
-    extra += [s.specialisation if s.specialisation != "nk" else ""]
-    extra += [f"O{s.opt_level}" if s.opt_level != 3 else "", s.arch]
-    return " ".join(["".join(parts), *filter(None, extra)])
+    extra = (field.in_brief(value) for field, value in chosen(s, ("layout", *Options.__struct_fields__)))
+    return " ".join(["".join(parts), *extra, *filter(None, (s.arch,))])

@@ -16,7 +16,7 @@ from cache_engine.model.measurement import Measurement
 
 if TYPE_CHECKING:
     from cache_engine.cache.selection import Selection
-    from cache_engine.evaluator.gpus import Gpu
+    from cache_engine.evaluator.chips import Gpu
 
 Tile = tuple[int, int, int]
 """Rows, columns and split of k."""
@@ -110,7 +110,7 @@ class LaunchTimes:
 
     def _gpu_for(self, arch: str) -> Gpu | None:
         """The GPU that a target's times are predicted for: the one that was measured on, else the model's first."""
-        from cache_engine.evaluator.gpus import gpu_called, gpus_running
+        from cache_engine.evaluator.chips import gpu_called, gpus_running
 
         running = gpus_running(arch)
         measured_on = gpu_called(self._devices.get(arch, ("", ""))[1])

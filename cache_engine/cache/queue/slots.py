@@ -133,7 +133,7 @@ class Slots:
 
 
 def _taken_at(slot: Path) -> int:
-    """When a slot was last taken, in nanoseconds since 1970; 0 if it never was."""
+    """The last time that a slot was taken, in nanoseconds since 1970; 0 if it never was."""
     with suppress(OSError):
         return os.stat(slot).st_mtime_ns
     return 0

@@ -34,12 +34,11 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure, in_words
 from cache_engine.settings import Settings
-from cache_engine.store.base import Loaded, Tier
+from cache_engine.store.base import Loaded, MemoryTier, Tier
 from cache_engine.store.codec import encode_blob, stored_bytes
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import ThreadLocks, file_lock
-from cache_engine.store.memory import MemoryTier
 
 __all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
 

@@ -13,9 +13,8 @@ from cache_engine.cache.elsewhere import Elsewhere, Stated
 from cache_engine.cache.selection import Selection, Selector
 from cache_engine.compilers import COMPILERS
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError, PackUnusable, Unproved
-from cache_engine.model.fingerprint import ToolchainFingerprint
+from cache_engine.model.fingerprint import Provenance, ToolchainFingerprint
 from cache_engine.model.gemm import OPT_LEVELS
-from cache_engine.model.provenance import Provenance
 from cache_engine.settings import PACKS, Settings
 from cache_engine.store.pack import Pack
 from cache_engine.units import counted, printable

@@ -227,7 +227,7 @@ class Team:
     def _way(self) -> Way:
         """The destination of the kernels that are sent; called by the thread that sends them."""
         from cache_engine.cache.remote.behind import Way
-        from cache_engine.store.signatures.keys import SigningKey
+        from cache_engine.store.signatures.signers import SigningKey
 
         if self._settings.signing_key is None:
             raise UsageError("kernels are sent with a signature; name a private key in the setting signing_key")

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from cache_engine.cli.documents import filled
-from cache_engine.insight.timings import TimingRow
+from cache_engine.insight.toolchains import TimingRow
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.outcome import in_json

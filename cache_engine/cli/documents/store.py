@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from cache_engine.settings import BY_NAME, Settings, variable
-
-if TYPE_CHECKING:
-    pass
 
 
 class CheckRow(msgspec.Struct, kw_only=True):

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -18,7 +19,7 @@ import click
 
 from cache_engine import logs
 from cache_engine.cli.support.paging import print_paged
-from cache_engine.cli.support.targets import target_option
+from cache_engine.cli.support.targets import target_option, targets_option
 from cache_engine.cli.support.verb import (
     DEVICE,
     FAILED,
@@ -32,15 +33,19 @@ from cache_engine.cli.support.verb import (
 )
 from cache_engine.cli.terminal import escaped, look_alike
 from cache_engine.errors import CompileError, GemmCacheError, Level, NotHereError, StoreUnusable, UsageError
+from cache_engine.evaluator.catalogue import TOKENS
 from cache_engine.model.document import to_json
-from cache_engine.model.gemm import INPUT_DTYPES, OPT_LEVELS, DType, GemmProblem, Layout, Mode, Specialisation
+from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem
+from cache_engine.model.gemm.fields import FIELDS, Plain, ProblemField
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.sizes import parse_sizes
 from cache_engine.settings import PACKS
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
     from cache_engine.cache.cache import Cache
+    from cache_engine.insight.coverage import Wanted
     from cache_engine.settings import Settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -261,41 +266,6 @@ def only_with(option: str, is_given: object, names: tuple[str, ...], *, instead:
             raise UsageError(f"{name} goes with {option}" if option else f"{name} does not go with {instead}")
 
 
-def specialise_option(verb: _F) -> _F:
-    """Gives a verb ``--specialise``."""
-    return click.option(
-        "--specialise",
-        "specialisation",
-        metavar="|".join(Specialisation),
-        default=Specialisation.NK.value,
-        show_default=True,
-        help="Which sizes are constants of the kernel. nk: n and k. exact: m, n and k. bucketed: n and k, and m is at "
-        "most the next power of two. dynamic: none.",
-    )(verb)
-
-
-def element_options(verb: _F) -> _F:
-    """Gives a verb ``--dtype``, ``--scales`` and ``--mode``."""
-    return _dtype_option(_scales_option(_mode_option(verb)))
-
-
-def _dtype_option(verb: _F) -> _F:
-    help_text = f"Element type of A and B: {', '.join(INPUT_DTYPES)}."
-    return click.option("--dtype", default=DType.BF16.value, show_default=True, help=help_text)(verb)
-
-
-def _scales_option(verb: _F) -> _F:
-    help_text = "Blocks of A and B that have a scale each, of fp8: 1x128,128x128 or 1x128,1x128; of fp32, or of e8m0."
-    return click.option("--scales", default="", metavar="A,B[,e8m0]", help=help_text)(verb)
-
-
-def _mode_option(verb: _F) -> _F:
-    help_text = (
-        "Groups of rows, counted on the device: grouped, one after the other; masked, with room for M rows each."
-    )
-    return click.option("--mode", default="", metavar="|".join(filter(None, Mode)), help=help_text)(verb)
-
-
 def input_dtype(name: str) -> DType:
     """The type that ``--dtype`` names.
 
@@ -307,17 +277,6 @@ def input_dtype(name: str) -> DType:
     return DType(name)
 
 
-def opt_level_option(verb: _F) -> _F:
-    """Gives a verb ``--opt-level``."""
-    return click.option(
-        "--opt-level",
-        type=Size(),
-        default=OPT_LEVELS[-1],
-        show_default=True,
-        help=f"Optimisation level of the compiler, {OPT_LEVELS[0]} to {OPT_LEVELS[-1]}.",
-    )(verb)
-
-
 def problem_options(verb: _F) -> _F:
     """Gives a verb the arguments and options of a kernel: its problem, and how it is compiled."""
     return shape_options(_choice_options(verb))
@@ -325,33 +284,48 @@ def problem_options(verb: _F) -> _F:
 
 def shape_options(verb: _F) -> _F:
     """Gives a verb the arguments and options of a problem."""
-    for decorate in last_first(
-        click.argument("m", type=Size()),
-        click.argument("n", type=Size()),
-        click.argument("k", type=Size()),
-        click.option("--batch", "--groups", type=Size(), default=1, show_default=True, help="Products, or groups."),
-        _dtype_option,
-        click.option("--out-dtype", help="Element type of C. Default: that of A and B."),
-        click.option(
-            "--layout",
-            default=Layout.NT.value,
-            show_default=True,
-            help=f"Storage of A and B, n row-major and t transposed: {', '.join(Layout)}.",
-        ),
-        click.option(
-            "--epilogue",
-            default="",
-            metavar="PART+…",
-            help="Operations on the product before it is stored: alpha, beta, bias, and relu or gelu, joined with +.",
-        ),
-        _scales_option,
-        _mode_option,
-        specialise_option,
-        opt_level_option,
-        target_option,
-    ):
-        verb = decorate(verb)
+    verb = target_option(verb)
+    for field in reversed(FIELDS):
+        verb = _option(field, field.default)(verb) if field.option else click.argument(field.name, type=Size())(verb)
     return verb
+
+
+def table_options(verb: _F, *, required: bool = True) -> _F:
+    """Gives a verb the argument and options of the problems of a model or a table; see ``wanted_of``.
+
+    With ``required`` false, a command line may leave the model out.
+    """
+    for field in reversed(FIELDS):
+        if field.name == "epilogue":
+            help_text = f"{field.help} '' is none. Default: that of each shape, such as bias."
+            verb = _option(replace(field, help=help_text), None)(verb)
+        elif field.option and field.name != "batch":
+            verb = _option(field, field.default)(verb)
+    verb = click.option(
+        "--m",
+        "ms",
+        callback=lambda _, __, text: parse_sizes(text),
+        default=TOKENS,
+        show_default=True,
+        metavar="SIZES",
+        help="Numbers of tokens and ranges of them, such as 1,16,64-512.",
+    )(verb)
+    return click.argument("table", metavar="MODEL|FILE", required=required)(targets_option(verb))
+
+
+def _option(field: ProblemField, default: Plain) -> Callable[[_F], _F]:
+    if field.kind is bool:
+        both = f"{field.option[0]}/--no-{field.option[0].removeprefix('--')}"
+        return click.option(both, field.name, default=default, help=field.help)
+    return click.option(
+        *field.option,
+        field.name,
+        type=Size() if field.kind is int else str,
+        default=default,
+        show_default=default not in (None, ""),
+        metavar=field.metavar,
+        help=field.help,
+    )
 
 
 def _choice_options(verb: _F) -> _F:
@@ -376,11 +350,19 @@ def _choice_options(verb: _F) -> _F:
 
 def asked_problem(asked: dict[str, Any]) -> GemmProblem:
     """The problem that the options of ``shape_options`` describe."""
-    names = (
-        "m", "n", "k", "batch", "dtype", "out_dtype", "layout", "arch", "epilogue", "specialisation", "opt_level",
-        "scales", "mode",
+    return GemmProblem(arch=asked["arch"], **{field.name: asked[field.name] for field in FIELDS})
+
+
+def wanted_of(asked: dict[str, Any]) -> list[list[Wanted]]:
+    """The problems that the options of ``table_options`` describe, for each shape and target."""
+    from cache_engine.evaluator.catalogue import shapes_of
+    from cache_engine.insight.coverage import wanted
+
+    options = {field.name: asked[field.name] for field in FIELDS if field.name in asked}
+    return wanted(
+        shapes_of(asked["table"]), input_dtype(options.pop("dtype")), asked["archs"] or (None,),
+        asked["ms"], **options,
     )  # fmt: skip
-    return GemmProblem(**{name: asked[name] for name in names})
 
 
 def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from cache_engine.cli.support.given import settings_of
 from cache_engine.model.architecture import ARCHITECTURES
-from cache_engine.model.gemm import INPUT_DTYPES, DType, Layout, Mode, Scales, Specialisation
+from cache_engine.model.gemm.fields import FIELDS
 from cache_engine.store.layout import StoreLayout, key_of_record_name, original_of_quarantined
 
 
@@ -103,14 +103,9 @@ def _families(ctx: click.Context, typed: str) -> Iterable[str]:  # noqa: ARG001
 COMPLETERS: dict[str, Completer] = {
     "arch": _one_of(*ARCHITECTURES),
     "archs": _one_of(*ARCHITECTURES),
-    "dtype": _one_of(*INPUT_DTYPES),
-    "out_dtype": _one_of(*DType),
+    **{field.name: _one_of(*field.choices) for field in FIELDS if field.choices},
     "compiler": _compilers,
     "family": _families,
-    "layout": _one_of(*Layout),
-    "mode": _one_of(*filter(None, Mode)),
-    "scales": _one_of(*filter(None, Scales)),
-    "specialisation": _one_of(*Specialisation),
     "table": models,
     "key": keys,
 }

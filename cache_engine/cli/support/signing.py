@@ -13,13 +13,13 @@ from cache_engine.cli.support import named
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
-    from cache_engine.store.signatures.keys import SigningKey
+    from cache_engine.store.signatures.signers import SigningKey
     from cache_engine.upkeep.packs import Refused
 
 
 def signing_key(path: Path) -> SigningKey:
     """The key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
-    from cache_engine.store.signatures.keys import SigningKey
+    from cache_engine.store.signatures.signers import SigningKey
 
     def ask() -> str:
         return str(click.prompt(f"Passphrase of {path}", hide_input=True, err=True))

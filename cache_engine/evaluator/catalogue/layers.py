@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cache_engine.errors import UsageError
+from cache_engine.evaluator.catalogue.fields import ModelShape
 from cache_engine.evaluator.catalogue.published import Experts, Latent, Published, published_of
-from cache_engine.evaluator.catalogue.shape import ModelShape
 from cache_engine.evaluator.catalogue.tables import is_table, shapes_of
 from cache_engine.model.gemm import NO_EPILOGUE, Epilogue
 
@@ -46,7 +46,7 @@ class Parallel:
 
     @property
     def chips(self) -> int:
-        """How many there are."""
+        """The number of chips."""
         return self.tensor * self.data
 
     @property
@@ -105,7 +105,7 @@ class _Split:
         return self.by_tensor("num_key_value_heads", heads)
 
     def experts(self, experts: Experts) -> tuple[int, int]:
-        """How many experts a chip has, and the inner features that it has of each."""
+        """The number of experts on a chip, and of the inner features that it has of each."""
         count = self._share("the number of experts", experts.count, self.parallel.expert, "expert")
         inner = self._share("the experts' inner size", experts.inner, self.parallel.of_expert, "tensor × data ÷ expert")
         return count, inner

@@ -1,4 +1,4 @@
-"""What a model's published ``config.json`` says about its matrix multiplications.
+"""The matrix multiplications of a model, from its published ``config.json``.
 
 The names of fields, and their defaults, are those of the models' configuration classes in Hugging Face transformers.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -11,7 +12,8 @@ from cache_engine.errors import CorruptEntry, UsageError
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, ORDERS, Evaluation, Partition, SearchMode, Tile
 from cache_engine.evaluator.problem import EvaluationProblem, check_unscaled
 from cache_engine.model.artifact import Count, Ms, Seconds
-from cache_engine.store.results.interchange import UNREADABLE
+from cache_engine.model.outcome import Failure
+from cache_engine.store.results import UNREADABLE
 
 # Bounds on the numbers in a file, far beyond any result, so that every number fits wherever it is used. A product of
 # sizes of 10¹² has 10⁴⁸ operations.
@@ -36,15 +38,6 @@ class Dtypes(msgspec.Struct, frozen=True):
 
     input: str
     output: str
-
-
-class Mode(msgspec.Struct, frozen=True):
-    """The search mode; see ``SearchMode``."""
-
-    tile_search: bool
-    partition_search: bool
-    reduce_partial_sums: bool = False
-    compute_rate: float = 1.0
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -79,23 +72,18 @@ class Entry(msgspec.Struct, frozen=True):
 
     shape: Shape
     dtypes: Dtypes
-    search_mode: Mode
+    search_mode: SearchMode
     result: Result
     metadata: Metadata
 
     def key(self) -> str:
         """Its key in the store."""
-        return key_of(self.problem(), self.mode(), self.metadata.model_version)
+        return key_of(self.problem(), self.search_mode, self.metadata.model_version)
 
     def problem(self) -> EvaluationProblem:
         """The problem; raises ``InvalidProblem`` when it is invalid."""
         s = self.shape
         return EvaluationProblem(s.M, s.N, s.K, s.G, self.dtypes.input, self.dtypes.output)
-
-    def mode(self) -> SearchMode:
-        """The search mode; raises ``UsageError`` when it is invalid."""
-        m = self.search_mode
-        return SearchMode(m.tile_search, m.partition_search, m.reduce_partial_sums, m.compute_rate)
 
     def evaluation(self) -> Evaluation:
         """The result as returned by the search."""
@@ -136,7 +124,7 @@ def make_entry(
     entry = Entry(
         Shape(problem.batch, problem.m, problem.k, problem.n),
         Dtypes(problem.dtype, problem.out_dtype),
-        Mode(mode.tile_search, mode.partition_search, mode.reduce_partial_sums, mode.compute_rate),
+        mode,
         Result(
             e.latency_us, e.compute_us, e.memory_us, e.flops, e.traffic_bytes, e.arch_utilization,
             e.effective_utilization, e.alignment_efficiency, e.tile._asdict(), e.order, e.partition._asdict(),
@@ -212,3 +200,65 @@ def _checksum(entry: Entry) -> str:
 def _with_checksum(entry: Entry, checksum: str) -> Entry:
     metadata: Any = msgspec.structs.replace(entry.metadata, checksum=checksum)
     return msgspec.structs.replace(entry, metadata=metadata)
+
+
+# ---- Return values of lookups, pruning and imports ----
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    """A stored result that is not used: of which version of the model it is, and what it says."""
+
+    model_version: str
+    latency_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A result, and its origin.
+
+    Attributes:
+        cached: whether it was stored before, rather than searched now.
+        search_ms: how long the search took, now or then.
+        unkept: why it could not be stored; ``None`` when it was, or will be.
+        older: the stored result of another minor version of the model, which this one replaces; ``None`` without one.
+    """
+
+    key: str
+    evaluation: Evaluation
+    cached: bool
+    search_ms: float
+    unkept: Failure | None = None
+    older: Older | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """A result that pruning removes, and why.
+
+    Attributes:
+        chip: the name of its accelerator; empty where the file does not say.
+        last_used: seconds since 1970.
+    """
+
+    fingerprint: str
+    key: str
+    last_used: float
+    reason: str
+    chip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The result of an import.
+
+    Attributes:
+        taken: results that were new.
+        present: results that were stored already.
+        refused: keys of the invalid ones, with the reason.
+    """
+
+    fingerprint: str
+    taken: int
+    present: int
+    refused: tuple[tuple[str, str], ...]

@@ -34,7 +34,7 @@ from cache_engine.evaluator.cost import traffic as traffic_of
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results.entry import Dtypes, Entry, Shape, decode_entry, make_entry
-from cache_engine.store.results.interchange import UNREADABLE, Snapshot, check_names, decode_snapshot
+from cache_engine.store.results import UNREADABLE, Snapshot, check_names, decode_snapshot
 
 FORMAT = "2025.01"
 
@@ -262,7 +262,7 @@ def _entry_of(theirs: _Entry, hardware: Hardware) -> Entry:
 
 
 def _evaluation(r: _Result, problem: EvaluationProblem, mode: SearchMode, hardware: Hardware) -> Evaluation:
-    """What the model says of the tile (m, n, k), loop order and partition (g, m, n, k) of a result."""
+    """The model's answer for the tile (m, n, k), loop order and partition (g, m, n, k) of a result."""
     if r.best_loop_order not in ORDERS:
         raise UsageError(f"best_loop_order is {r.best_loop_order[:20]!r}; it must be one of: {', '.join(ORDERS)}")
     if min(*r.best_tile, *r.best_partition) < 1:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from cache_engine.frameworks.base import Surroundings
+from cache_engine.frameworks.deleting import BUSY, IN_PROCESS, JOURNALS, is_quiet
 from cache_engine.frameworks.facts import entry_of, image_facts, json_object, text_in
 from cache_engine.frameworks.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.frameworks.readers.reader import Reader, stamp_of, stray_file
-from cache_engine.frameworks.rows import BUSY, IN_PROCESS, JOURNALS, is_quiet
 from cache_engine.frameworks.values import (
     MOST_NAME,
     DeletePlan,
@@ -62,7 +62,7 @@ class CuTile(Reader):
     unknown: Mapping[str, str] = {"version": "cuTile stores the version of its compiler, not its own"}
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """Where ``CUDA_TILE_CACHE_DIR`` says, else the default; with caching off no directory is in use."""
+        """The directory in ``CUDA_TILE_CACHE_DIR``, else the default; with caching off no directory is in use."""
         places = super().discover(where)
         if where.environment.get(_VARIABLE, _BELOW).strip().lower() not in _OFF:
             return places

@@ -86,7 +86,7 @@ class DeepGemm(Reader):
 
 
 def _facts(folder: Folder) -> Known:
-    """What the text and the CUBIN say. DeepGEMM needs both files, and reads the CUBIN alone."""
+    """The facts in the text and the CUBIN. DeepGEMM needs both files, and reads the CUBIN alone."""
     state = State.COMPLETE
     config: dict[str, Value] = {}
     try:

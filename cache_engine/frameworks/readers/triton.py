@@ -170,19 +170,19 @@ INDUCTOR_IN_VLLM = (
 
 
 def inductor_places(where: Surroundings) -> Iterator[Place]:
-    """Where Inductor has its caches, but those in vLLM's."""
+    """The directories of Inductor's caches, but those in vLLM's."""
     default = where.temporary / f"torchinductor_{where.user}"
     return where.places("inductor", default, TORCHINDUCTOR_CACHE_DIR="")
 
 
 def vllm_places(where: Surroundings) -> Iterator[Place]:
-    """Where vLLM has its compiled graphs."""
+    """The directories of vLLM's compiled graphs."""
     below = "torch_compile_cache"
     return where.places("vllm", f".cache/vllm/{below}", VLLM_CACHE_ROOT=below, XDG_CACHE_HOME=f"vllm/{below}")
 
 
 def _deletion(root: Folder, entry: Entry, now: float) -> Deletion:
-    """How to delete an entry; raises ``Unread`` with the reason why it stays, ``FileNotFoundError`` if it is gone."""
+    """The deletion of an entry; raises ``Unread`` with the reason why it stays, ``FileNotFoundError`` if it is gone."""
     name = name_of(entry.id)
     if not stat.S_ISDIR(root.stat(name).st_mode):
         raise Unread(Fault.NOT_A_FILE, "it is no folder of Triton's")
@@ -205,7 +205,7 @@ def _deletion(root: Folder, entry: Entry, now: float) -> Deletion:
 
 
 def _thinning(place: Path, root: Folder, entry: Entry, now: float) -> Deletion:
-    """How to delete the IRs of an entry; raises as ``_deletion``."""
+    """The deletion of an entry's IRs; raises as ``_deletion``."""
     with root.enter(name_of(entry.id)) as folder:
         state, files = state_of(folder), folder.list().files
         # After that look: what was written before it is found to be new here, what comes later changes the state.
@@ -239,7 +239,7 @@ def _thinning(place: Path, root: Folder, entry: Entry, now: float) -> Deletion:
 
 
 def kind_of(file: str) -> PartKind:
-    """What a file of an entry is for, by its name."""
+    """The purpose of an entry's file, by its name."""
     return _KINDS.get(file.rpartition(".")[2], PartKind.OTHER)
 
 
@@ -282,7 +282,7 @@ def _temporaries(name: str, folder: Folder, listing: Listing) -> Iterator[Part]:
 
 
 def _facts(path: Path, folder: Folder, listing: Listing, groups: Sequence[str]) -> Known:
-    """What is known of an entry besides its files and times, and the reasons for what is not."""
+    """The facts of an entry besides its files and times, and the reasons for what is not known."""
     if not _KEY.fullmatch(path.name):
         return {"state": State.UNREAD}, {"name": "it is not named as Triton names a key"}
     if groups:
@@ -294,7 +294,7 @@ def _facts(path: Path, folder: Folder, listing: Listing, groups: Sequence[str]) 
 
 
 def _kernel(path: Path, folder: Folder, listing: Listing, group: str) -> Known:
-    """What is known of a kernel whose group file is there."""
+    """The facts of a kernel that has its group file."""
     stem = group.removeprefix(_GROUP).removesuffix(".json")
     state, unread = State.COMPLETE, {}
     document: dict[str, Any] = {}

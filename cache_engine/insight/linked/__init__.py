@@ -1,1 +1,1 @@
-"""Which lines of source, PTX and machine code belong together: ``kernel`` of a store's, ``foreign`` of others'."""
+"""Links between lines of source, PTX and machine code: ``kernel`` has those of one kernel."""

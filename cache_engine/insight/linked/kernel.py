@@ -1,4 +1,4 @@
-"""The linked code of a kernel in a store.
+"""The linked code of a kernel: of one in a store, or of another framework.
 
 A store's CUBINs have no line tables. So a kernel is compiled once more, with them, to look at it. They hold for
 the stored kernel where the machine code is the same, byte by byte: docs/decisions/0016-lines-on-request.md.
@@ -6,22 +6,23 @@ the stored kernel where the machine code is the same, byte by byte: docs/decisio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from cache_engine.compilers.base import Compiled
-from cache_engine.compilers.elf import code_of
+from cache_engine.compilers.elf import code_of, read_cubin
 from cache_engine.errors import GemmCacheError
-from cache_engine.insight.linked.irs import LLIR, TTGIR, TTIR, read_llvm, read_mlir
-from cache_engine.insight.linked.panes import SOURCE, Linked, Text, lines_of, linked
-from cache_engine.insight.linked.ptx import instructions, read_ptx
-from cache_engine.insight.linked.sass import read_sass
+from cache_engine.frameworks.values import Entry, Part, PartKind
+from cache_engine.insight.linked.irs import LLIR, TTGIR, TTIR, instructions, read_llvm, read_mlir, read_ptx
+from cache_engine.insight.linked.marks import PTX, SASS, SOURCE, Chain, Linked, Place, Text, lines_of, linked
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.outcome import Failure
 
 if TYPE_CHECKING:
     from cache_engine.cache.cache import Cache
+
 
 _IRS = {"ttir": TTIR, "ttgir": TTGIR, "llir": LLIR}
 
@@ -78,7 +79,7 @@ def disassembled(cubin: bytes, ptx_lines: Sequence[int], registers: str) -> Text
         ptx_lines: of ``read_ptx`` on the PTX that it was made of.
         registers: of ``registers_of`` on the same machine code.
     """
-    from cache_engine.compilers.inspect import linked_sass
+    from cache_engine.compilers.disassembly import linked_sass
 
     try:
         return read_sass(linked_sass(cubin), registers, ptx_lines)
@@ -88,7 +89,7 @@ def disassembled(cubin: bytes, ptx_lines: Sequence[int], registers: str) -> Text
 
 def registers_of(cubin: bytes) -> str:
     """The registers in use, as nvdisasm prints them; nothing where it cannot."""
-    from cache_engine.compilers.inspect import live_registers
+    from cache_engine.compilers.disassembly import live_registers
 
     try:
         return live_registers(cubin)
@@ -117,3 +118,147 @@ def _compiled_again(cache: Cache, record: Record, source: str, cubin: bytes) -> 
         f"{here.compiler} {here.version} makes other machine code than {record.compiler_version} did. "
         f"Install that version, or compile the kernel again."
     )
+
+
+# ---- Reads machine code as nvdisasm prints it: with the lines that it comes from, and with the registers in use ----
+#
+# Source: NVIDIA's "CUDA Binary Utilities", "nvdisasm": ``-gi`` and ``-gp`` write what the line tables say before the
+# first instruction that it holds for; ``-lrm count`` writes how many registers hold a value at each instruction.
+
+_MARK = re.compile(
+    r'^\s*//## File "(?P<file>[^"]*)", line (?P<line>\d{1,9})(?P<inlined> inlined at "[^"]*", line \d+)?\s*$'
+)
+_MARKED_PTX = ".nv_debug_ptx_txt"
+_ADDRESS = re.compile(r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/")
+_GAPS = re.compile(r"[ \t]{2,}")
+# Of the table at the right, the column of general registers.
+_LIVE = re.compile(r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/.*//\s*+\|\s*+(?P<count>\d{1,4})?\s*+\|")
+_HEAD = re.compile(r"//\s*\|\s*GPR\s*\|")
+
+
+def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> Text:
+    """Machine code with its links.
+
+    Args:
+        text: of ``nvdisasm -c -gi -gp``, or without the last two, which leaves out what it says of lines.
+        registers: of ``nvdisasm -c -lrm count`` on the same code.
+        ptx_lines: for each line of the compiled PTX the line shown of it, as ``read_ptx`` returns them.
+    """
+    kept: list[str] = []
+    chains: list[Chain] = []
+    ptx: list[int] = []
+    chain: Chain = ()
+    fresh: list[Place] = []
+    ptx_line = 0
+    for line in lines_of(text):
+        if found := _MARK.match(line):
+            number = int(found["line"])
+            if found["file"] == _MARKED_PTX:
+                ptx_line = ptx_lines[number - 1] if 0 < number <= len(ptx_lines) else 0
+            else:
+                fresh.append((found["file"], number))
+            continue
+        is_instruction = _ADDRESS.match(line) is not None
+        if fresh:
+            chain, fresh = tuple(place for place in fresh if place[1]), []
+        elif not is_instruction and line.startswith(".text."):
+            chain, ptx_line = (), 0  # the next function
+        kept.append(_GAPS.sub("  ", line.rstrip()))
+        chains.append(chain if is_instruction else ())
+        ptx.append(ptx_line if is_instruction else 0)
+    return Text(SASS, "sass", kept, chains, ptx if any(ptx) else (), _live(kept, registers))
+
+
+def _live(lines: Sequence[str], printed: str) -> Sequence[int]:
+    """The general registers that hold a value at each line; none where the two texts are not of the same code."""
+    if not printed or _HEAD.search(printed) is None:
+        return ()
+    counts = [
+        (found["address"], int(found["count"] or 0)) for line in printed.splitlines() if (found := _LIVE.match(line))
+    ]
+    counts.reverse()
+    live = []
+    for line in lines:
+        found = _ADDRESS.match(line)
+        is_next = found is not None and bool(counts) and counts[-1][0] == found["address"]
+        live.append(counts.pop()[1] if is_next else 0)  # the NOPs at the end of a function are not counted
+    return () if counts else live
+
+
+# ---- Kernels of other frameworks, from the texts and the binary that they left ----
+#
+# Triton keeps line tables and locations unless told not to, so its IRs, PTX and machine code are linked as they are.
+# Nothing is compiled, and no file is opened that a location names: it is only text.
+
+Read = Callable[[Part], bytes | Failure]
+"""The bytes of one part."""
+
+_MLIR = {"ttir": TTIR, "ttgir": TTGIR}
+# In the order in which they are made.
+_ORDER = (PartKind.SOURCE, PartKind.IR, PartKind.PTX, PartKind.METADATA, PartKind.INDEX)
+_IR_ORDER = ("ttir", "ttgir", "llir")
+_MOST_PARTS = 30  # three times as many as any framework has
+
+
+def linked_parts(entry: Entry, read: Read) -> Linked:
+    """Source, IRs, PTX, machine code and the other texts of an entry; notes say what could not be read."""
+    notes: list[str] = []
+    code: list[Text] = []
+    others: list[Text] = []
+    ptx_lines: Sequence[int] = ()
+    parts = [part for part in entry.parts if part.kind in _ORDER]
+    if len(parts) > _MOST_PARTS:
+        notes.append(f"It has {len(parts):,} texts; {_MOST_PARTS} are shown.")
+    for part in sorted(parts, key=_place_in_order)[:_MOST_PARTS]:
+        data = read(part)
+        if isinstance(data, Failure):
+            notes.append(f"{part.name} cannot be read: {data}")
+            continue
+        found, lines = _text(part, data.decode("utf-8", "replace"))
+        if found.name in {each.name for each in code}:
+            found = Text(part.name, found.language, found.lines)
+        ptx_lines = ptx_lines or lines
+        (others if part.kind in (PartKind.METADATA, PartKind.INDEX) else code).append(found)
+    binary = entry.part(PartKind.BINARY)
+    if binary is not None:
+        machine_code = _machine_code(read(binary), ptx_lines)
+        if isinstance(machine_code, Failure):
+            notes.append(f"Machine code is not shown: {machine_code}")
+        else:
+            code.append(machine_code)
+    return linked((*code, *others), notes)
+
+
+def _place_in_order(part: Part) -> tuple[int, int]:
+    suffix = _suffix(part)
+    return _ORDER.index(part.kind), _IR_ORDER.index(suffix) if suffix in _IR_ORDER else len(_IR_ORDER)
+
+
+def _text(part: Part, text: str) -> tuple[Text, Sequence[int]]:
+    """One text, and of PTX its lines as ``read_ptx`` returns them."""
+    suffix = _suffix(part)
+    if suffix in _MLIR:
+        return read_mlir(_MLIR[suffix], text), ()
+    if suffix == "llir":
+        return read_llvm(text), ()
+    if part.kind == PartKind.PTX and suffix != "amdgcn":
+        return read_ptx(text)
+    if part.kind == PartKind.SOURCE:
+        # What Triton calls source is the MLIR that it made of Python.
+        return read_mlir("MLIR", text) if "tt.func" in text else Text(SOURCE, "cuda", lines_of(text)), ()
+    return Text(PTX if part.kind == PartKind.PTX else part.name, "text", lines_of(text)), ()
+
+
+def _machine_code(data: bytes | Failure, ptx_lines: Sequence[int]) -> Text | Failure:
+    if isinstance(data, Failure):
+        return data
+    try:
+        read_cubin(data)
+    except ValueError as error:
+        return Failure(f"the binary is no CUBIN: {error}.")
+    return disassembled(data, ptx_lines, registers_of(data))
+
+
+def _suffix(part: Part) -> str:
+    """The ending of a part's name; some parts are named by that alone."""
+    return part.name.rpartition(".")[2]

@@ -9,6 +9,7 @@ from typing import Any
 from cache_engine.errors import InvalidProblem
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm.kinds import (
+    FP8,
     INPUT_DTYPES,
     MAX_BATCH,
     MAX_DIMENSION,
@@ -33,12 +34,14 @@ from cache_engine.model.gemm.kinds import (
     Specialisation,
     SpecialisationLike,
     bucket_of,
+    checked_epilogue,
     checked_mode,
     checked_scales,
     member_of,
 )
 
 __all__ = [
+    "FP8",
     "INPUT_DTYPES",
     "MAX_BATCH",
     "MAX_DIMENSION",
@@ -85,7 +88,8 @@ class GemmProblem:
         k: columns of A and rows of B, from 1 to 16 777 216.
         batch: how many independent products lie one behind the other, 1 to 65 535. With a mode they are called groups.
         dtype: element type of A and B.
-        out_dtype: element type of C; by default that of the inputs, bf16 for fp8, int32 for int8.
+        out_dtype: element type of C; by default that of the inputs, bf16 for fp8, int32 for int8. Where it is fp8, a
+            launch takes the scale of the result, and the epilogue has no beta.
         layout: how A and B are stored.
         arch: the target, such as ``"sm_90"``; ``None`` leaves it to the engine (the local GPU, else sm_90).
         epilogue: what is done to the product before it is stored; by default, and with None, nothing. int8 problems
@@ -144,10 +148,8 @@ class GemmProblem:
         layout = member_of(Layout, "layout", layout)
         if arch is not None:
             architecture(arch)
-        if not isinstance(epilogue, Epilogue):
-            epilogue = NO_EPILOGUE if epilogue is None else Epilogue.parse(str(epilogue))
-        if dtype is DType.INT8 and epilogue != NO_EPILOGUE:
-            raise InvalidProblem(f"int8 problems take no epilogue, and {epilogue} was asked for; leave it out")
+        if epilogue is not NO_EPILOGUE:
+            epilogue = checked_epilogue(epilogue, dtype, out_dtype)
         specialisation = member_of(Specialisation, "specialisation", specialisation)
         if isinstance(opt_level, bool) or opt_level not in OPT_LEVELS:
             levels = ", ".join(map(str, OPT_LEVELS))
@@ -176,10 +178,22 @@ class GemmProblem:
                 given.append(f"{name}={value if isinstance(value, int) else str(value)!r}")
         return f"GemmProblem({', '.join(given)})"
 
+    def plain(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """The fields of these names as files have them; a target that is left to the engine is an empty text."""
+        values = {name: getattr(self, name) for name in names}
+        if self.arch is None and "arch" in values:
+            values["arch"] = ""
+        return {name: value if isinstance(value, int | None) else str(value) for name, value in values.items()}
+
     @property
     def output(self) -> DType:
         """Element type of C."""
         return self.out_dtype or OUT_DTYPES[self.dtype][0]
+
+    @property
+    def has_result_scale(self) -> bool:
+        """Whether a launch takes ``scale_result``, which C is multiplied by before it is rounded: where C is of fp8."""
+        return self.out_dtype in FP8
 
     @property
     def accumulate(self) -> DType:

@@ -57,14 +57,16 @@ _ITEMSIZE = {
     DType.INT32: 4,
 }
 
+FP8 = (DType.FP8_E4M3, DType.FP8_E5M2)
+
 OUT_DTYPES = {
-    DType.FP16: (DType.FP16, DType.FP32, DType.BF16),
-    DType.BF16: (DType.BF16, DType.FP32, DType.FP16),
+    DType.FP16: (DType.FP16, DType.FP32, DType.BF16, *FP8),
+    DType.BF16: (DType.BF16, DType.FP32, DType.FP16, *FP8),
     DType.TF32: (DType.FP32,),
     DType.FP32: (DType.FP32,),
     DType.FP64: (DType.FP64,),
-    DType.FP8_E4M3: (DType.BF16, DType.FP16, DType.FP32),
-    DType.FP8_E5M2: (DType.BF16, DType.FP16, DType.FP32),
+    DType.FP8_E4M3: (DType.BF16, DType.FP16, DType.FP32, *FP8),
+    DType.FP8_E5M2: (DType.BF16, DType.FP16, DType.FP32, *FP8),
     DType.INT8: (DType.INT32,),
 }
 """Output types each input type can be rounded to; the first is the default."""
@@ -247,6 +249,20 @@ EpilogueLike: TypeAlias = Epilogue | str
 """An epilogue, or the text that ``Epilogue.parse`` reads."""
 
 
+def checked_epilogue(asked: EpilogueLike | None, dtype: DType, out_dtype: DType) -> Epilogue:
+    """An epilogue that is asked for, checked against the types of the problem.
+
+    Raises:
+        InvalidProblem: naming the part that is unknown, or that the types do not allow.
+    """
+    epilogue = asked if isinstance(asked, Epilogue) else Epilogue.parse("" if asked is None else str(asked))
+    if dtype is DType.INT8 and epilogue != NO_EPILOGUE:
+        raise InvalidProblem(f"int8 problems take no epilogue, and {epilogue} was asked for; leave it out")
+    if out_dtype in FP8 and epilogue.beta:
+        raise InvalidProblem(f"a C of {out_dtype} was scaled when it was stored and cannot be added; leave beta out")
+    return epilogue
+
+
 def checked_scales(asked: object, dtype: DType, layout: Layout, k: int) -> Scales:
     """Scales that are asked for, checked against the rest of the problem.
 
@@ -260,7 +276,7 @@ def checked_scales(asked: object, dtype: DType, layout: Layout, k: int) -> Scale
     scales = Scales(text)
     if not scales:
         return scales
-    if dtype not in (DType.FP8_E4M3, DType.FP8_E5M2):
+    if dtype not in FP8:
         raise InvalidProblem(f"scales are for fp8_e4m3 and fp8_e5m2, and the dtype is {dtype}; leave them out")
     if k % SCALE_BLOCK:
         raise InvalidProblem(

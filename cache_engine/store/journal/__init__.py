@@ -9,8 +9,7 @@ thread folds a long journal, so its size is bounded.
 them. The snapshot names the files it contains, so nothing counts twice if a kill comes before they are deleted.
 
 ``writing`` is the part of each process; ``folding`` reads and folds all files, ``demand`` what they say was asked for,
-and ``recent`` reads the last minute; ``files`` has their names; ``silent`` is the journal of a cache without a store;
-``decisions`` is the log of decisions, which the same thread writes.
+``lines`` has their names and lines; ``decisions`` is the log of decisions, which the same thread writes.
 """
 
 from cache_engine.store.journal.decisions import (
@@ -20,7 +19,6 @@ from cache_engine.store.journal.decisions import (
     damaged_decisions,
     mend_decisions,
 )
-from cache_engine.store.journal.files import SNAPSHOT, UnknownSnapshot
 from cache_engine.store.journal.folding import (
     Snapshot,
     damaged_lines,
@@ -33,10 +31,10 @@ from cache_engine.store.journal.folding import (
     read_events,
     read_journal,
     read_snapshot,
+    recent_events,
 )
-from cache_engine.store.journal.recent import recent_events
-from cache_engine.store.journal.silent import NoJournal
-from cache_engine.store.journal.writing import Journal
+from cache_engine.store.journal.lines import SNAPSHOT, UnknownSnapshot
+from cache_engine.store.journal.writing import Journal, NoJournal
 
 __all__ = [
     "SNAPSHOT",

@@ -20,9 +20,8 @@ import msgspec
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.asked import Asked
 from cache_engine.store.files import read_whole
-from cache_engine.store.journal import files
-from cache_engine.store.journal.files import UnknownSnapshot, read_new
-from cache_engine.store.journal.lines import decoded
+from cache_engine.store.journal import lines
+from cache_engine.store.journal.lines import UnknownSnapshot, decoded, read_new
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
 from cache_engine.usage.timeline import LARGEST_BYTES, Stored, Timeline
@@ -140,7 +139,7 @@ def fold_demand(layout: StoreLayout, folded: FoldedDemand, there: Mapping[str, s
     found = False
     for name in names:
         if there[name] not in folded.folded:
-            for line in decode_lines(read_whole(layout.journal / name, files.LARGEST_BYTES) or b""):
+            for line in decode_lines(read_whole(layout.journal / name, lines.LARGEST_BYTES) or b""):
                 timeline.add(line.shape, line.asked, line.at)
                 found = True
     if not found:

@@ -5,28 +5,28 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from cache_engine.errors import CorruptEntry, LockTimeout
-from cache_engine.model.events import DAY_S, HOUR_S, Counts, Event, Period, Tally, Totals, coarsened
-from cache_engine.model.events.usage import EntryUsage
+from cache_engine.model.events import DAY_S, HOUR_S, Counts, EntryUsage, Event, Period, Tally, Totals, coarsened
 from cache_engine.model.key import CacheKey
 from cache_engine.store.files import MOST_BYTES, check_readable, read_whole
-from cache_engine.store.journal.files import (
+from cache_engine.store.journal.lines import (
     FOLDING,
     LARGEST_BYTES,
     OPEN,
     SNAPSHOT,
     UnknownSnapshot,
+    decoded,
     file_names,
     read_new,
     stem_of,
+    whole_lines,
 )
-from cache_engine.store.journal.lines import decoded, whole_lines
 from cache_engine.store.journal.spans import known
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock, try_lock
@@ -232,7 +232,7 @@ def _is_long(folder: Path) -> bool:
 
 
 def _made_ns(name: str) -> int:
-    """When a file was made, by its name; the current time for a name that is not ours."""
+    """The time when a file was made, by its name; the current time for a name that is not ours."""
     with suppress(ValueError):
         return int(name.partition("-")[0], 16)
     return time.time_ns()
@@ -277,3 +277,35 @@ def _line_count(data: bytes) -> int:
 
 def _decode_lines(data: bytes) -> Iterator[Event]:
     return decoded(_decode, data.splitlines())
+
+
+# ---- Lines of the last seconds, read without reading all of the journal ----
+
+_TAIL_BYTES = 2**18
+"""Of each file: several minutes of a process that uses, or compiles, as many kernels as it can."""
+
+
+def recent_events(folder: Path, kinds: Collection[str], since: float) -> Iterator[Event]:
+    """Events of these kinds since a time (seconds since 1970); those of files being folded are not among them."""
+    marks = [f'"{kind}"'.encode() for kind in kinds]
+    for path, size in _written_since(folder, since):
+        data = None
+        with suppress(OSError, CorruptEntry):
+            data = read_whole(path, LARGEST_BYTES, max(0, size - _TAIL_BYTES))
+        if data is None or not any(mark in data for mark in marks):  # to decode all would take a hundred times as long
+            continue
+        marked = (line for line in data.splitlines() if any(mark in line for mark in marks))
+        for event in decoded(_decode, marked):
+            if event.kind in kinds and event.at >= since:
+                yield event
+
+
+def _written_since(folder: Path, since: float) -> list[tuple[Path, int]]:
+    found: list[tuple[Path, int]] = []
+    with suppress(OSError), os.scandir(folder) as files:
+        for file in files:
+            with suppress(OSError):  # folded meanwhile
+                status = file.stat(follow_symlinks=False)
+                if file.name.endswith(OPEN) and status.st_mtime >= since:
+                    found.append((Path(file.path), status.st_size))
+    return found

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,19 +17,36 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.model.asked import Asked
+from cache_engine.model.asked import Asked, Shape
 from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION, Decision, decision_of
-from cache_engine.model.events import USE, Event
+from cache_engine.model.events import UNPUBLISHED, USE, Event, Totals
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Background, Order, OwnFile, holds, renew_after_fork, run_at_end
-from cache_engine.store.journal.asking import Wanted, lines_of
 from cache_engine.store.journal.decisions import DecisionLog
-from cache_engine.store.journal.files import OPEN, file_names
-from cache_engine.store.journal.lines import append
+from cache_engine.store.journal.lines import OPEN, append, file_names
 from cache_engine.store.journal.spans import Spans
 from cache_engine.store.lock import is_loading, try_lock
 from cache_engine.store.ownership import own_file
+
+
+class Wanted:
+    """A count of the requests for one problem."""
+
+    __slots__ = ("count", "problem")
+
+    def __init__(self, problem: GemmProblem) -> None:
+        self.problem, self.count = problem, 1
+
+
+def lines_of(asked: Mapping[int, Wanted], now: float) -> list[Event | Asked]:
+    """A line for each shape that was asked for."""
+    by_shape: dict[Shape, dict[int, int]] = {}
+    for one in asked.values():
+        by_m = by_shape.setdefault(Shape.of(one.problem), {})
+        by_m[one.problem.m] = by_m.get(one.problem.m, 0) + one.count
+    return [Asked(USE, now, shape, by_m) for shape, by_m in by_shape.items()]
+
 
 _log = logging.getLogger(__name__)
 _ROTATE_BYTES = 1024**2
@@ -387,3 +404,82 @@ def _close_if_alive(reference: weakref.ref[Journal]) -> None:
     journal = reference()
     if journal is not None:
         journal.close()
+
+
+# ---- The journal of a cache without a store: it counts in memory, and nothing outlives the process ----
+
+
+class NoJournal(Journal):
+    """Counts the lookups of this process and writes nothing. Safe to use as a ``Journal`` is.
+
+    Attributes:
+        totals: what is counted so far.
+    """
+
+    def __init__(self) -> None:
+        """Counts from zero."""
+        self.renew_after_fork()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: what the parent counted is the parent's."""
+        self.totals = Totals()
+        self._lock = threading.RLock()  # a signal handler may count while its thread does
+        self.spans = Spans()
+
+    def hit(
+        self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0, problem: GemmProblem | None = None
+    ) -> None:
+        """Counts a hit."""
+        del key, made_at, problem  # of use to a later process alone
+        with self._lock:
+            self.totals.hits[tier] = self.totals.hits.get(tier, 0) + 1
+            self.totals.saved_us += saved_us
+
+    def asked(self, problem: GemmProblem) -> None:
+        """Counts nothing, as this is of use to a later process alone."""
+
+    def miss(self, arch: str = "") -> None:
+        """Counts a miss."""
+        with self._lock:
+            self.totals.misses += 1
+            self.totals.misses_by_arch[arch] = self.totals.misses_by_arch.get(arch, 0) + 1
+
+    def failure(self, tier: str) -> None:
+        """Counts a tier that failed and was skipped."""
+        with self._lock:
+            self.totals.failures[tier] = self.totals.failures.get(tier, 0) + 1
+
+    def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
+        """Counts nothing: no other process is waited for."""
+
+    def shared(self, sent: int, dropped: int) -> None:
+        """Counts nothing: without a store there is nothing to send."""
+
+    def decided(self, kind: str, **fields: object) -> None:
+        """Notes nothing: there is no log."""
+
+    def event(self, kind: str, **fields: object) -> None:
+        """Counts a kernel that was compiled and could not be stored, as none can."""
+        if kind == UNPUBLISHED:
+            event = msgspec.convert({"kind": kind, "at": 0.0, **fields}, Event)
+            with self._lock:
+                self.totals.compiles += 1
+                self.totals.compile_us += event.compile_us
+                self.totals.publish_failures += 1
+
+    def flush(self) -> None:
+        """Writes nothing, and adds to ``totals`` how long things took."""
+        for name, count in self.spans.take().items():
+            self.totals.spans[name] = self.totals.spans.get(name, 0) + count
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Never: it does nothing that could be."""
+        return False
+
+    def close(self) -> None:
+        """Has nothing to close."""
+
+    def __del__(self) -> None:
+        pass

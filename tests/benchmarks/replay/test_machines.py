@@ -13,7 +13,7 @@ from benchmarks.replay.kernels import Kernels, Operation
 from benchmarks.replay.machines import Adaptive, Compiling, Counting, Fixed, Renting, threshold_s
 from benchmarks.replay.optimum import optimum
 from benchmarks.replay.policies import POLICIES, Start, ahead
-from cache_engine.usage.sketch import Sketch
+from cache_engine.usage.demand import Sketch
 
 MOST = 16
 LAUNCHES = 2

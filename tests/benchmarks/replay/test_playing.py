@@ -23,8 +23,8 @@ from benchmarks.replay.traces import Trace, read_trace
 from cache_engine.cache.selection import Selector
 from cache_engine.errors import InvalidProblem, UsageError
 from cache_engine.evaluator.catalogue import ModelShape, model_shapes
+from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import choice_times_us, latencies_us, parameters_of
-from cache_engine.evaluator.gpus import GPUS
 from cache_engine.kernels.select import choose
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem, Specialisation

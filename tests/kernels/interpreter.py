@@ -1,6 +1,6 @@
 """Runs Triton kernels on the CPU: Triton's own interpreter, in a process in which ``TRITON_INTERPRET=1``.
 
-    python -m tests.emulator.interpreter FOLDER
+    python -m tests.kernels.interpreter FOLDER
 
 The folder holds ``cases.json``, a list of ``Case``. For each, ``NUMBER.a`` and ``NUMBER.b`` are the operands as stored,
 and ``NUMBER.c`` is written, or ``NUMBER.fault``. Reads outside the operands and writes outside C are faults. C starts
@@ -27,9 +27,8 @@ import numpy.typing as npt
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.kernels.source import render
-from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
-from tests.emulator.emulator import from_bytes, to_bytes
 
 _TYPES = {"fp16": "float16", "bf16": "bfloat16", "tf32": "float32", "fp32": "float32"}
 
@@ -73,14 +72,14 @@ def run(
     for number, ((problem, config, source), (a, b)) in enumerate(zip(runs, operands, strict=True)):
         stored_a = a.transpose(0, 2, 1) if problem.layout.a_transposed else a
         stored_b = b.transpose(0, 2, 1) if problem.layout.b_transposed else b
-        to_bytes(stored_a, problem.dtype).tofile(folder / f"{number}.a")
-        to_bytes(stored_b, problem.dtype).tofile(folder / f"{number}.b")
+        _to_stored(stored_a, problem.dtype).tofile(folder / f"{number}.a")
+        _to_stored(stored_b, problem.dtype).tofile(folder / f"{number}.b")
         launch = launch_of(FAMILIES["triton"], problem, config)
         c_bytes = problem.batch * problem.m * problem.n * problem.output.itemsize
         sizes = (problem.m, problem.n, problem.k)
         cases.append(Case(source, *sizes, launch.grid, problem.dtype, problem.output, c_bytes))
     (folder / "cases.json").write_text(json.dumps([asdict(case) for case in cases]))
-    command = [sys.executable, "-m", "tests.emulator.interpreter", str(folder)]
+    command = [sys.executable, "-m", "tests.kernels.interpreter", str(folder)]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(folder / "cache")}
     done = subprocess.run(
         command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True, timeout=600
@@ -93,8 +92,34 @@ def _result(problem: GemmProblem, path: Path) -> npt.NDArray[np.float64] | Inter
     fault = path.with_suffix(".fault")
     if fault.exists():
         return InterpreterFault(fault.read_text())
-    raw = np.fromfile(path.with_suffix(".c"), dtype=np.uint8)
-    return from_bytes(raw, problem.output).reshape(problem.batch, problem.m, problem.n)
+    kind = _to_stored(np.zeros(0), problem.output).dtype
+    c = _from_stored(np.fromfile(path.with_suffix(".c"), dtype=kind), problem.output)
+    return c.reshape(problem.batch, problem.m, problem.n)
+
+
+def rounded(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.float64]:
+    """Values rounded to what ``dtype`` represents."""
+    return _from_stored(_to_stored(values, dtype), dtype)
+
+
+def _to_stored(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[Any]:
+    """Values as such elements: the nearest, of bf16 ties to even, of tf32 away from zero."""
+    if dtype is DType.FP16:
+        return np.ascontiguousarray(values, dtype=np.float16)
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    match dtype:
+        case DType.BF16:
+            return ((bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        case DType.TF32:
+            return (bits + 0x1000 & ~np.uint32(0x1FFF)).view(np.float32)
+        case _:
+            return bits.view(np.float32)
+
+
+def _from_stored(stored: npt.NDArray[Any], dtype: DType) -> npt.NDArray[np.float64]:
+    if dtype is DType.BF16:
+        stored = (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float64)
 
 
 # ---- In the process that interprets ----

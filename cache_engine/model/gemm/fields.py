@@ -1,0 +1,152 @@
+"""The fields of a problem, declared once: records, the index, options, forms, searches and texts go by ``FIELDS``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+
+from cache_engine.model.gemm.kinds import (
+    INPUT_DTYPES,
+    MAX_BATCH,
+    MAX_DIMENSION,
+    OPT_LEVELS,
+    OUTPUT_DTYPES,
+    Activation,
+    DType,
+    Layout,
+    Mode,
+    Scales,
+    Specialisation,
+)
+
+Plain: TypeAlias = str | int | bool | None
+"""A value of a field in files, on the command line and in the index."""
+
+JOINED = "PART+…"
+"""The metavar of a field whose value is some of its choices, joined with +."""
+
+Name = Annotated[str, msgspec.Meta(max_length=40)]
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemField:
+    """A field of a problem: how it is named, asked for and shown.
+
+    Attributes:
+        name: as of ``GemmProblem``, in files and in the index.
+        label: in forms.
+        help: of its option.
+        kind: of its plain values.
+        default: the plain value that commands and texts leave out; ``None`` where it depends on other things.
+        choices: the values, and of an epilogue the parts; empty for any whole number from 1 to
+        most: this.
+        option: on the command line, and other names for it; an argument has none.
+        metavar: of the option.
+        search: its name in searches, where it has another.
+        brief: what its value begins with in short texts.
+    """
+
+    name: str
+    label: str
+    help: str = ""
+    kind: type[str] | type[int] | type[bool] = str
+    default: Plain = None
+    choices: tuple[str, ...] = ()
+    most: int = MAX_DIMENSION
+    option: tuple[str, ...] = ()
+    metavar: str | None = None
+    search: str = ""
+    brief: str = ""
+
+    @property
+    def searched_as(self) -> str:
+        """Its name in searches."""
+        return self.search or self.name
+
+    def arguments(self, value: Plain) -> list[str]:
+        """The arguments that ask for a value."""
+        if self.kind is bool:
+            return [] if value is None else [self.option[0] if value else f"--no-{self.option[0].removeprefix('--')}"]
+        return [f"{self.option[0]}={value}" if self.option else str(value)]
+
+    def in_brief(self, value: Plain) -> str:
+        """The value in short texts."""
+        if self.kind is bool:
+            return self.brief if value else f"no {self.brief}"
+        return f"{self.brief}{value}"
+
+
+FIELDS: tuple[ProblemField, ...] = (
+    ProblemField("m", "m", kind=int),
+    ProblemField("n", "n", kind=int),
+    ProblemField("k", "k", kind=int),
+    ProblemField(
+        "batch", "Batch", "Products, or groups.", int, 1, most=MAX_BATCH, option=("--batch", "--groups"),
+    ),
+    ProblemField(
+        "dtype", "Dtype of A and B", f"Element type of A and B: {', '.join(INPUT_DTYPES)}.", default=DType.BF16.value,
+        choices=tuple(each.value for each in INPUT_DTYPES), option=("--dtype",),
+    ),
+    ProblemField(
+        "out_dtype", "Dtype of C", "Element type of C. Default: that of A and B.",
+        choices=tuple(each.value for each in OUTPUT_DTYPES), option=("--out-dtype",), search="out", brief="→",
+    ),
+    ProblemField(
+        "layout", "Layout",
+        f"Storage of A and B, n row-major and t transposed: {', '.join(Layout)}. A linear layer is nt.",
+        default=Layout.NT.value, choices=tuple(each.value for each in Layout), option=("--layout",),
+    ),
+    ProblemField(
+        "epilogue", "Epilogue",
+        "Operations on the product before it is stored: alpha, beta, bias, and relu or gelu, joined with +.",
+        default="", choices=("alpha", "beta", "bias", *(each.value for each in Activation if each != "none")),
+        option=("--epilogue",), metavar=JOINED,
+    ),
+    ProblemField(
+        "scales", "Scales",
+        "Blocks of A and B that have a scale each, of fp8: 1x128,128x128 or 1x128,1x128; of fp32, or of e8m0.",
+        default="", choices=tuple(each.value for each in Scales if each), option=("--scales",), metavar="A,B[,e8m0]",
+    ),
+    ProblemField(
+        "mode", "Mode",
+        "Groups of rows, counted on the device: grouped, one after the other; masked, with room for M rows each.",
+        default="", choices=tuple(each.value for each in Mode if each), option=("--mode",),
+        metavar="|".join(filter(None, Mode)),
+    ),
+    ProblemField(
+        "specialisation", "Specialisation",
+        "Which sizes are constants of the kernel. nk: n and k. exact: m, n and k. bucketed: n and k, and m is at most "
+        "the next power of two. dynamic: none.",
+        default=Specialisation.NK.value, choices=tuple(each.value for each in Specialisation),
+        option=("--specialise",), metavar="|".join(Specialisation), search="specialise",
+    ),
+    ProblemField(
+        "opt_level", "Optimisation level",
+        f"Optimisation level of the compiler, {OPT_LEVELS[0]} to {OPT_LEVELS[-1]}.", int, OPT_LEVELS[-1],
+        choices=tuple(map(str, reversed(OPT_LEVELS))), option=("--opt-level",), search="level", brief="O",
+    ),
+)  # fmt: skip
+"""All but the target, in the order of the command line."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a problem that files may lack, as plain values: each has a default.
+
+    Files of a program that knows more values can be read too.
+    """
+
+    epilogue: Name = ""
+    specialisation: Name = Specialisation.NK.value
+    opt_level: Annotated[int, msgspec.Meta(ge=0, le=99)] = OPT_LEVELS[-1]
+    scales: Name = ""
+    mode: Name = ""
+
+
+def chosen(values: object, names: tuple[str, ...] = Options.__struct_fields__) -> Iterator[tuple[ProblemField, Any]]:
+    """The fields of these names whose value is not the default, and that value, which ``values`` has as attributes."""
+    for field in FIELDS:
+        if field.name in names and (value := getattr(values, field.name)) != field.default:
+            yield field, value

@@ -1,1 +1,0 @@
-"""Results in files that other tools can read, each with append-only logs."""
