@@ -28,8 +28,7 @@ from app.presenters.compiling.jobs import (
 from app.presenters.compiling.tuning import tuned_of, tuned_table, tuned_words
 from app.presenters.downloads import dump_file
 from cache_engine.batch.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
-from cache_engine.cli.documents.comparing import Explained
-from cache_engine.cli.documents.kernels import Timed
+from cache_engine.batch.results import Explained, Timed
 from cache_engine.errors import GemmCacheError
 from cache_engine.units import counted
 

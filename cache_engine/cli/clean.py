@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import store
 from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.model.architecture import architecture
 from cache_engine.settings import Settings, parse_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms, printable
+from cache_engine.upkeep.cleaning import Cleaned
+from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 
 @click.command(
@@ -45,23 +47,10 @@ from cache_engine.units import counted, human_age, human_bytes, human_ms, printa
 @json_option
 @click.pass_obj
 def clean_verb(
-    settings: Settings,
-    /,
-    expired: bool,
-    days: float | None,
-    max_bytes: str | None,
-    max_entries: int | None,
-    max_disk_share: float | None,
-    stale_toolchain: bool,
-    archs: tuple[str, ...],
-    key: tuple[str, ...],
-    foreign_format: bool,
-    pinned: bool,
-    everything: bool,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+    settings: Settings, /, expired: bool, days: float | None, max_bytes: str | None, max_entries: int | None,
+    max_disk_share: float | None, stale_toolchain: bool, archs: tuple[str, ...], key: tuple[str, ...],
+    foreign_format: bool, pinned: bool, everything: bool, yes: bool, dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Show which kernels to evict; with --yes, evict them.
 
     The least recently used come first. Without a rule, evicts by the limits in the settings; the setting eviction has
@@ -69,8 +58,6 @@ def clean_verb(
     not expire. Also deletes leftover temporary files, and what has been in quarantine for 30 days. Timings are kept:
     configs are chosen by them.
     """
-    from cache_engine.upkeep.plan import Limits
-
     dry_run = dry_run or not yes
     targets = frozenset(architecture(name).name for name in archs)
     with open_cache(settings, create=False) as cache:
@@ -96,54 +83,64 @@ def clean_verb(
         # Not what the plan says: entries may have been skipped, or published meanwhile.
         kept = (plan.kept_entries, plan.kept_bytes) if dry_run else cache.count()
         kept_timings = sum(device.count for device in cache.timings.devices())
-        document = store.cleaning(plan, leftovers, cleaned, kept, kept_timings)
-    emit(document, as_json, lambda: _print_cleaning(document))
+    document = {
+        "dry_run": dry_run,
+        "victims": plan.victims,
+        "victim_bytes": plan.freed_bytes,
+        "leftovers": leftovers,
+        "kept_entries": kept[0],
+        "kept_bytes": kept[1],
+        "kept_timings": kept_timings,
+        "foreign": plan.foreign + (cleaned.foreign if cleaned else 0),
+        "pinned": plan.pinned,
+        "cleaned": cleaned,
+        "victim_compile_s": plan.compile_s,
+    }
+    emit(document, as_json, lambda: _print_cleaning(document, plan, cleaned))
 
 
 # ---- For people ----
 
 
-def _print_cleaning(d: store.Cleaning) -> None:
+def _print_cleaning(d: dict[str, Any], plan: EvictionPlan, cleaned: Cleaned | None) -> None:
     now = time.time()
-    if d.victims:
+    if plan.victims:
         print_table(
             {"key": LEFT, "on disk": RIGHT, "compile time": RIGHT, "last used": RIGHT, "reason": LEFT},
             [
                 (
-                    victim.key[:12],
-                    human_bytes(victim.stored_bytes),
-                    human_ms(victim.compile_s * 1e3),
-                    human_age(now - victim.last_used_at),
-                    victim.reason,
+                    victim.key[:12], human_bytes(victim.stored_bytes), human_ms(victim.compile_s * 1e3),
+                    human_age(now - victim.last_used_at), victim.reason,
                 )
-                for victim in d.victims
+                for victim in plan.victims
             ],
-        )
+        )  # fmt: skip
         print()
-    for leftover in d.leftovers:
+    for leftover in d["leftovers"]:
         print(printable(f"{leftover.path}: {leftover.reason}, {human_bytes(leftover.stored_bytes)}"))
-    kept = f"{_entries(d.kept_entries)}, {human_bytes(d.kept_bytes)}"
-    if d.cleaned is None:
-        left = f"; would delete {counted(len(d.leftovers), 'leftover file')}" if d.leftovers else ""
-        price = f", {human_ms(d.victim_compile_s * 1e3)} of compiling" if d.victim_compile_s else ""
-        print(f"Would evict {_entries(len(d.victims))}, {human_bytes(d.victim_bytes)}{price}; would keep {kept}{left}.")
-        if d.victims or d.leftovers:
+    kept = f"{_entries(d['kept_entries'])}, {human_bytes(d['kept_bytes'])}"
+    if cleaned is None:
+        left = f"; would delete {counted(len(d['leftovers']), 'leftover file')}" if d["leftovers"] else ""
+        price = f", {human_ms(plan.compile_s * 1e3)} of compiling" if plan.compile_s else ""
+        freed = human_bytes(plan.freed_bytes)
+        print(f"Would evict {_entries(len(plan.victims))}, {freed}{price}; would keep {kept}{left}.")
+        if plan.victims or d["leftovers"]:
             print("Nothing is deleted without --yes.")
     else:
-        in_use = d.cleaned.skipped - d.cleaned.foreign  # or used, replaced or deleted since they were chosen
+        in_use = cleaned.skipped - cleaned.foreign  # or used, replaced or deleted since they were chosen
         print(
-            f"Evicted {_entries(d.cleaned.evicted)}, {human_bytes(d.cleaned.freed_bytes)}"
+            f"Evicted {_entries(cleaned.evicted)}, {human_bytes(cleaned.freed_bytes)}"
             + (f"; {in_use} skipped (in use or gone)" if in_use else "")
             + f"; kept {kept}"
-            + (f"; deleted {counted(d.cleaned.leftovers, 'leftover file')}" if d.cleaned.leftovers else "")
+            + (f"; deleted {counted(cleaned.leftovers, 'leftover file')}" if cleaned.leftovers else "")
             + "."
         )
-    if d.foreign:
-        print(f"{_entries(d.foreign)} of another format version not evicted; --foreign-format evicts such entries.")
-    if d.pinned:
-        print(f"{_entries(d.pinned)} pinned and not evicted; --pinned evicts such entries.")
-    if d.kept_timings:
-        print(f"Timings are kept: {counted(d.kept_timings, 'timing')}.")
+    if d["foreign"]:
+        print(f"{_entries(d['foreign'])} of another format version not evicted; --foreign-format evicts such entries.")
+    if d["pinned"]:
+        print(f"{_entries(d['pinned'])} pinned and not evicted; --pinned evicts such entries.")
+    if d["kept_timings"]:
+        print(f"Timings are kept: {counted(d['kept_timings'], 'timing')}.")
 
 
 def _entries(count: int) -> str:

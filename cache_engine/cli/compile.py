@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import UNSET
 
-from cache_engine.cli import documents
-from cache_engine.cli.documents import comparing, kernels
+from cache_engine.batch import results
 from cache_engine.cli.support import (
     SizedVerb,
     asked_choice,
@@ -25,6 +24,7 @@ from cache_engine.cli.terminal import print_fields, print_warnings
 from cache_engine.errors import UsageError
 from cache_engine.insight.inspection import described
 from cache_engine.model.artifact import Record
+from cache_engine.model.document import to_json
 from cache_engine.settings import PACKS, Settings
 from cache_engine.units import human_age, human_ms
 
@@ -82,7 +82,7 @@ def compile_verb(
     with reporting(job) as reporter, open_for(settings, asked) as cache:
         how: dict[str, Any] = {"force": force, "debug_dump": debug_dump} if force or debug_dump else {}
         kernel, why = get_kernel(cache, asked, reporter, **(how if wait is None else {"wait": wait}))
-        document = kernels.compiled(kernel)
+        document = results.compiled(kernel)
         if reporter:
             reporter.finish(job_result(document, why))
         emit(document, as_json, lambda: _print_kernel(document, kernel.record))
@@ -101,7 +101,7 @@ def open_for(settings: Settings, asked: dict[str, Any]) -> Cache:
 
 def get_kernel(
     cache: Cache, asked: dict[str, Any], reporter: Reporter | None, **again: Any
-) -> tuple[CompiledKernel, comparing.Explained | None]:
+) -> tuple[CompiledKernel, results.Explained | None]:
     """The kernel; for a job that may hit, also why it was missed, if it was."""
     if reporter is None or again:
         on_stage = reporter.stage if reporter else None
@@ -111,13 +111,13 @@ def get_kernel(
     kernel, why = get_and_explain(
         cache, asked_problem(asked), **asked_choice(asked), on_stage=reporter.stage, within_s=_EXPLAIN_S
     )
-    return kernel, None if why is None else comparing.explained(why)
+    return kernel, None if why is None else results.explained(why)
 
 
-def job_result(document: kernels.Compiled | kernels.Timed, why: comparing.Explained | None) -> str:
+def job_result(document: results.Compiled | results.Timed, why: results.Explained | None) -> str:
     """The document with the reason of a miss, as text."""
     document.why = why
-    text = documents.to_json(document)
+    text = to_json(document)
     document.why = UNSET
     return text
 
@@ -131,7 +131,7 @@ def record_fields(record: Record) -> dict[str, str]:
     return {"key": record.key, "name": record.name, **{label.lower(): value for label, value in words.items()}}
 
 
-def _print_kernel(document: kernels.Compiled, record: Record) -> None:
+def _print_kernel(document: results.Compiled, record: Record) -> None:
     tier = document.tier if document.tier == "compiled" else f"hit ({document.tier})"
     stages = ", ".join(f"{name.replace('_', ' ')} {human_ms(ms)}" for name, ms in document.stages_ms.items())
     print_fields(
@@ -146,6 +146,6 @@ def _print_kernel(document: kernels.Compiled, record: Record) -> None:
     )
 
 
-def _behind(document: kernels.Compiled) -> str:
+def _behind(document: results.Compiled) -> str:
     failure = document.behind_failure
     return f", which could not be compiled: {failure}" if failure else ", which is being compiled"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cache_engine.cli.documents import comparing
+from cache_engine.batch import results
 from cache_engine.cli.support import (
     SizedVerb,
     asked_choice,
@@ -46,7 +46,7 @@ def explain_verb(settings: Settings, /, as_json: bool, **asked: Any) -> None:
     problem, choice = asked_problem(asked), asked_choice(asked)
     with open_cache(settings, create=False, packs_suffice=True) as cache:
         found = explain(cache, problem, **choice)
-    emit(comparing.explained(found), as_json, lambda: _print_explanation(found))
+    emit(results.explained(found), as_json, lambda: _print_explanation(found))
 
 
 # ---- For people ----

@@ -7,20 +7,20 @@ import select
 import shlex
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from cache_engine.batch.jobs import RUNNING, Jobs
-from cache_engine.cli.documents import decisions, lengths
+from cache_engine.batch.jobs import RUNNING, Job, JobProgress, Jobs, LostJob
 from cache_engine.cli.support import Span, Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, escaped, moment, print_fields, print_table
 from cache_engine.errors import UsageError
-from cache_engine.model.decision import KINDS
-from cache_engine.model.events import ACTS
+from cache_engine.model.decision import KINDS, Decision
+from cache_engine.model.document import picked
+from cache_engine.model.events import ACTS, Event
 from cache_engine.model.key import check_prefix
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
@@ -102,49 +102,68 @@ def _show_decisions(
 ) -> None:
     log = cache.admin.open_log()
     found = log.new(prefix, kinds, earliest)
-    rows = [decisions.row_of(one) for one in found[-limit:]]
+    latest = found[-limit:]
     if not follow:
-        document = decisions.DecisionList(total=len(found), damaged=log.damaged, rows=rows)
-        emit(document, as_json, lambda: _print_log(document))
+        document = {"total": len(found), "damaged": log.damaged, "rows": [_row(one) for one in latest]}
+        emit(document, as_json, lambda: _print_log(latest, len(found), log.damaged))
         return
     with suppress(KeyboardInterrupt):
-        while _print_lines(rows, as_json) and _has_reader():
-            rows = [decisions.row_of(one) for one in log.new(prefix, kinds, earliest)]
+        while _print_lines(latest, as_json) and _has_reader():
+            latest = log.new(prefix, kinds, earliest)
 
 
 def _show_audit(cache: Cache, earliest: float, limit: int, *, as_json: bool) -> None:
     acts = [event for event in cache.tally().recent if event.kind in ACTS and event.at >= earliest]
-    document = decisions.audit(acts, limit)
-    emit(document, as_json, lambda: _print_audit(document))
+    rows = [
+        {**picked(act, "at", "kind", "by"), "bytes": act.stored_bytes, **picked(act, "detail", "key")}
+        for act in acts[:limit]
+    ]
+    emit({"total": len(acts), "rows": rows}, as_json, lambda: _print_audit(acts[:limit], len(acts)))
 
 
 def _show_jobs(cache: Cache, *, as_json: bool) -> None:
-    document = lengths.JobList(jobs=[lengths.job_row(job) for job in Jobs(cache.layout).recent()])
-    emit(document, as_json, lambda: _print_jobs(document))
+    rows = [_job_row(job) for job in Jobs(cache.layout).recent()]
+    emit({"jobs": rows}, as_json, lambda: _print_jobs(rows))
 
 
 def _show_job(cache: Cache, job_id: str, *, cancel: bool, as_json: bool) -> None:
     jobs = Jobs(cache.layout)
     if cancel:
         jobs.cancel(job_id)
-    document = lengths.job_row(jobs.load(job_id))
-    emit(document, as_json, lambda: _print_job(document))
+    row = _job_row(jobs.load(job_id))
+    emit(row, as_json, lambda: _print_job(row))
+
+
+def _row(one: Decision) -> dict[str, Any]:
+    return picked(one, "kind", "at", "key", "name", "reason", "detail", "runner_up", "margin", "by")
+
+
+def _job_row(job: Job | LostJob) -> dict[str, Any]:
+    """A job as JSON; one whose file cannot be read has the state ``lost``, and the error says why."""
+    if isinstance(job, LostJob):
+        lost = Job(id=job.id, command=[], error=job.error)
+        return {**_job_row(lost), "state": "lost"}
+    return {
+        **picked(job, "id", "command", "state", "started_at", "ended_at", "pid"),
+        **picked(job.progress or JobProgress(), "total", "done", "failed"),
+        **picked(job, "cancel_asked", "result", "error"),
+    }
 
 
 # ---- For people ----
 
 
-def _print_log(d: decisions.DecisionList) -> None:
-    if d.rows:
+def _print_log(latest: Sequence[Decision], total: int, damaged: int) -> None:
+    if latest:
         columns: dict[str, Align] = dict.fromkeys(("time", "kind", "key", "reason", "detail", "kernel"), LEFT)
-        print_table(columns, [_cells(row) for row in d.rows], dispensable=("kernel",))
+        print_table(columns, [_cells(one) for one in latest], dispensable=("kernel",))
         print()
-    shown = f"latest {len(d.rows):,} of " if len(d.rows) < d.total else ""
-    skipped = f"; {counted(d.damaged, 'line')} skipped, gemm-cache verify says why" if d.damaged else ""
-    print(f"{shown}{counted(d.total, 'decision')}{skipped}.".capitalize())
+    shown = f"latest {len(latest):,} of " if len(latest) < total else ""
+    skipped = f"; {counted(damaged, 'line')} skipped, gemm-cache verify says why" if damaged else ""
+    print(f"{shown}{counted(total, 'decision')}{skipped}.".capitalize())
 
 
-def _cells(row: decisions.DecisionRow) -> tuple[str, ...]:
+def _cells(row: Decision) -> tuple[str, ...]:
     detail = row.detail
     if row.runner_up:
         detail += f"; before {row.runner_up} (+{human_rate(row.margin)})"
@@ -163,12 +182,12 @@ def _has_reader() -> bool:
     return not poll.poll(_LOOK_MS)
 
 
-def _print_lines(rows: Iterable[decisions.DecisionRow], as_json: bool) -> bool:
+def _print_lines(rows: Iterable[Decision], as_json: bool) -> bool:
     """Prints a line each; returns whether the reader is still there."""
     try:
         for row in rows:
             if as_json:
-                print(escaped(msgspec.json.encode(row).decode()))
+                print(escaped(msgspec.json.encode(_row(row)).decode()))
             else:
                 print(printable("  ".join(cell for cell in _cells(row) if cell)))
         sys.stdout.flush()
@@ -179,8 +198,8 @@ def _print_lines(rows: Iterable[decisions.DecisionRow], as_json: bool) -> bool:
     return True
 
 
-def _print_audit(d: decisions.Audit) -> None:
-    if not d.rows:
+def _print_audit(acts: Sequence[Event], total: int) -> None:
+    if not acts:
         print("No action is logged.")
         return
     columns: dict[str, Align] = {"time": LEFT, "action": LEFT, "by": LEFT, "size": RIGHT, "details": LEFT, "key": LEFT}
@@ -188,19 +207,19 @@ def _print_audit(d: decisions.Audit) -> None:
         columns,
         [
             (
-                moment(row.at), row.kind, row.by or "unknown", human_bytes(row.bytes) if row.bytes else "",
-                printable(row.detail), row.key[:12],
+                moment(row.at), row.kind, row.by or "unknown",
+                human_bytes(row.stored_bytes) if row.stored_bytes else "", row.detail, row.key[:12],
             )
-            for row in d.rows
+            for row in acts
         ],
         dispensable=("key",),
     )  # fmt: skip
-    if d.total > len(d.rows):
-        print(f"\nThe latest {len(d.rows):,} of {counted(d.total, 'action')}.")
+    if total > len(acts):
+        print(f"\nThe latest {len(acts):,} of {counted(total, 'action')}.")
 
 
-def _print_jobs(d: lengths.JobList) -> None:
-    if not d.jobs:
+def _print_jobs(jobs: Sequence[dict[str, Any]]) -> None:
+    if not jobs:
         print("There are no jobs.")
         return
     columns: dict[str, Align] = {"id": LEFT, "state": LEFT, "started": RIGHT, "took": RIGHT, "done": RIGHT}
@@ -209,23 +228,25 @@ def _print_jobs(d: lengths.JobList) -> None:
         {**columns, "command": LEFT},
         [
             (
-                job.id, job.state, human_age(now - job.started_at),
-                human_ms(1e3 * ((now if job.state == RUNNING else job.ended_at) - job.started_at)),
-                f"{job.done:,} of {job.total:,}" if job.total else "", printable(shlex.join(job.command)),
+                job["id"], job["state"], human_age(now - job["started_at"]),
+                human_ms(1e3 * ((now if job["state"] == RUNNING else job["ended_at"]) - job["started_at"])),
+                f"{job['done']:,} of {job['total']:,}" if job["total"] else "", shlex.join(job["command"]),
             )
-            for job in d.jobs
+            for job in jobs
         ],
     )  # fmt: skip
 
 
-def _print_job(job: lengths.JobRow) -> None:
+def _print_job(job: dict[str, Any]) -> None:
+    state = f"{job['state']}, cancel asked" if job["cancel_asked"] and job["state"] == RUNNING else job["state"]
     fields = {
-        "id": job.id,
-        "command": shlex.join(job.command),
-        "state": f"{job.state}, cancel asked" if job.cancel_asked and job.state == RUNNING else job.state,
-        "started": human_age(time.time() - job.started_at),
-        **({"done": f"{job.done:,} of {job.total:,}, {job.failed:,} failed"} if job.total else {}),
+        "id": job["id"],
+        "command": shlex.join(job["command"]),
+        "state": state,
+        "started": human_age(time.time() - job["started_at"]),
     }
+    if job["total"]:
+        fields["done"] = f"{job['done']:,} of {job['total']:,}, {job['failed']:,} failed"
     print_fields(fields)
-    if text := job.result or job.error:
+    if text := job["result"] or job["error"]:
         print(f"\n{printable(text, keep=chr(10))}")

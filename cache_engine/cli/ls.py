@@ -6,12 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from cache_engine.cli.documents import kernels
-from cache_engine.cli.documents.caches import AdaptedList
 from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
@@ -98,33 +96,41 @@ def ls_verb(
         "sort": sort.replace("-", " "), "descending": not ascending, "limit": limit, "offset": offset,
     }  # fmt: skip
     with open_cache(settings, create=False) as cache:
-        document = kernels.kernel_list(
+        ours = Page(
             cache.query(queries.count, chosen) if has_ours else 0,
-            offset,
             cache.query(queries.kernels, chosen, **page) if has_ours else [],
-            cache.query(queries.count, others),
-            cache.query(queries.kernels, others, **page),
         )
+        adapted = Page(cache.query(queries.count, others), cache.query(queries.kernels, others, **page))
         there: dict[str, list[str]] = {}
-        if not document.rows and not document.adapted.rows:
+        if not ours.rows and not adapted.rows:
             there = cache.query(queries.facets)
             there["hint"] = advice(
                 words,
                 lambda one: cache.query(queries.count, queries.KernelFilter.of(read_search(one))),
                 chain.from_iterable(there.values()),
             )
-    emit(document, as_json, lambda: print_kernels(document, there, search.meanings))
+    document = {"total": ours.total, "offset": offset, "rows": ours.rows, "adapted": adapted._asdict()}
+    emit(document, as_json, lambda: print_kernels(ours, adapted, offset, there, search.meanings))
+
+
+class Page(NamedTuple):
+    """A page of a list: how many kernels there are in all, and these of them, by the columns of the index."""
+
+    total: int
+    rows: Sequence[Mapping[str, Any]]
 
 
 # ---- For people ----
 
 
-def print_kernels(page: kernels.KernelList, there: Mapping[str, Sequence[str]], meanings: Sequence[str] = ()) -> None:
+def print_kernels(
+    ours: Page, adapted: Page, offset: int, there: Mapping[str, Sequence[str]], meanings: Sequence[str] = ()
+) -> None:
     """Prints a page of kernels; when it is empty, hints, and the values ``there`` are to filter by."""
     for meaning in meanings:
         print(printable(meaning))
-    total = page.total + page.adapted.total
-    if not page.rows and not page.adapted.rows:
+    total = ours.total + adapted.total
+    if not ours.rows and not adapted.rows:
         print(f"Only {counted(total, 'row')}." if total else "No kernel matches.")
         for hint in there.get("hint", ()):
             print(printable(hint))
@@ -132,44 +138,46 @@ def print_kernels(page: kernels.KernelList, there: Mapping[str, Sequence[str]], 
             if values and not total and column != "hint":
                 print(printable(f"  valid {column} values: {', '.join(values)}"))
     now = time.time()
-    if page.rows:
-        _print_ours(page, now)
-    if page.rows and page.adapted.rows:
+    if ours.rows:
+        _print_ours(ours, offset, now)
+    if ours.rows and adapted.rows:
         print("\nKernels of other frameworks:\n")
-    if page.adapted.rows:
-        _print_adapted(page.adapted, page.offset, now)
+    if adapted.rows:
+        _print_adapted(adapted, offset, now)
 
 
-def _print_ours(page: kernels.KernelList, now: float) -> None:
+def _print_ours(page: Page, offset: int, now: float) -> None:
     columns: dict[str, Align] = {
         "key": LEFT, "target": LEFT, "family": LEFT, "dtype": LEFT, "layout": LEFT, "m × n × k": RIGHT, "batch": RIGHT,
         "config": LEFT, "regs": RIGHT, "size": RIGHT, "compile time": RIGHT, "hits": RIGHT, "last used": RIGHT,
     }  # fmt: skip
     rows = [
         (
-            row.key[:12], row.arch, row.family,
-            row.dtype if row.dtype == row.out_dtype else f"{row.dtype}→{row.out_dtype}",
-            row.layout, f"{row.m} × {row.n} × {row.k}", row.batch, row.config, row.registers,
-            human_bytes(row.size_bytes), human_ms(row.compile_ms), row.hits, human_age(now - row.last_used_at),
+            row["key"][:12], row["arch"], row["family"],
+            row["dtype"] if row["dtype"] == row["out_dtype"] else f"{row['dtype']}→{row['out_dtype']}",
+            row["layout"], f"{row['m']} × {row['n']} × {row['k']}", row["batch"], row["config"], row["registers"],
+            human_bytes(row["size_bytes"]), human_ms(row["compile_ms"]), row["hits"],
+            human_age(now - row["last_used_at"]),
         )
         for row in page.rows
     ]  # fmt: skip
     print_table(columns, rows, dispensable=_DISPENSABLE)
-    print(f"\n{page.offset + 1:,}–{page.offset + len(rows):,} of {page.total:,}")
+    print(f"\n{offset + 1:,}–{offset + len(rows):,} of {page.total:,}")
 
 
-def _print_adapted(page: AdaptedList, offset: int, now: float) -> None:
+def _print_adapted(page: Page, offset: int, now: float) -> None:
     columns: dict[str, Align] = {
         "key": LEFT, "framework": LEFT, "version": LEFT, "target": LEFT, "name": LEFT, "config": LEFT, "regs": RIGHT,
         "code": RIGHT, "on disk": RIGHT, "compile time": RIGHT, "hits": RIGHT, "last used": RIGHT,
     }  # fmt: skip
     rows = [
         (
-            row.key[:12], row.framework, row.version or _UNKNOWN, row.arch or _UNKNOWN, row.name, row.config,
-            _UNKNOWN if row.registers is None else row.registers,
-            _UNKNOWN if row.code_bytes is None else human_bytes(row.code_bytes), human_bytes(row.stored_bytes),
-            _UNKNOWN if row.compile_ms is None else human_ms(row.compile_ms), row.hits,
-            human_age(now - row.last_used_at),
+            row["key"][:12], row["framework"], row["version"] or _UNKNOWN, row["arch"] or _UNKNOWN, row["name"],
+            row["config"], _UNKNOWN if row["registers"] is None else row["registers"],
+            _UNKNOWN if row["code_bytes"] is None else human_bytes(row["code_bytes"]),
+            human_bytes(row["stored_bytes"]),
+            _UNKNOWN if row["compile_ms"] is None else human_ms(row["compile_ms"]), row["hits"],
+            human_age(now - row["last_used_at"]),
         )
         for row in page.rows
     ]  # fmt: skip

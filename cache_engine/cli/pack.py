@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import moving
 from cache_engine.cli.support import Verb, VerbGroup, emit, input_dtype, json_option, named, open_cache
 from cache_engine.cli.support.completion import models
 from cache_engine.cli.support.signing import print_refused, signing_key
@@ -22,15 +21,17 @@ from cache_engine.evaluator.catalogue import TOKENS
 from cache_engine.frameworks.groups import Group, describe
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
+from cache_engine.model.document import fields_of, picked
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.sizes import parse_sizes
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, printable
-from cache_engine.upkeep.packs import Exported
+from cache_engine.upkeep.packs import Exported, Imported
 
 if TYPE_CHECKING:
     from cache_engine.cache.cache import Cache
+    from cache_engine.insight.packs import Carried, Preflight
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -125,9 +126,15 @@ def export_verb(
                 on_entry=lambda: bar.advance(task),
             )
             exported = _as_layout(file, export) if oci else export(file)
-    document = moving.exported(file, exported, absent)
-    if key is not None:
-        document.signed_by = key.fingerprint
+    files = [file] if file.is_file() else [path for path in file.rglob("*") if path.is_file()]
+    document = {
+        "file": str(file.absolute()),
+        "bytes": sum(path.stat().st_size for path in files),
+        "entries": exported.entries,
+        "refused": exported.refused,
+        "signed_by": "" if key is None else key.fingerprint,
+        "missing": absent,
+    }
     emit(document, as_json, lambda: _print_exported(document), failed=exported.refused or absent)
 
 
@@ -159,14 +166,17 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
         if is_directory:
             with named(file), terminal.progress("Importing", None) as (bar, task):
                 imported = cache.admin.import_triton(file, dry_run=dry_run, on_entry=lambda: bar.advance(task))
-            document = moving.imported(file, imported, dry_run)
-            emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
+            _emit_imported(file, imported, dry_run=dry_run, as_json=as_json)
             return
         pack = cache.admin.open_pack(file)
         with terminal.progress("Importing", len(pack)) as (bar, task):
             imported = cache.admin.import_pack(pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
-    document = moving.imported(given, imported, dry_run)
-    emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
+    _emit_imported(given, imported, dry_run=dry_run, as_json=as_json)
+
+
+def _emit_imported(file: Path, imported: Imported, *, dry_run: bool, as_json: bool) -> None:
+    document = {"file": str(file.absolute()), "dry_run": dry_run, **fields_of(imported)}
+    emit(document, as_json, lambda: _print_imported(imported, dry_run=dry_run), failed=imported.refused)
 
 
 @pack_verb.command(
@@ -201,8 +211,35 @@ def check_verb(settings: Settings, /, file: Path, archs: tuple[str, ...], as_jso
     with open_cache(alone, packs_suffice=True, create=False) as cache:
         pack = cache.admin.open_pack(file)
         targets = [cache.targeted(GemmProblem(1, 1, 1), arch).arch or "" for arch in archs or (None,)]
-        document = moving.preflight(pack, preflight(pack, settings, targets), targets, _needed(cache, archs, **asked))
-    emit(document, as_json, lambda: _print_checked(document), failed=not document.used)
+        found, keys = preflight(pack, settings, targets), _needed(cache, archs, **asked)
+    has = None if keys is None else sum(map(pack.has, keys))
+    reasons = list(found.reasons)
+    if keys is not None and has != len(keys):
+        lacks = f"{len(keys) - (has or 0):,} of the {counted(len(keys), 'kernel')}"
+        reasons.append(f"it lacks {lacks} that the model needs")
+    document = {
+        "file": str(pack.path.absolute()),
+        "kernels": len(pack),
+        "used": not reasons,
+        "reasons": reasons,
+        "targets": targets,
+        "carried": [_carried_document(one) for one in found.carried],
+        "sampled": sum(one.entries for one in found.carried) < len(pack),
+        "signed": found.signed,
+        "needed": None if keys is None else len(keys),
+        "found": has,
+    }
+    emit(document, as_json, lambda: _print_checked(document, found), failed=reasons)
+
+
+def _carried_document(one: Carried) -> dict[str, Any]:
+    """Kernels of a pack for one target, made in one way, and what keeps lookups here from finding them."""
+    return {
+        "arch": one.arch,
+        **picked(one.made, "family", "compiler", "compiler_version", "compiler_build"),
+        "kernels": one.entries,
+        "differs": [{"factor": factor.name, **picked(factor, "in_pack", "here")} for factor in one.differs],
+    }
 
 
 def _needed(
@@ -225,7 +262,7 @@ def _needed(
 def _of_model(
     cache: Cache, archs: tuple[str, ...], asked: dict[str, Any]
 ) -> tuple[list[CacheKey] | None, list[CacheKey]]:
-    """Which kernels to export, ``None`` for all, and which of a model's the store lacks."""
+    """The kernels to export, ``None`` for all, and those of the model that the store lacks."""
     keys = _needed(cache, archs, **asked)
     if keys is None:
         return None, []
@@ -254,41 +291,41 @@ def _pack_named(path: Path) -> Path:
 # ---- For people ----
 
 
-def _print_exported(d: moving.ExportReport) -> None:
-    print_refused(d.refused, "left out")
-    signed = f", signed with the key {d.signed_by}" if d.signed_by else ""
-    print(printable(f"{counted(d.entries, 'kernel')} in {d.file}, {human_bytes(d.bytes)}{signed}."))
-    if d.missing:
-        print(f"{counted(len(d.missing), 'kernel')} of the model are not in the store; gemm-cache warm compiles them.")
+def _print_exported(d: dict[str, Any]) -> None:
+    print_refused(d["refused"], "left out")
+    signed = f", signed with the key {d['signed_by']}" if d["signed_by"] else ""
+    print(printable(f"{counted(d['entries'], 'kernel')} in {d['file']}, {human_bytes(d['bytes'])}{signed}."))
+    if d["missing"]:
+        lacks = counted(len(d["missing"]), "kernel")
+        print(f"{lacks} of the model are not in the store; gemm-cache warm compiles them.")
 
 
-def _print_imported(d: moving.ImportReport) -> None:
-    print_refused(d.left, "left")
-    print_refused(d.refused, "refused")
-    verb = "Would import" if d.dry_run else "Imported"
-    print(f"{verb} {counted(d.taken, 'kernel')}, {human_bytes(d.taken_bytes)}; {d.present:,} already in the store.")
+def _print_imported(imported: Imported, *, dry_run: bool) -> None:
+    print_refused(imported.left, "left")
+    print_refused(imported.refused, "refused")
+    verb = "Would import" if dry_run else "Imported"
+    taken = f"{counted(imported.taken, 'kernel')}, {human_bytes(imported.taken_bytes)}"
+    print(f"{verb} {taken}; {imported.present:,} already in the store.")
 
 
-def _print_checked(d: moving.PreflightReport) -> None:
+def _print_checked(d: dict[str, Any], found: Preflight) -> None:
     print_table(
         {"target": LEFT, "kernels": RIGHT, "family": LEFT, "made by": LEFT, "differs here": LEFT},
         [
             (
-                printable(row.arch), f"{row.kernels:,}", printable(row.family),
-                printable(f"{row.compiler} {row.compiler_version}"),
-                printable(", ".join(one.factor.replace("_", " ") for one in row.differs)) or "–",
+                one.arch, f"{one.entries:,}", one.made.family, f"{one.made.compiler} {one.made.compiler_version}",
+                ", ".join(factor.name.replace("_", " ") for factor in one.differs) or "–",
             )
-            for row in d.carried
+            for one in found.carried
         ],
     )  # fmt: skip
-    targets = ", ".join(d.targets)
-    first = f"the first {sum(row.kernels for row in d.carried):,} of " if d.sampled else ""
-    print(f"\n{first}{counted(d.kernels, 'kernel')}; asked for here: {targets}.")
-    if d.signed:
-        print(printable(f"Signatures: {d.signed}."))
-    if d.needed is not None:
-        print(f"Of the model's {counted(d.needed, 'kernel')} the pack has {d.found:,}.")
-    for reason in d.reasons:
+    first = f"the first {sum(one.entries for one in found.carried):,} of " if d["sampled"] else ""
+    print(f"\n{first}{counted(d['kernels'], 'kernel')}; asked for here: {', '.join(d['targets'])}.")
+    if d["signed"]:
+        print(printable(f"Signatures: {d['signed']}."))
+    if d["needed"] is not None:
+        print(f"Of the model's {counted(d['needed'], 'kernel')} the pack has {d['found']:,}.")
+    for reason in d["reasons"]:
         print(printable(f"Not used: {reason}."))
-    if d.used:
+    if d["used"]:
         print("The pack would be used.")

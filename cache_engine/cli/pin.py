@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from cache_engine.cli.documents.decisions import Pins
 from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.errors import UsageError
 from cache_engine.settings import Settings
@@ -26,8 +25,8 @@ from cache_engine.units import counted
 def pin_verb(settings: Settings, /, key: tuple[str, ...], remove: bool, everything: bool, as_json: bool) -> None:
     """Protect kernels from eviction.
 
-    No limit, age or clean --all evicts a pinned kernel; clean --pinned does. A pin is of a
-    key: it stays if the kernel is damaged or deleted, until pin --remove. Without KEY, lists the pinned keys.
+    No limit, age or clean --all evicts a pinned kernel; clean --pinned does. A pin is of a key: it stays if the kernel
+    is damaged or deleted, until pin --remove. Without KEY, lists the pinned keys.
     """
     if everything and not remove:
         raise UsageError("--all goes with --remove; give the keys of the kernels to pin")
@@ -35,14 +34,14 @@ def pin_verb(settings: Settings, /, key: tuple[str, ...], remove: bool, everythi
         raise UsageError("give the keys of the kernels to unpin, or --all; gemm-cache pin lists those that are pinned")
     with open_cache(settings, create=False) as cache:
         admin = cache.admin
-        changed = admin.unpin(*(admin.pinned() if everything else key)) if remove else admin.pin(*key)
-        document = Pins(changed=list(changed), pinned=list(cache.admin.pinned()))
+        keys = admin.unpin(*(admin.pinned() if everything else key)) if remove else admin.pin(*key)
+        changed, pinned = [*map(str, keys)], [*map(str, admin.pinned())]
     done = "Unpinned" if remove else "Pinned" if key else ""
-    emit(document, as_json, lambda: _print_pins(document, done))
+    emit({"changed": changed, "pinned": pinned}, as_json, lambda: _print_pins(changed, pinned, done))
 
 
-def _print_pins(d: Pins, done: str) -> None:
-    for key in d.changed if done else d.pinned:
+def _print_pins(changed: list[str], pinned: list[str], done: str) -> None:
+    for key in changed if done else pinned:
         print(f"{done} {key}".strip())
-    if not done or not d.changed:
-        print(f"{counted(len(d.pinned), 'kernel')} pinned.")
+    if not done or not changed:
+        print(f"{counted(len(pinned), 'kernel')} pinned.")

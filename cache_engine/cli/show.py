@@ -7,14 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import UNSET
 
 from cache_engine.cli.adapted import show_adapted
 from cache_engine.cli.compile import record_fields
-from cache_engine.cli.documents import comparing, kernels, store
 from cache_engine.cli.support import Verb, emit, json_option, open_cache, printing
 from cache_engine.cli.support.completion import keys as some_keys
 from cache_engine.cli.support.output import write_file
@@ -22,8 +20,17 @@ from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_ta
 from cache_engine.cli.timings import print_timings
 from cache_engine.errors import UsageError
 from cache_engine.insight.comparison import Comparison, change, shown
-from cache_engine.insight.inspection import Inspection, inspect_kernel, inspect_stored, sass_of
+from cache_engine.insight.inspection import (
+    Inspected,
+    Inspection,
+    inspect_kernel,
+    inspect_stored,
+    record_document,
+    sass_of,
+)
+from cache_engine.insight.toolchains import timing_row
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
+from cache_engine.model.document import fields_of, picked
 from cache_engine.model.measurement import Measurement
 from cache_engine.settings import Settings
 from cache_engine.units import human_bytes, printable
@@ -129,13 +136,16 @@ def _show_one(cache: Cache, key: str, part: str | None, cubin: Path | None, *, a
         _write(cubin, cache.store.section(record, CUBIN))
     if part is not None:
         text = cache.text(record, part)
-        document = kernels.Text(key=record.key, **{part: text})
-        emit(document, as_json, lambda: print(printable(text, keep="\n\t")))
+        emit({"key": record.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
     elif cubin is None or as_json:
         inspection, timings = inspect_kernel(cache, record), cache.timings.of_key(record.key)
-        whole = kernels.shown(record, inspection, timings)
-        whole.signature = signature = cache.admin.signature(record.key)
-        emit(whole, as_json, lambda: print_inspection(inspection, timings, signature))
+        signature = cache.admin.signature(record.key)
+        document = {
+            **inspection_document(inspection),
+            "timings": [timing_row(timing) for timing in timings],
+            "signature": signature,
+        }
+        emit(document, as_json, lambda: print_inspection(inspection, timings, signature))
 
 
 def _show_difference(cache: Cache, keys: tuple[str, ...], *, with_sass: bool, as_json: bool) -> None:
@@ -149,8 +159,10 @@ def _show_difference(cache: Cache, keys: tuple[str, ...], *, with_sass: bool, as
     one, other = map(inspect_stored, found, disassemble)
     code = sass_difference(one, texts[0], other, texts[1]) if with_sass else None
     comparison = compare(one, other)
-    document = comparing.compared(one, other, comparison, code)
-    emit(document, as_json, lambda: print_difference(document, comparison))
+    document = {"keys": [one.key, other.key], "names": [one.name, other.name], **fields_of(comparison)}
+    if code is not None:
+        document["sass"] = code
+    emit(document, as_json, lambda: print_difference(one, other, comparison, code))
 
 
 def _write_report(cache: Cache, keys: tuple[str, ...], file: Path, *, force: bool, as_json: bool) -> None:
@@ -164,8 +176,8 @@ def _write_report(cache: Cache, keys: tuple[str, ...], file: Path, *, force: boo
             sys.stdout.buffer.write(text)
         return
     write_file(file, text, force=force)
-    document = store.Reported(file=str(file), title=report.title, bytes=len(text))
-    emit(document, as_json, lambda: print(printable(f"{document.title}: {file}, {human_bytes(len(text))}.")))
+    document = {"file": str(file), "title": report.title, "bytes": len(text)}
+    emit(document, as_json, lambda: print(printable(f"{report.title}: {file}, {human_bytes(len(text))}.")))
 
 
 def _report(cache: Cache, keys: tuple[str, ...], now: float) -> Report:
@@ -190,6 +202,18 @@ def _write(path: Path, data: bytes) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
+def inspection_document(inspection: Inspection) -> dict[str, Any]:
+    """A kernel as JSON; ``None`` is what is not known, and the notes say why."""
+    mix, resident = inspection.instructions, inspection.occupancy
+    held = ("blocks_per_sm", "warps_per_sm", "share", "bound_by")
+    return {
+        **record_document(inspection.record),
+        "instructions": None if mix is None else picked(mix, "total", "classes", "opcodes"),
+        "occupancy": None if resident is None else {**fields_of(resident), **picked(resident, *held)},
+        **picked(inspection, "notes", "fusion_saves_bytes"),
+    }
+
+
 # ---- For people ----
 
 
@@ -212,11 +236,11 @@ def print_inspection(inspection: Inspection, timings: Sequence[Measurement] = ()
     print_warnings(record.warnings)
 
 
-def print_difference(d: comparing.Compared, comparison: Comparison) -> None:
-    """Prints how two kernels differ."""
-    heads = [f"{number}: {key[:12]}" for number, key in enumerate(d.keys, start=1)]
-    print_fields(dict(zip(heads, d.names, strict=True)))
-    if d.keys[0] == d.keys[1]:
+def print_difference(one: Inspected, other: Inspected, comparison: Comparison, sass: str | None) -> None:
+    """Prints how two kernels differ; ``sass`` is the difference of their code, where that was asked for."""
+    heads = [f"1: {one.key[:12]}", f"2: {other.key[:12]}"]
+    print_fields(dict(zip(heads, (one.name, other.name), strict=True)))
+    if one.key == other.key:
         print("\nThe keys are equal.")
     for heading, pairs in comparison.sections().items():
         print(f"\n{heading}:\n")
@@ -224,11 +248,11 @@ def print_difference(d: comparing.Compared, comparison: Comparison) -> None:
         side: Align = LEFT if pairs == comparison.components else RIGHT
         rows = [(pair.name, shown(pair.first), shown(pair.second), change(pair)) for pair in pairs]
         print_table({"": LEFT, **dict.fromkeys(heads, side), "change": RIGHT}, rows)
-    for note in d.notes:
+    for note in comparison.notes:
         print(f"\n{printable(sentence(note))}")
-    if d.sass is not UNSET:
-        print("\nSASS diff (addresses removed):\n" if d.sass else "\nThe SASS is the same.")
-        print(printable(d.sass, keep="\n"), end="")
+    if sass is not None:
+        print("\nSASS diff (addresses removed):\n" if sass else "\nThe SASS is the same.")
+        print(printable(sass, keep="\n"), end="")
 
 
 def _print_occupancy(resident: Occupancy) -> None:

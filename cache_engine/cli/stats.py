@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from cache_engine.cli.documents import decisions, store
-from cache_engine.cli.documents import toolchains as documents
-from cache_engine.cli.documents.lengths import LastDay, Length, Queue
+from cache_engine.cache.queue.tickets import Priority, QueueState, Turn
 from cache_engine.cli.support import Span, Verb, emit, json_option, named, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, moment, print_fields, print_table
 from cache_engine.errors import UsageError
-from cache_engine.model.events import DAY_S, HOUR_S, TIERS, Period, hit_rate
+from cache_engine.model.document import fields_of, picked
+from cache_engine.model.events import DAY_S, HOUR_S, TIERS, Counts, Period, Statistics, Totals, hit_rate
 from cache_engine.settings import Settings
-from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
+from cache_engine.store.journal.spans import WORK, distributions
+from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
+
+if TYPE_CHECKING:
+    from cache_engine.insight.toolchains import Made
 
 _TIERS = {"memory": "in memory", "pack": "in packs", "disk": "on disk", "remote": "in the remote"}
 _LENGTHS = {
@@ -97,23 +101,79 @@ def stats_verb(
 
 def _show_statistics(settings: Settings, *, by_arch: bool, as_json: bool) -> None:
     with open_cache(settings, create=False) as cache:
-        architectures = None
         found = cache.stats()
+        queue = cache.queue() if cache.has_store else None
+        document = statistics_document(found, queue)
         if by_arch:
             from cache_engine.index import queries
 
-            architectures = cache.query(queries.architectures)
-        queue = cache.queue() if cache.has_store else None
-    document = store.stats(found, architectures, queue)
-    emit(document, as_json, lambda: _print_statistics(document))
+            document["architectures"] = cache.query(queries.architectures)
+    emit(document, as_json, lambda: _print_statistics(found, queue, document.get("architectures", ())))
+
+
+def statistics_document(found: Statistics, queue: QueueState | None = None) -> dict[str, Any]:
+    """The contents and history of a store, as JSON: ``saved_ms`` counts kernels from disk, packs and a remote."""
+    totals, day = found.totals, found.last_24h
+    document = {
+        **picked(found, "entries", "max_entries", "stored_bytes", "max_bytes", "journal_bytes", "max_memory_bytes"),
+        **picked(totals, "hits", "misses"),
+        "hit_rate": found.hit_rate,
+        **picked(totals, "compiles", "compile_ms", "saved_ms", "evictions", "evicted_bytes", "corruptions"),
+        **picked(totals, "publish_failures", "lock_waits", "lock_timeouts", "lock_wait_ms"),
+        "tier_failures": totals.failures,
+        "last_publish_at": totals.last_publish_at or None,
+        "hit_rates": found.tier_hit_rates,
+        "lengths": lengths_document(totals.spans),
+        **picked(totals, "promotions", "demotions", "remote_sent", "remote_dropped"),
+        "last_24h": {
+            **picked(day, "compiles", "promotions", "demotions"), "compiles_per_hour": day.compiles / 24,
+        },
+    }  # fmt: skip
+    if queue is not None:
+        lists = ("compiling", "queued", "waiting")
+        turns = {name: [_turn_document(turn) for turn in getattr(queue, name)] for name in lists}
+        document["queue"] = {"slots": queue.slots, **turns}
+    return document
+
+
+def lengths_document(counts: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """The durations of lookups and of the work of misses, as JSON: by span, of those that happened.
+
+    ``per_s`` is how many are done in a second of doing them, ``share`` the part of the time that misses took; it is
+    ``None`` of what is no work of a miss.
+    """
+    found = distributions(counts)
+    of_misses_s = sum(one.total_s for span, one in found.items() if span in WORK)
+    quantiles = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
+    return {
+        span: {
+            "count": one.count,
+            "mean_ms": one.total_s * 1e3 / one.count,
+            **{name: one.quantile_ms(share) for name, share in quantiles.items()},
+            "per_s": one.count / one.total_s if one.total_s else None,
+            "total_ms": one.total_s * 1e3,
+            "share": one.total_s / of_misses_s if span in WORK and of_misses_s else None,
+        }
+        for span, one in found.items()
+    }
+
+
+def _turn_document(turn: Turn) -> dict[str, Any]:
+    return {**fields_of(turn), "priority": turn.priority.name.lower()}
 
 
 def _show_history(settings: Settings, since: float, by: str | None, *, as_json: bool) -> None:
     step = _STEPS[by or ("hour" if since <= _LONG_S else "day")]
     with open_cache(settings, create=False) as cache:
         found = summed(cache.tally().periods, step, time.time() - since)
-    document = decisions.history(found, step)
-    emit(document, as_json, lambda: _print_history(document))
+    rows = [
+        picked(
+            one, "start", "seconds", "hits", "misses", "compiles", "compile_ms", "saved_ms", "publish_failures",
+            "corruptions", "lock_waits", "promotions", "demotions",
+        )
+        for one in found
+    ]  # fmt: skip
+    emit({"step_seconds": step, "rows": rows}, as_json, lambda: _print_history(found))
 
 
 def _show_toolchains(settings: Settings, *, as_json: bool) -> None:
@@ -122,8 +182,8 @@ def _show_toolchains(settings: Settings, *, as_json: bool) -> None:
 
     with open_cache(settings, create=False) as cache:
         found = made_by_toolchain(cache, cache.query(queries.made_with))
-    document = documents.toolchains(found)
-    emit(document, as_json, lambda: _print_toolchains(document))
+    rows = [{**fields_of(made), "build": made.build} for made in found]
+    emit({"rows": rows}, as_json, lambda: _print_toolchains(found))
 
 
 def _export_metrics(settings: Settings, textfile: Path | None, *, prometheus: bool) -> None:
@@ -166,9 +226,11 @@ def summed(periods: Iterable[Period], seconds: int, since: float = 0.0) -> list[
 # ---- For people ----
 
 
-def _print_statistics(d: store.Stats) -> None:
-    hits = ", ".join(f"{count:,} {_TIERS.get(tier, tier)}" for tier, count in d.hits.items()) or "none"
-    rates = ", ".join(f"{tier} {human_rate(rate)}" for tier, rate in d.hit_rates.items())
+def _print_statistics(d: Statistics, queue: QueueState | None, architectures: Sequence[Mapping[str, Any]]) -> None:
+    t = d.totals
+    hits = ", ".join(f"{count:,} {_TIERS.get(tier, tier)}" for tier, count in t.hits.items()) or "none"
+    rates = ", ".join(f"{tier} {human_rate(rate)}" for tier, rate in d.tier_hit_rates.items())
+    lengths = lengths_document(t.spans)
     print_fields(
         {
             "entries": f"{d.entries:,} of {d.max_entries:,}",
@@ -176,68 +238,69 @@ def _print_statistics(d: store.Stats) -> None:
             "journal": human_bytes(d.journal_bytes),
             "memory of a process": f"at most {human_bytes(d.max_memory_bytes)}",
             "hits": hits,
-            "misses": f"{d.misses:,}",
+            "misses": f"{t.misses:,}",
             "hit rate": human_rate(d.hit_rate),
             "hit rate by tier": rates,
-            "compile time spent": f"{human_ms(d.compile_ms)}, {counted(d.compiles, 'kernel')}",
-            "compile time saved": human_ms(d.saved_ms),
-            "evicted": f"{counted(d.evictions, 'entry', 'entries')}, {human_bytes(d.evicted_bytes)}",
-            "corrupt entries": f"{d.corruptions:,}",
-            "tier failures": ", ".join(f"{n:,} × {tier}" for tier, n in d.tier_failures.items()) or "none",
-            "lock waits over 1 s": f"{d.lock_waits:,}, {d.lock_timeouts:,} timed out",
-            **{_LENGTHS.get(span, span): _length_in_words(one) for span, one in d.lengths.items()},
-            "compiled ahead": f"{counted(d.promotions, 'promotion')}, {counted(d.demotions, 'demotion')}",
-            **({"to the remote": _sent_in_words(d)} if d.remote_sent or d.remote_dropped else {}),
+            "compile time spent": f"{human_ms(t.compile_ms)}, {counted(t.compiles, 'kernel')}",
+            "compile time saved": human_ms(t.saved_ms),
+            "evicted": f"{counted(t.evictions, 'entry', 'entries')}, {human_bytes(t.evicted_bytes)}",
+            "corrupt entries": f"{t.corruptions:,}",
+            "tier failures": ", ".join(f"{n:,} × {tier}" for tier, n in t.failures.items()) or "none",
+            "lock waits over 1 s": f"{t.lock_waits:,}, {t.lock_timeouts:,} timed out",
+            **{_LENGTHS.get(span, span): _length_in_words(one) for span, one in lengths.items()},
+            "compiled ahead": f"{counted(t.promotions, 'promotion')}, {counted(t.demotions, 'demotion')}",
+            **({"to the remote": _sent_in_words(t)} if t.remote_sent or t.remote_dropped else {}),
             "last 24 hours": _day_in_words(d.last_24h),
-            "compile queue": _queue_in_words(d.queue) if d.queue else "none, as there is no store",
-            "save failures": f"{d.publish_failures:,}",
-            "last kernel stored": human_age(time.time() - d.last_publish_at) if d.last_publish_at else "never",
+            "compile queue": _queue_in_words(queue) if queue else "none, as there is no store",
+            "save failures": f"{t.publish_failures:,}",
+            "last kernel stored": human_age(time.time() - t.last_publish_at) if t.last_publish_at else "never",
         }
     )
-    if d.architectures:
+    if architectures:
         print()
         print_table(
             {"target": LEFT, "entries": RIGHT, "code": RIGHT, "on disk": RIGHT, "compile time": RIGHT, "hits": RIGHT},
             [
                 (
-                    row.arch, row.entries, human_bytes(row.size_bytes), human_bytes(row.stored_bytes),
-                    human_ms(row.compile_ms), row.hits,
+                    row["arch"], row["entries"], human_bytes(row["size_bytes"]), human_bytes(row["stored_bytes"]),
+                    human_ms(row["compile_ms"]), row["hits"],
                 )
-                for row in d.architectures
+                for row in architectures
             ],
         )  # fmt: skip
 
 
-def _queue_in_words(queue: Queue) -> str:
+def _queue_in_words(queue: QueueState) -> str:
     slots = f"{len(queue.compiling):,} of {counted(queue.slots, 'slot')} in use"
     waiting = [*queue.queued, *queue.waiting]
     if not waiting:
         return f"{slots}, none waits"
-    callers = sum(turn.priority == "caller" for turn in waiting)
+    callers = sum(turn.priority is Priority.CALLER for turn in waiting)
     longest = human_ms(1e3 * max(turn.seconds for turn in waiting))
     others = f", {len(queue.waiting):,} for a kernel under way" if queue.waiting else ""
     return f"{slots}, {len(queue.queued):,} in the queue{others}; {counted(callers, 'caller')}, longest {longest}"
 
 
-def _day_in_words(day: LastDay) -> str:
-    compiles = f"{counted(day.compiles, 'compile')}, {day.compiles_per_hour:.3g} an hour"
+def _day_in_words(day: Counts) -> str:
+    compiles = f"{counted(day.compiles, 'compile')}, {day.compiles / 24:.3g} an hour"
     return f"{compiles}; {counted(day.promotions, 'promotion')}, {counted(day.demotions, 'demotion')}"
 
 
-def _sent_in_words(d: store.Stats) -> str:
-    return f"{counted(d.remote_sent, 'kernel')} sent, {d.remote_dropped:,} dropped"
+def _sent_in_words(totals: Totals) -> str:
+    return f"{counted(totals.remote_sent, 'kernel')} sent, {totals.remote_dropped:,} dropped"
 
 
-def _length_in_words(one: Length) -> str:
-    share = f"; {human_ms(one.total_ms)} in all, {one.share:.0%} of what misses took" if one.share is not None else ""
+def _length_in_words(one: Mapping[str, Any]) -> str:
+    total = human_ms(one["total_ms"])
+    share = "" if one["share"] is None else f"; {total} in all, {one['share']:.0%} of what misses took"
     return (
-        f"{counted(one.count, 'time')}; half within {human_ms(one.p50_ms)}, 90 % {human_ms(one.p90_ms)}, "
-        f"99 % {human_ms(one.p99_ms)}, 99.9 % {human_ms(one.p999_ms)}{share}"
+        f"{counted(one['count'], 'time')}; half within {human_ms(one['p50_ms'])}, 90 % {human_ms(one['p90_ms'])}, "
+        f"99 % {human_ms(one['p99_ms'])}, 99.9 % {human_ms(one['p999_ms'])}{share}"
     )
 
 
-def _print_history(d: decisions.History) -> None:
-    if not d.rows:
+def _print_history(periods: Sequence[Period]) -> None:
+    if not periods:
         print("No lookups or compiles in this time.")
         return
     columns: dict[str, Align] = {"from": LEFT} | dict.fromkeys(
@@ -252,13 +315,13 @@ def _print_history(d: decisions.History) -> None:
                 *(f"{row.hits.get(tier, 0):,}" for tier in TIERS), f"{row.misses:,}", f"{row.compiles:,}",
                 human_ms(row.compile_ms), human_ms(row.saved_ms),
             )
-            for row in d.rows
+            for row in periods
         ],
     )  # fmt: skip
 
 
-def _print_toolchains(d: documents.Toolchains) -> None:
-    if not d.rows:
+def _print_toolchains(found: Sequence[Made]) -> None:
+    if not found:
         print("The store is empty.")
         return
     columns: dict[str, Align] = {"toolchain": LEFT, "state": LEFT, "kernels": RIGHT, "on disk": RIGHT, "hits": RIGHT}
@@ -268,10 +331,10 @@ def _print_toolchains(d: documents.Toolchains) -> None:
         [
             (
                 f"{row.compiler} {row.version}", row.state, f"{row.entries:,}", human_bytes(row.stored_bytes),
-                f"{row.hits:,}", human_age(now - row.last_made_at), printable("; ".join(row.changed)),
-                printable(row.build[:12]),
+                f"{row.hits:,}", human_age(now - row.last_made_at), "; ".join(row.changed),
+                row.build[:12],
             )
-            for row in d.rows
+            for row in found
         ],
         dispensable=("build", "hits"),
     )  # fmt: skip

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import migrating, store
 from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.cli.verify import check
+from cache_engine.model.document import fields_of
 from cache_engine.settings import Settings
+from cache_engine.store.codec import FORMAT
 from cache_engine.units import counted, human_bytes, human_ms, printable
+
+if TYPE_CHECKING:
+    from cache_engine.batch.migration import MigrationPlan
+    from cache_engine.index.sync import Synced
+    from cache_engine.model.key import CacheKey
 
 
 @click.group("store", cls=VerbGroup, examples=("store repair", "store migrate --dry-run"), no_args_is_help=True)
@@ -68,8 +76,14 @@ def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json
         if not dry_run:
             with terminal.progress("Compiling kernels", len(plan.again)) as (bar, task):
                 failed = migrate(cache, plan, jobs, lambda: bar.advance(task))
-        document = migrating.migration(plan, failed)
-    emit(document, as_json, lambda: _print_migration(document), failed=document.failed)
+    document = {
+        "dry_run": failed is None,
+        "store_format": FORMAT,
+        "rows": [{**fields_of(kind), **fields_of(plan.sums[kind])} for kind in sorted(plan.sums)],
+        "to_compile": len(plan.again),
+        "failed": failed or {},
+    }
+    emit(document, as_json, lambda: _print_migration(plan, failed), failed=failed)
 
 
 @store_verb.command(
@@ -92,35 +106,38 @@ def sync_verb(settings: Settings, /, rebuild: bool, as_json: bool) -> None:
     with open_cache(settings, create=False) as cache:
         started = time.perf_counter()
         synced = cache.mirror.sync(rebuild=rebuild)
-        document = store.synced(synced, (time.perf_counter() - started) * 1e3)
-    emit(document, as_json, lambda: _print_synced(document))
+        ms = (time.perf_counter() - started) * 1e3
+    emit({**fields_of(synced), "ms": ms}, as_json, lambda: _print_synced(synced, ms))
 
 
 # ---- For people ----
 
 
-def _print_migration(d: migrating.Migration) -> None:
+def _print_migration(plan: MigrationPlan, failed: Mapping[CacheKey, str] | None) -> None:
     print_table(
         {"becomes": LEFT, "entries": RIGHT, "on disk": RIGHT, "format": RIGHT, "keys": RIGHT, "by": LEFT, "why": LEFT},
         [
-            (r.fate, r.entries, human_bytes(r.stored_bytes), r.format, r.key_schema, r.created_by, r.reason)
-            for r in d.rows
+            (
+                kind.fate, plan.sums[kind].entries, human_bytes(plan.sums[kind].stored_bytes), kind.format,
+                kind.key_schema, kind.created_by, kind.reason,
+            )
+            for kind in sorted(plan.sums)
         ],
-    )
-    kernels = counted(d.to_compile, "kernel")
-    if d.dry_run:
-        print(f"\nThe store has format {d.store_format}, as this version writes it. Would compile {kernels}.")
+    )  # fmt: skip
+    kernels = counted(len(plan.again), "kernel")
+    if failed is None:
+        print(f"\nThe store has format {FORMAT}, as this version writes it. Would compile {kernels}.")
         return
-    for key, cause in d.failed.items():
+    for key, cause in failed.items():
         print(printable(f"failed: {key[:12]}: {cause}"), file=sys.stderr)
-    print(f"\nCompiled {d.to_compile - len(d.failed):,} of {kernels}.")
+    print(f"\nCompiled {len(plan.again) - len(failed):,} of {kernels}.")
 
 
-def _print_synced(d: store.SyncReport) -> None:
+def _print_synced(d: Synced, ms: float) -> None:
     print(
         f"{counted(d.added, 'kernel')} new or changed, {d.removed:,} gone, {d.unreadable:,} unreadable, "
         f"{counted(d.events, 'event')}, {counted(d.results, 'evaluation')}, {counted(d.timings, 'timing')}; "
-        f"in {human_ms(d.ms)}."
+        f"in {human_ms(ms)}."
     )
     if d.skipped:
         print(f"{counted(d.skipped, 'item')} of the store cannot be indexed; gemm-cache verify names each.")

@@ -1,4 +1,4 @@
-"""How results look on a terminal: tables, fields, progress. Programs read ``--json`` instead.
+"""Results on a terminal: tables, fields, progress. Programs read ``--json`` instead.
 
 Rich lays tables out. The text is the same on a terminal, in a pipe and in a file: no colours, no escapes, nothing cut
 off. Text from a store is never read as markup. Where the locale is C, or the output cannot encode our signs, similar
@@ -141,7 +141,7 @@ def progress(description: str, total: int | None, *, time_left: bool = True) -> 
 
 
 def _room() -> int | None:
-    """How wide a table may be; ``None`` in a file or a pipe, unless the environment says."""
+    """The width that a table may have; ``None`` in a file or a pipe, unless the environment says."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size().columns if known else None
 

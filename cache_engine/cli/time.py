@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from cache_engine.batch import results
 from cache_engine.cli.compile import get_kernel, job_result, open_for
-from cache_engine.cli.documents import kernels
 from cache_engine.cli.support import (
     SizedVerb,
     device_option,
@@ -20,6 +20,9 @@ from cache_engine.cli.support import (
 from cache_engine.cli.terminal import print_fields, short_time
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, human_rate
+
+if TYPE_CHECKING:
+    from cache_engine.gpu.memory_pool import PoolStatistics
 
 
 @click.command(
@@ -54,17 +57,17 @@ def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | N
             kernel, why = get_kernel(cache, asked, reporter)
             timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem, profile=profile)
             unkept = cache.keep_timing(kernel, timing)
-        document = kernels.timed(kernel, timing, unkept, shared_pool().statistics())
+        memory = shared_pool().statistics()
+        document = results.timed(kernel, timing, unkept, memory)
         if reporter:
             reporter.finish(job_result(document, why))
-    emit(document, as_json, lambda: _print_timing(document), failed=not document.verified)
+    emit(document, as_json, lambda: _print_timing(document, memory), failed=not document.verified)
 
 
 # ---- For people ----
 
 
-def _print_timing(document: kernels.Timed) -> None:
-    d = document
+def _print_timing(d: results.Timed, memory: PoolStatistics) -> None:
     clocks = d.sm_clock_before_mhz, d.sm_clock_mhz
     print_fields(
         {
@@ -76,20 +79,20 @@ def _print_timing(document: kernels.Timed) -> None:
             "speed": f"{d.tflops:.1f} TFLOP/s",
             "reference": _reference(d),
             "SM clock": "unknown" if None in clocks else f"{clocks[0]} MHz before, {clocks[1]} MHz after",
-            **({"device memory": _pool(d.device_memory)} if d.device_memory else {}),
+            "device memory": _pool(memory),
             "result": f"{'correct' if d.verified else 'WRONG'}; largest relative error {d.max_rel_error or 0:.2g}",
             **({"not saved": d.unkept} if d.unkept else {}),
         }
     )
 
 
-def _reference(d: kernels.Timed) -> str:
+def _reference(d: results.Timed) -> str:
     if d.reference is None or d.reference_median_us is None:
         return f"none: {d.no_reference}"
     return f"{d.reference}: {short_time(d.reference_median_us / 1e6)}; {d.speed_ratio or 0:.2f}× the speed of it"
 
 
-def _pool(memory: kernels.DeviceMemory) -> str:
+def _pool(memory: PoolStatistics) -> str:
     return (
         f"peak {human_bytes(memory.peak_bytes)}, {counted(memory.allocations, 'allocation')}; "
         f"{human_bytes(memory.cached_bytes)} cached, fragmentation {human_rate(memory.fragmentation)}"

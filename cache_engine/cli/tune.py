@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import measured, to_json
+from cache_engine.cli.documents import measured
 from cache_engine.cli.support import (
     SizedVerb,
     asked_problem,
@@ -26,6 +26,7 @@ from cache_engine.cli.support import (
 )
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, printed_number, printed_us
 from cache_engine.model.architecture import architecture
+from cache_engine.model.document import to_json
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.settings import Settings

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cache_engine.batch import results
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import measured, to_json, toolchains
 from cache_engine.cli.support import (
     Verb,
     device_option,
@@ -24,6 +24,7 @@ from cache_engine.cli.support import (
     wanted_of,
 )
 from cache_engine.errors import UsageError
+from cache_engine.model.document import picked, to_json
 from cache_engine.model.gemm import GemmProblem, Specialisation
 from cache_engine.model.outcome import in_json
 from cache_engine.model.sizes import sizes_text
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
     from cache_engine.batch.warm import Warmed, WarmPlan
     from cache_engine.cache.cache import Cache
-    from cache_engine.insight.coverage import Wanted
+    from cache_engine.insight.coverage import Cell, Wanted
 
 
 _RANGES_SHOWN = 3
@@ -45,7 +46,7 @@ _RANGES_SHOWN = 3
     cls=Verb,
     examples=(
         "warm Llama-3.1-8B --arch sm_90a",
-        "warm shapes.csv --m 1,16,64-512 --dtype fp16 --dry-run",
+        "warm sample_data/model_gemm_shapes.csv --m 1,16 --dtype fp16 --dry-run",
         "warm DeepSeek-V3 --dtype fp8_e4m3 --scales 1x128,128x128 --mode grouped --m 1-4096",
         "warm Llama-3.1-8B --dry-run --by-shape",
         "warm Llama-3.1-8B --load",
@@ -126,7 +127,7 @@ def _warm(
             tally = _Tally(plan, reporter)
             if not dry_run:
                 _compile(cache, plan, tally, jobs, family, compiler, load=load)
-        document = measured.Warmed(
+        document = results.Warmed(
             store=str(root),
             problems=plan.problems,
             kernels=len(plan.kernels),
@@ -165,9 +166,32 @@ def _show_coverage(
     rows = wanted_of(_floor(asked) if floor else asked)
     with _opened(settings, dry_run) as cache:
         cells = coverage(cache, rows, family, compiler)
-        cached = stored(cache, [kernel.key for kernel in distinct(cells)])
-    document = toolchains.coverage(asked["table"], asked["dtype"], cells, cached, only_missing=only_missing)
-    emit(document, as_json, lambda: _print_coverage(document))
+        keys = {kernel.key for kernel in distinct(cells)}
+        cached = stored(cache, keys)
+    covered = [_covered(cell, cached) for row in cells for cell in row]
+    if only_missing:
+        covered = [row for row in covered if row["missing"] or row["refused"]]
+    document = {
+        "table": asked["table"],
+        "dtype": asked["dtype"],
+        "kernels": len(keys),
+        "cached": len(cached),
+        "rows": covered,
+    }
+    emit(document, as_json, lambda: _print_coverage(covered, len(cached), len(keys)))
+
+
+def _covered(cell: Cell, cached: Collection[str]) -> dict[str, Any]:
+    """A shape on a target: how many of its kernels are stored, the keys of the others, or why no kernel serves it."""
+    missing = [kernel.key for kernel in cell.kernels if kernel.key not in cached]
+    return {
+        **picked(cell.shape, "model", "operation", "n", "k", "batch"),
+        "arch": cell.arch,
+        "kernels": len(cell.kernels),
+        "cached": len(cell.kernels) - len(missing),
+        "missing": missing,
+        "refused": cell.refused,
+    }
 
 
 def _floor(asked: dict[str, Any]) -> dict[str, Any]:
@@ -185,7 +209,7 @@ def _opened(settings: Settings, dry_run: bool) -> Cache:
 def _plan(
     cache: Cache, rows: list[list[Wanted]], family: str | None, compiler: str | None, jobs: int | None
 ) -> WarmPlan:
-    """What getting the kernels for all this would do."""
+    """The plan for getting the kernels of these shapes."""
     from cache_engine.batch.warm import plan_warming
     from cache_engine.insight.coverage import coverage
 
@@ -251,11 +275,11 @@ def _fill_with_sample(settings: Settings, jobs: int | None, *, as_json: bool) ->
         requests = request_kernels(cache, {one.kernel.key for one in again if one.kernel is not None})
     failed = [one for one in done if one.kernel is None]
     compiled = sum(one.kernel is not None and one.kernel.tier == "compiled" for one in done)
-    document = measured.Sampled(
+    document = results.Sampled(
         store=str(settings.directory()),
         compiled=compiled,
         found=len(done) - compiled - len(failed),
-        failed=[measured.FailedProblem(problem=str(one.problem), error=in_json(one.error)) for one in failed],
+        failed=[results.FailedProblem(problem=str(one.problem), error=in_json(one.error)) for one in failed],
         found_again=sum(one.kernel is not None and one.kernel.tier == "disk" for one in again),
         requests=requests,
         seconds=time.perf_counter() - started,
@@ -263,13 +287,13 @@ def _fill_with_sample(settings: Settings, jobs: int | None, *, as_json: bool) ->
     emit(document, as_json, lambda: _print_sample(document), failed=failed)
 
 
-def _listed(plan: WarmPlan) -> list[measured.NeededKernel]:
+def _listed(plan: WarmPlan) -> list[results.NeededKernel]:
     """The kernels of a plan."""
     return [
-        measured.NeededKernel(
+        results.NeededKernel(
             key=kernel.key,
             problem=_named(kernel.selection.problem, str(kernel.ms[0][0])),
-            m=[measured.ServedSizes(first=each[0], last=each[-1], step=each.step) for each in kernel.ms],
+            m=[results.ServedSizes(first=each[0], last=each[-1], step=each.step) for each in kernel.ms],
             family=kernel.selection.family.name,
             compiler=kernel.selection.compiler.name,
             config_text=str(kernel.selection.config),
@@ -285,7 +309,7 @@ class _Tally:
 
     def __init__(self, plan: WarmPlan, reporter: Reporter | None) -> None:
         self.total, self.compiled, self.found = len(plan.kernels) + len(plan.refused), 0, 0
-        self.failed: list[measured.FailedProblem] = []
+        self.failed: list[results.FailedProblem] = []
         self._reporter = reporter
         for cell in plan.refused:
             self._fail(_named(cell.problem, sizes_text(cell.ms)), cell.refused)
@@ -303,7 +327,7 @@ class _Tally:
 
     def _fail(self, problem: str, error: str) -> None:
         """Counts one that is not in the store now, and says why."""
-        self.failed.append(measured.FailedProblem(problem=problem, error=error))
+        self.failed.append(results.FailedProblem(problem=problem, error=error))
         self._report()
 
     def _report(self) -> None:
@@ -322,7 +346,7 @@ def _named(problem: GemmProblem, ms: str) -> str:
 
 
 def _planned(plan: WarmPlan) -> str:
-    """How many kernels a warm-up compiles, and how long that takes by prediction."""
+    """The number of kernels that a warm-up compiles, and the predicted time, in words."""
     kernels, missing, estimate = len(plan.kernels), len(plan.missing), plan.estimate
     takes = f"; about {human_ms(estimate.seconds * 1e3)}, {estimate.by}" if missing else ""
     return printable(
@@ -331,7 +355,7 @@ def _planned(plan: WarmPlan) -> str:
     )
 
 
-def _print_planned(d: measured.Warmed, plan: WarmPlan) -> None:
+def _print_planned(d: results.Warmed, plan: WarmPlan) -> None:
     """Prints the kernels of a dry run, and how many there are."""
     rows = [
         (one.key[:12], "yes" if one.stored else "no", one.problem, _shortened(one.m), one.family, one.config_text)
@@ -343,14 +367,14 @@ def _print_planned(d: measured.Warmed, plan: WarmPlan) -> None:
     print(f"\n{_planned(plan)}")
 
 
-def _shortened(served: list[measured.ServedSizes]) -> str:
+def _shortened(served: list[results.ServedSizes]) -> str:
     """The first ranges of m, and how many more there are; ``--json`` has them all."""
     text = sizes_text(range(one.first, one.last + 1, one.step) for one in served[:_RANGES_SHOWN])
     more = len(served) - _RANGES_SHOWN
     return text if more <= 0 else f"{text} and {counted(more, 'range')} more"
 
 
-def _print_warmed(d: measured.Warmed) -> None:
+def _print_warmed(d: results.Warmed) -> None:
     _print_failed(d.failed)
     failed = f", {len(d.failed):,} failed" if d.failed else ""
     loaded = "" if d.loaded is None else f", {d.loaded:,} loaded on the GPU"
@@ -359,7 +383,7 @@ def _print_warmed(d: measured.Warmed) -> None:
     print(printable(f"{counts}, for {counted(d.problems, 'problem')}, in {took}; stored in {d.store}."))
 
 
-def _print_failed(failed: list[measured.FailedProblem]) -> None:
+def _print_failed(failed: list[results.FailedProblem]) -> None:
     """Prints failures; those of one cause share a line."""
     by_cause: dict[str, list[str]] = {}
     for failure in failed:
@@ -369,7 +393,7 @@ def _print_failed(failed: list[measured.FailedProblem]) -> None:
         print(printable(f"failed: {problems[0]}{more}: {cause}"), file=sys.stderr)
 
 
-def _print_sample(d: measured.Sampled) -> None:
+def _print_sample(d: results.Sampled) -> None:
     for failure in d.failed:
         print(printable(f"failed: {failure.problem}: {failure.error}"), file=sys.stderr)
     counts = f"{counted(d.compiled, 'kernel')} compiled, {d.found} found in {d.store}"
@@ -377,17 +401,17 @@ def _print_sample(d: measured.Sampled) -> None:
     print(f"Re-requested: {counted(d.found_again, 'disk hit')}. Then {counted(d.requests, 'request')}, as of a server.")
 
 
-def _print_coverage(d: toolchains.Coverage) -> None:
+def _print_coverage(rows: list[dict[str, Any]], cached: int, kernels: int) -> None:
     columns: dict[str, terminal.Align] = {"operation": terminal.LEFT, "n × k": terminal.RIGHT}
     columns |= {"batch": terminal.RIGHT, "target": terminal.LEFT, "cached": terminal.RIGHT, "": terminal.LEFT}
     terminal.print_table(
         columns,
         [
             (
-                printable(row.operation), f"{row.n} × {row.k}", f"{row.batch}", row.arch,
-                "–" if row.refused else f"{row.cached:,} of {row.kernels:,}", printable(row.refused),
+                row["operation"], f"{row['n']} × {row['k']}", row["batch"], row["arch"],
+                "–" if row["refused"] else f"{row['cached']:,} of {row['kernels']:,}", row["refused"],
             )
-            for row in d.rows
+            for row in rows
         ],
     )  # fmt: skip
-    print(f"\n{d.cached:,} of {counted(d.kernels, 'kernel')} cached.")
+    print(f"\n{cached:,} of {counted(kernels, 'kernel')} cached.")

@@ -218,6 +218,15 @@ def test_cleaning_does_with_entries_of_another_format_what_its_dry_run_says(comp
     assert not record.exists()
 
 
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--dry-run", "--yes")], ids=" ".join)
+def test_clean_deletes_nothing_without_yes(compiled_store: Path, options: tuple[str, ...]) -> None:
+    """Nor with the old --dry-run, whatever else is given."""
+    planned = document("clean", "--all", *options, store=compiled_store)
+    assert (planned["dry_run"], planned["cleaned"], len(planned["victims"])) == (True, None, 4)
+    assert "Nothing is deleted without --yes." in run("clean", "--all", *options, store=compiled_store).stdout
+    assert len(list(make_store(compiled_store).keys())) == 4
+
+
 def test_what_is_kept_is_counted_after_cleaning(compiled_store: Path) -> None:
     """An entry in use stays, whatever the plan said."""
     layout = make_store(compiled_store).layout

@@ -12,11 +12,12 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import documents
+from cache_engine.batch import results
 from cache_engine.cache.cache import open_cache
 from cache_engine.cli import moved
-from cache_engine.cli.documents import measured, to_json
 from cache_engine.index import queries
 from cache_engine.model.artifact import CUBIN
+from cache_engine.model.document import to_json
 from tests.formats import record
 from tests.formats.record import FROM, Schema, broken, merged, schema_of
 
@@ -126,7 +127,7 @@ def test_a_removed_a_retyped_and_an_optional_field_are_seen() -> None:
 @pytest.mark.parametrize("case", ["sample", "bench"])
 def test_documents_of_slow_verbs_are_read_as_their_types(case: str) -> None:
     """A field that the type lacks, or has as another type, would be lost or refused."""
-    types: dict[str, Any] = {"sample": measured.Sampled, "bench": documents.Benchmark}
+    types: dict[str, Any] = {"sample": results.Sampled, "bench": documents.Benchmark}
     for text in json.loads((HERE / "slow_documents.json").read_text())[case]:
         read = json.loads(to_json(msgspec.convert(text, types[case])))
         assert {name: read[name] for name in text} == text  # a field may be added

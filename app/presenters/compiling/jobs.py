@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, Tile, moment
 from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobStage, LostJob
-from cache_engine.cli.documents.measured import Warmed
+from cache_engine.batch.results import Warmed
 from cache_engine.units import counted, human_ms
 
 STATES = {

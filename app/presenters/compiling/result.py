@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, Tile
 from cache_engine.batch.jobs import Job
-from cache_engine.cli.documents.comparing import Explained
-from cache_engine.cli.documents.kernels import Compiled, Timed
+from cache_engine.batch.results import Compiled, Explained, Timed
 from cache_engine.evaluator.chips import gpus_running
 from cache_engine.evaluator.gpu import DTYPES as PREDICTED_DTYPES
 from cache_engine.evaluator.gpu import MODEL_VERSION, RATED

@@ -9,12 +9,12 @@ import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, moment, when
 from app.presenters.store.overview import EVENTS
-from cache_engine.cli.documents import kernels as documents
-from cache_engine.cli.documents import to_json
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.inspection import block_threads, described
+from cache_engine.insight.inspection import record_document as document_of
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
+from cache_engine.model.document import to_json
 from cache_engine.model.events import PUBLISH, TIERS
 from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.units import counted, human_ms, human_rate
@@ -40,7 +40,7 @@ def component_table(record: Record) -> list[Row]:
 
 def record_document(record: Record) -> str:
     """The record as JSON: the document that ``show --json`` prints."""
-    return to_json(documents.shown(record))
+    return to_json(document_of(record))
 
 
 def occupancy_table(resident: Occupancy) -> list[Row]:

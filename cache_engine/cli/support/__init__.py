@@ -1,4 +1,4 @@
-"""What the verbs share: their help, options and output, and how errors end the program."""
+"""Options, output and errors that the verbs share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from cache_engine import logs
-from cache_engine.cli.documents import to_json
 from cache_engine.cli.support.paging import print_paged
 from cache_engine.cli.support.targets import target_option, targets_option
 from cache_engine.cli.support.verb import (
@@ -35,6 +34,7 @@ from cache_engine.cli.support.verb import (
 from cache_engine.cli.terminal import escaped, look_alike
 from cache_engine.errors import CompileError, GemmCacheError, Level, NotHereError, StoreUnusable, UsageError
 from cache_engine.evaluator.catalogue import TOKENS
+from cache_engine.model.document import to_json
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem
 from cache_engine.model.gemm.fields import FIELDS, Plain, ProblemField
 from cache_engine.model.kernel import KernelConfig
@@ -385,7 +385,7 @@ def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **deta
 
 
 def _details(error: CompileError) -> dict[str, str]:
-    """What is known of a failed compile besides its message."""
+    """The facts of a failed compile besides its message."""
     from cache_engine.compilers.diagnostics import error_excerpt
 
     return {"log": error.log, "excerpt": error_excerpt(error), "command": error.command}

@@ -21,7 +21,7 @@ OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
 
 DEVICE = "cache_engine.gpu"
 UNTARGETED = "cache_engine.untargeted"
-"""Where ``--device`` is noted in a context's ``meta``."""
+"""Keys of a context's ``meta``, where ``--device`` and a missing ``--arch`` are noted."""
 
 
 ARGUMENTS = {
@@ -122,7 +122,7 @@ class LazyVerbs(MutableMapping[str, click.Command]):
         return iter(self._verbs)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of verbs."""
         return len(self._verbs)
 
 
