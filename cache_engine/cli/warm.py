@@ -166,8 +166,13 @@ def _show_coverage(
     covered = [_covered(cell, cached) for row in cells for cell in row]
     if only_missing:
         covered = [row for row in covered if row["missing"] or row["refused"]]
-    counts = {"kernels": len(keys), "cached": len(cached)}
-    document = {"table": asked["table"], "dtype": asked["dtype"], **counts, "rows": covered}
+    document = {
+        "table": asked["table"],
+        "dtype": asked["dtype"],
+        "kernels": len(keys),
+        "cached": len(cached),
+        "rows": covered,
+    }
     emit(document, as_json, lambda: _print_coverage(covered, len(cached), len(keys)))
 
 
