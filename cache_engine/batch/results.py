@@ -1,4 +1,4 @@
-"""The results of ``compile``, ``time`` and ``warm``: printed as JSON, and read by the dashboard from a job's file.
+"""The results of ``compile``, ``time``, ``tune`` and ``warm``: JSON, which the dashboard reads from a job's file.
 
 Fields are only ever added: other programs read these documents.
 """
@@ -15,12 +15,15 @@ from cache_engine.cache.stages import LOAD
 from cache_engine.insight.comparison import in_words
 from cache_engine.model.document import picked
 from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.outcome import Failure, in_json
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
+    from cache_engine.batch.tuning import Candidate, Tuned
     from cache_engine.cache.cache import CompiledKernel
+    from cache_engine.cache.selection import Selection
     from cache_engine.gpu.memory_pool import PoolStatistics
     from cache_engine.gpu.timer import Timing
     from cache_engine.insight.explanation import Explanation
@@ -302,3 +305,93 @@ def _filled(document: type[_D], *values: object, **fields: Any) -> _D:
             if name not in fields and hasattr(value, name):
                 fields[name] = getattr(value, name)
     return document(**fields)
+
+
+class CandidateRow(msgspec.Struct, kw_only=True):
+    """A config that ``tune`` times; the fields from ``median_us`` on are missing in a dry run.
+
+    Attributes:
+        tier: which tier has its kernel; ``None`` when it must be compiled.
+        ratio: the measured time over the predicted one.
+        trouble: why it cannot be chosen; empty when it can.
+    """
+
+    key: str
+    family: str
+    compiler: str
+    config: KernelConfig
+    config_text: str
+    tier: str | None
+    predicted_cycles: float
+    predicted_us: float
+    median_us: float | UnsetType | None = UNSET
+    ratio: float | UnsetType | None = UNSET
+    tflops: float | UnsetType | None = UNSET
+    verified: bool | UnsetType = UNSET
+    trouble: str | UnsetType = UNSET
+
+
+class Chosen(msgspec.Struct, kw_only=True):
+    """The config that serves the problem."""
+
+    key: str
+    family: str
+    compiler: str
+    config: KernelConfig
+    config_text: str
+    config_from: str
+
+
+class Tuning(msgspec.Struct, kw_only=True):
+    """What ``tune`` prints; ``device`` is ``None`` without a GPU.
+
+    Attributes:
+        estimated_seconds: how long compiling the configs without a kernel takes, predicted at the start; what the
+            prediction is made from and its error are as of ``Warmed``.
+    """
+
+    dry_run: bool
+    problem: GemmProblem
+    device: str | None
+    clock_mhz: float
+    candidates: list[CandidateRow]
+    chosen: Chosen
+    failed: int
+    seconds: float
+    estimated_seconds: float = 0.0
+    estimated_error: float | None = None
+    estimated_by: str = ""
+
+
+# ---- From the values of tuning ----
+
+
+def candidate_row(one: Candidate, clock_khz: int, tuned: Tuned | None) -> CandidateRow:
+    """The row of a config, with its timing where it was timed."""
+    selected = one.selection
+    row = CandidateRow(
+        **picked(selected, "key", "config"),
+        **picked(one, "tier", "predicted_cycles"),
+        family=selected.family.name,
+        compiler=selected.compiler.name,
+        config_text=str(selected.config),
+        predicted_us=one.predicted_us(clock_khz),
+    )
+    if tuned is not None:
+        timing = tuned.timing
+        row.median_us = None if timing is None else timing.median_us
+        row.ratio = None if timing is None else timing.median_us / row.predicted_us
+        row.tflops = None if timing is None else timing.tflops
+        row.verified = timing is not None and timing.verified
+        row.trouble = in_json(tuned.trouble)
+    return row
+
+
+def chosen_row(selected: Selection) -> Chosen:
+    """The document of a selection."""
+    return Chosen(
+        **picked(selected, "key", "config", "config_from"),
+        family=selected.family.name,
+        compiler=selected.compiler.name,
+        config_text=str(selected.config),
+    )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.documents.measured import TimingList, TimingsExported
 from cache_engine.cli.support import Verb, emit, json_option, only_with, open_cache, printing
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, printed_number, printed_us
@@ -88,7 +87,7 @@ def timings_verb(
         found, devices = _found(cache, key, device), cache.timings.devices()
     rows = [timing_row(one) for one in found]
     if file is None:
-        emit(TimingList(devices=devices, total=len(rows), rows=rows), as_json, lambda: _print_list(found))
+        emit({"devices": devices, "total": len(rows), "rows": rows}, as_json, lambda: _print_list(found))
         return
     text = timings_csv(rows) if file.suffix.lower() == ".csv" else to_json(rows) + "\n"
     if str(file) == "-":
@@ -96,7 +95,7 @@ def timings_verb(
             sys.stdout.write(text)
         return
     write_file(file, text.encode(), force=force)
-    document = TimingsExported(file=str(file.absolute()), timings=len(rows))
+    document = {"file": str(file.absolute()), "timings": len(rows)}
     emit(document, as_json, lambda: print(f"{counted(len(rows), 'timing')} written to {file}"))
 
 

@@ -6,13 +6,14 @@ import itertools
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cache_engine.batch.results import Tuning, candidate_row, chosen_row
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import measured
 from cache_engine.cli.support import (
     SizedVerb,
     asked_problem,
@@ -26,7 +27,7 @@ from cache_engine.cli.support import (
 )
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, printed_number, printed_us
 from cache_engine.model.architecture import architecture
-from cache_engine.model.document import to_json
+from cache_engine.model.document import picked, to_json
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.settings import Settings
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from cache_engine.batch.jobs import Reporter
-    from cache_engine.batch.tuning import Candidate, Tuned
+    from cache_engine.batch.tuning import Candidate, DeviceAgreement, Tuned
     from cache_engine.cache.cache import Cache
 
 
@@ -106,7 +107,7 @@ def _tuned(
     reporter: Reporter | None,
     *,
     dry_run: bool,
-) -> measured.Tuning:
+) -> Tuning:
     from cache_engine.batch.tuning import candidates
     from cache_engine.batch.warm import estimate, processors
     from cache_engine.gpu.probe import gpu, require_gpu
@@ -123,16 +124,13 @@ def _tuned(
         chosen = candidates(cache, problem, family, compiler, top)
         compiling = estimate(cache, [one.selection for one in chosen if one.tier is None], jobs or processors())
         tuned = [] if dry_run else _timed(cache, chosen, jobs, reporter)
-        rows = [measured.candidate(one, clock_khz) for one in chosen]
-        for row, one in zip(rows, tuned, strict=False):
-            measured.add_timing(row, one)
-        return measured.Tuning(
+        return Tuning(
             dry_run=dry_run,
             problem=problem,
             device=device.name if isinstance(device, DeviceFingerprint) else None,
             clock_mhz=clock_khz / 1e3,
-            candidates=rows,
-            chosen=measured.chosen(cache.select(problem)),
+            candidates=[candidate_row(one, clock_khz, done) for one, done in zip_longest(chosen, tuned)],
+            chosen=chosen_row(cache.select(problem)),
             failed=sum(one.trouble is not None for one in tuned),
             seconds=time.perf_counter() - started,
             estimated_seconds=compiling.seconds,
@@ -170,14 +168,30 @@ def _check(settings: Settings, as_json: bool) -> None:
     from cache_engine.batch.tuning import agreements
 
     with open_cache(settings, create=False) as cache:
-        document = measured.agreement_report(agreements(cache))
-    emit(document, as_json, lambda: _print_report(document))
+        found = agreements(cache)
+    document = {"devices": [_device(one) for one in found]}
+    emit(document, as_json, lambda: _print_report(found))
+
+
+def _device(one: DeviceAgreement) -> dict[str, Any]:
+    return {
+        **picked(one, "device", "fingerprint"),
+        **picked(one.agreement, "problems", "timings", "rank_correlation", "lowest"),
+        "corrections": [
+            {
+                **picked(each, "family", "ratio", "uncertainty", "timings", "applies"),
+                "block_m": each.tile[0],
+                "block_n": each.tile[1],
+            }
+            for each in one.agreement.corrections
+        ],
+    }
 
 
 # ---- For people ----
 
 
-def _print_tuning(d: measured.Tuning) -> None:
+def _print_tuning(d: Tuning) -> None:
     if d.dry_run:
         columns: dict[str, Align] = {
             "family": LEFT, "config": LEFT, "predicted": RIGHT, "compiled": LEFT, "key": LEFT,
@@ -212,11 +226,12 @@ def _print_tuning(d: measured.Tuning) -> None:
     print(printable(f"{d.chosen.family} {d.chosen.config_text} is now used ({d.chosen.config_from})."))
 
 
-def _print_report(d: measured.AgreementReport) -> None:
-    if not d.devices:
+def _print_report(found: list[DeviceAgreement]) -> None:
+    if not found:
         print("There are no timings in this store. On a machine with a GPU, gemm-cache tune measures some.")
-    for one in d.devices:
-        print(printable(f"{one.device} ({one.fingerprint[:12]})"))
+    for device in found:
+        one = device.agreement
+        print(printable(f"{device.device} ({device.fingerprint[:12]})"))
         if one.rank_correlation is None:
             print("Rank correlation: unknown; no problem has three timed configs of a family.")
         else:
@@ -229,7 +244,7 @@ def _print_report(d: measured.AgreementReport) -> None:
                 {"family": LEFT, "tile": LEFT, "measured ÷ predicted": RIGHT, "timings": RIGHT, "corrects": LEFT},
                 [
                     (
-                        row.family, f"{row.block_m} × {row.block_n}", f"{row.ratio:.2f} ± {row.uncertainty:.2f}",
+                        row.family, f"{row.tile[0]} × {row.tile[1]}", f"{row.ratio:.2f} ± {row.uncertainty:.2f}",
                         row.timings, "yes" if row.applies else "no",
                     )
                     for row in one.corrections
@@ -237,7 +252,7 @@ def _print_report(d: measured.AgreementReport) -> None:
             )  # fmt: skip
 
 
-def _clock(d: measured.Tuning) -> str:
+def _clock(d: Tuning) -> str:
     clock = f"{d.clock_mhz:,.0f} MHz" + (
         f", the clock of {d.device}" if d.device else f", the clock of {architecture(d.problem.arch or '').example}"
     )

@@ -9,8 +9,8 @@ import msgspec
 
 from app.presenters.shared import Row
 from cache_engine.batch.jobs import Job
+from cache_engine.batch.results import Tuning
 from cache_engine.batch.tuning import Candidate
-from cache_engine.cli.documents.measured import Tuning
 from cache_engine.units import counted, human_ms
 
 
