@@ -63,7 +63,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
     missing="--sass: the disassembler is not installed.",
     completers={"keys": some_keys},
 )
-@click.argument("keys", metavar="KEY [KEY]", nargs=-1)
+@click.argument("keys", metavar="[KEY] [KEY]", nargs=-1)
 @click.option("--source", "part", flag_value=SOURCE, help="Print the source.")
 @click.option("--ptx", "part", flag_value=PTX, help="Print the PTX.")
 @click.option("--sass", "part", flag_value=SASS, help="Print the machine code; of two kernels, its differences too.")
