@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ _RANGES_SHOWN = 3
     failed="Some kernels could not be compiled, stored or loaded; the others are in the store.",
     missing="The compiler is not installed; --load: there is no NVIDIA GPU, or the extra gpu is not installed.",
 )
-@table_options
+@partial(table_options, required=False)
 @click.option("--compiler", help="Compiler: nvrtc, nvcc or triton. Default: that of the family, else nvrtc.")
 @click.option("--family", help="Kernel family: tensor_core, scaled, grouped, simt, triton, hopper. Default: the best.")
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
@@ -101,12 +102,6 @@ def warm_verb(
         _show_coverage(settings, only_missing=missing, as_json=as_json, **asked)
     else:
         _warm(settings, jobs, as_json=as_json, **asked)
-
-
-# With --sample no table is named; without, the verb asks for one.
-for _parameter in warm_verb.params:
-    if _parameter.name == "table":
-        _parameter.required = False
 
 
 def _warm(
@@ -171,13 +166,8 @@ def _show_coverage(
     covered = [_covered(cell, cached) for row in cells for cell in row]
     if only_missing:
         covered = [row for row in covered if row["missing"] or row["refused"]]
-    document = {
-        "table": asked["table"],
-        "dtype": asked["dtype"],
-        "kernels": len(keys),
-        "cached": len(cached),
-        "rows": covered,
-    }
+    counts = {"kernels": len(keys), "cached": len(cached)}
+    document = {"table": asked["table"], "dtype": asked["dtype"], **counts, "rows": covered}
     emit(document, as_json, lambda: _print_coverage(covered, len(cached), len(keys)))
 
 

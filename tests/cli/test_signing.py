@@ -78,7 +78,7 @@ def test_a_bad_signature_fails_verify_and_says_what_to_do(signed: Path, tmp_path
     (bad,) = [row for row in found["signatures"] if row["standing"] == "bad signature"]
     assert bad["keys"] == [records[0].stem]
     done = run("verify", "--signatures", store=other)
-    assert f"gemm-cache clean --key {records[0].stem[:12]} deletes the kernel" in done.stdout
+    assert f"gemm-cache clean --key {records[0].stem[:12]} --yes deletes the kernel" in done.stdout
     assert document("verify", store=other)["findings"] == []  # nothing is damaged
 
 

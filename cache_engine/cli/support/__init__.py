@@ -290,8 +290,11 @@ def shape_options(verb: _F) -> _F:
     return verb
 
 
-def table_options(verb: _F) -> _F:
-    """Gives a verb the arguments and options of the problems of a model or a table; see ``wanted_of``."""
+def table_options(verb: _F, *, required: bool = True) -> _F:
+    """Gives a verb the argument and options of the problems of a model or a table; see ``wanted_of``.
+
+    With ``required`` false, a command line may leave the model out.
+    """
     for field in reversed(FIELDS):
         if field.name == "epilogue":
             help_text = f"{field.help} '' is none. Default: that of each shape, such as bias."
@@ -307,7 +310,7 @@ def table_options(verb: _F) -> _F:
         metavar="SIZES",
         help="Numbers of tokens and ranges of them, such as 1,16,64-512.",
     )(verb)
-    return click.argument("table", metavar="MODEL|FILE")(targets_option(verb))
+    return click.argument("table", metavar="MODEL|FILE", required=required)(targets_option(verb))
 
 
 def _option(field: ProblemField, default: Plain) -> Callable[[_F], _F]:
