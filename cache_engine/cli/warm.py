@@ -25,7 +25,7 @@ from cache_engine.cli.support import (
     wanted_of,
 )
 from cache_engine.errors import UsageError
-from cache_engine.model.document import picked, to_json
+from cache_engine.model.documents import picked, to_json
 from cache_engine.model.gemm import GemmProblem, Specialisation
 from cache_engine.model.outcome import in_json
 from cache_engine.model.sizes import sizes_text
