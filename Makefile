@@ -61,7 +61,7 @@ bench: $(DEV) $(BROWSER)
 
 # The long tests.
 soak: $(DEV) $(BROWSER) $(STRACE)
-	$(PIP) --quiet --editable ".[fuzz]"
+	$(PIP) --quiet "atheris; python_version < '3.14'"
 	@mkdir -p .cache; rm -f $(COUNTS)
 	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest -n auto --dist worksteal -m "soak and not gpu"
 	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest tests/faults/test_damage.py

@@ -1,4 +1,4 @@
-"""Who may delete and import. Only this module asks Streamlit for the facts; ``admission`` decides.
+"""Permission to delete and import. Only this module asks Streamlit for the facts; ``admission`` decides.
 
 Pages draw ``door`` once, and do every such action through ``act``, which asks again at that moment: the drawn page may
 be old, or the request may come from a program that draws nothing.
@@ -38,7 +38,7 @@ def request() -> Request:
 
 
 def visitor() -> Visitor:
-    """What is known of the reader. An e-mail address that the login does not verify is no name."""
+    """The reader, as far as known. An e-mail address that the login does not verify is no name."""
     user = st.user
     name = ""
     if user.get("is_logged_in"):
@@ -60,7 +60,7 @@ def may() -> Permission:
 
 
 def require() -> str:
-    """Who acts, for the audit log. Called at the moment of every action.
+    """The name of the one who acts, for the audit log. Called at the moment of every action.
 
     Raises:
         NotPermitted: when the reader may not.

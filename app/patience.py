@@ -47,10 +47,10 @@ class Patience:
         return now < self._until
 
     def what_next(self, how: str = SMALLER_CHIP) -> str:
-        """What a reader can do after a search stopped."""
+        """Advice after a search stopped."""
         return advice(how)
 
 
 def advice(how: str) -> str:
-    """What a reader can do after work of a page took longer than the settings allow."""
+    """Advice after work of a page took longer than the settings allow."""
     return f"A page searches for at most {context.cache().settings.page_limit_s:g} s (setting page_limit_s). {how}"

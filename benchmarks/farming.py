@@ -42,8 +42,7 @@ def farming(report: Report, place: Path, *, kernels: int = 12, rounds: int = 3) 
         ToolMissing: when there is no server of Redis.
         RemoteError: when a worker or the server does not start, or a kernel is not compiled.
     """
-    for extra in ("farm", "remote", "trust"):
-        require(extra, "a farm")
+    require("team", "a farm")
     place.mkdir()
     new_signer(place)
     depths = count(PROBLEM.k, 64)

@@ -45,6 +45,8 @@ The rooms, top to bottom; each imports only from those below it:
 - ``settings`` -- from arguments, the environment and the settings file; ``extras``, optional packages
 - ``logs`` · ``assets`` · ``units`` -- log messages, where they are asked for; files that travel with the package;
   numbers as people read them
+- ``types`` · ``device`` · ``evaluation`` -- types of what a cache returns; memory of GPUs, FP8 and profiles; how
+  long a GEMM takes. Public names that most programs do not need
 - ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user
   names, and who may change them; forks, signals, the end of a process; version
 """
@@ -56,286 +58,116 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cache_engine._version import __version__
-    from cache_engine.batch.warm import Warmed, problems_of, warm
+    from cache_engine.batch.warm import problems_of, warm
     from cache_engine.cache.cache import Cache, open_cache
-    from cache_engine.cache.demand import Demand
-    from cache_engine.cache.demand.report import DemandReport, DemandShare
     from cache_engine.cache.matmul import grouped_matmul, matmul
-    from cache_engine.cache.operator import GemmOperator, Switches, default_cache, switches
-    from cache_engine.cache.queue.behind import Better
-    from cache_engine.cache.queue.tickets import Priority, QueueState
-    from cache_engine.cache.selection import Selection
+    from cache_engine.cache.operator import GemmOperator, default_cache, switches
     from cache_engine.cache.serving import CompiledKernel
-    from cache_engine.cache.serving.launching import Product
-    from cache_engine.cache.tiers import Found, Preloaded
     from cache_engine.errors import (
         CompileError,
         CompilerMissing,
-        CorruptEntry,
         ExtraMissing,
         GemmCacheError,
         GpuRequired,
-        InfeasibleConfig,
-        InvalidHardware,
         InvalidProblem,
-        KeyNotFound,
-        Level,
-        LockTimeout,
-        MirrorDamaged,
-        MirrorError,
-        Misplaced,
         NotCached,
-        NotHereError,
-        NotPermitted,
         OutOfDeviceMemory,
-        PackUnusable,
-        RemoteError,
-        SearchStopped,
-        StoreError,
         StoreUnusable,
-        ToolMissing,
-        TooManyJobs,
-        Truncated,
-        Unproved,
-        Untrusted,
         UsageError,
     )
-    from cache_engine.evaluator.catalogue import ModelShape, model_shapes, table_shapes
-    from cache_engine.evaluator.chips import GPUS, Gpu
-    from cache_engine.evaluator.cost import Evaluation, SearchMode
-    from cache_engine.evaluator.gpu import Prediction, predict, predict_grouped
-    from cache_engine.evaluator.hardware import PRESETS, Hardware
-    from cache_engine.evaluator.problem import EvaluationProblem
-    from cache_engine.evaluator.results import Evaluations
-    from cache_engine.evaluator.results.entry import Answer
-    from cache_engine.evaluator.search import evaluate
-    from cache_engine.gpu.fp8 import dequantise, quantise
-    from cache_engine.gpu.memory_pool import (
-        DeviceMemory,
-        DeviceMemoryPool,
-        PoolStatistics,
-        device_memory,
-        release_device_memory,
-        shared_pool,
-    )
-    from cache_engine.gpu.profiling import OperatorCall, OperatorCalls, OperatorStatistics
-    from cache_engine.insight.comparison import Nearest, Pair
-    from cache_engine.insight.explanation import Explanation, explain
+    from cache_engine.evaluator.catalogue import ModelShape, model_shapes
+    from cache_engine.insight.explanation import explain
     from cache_engine.insight.metrics import prometheus_text, write_to_textfile
-    from cache_engine.model.artifact import Record, RecordedProblem, Resources
-    from cache_engine.model.decision import Decision
-    from cache_engine.model.events import Statistics, Tally, Totals
-    from cache_engine.model.gemm import (
-        Activation,
-        ActivationLike,
-        DType,
-        DTypeLike,
-        Epilogue,
-        EpilogueLike,
-        GemmProblem,
-        Layout,
-        LayoutLike,
-        Mode,
-        ModeLike,
-        Scales,
-        ScalesLike,
-        Specialisation,
-        SpecialisationLike,
-    )
-    from cache_engine.model.kernel import KernelConfig, Launch
-    from cache_engine.model.key import CacheKey
-    from cache_engine.model.outcome import Failure
+    from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem, Layout, Mode, Scales, Specialisation
+    from cache_engine.model.kernel import KernelConfig
     from cache_engine.settings import Settings
-    from cache_engine.store.base import Loaded
-    from cache_engine.upkeep.cleaning import Cleaned
-    from cache_engine.upkeep.findings import Finding
-    from cache_engine.upkeep.integrity import RepairAct
-    from cache_engine.upkeep.packs import Exported, Imported
-    from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 __all__ = [
-    "GPUS",
-    "PRESETS",
     "Activation",
-    "ActivationLike",
-    "Answer",
-    "Better",
     "Cache",
-    "CacheKey",
-    "Cleaned",
     "CompileError",
     "CompiledKernel",
     "CompilerMissing",
-    "CorruptEntry",
     "DType",
-    "DTypeLike",
-    "Decision",
-    "Demand",
-    "DemandReport",
-    "DemandShare",
-    "DeviceMemory",
-    "DeviceMemoryPool",
     "Epilogue",
-    "EpilogueLike",
-    "Evaluation",
-    "EvaluationProblem",
-    "Evaluations",
-    "EvictionPlan",
-    "Explanation",
-    "Exported",
     "ExtraMissing",
-    "Failure",
-    "Finding",
-    "Found",
     "GemmCacheError",
     "GemmOperator",
     "GemmProblem",
-    "Gpu",
     "GpuRequired",
-    "Hardware",
-    "Imported",
-    "InfeasibleConfig",
-    "InvalidHardware",
     "InvalidProblem",
     "KernelConfig",
-    "KeyNotFound",
-    "Launch",
     "Layout",
-    "LayoutLike",
-    "Level",
-    "Limits",
-    "Loaded",
-    "LockTimeout",
-    "MirrorDamaged",
-    "MirrorError",
-    "Misplaced",
     "Mode",
-    "ModeLike",
     "ModelShape",
-    "Nearest",
     "NotCached",
-    "NotHereError",
-    "NotPermitted",
-    "OperatorCall",
-    "OperatorCalls",
-    "OperatorStatistics",
     "OutOfDeviceMemory",
-    "PackUnusable",
-    "Pair",
-    "PoolStatistics",
-    "Prediction",
-    "Preloaded",
-    "Priority",
-    "Product",
-    "QueueState",
-    "Record",
-    "RecordedProblem",
-    "RemoteError",
-    "RepairAct",
-    "Resources",
     "Scales",
-    "ScalesLike",
-    "SearchMode",
-    "SearchStopped",
-    "Selection",
     "Settings",
     "Specialisation",
-    "SpecialisationLike",
-    "Statistics",
-    "StoreError",
     "StoreUnusable",
-    "Switches",
-    "Tally",
-    "TooManyJobs",
-    "ToolMissing",
-    "Totals",
-    "Truncated",
-    "Unproved",
-    "Untrusted",
     "UsageError",
-    "Warmed",
     "__version__",
     "default_cache",
-    "dequantise",
-    "device_memory",
-    "evaluate",
     "explain",
     "grouped_matmul",
     "matmul",
     "model_shapes",
     "open_cache",
-    "predict",
-    "predict_grouped",
     "problems_of",
     "prometheus_text",
-    "quantise",
-    "release_device_memory",
-    "shared_pool",
     "switches",
-    "table_shapes",
     "warm",
     "write_to_textfile",
 ]
 
-# Where each of these is.
 _HOMES = {
-    "_version": "__version__",
-    "batch.warm": "Warmed problems_of warm",
-    "evaluator.catalogue": "ModelShape model_shapes table_shapes",
-    "settings": "Settings",
-    "gpu.fp8": "dequantise quantise",
-    "gpu.memory_pool": "DeviceMemory DeviceMemoryPool PoolStatistics device_memory release_device_memory shared_pool",
-    "gpu.profiling": "OperatorCall OperatorCalls OperatorStatistics",
     "cache.cache": "Cache open_cache",
-    "cache.demand": "Demand",
-    "cache.demand.report": "DemandReport DemandShare",
-    "cache.matmul": "grouped_matmul matmul",
-    "cache.operator": "GemmOperator Switches default_cache switches",
-    "cache.selection": "Selection",
     "cache.serving": "CompiledKernel",
-    "cache.serving.launching": "Product",
-    "cache.tiers": "Found Preloaded",
-    "errors": "CompileError CompilerMissing CorruptEntry ExtraMissing GemmCacheError GpuRequired InfeasibleConfig "
-    "InvalidHardware InvalidProblem KeyNotFound Level LockTimeout MirrorDamaged MirrorError Misplaced "
-    "NotCached NotHereError NotPermitted OutOfDeviceMemory PackUnusable RemoteError SearchStopped "
-    "StoreError StoreUnusable ToolMissing TooManyJobs Truncated Unproved Untrusted UsageError",
-    "evaluator.results": "Evaluations",
-    "evaluator.results.entry": "Answer",
-    "evaluator.cost": "Evaluation SearchMode",
-    "evaluator.gpu": "Prediction predict predict_grouped",
-    "evaluator.chips": "GPUS Gpu",
-    "evaluator.hardware": "PRESETS Hardware",
-    "evaluator.problem": "EvaluationProblem",
-    "evaluator.search": "evaluate",
-    "insight.comparison": "Nearest Pair",
-    "insight.explanation": "Explanation explain",
+    "cache.operator": "GemmOperator default_cache switches",
+    "model.gemm": "GemmProblem Activation DType Epilogue Layout Mode Scales Specialisation",
+    "model.kernel": "KernelConfig",
+    "settings": "Settings",
+    "errors": "GemmCacheError CompileError CompilerMissing ExtraMissing GpuRequired InvalidProblem NotCached "
+    "OutOfDeviceMemory StoreUnusable UsageError",
+    "evaluator.catalogue": "ModelShape model_shapes",
+    "cache.matmul": "matmul grouped_matmul",
+    "batch.warm": "warm problems_of",
+    "insight.explanation": "explain",
     "insight.metrics": "prometheus_text write_to_textfile",
-    "model.artifact": "Record RecordedProblem Resources",
-    "model.decision": "Decision",
-    "model.events": "Statistics Tally Totals",
-    "model.gemm": "Activation ActivationLike DType DTypeLike Epilogue EpilogueLike GemmProblem Layout LayoutLike "
-    "Mode ModeLike Scales ScalesLike Specialisation SpecialisationLike",
-    "model.kernel": "KernelConfig Launch",
-    "model.key": "CacheKey",
-    "model.outcome": "Failure",
-    "cache.queue.behind": "Better",
-    "cache.queue.tickets": "Priority QueueState",
-    "store.base": "Loaded",
-    "upkeep.cleaning": "Cleaned",
-    "upkeep.findings": "Finding",
-    "upkeep.integrity": "RepairAct",
-    "upkeep.packs": "Exported Imported",
-    "upkeep.plan": "EvictionPlan Limits",
+    "_version": "__version__",
 }
+"""The module of each name, which is imported when the name is first used."""
+_MOVED = {
+    "device": "DeviceMemory DeviceMemoryPool OperatorCall OperatorCalls OperatorStatistics PoolStatistics "
+    "dequantise device_memory quantise release_device_memory shared_pool",
+    "errors": "CorruptEntry InfeasibleConfig InvalidHardware KeyNotFound Level LockTimeout MirrorDamaged "
+    "MirrorError Misplaced NotHereError NotPermitted PackUnusable RemoteError SearchStopped StoreError "
+    "TooManyJobs ToolMissing Truncated Unproved Untrusted",
+    "evaluation": "Answer Evaluation EvaluationProblem Evaluations GPUS Gpu Hardware PRESETS Prediction SearchMode "
+    "evaluate predict predict_grouped table_shapes",
+    "types": "ActivationLike Better CacheKey Cleaned DTypeLike Decision Demand DemandReport DemandShare "
+    "EpilogueLike EvictionPlan Explanation Exported Failure Finding Found Imported Launch LayoutLike "
+    "Limits Loaded ModeLike Nearest Pair Preloaded Priority Product QueueState Record RecordedProblem "
+    "RepairAct Resources ScalesLike Selection SpecialisationLike Statistics Switches Tally Totals Warmed",
+}
+"""Names of 0.2, and the public module that has them now. The old imports work, with a warning, until 0.4."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+_NEW_HOME_OF = {name: home for home, names in _MOVED.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> "Any":
     """Imports what is asked for when it is first asked for: entering the package costs next to nothing."""
     from importlib import import_module
 
-    if name == "errors":
-        return import_module(f"{__name__}.errors")
+    if name in _MOVED:
+        return import_module(f"{__name__}.{name}")
+    if name in _NEW_HOME_OF:
+        from warnings import warn
+
+        home = f"{__name__}.{_NEW_HOME_OF[name]}"
+        warn(f"import {name} from {home}; from {__name__} it goes with 0.4", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(home), name)
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
@@ -343,4 +175,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_MOVED})

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from cache_engine import Cache, GemmCacheError, Statistics, open_cache
+from cache_engine import Cache, GemmCacheError, open_cache
+from cache_engine.types import Statistics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

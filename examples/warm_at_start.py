@@ -11,7 +11,8 @@ import argparse
 import sys
 import time
 
-from cache_engine import GemmOperator, Warmed, default_cache, model_shapes, problems_of, switches, warm
+from cache_engine import GemmOperator, default_cache, model_shapes, problems_of, switches, warm
+from cache_engine.types import Warmed
 
 
 def prepare(model: str, arch: str | None, m: str) -> None:

@@ -10,14 +10,19 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
 from tests import isolation
 from tests.helpers import make_store
+
+if TYPE_CHECKING:
+    from tests.trust.keys import Builder  # tests/gpu does without cryptography
 
 if find_spec("hypothesis") is not None:  # tests/gpu does without
     from hypothesis import HealthCheck, settings
@@ -77,6 +82,34 @@ def store(tmp_path: Path) -> DiskStore:
 
 
 @pytest.fixture
+def other(tmp_path: Path) -> DiskStore:
+    """Another empty store, as of another machine."""
+    return make_store(tmp_path / "other")
+
+
+@pytest.fixture
+def journal(store: DiskStore) -> Journal:
+    """Of the store; it writes what it counts only when it is asked or closed."""
+    return Journal(store.layout.journal, 3600.0)
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    """One who signs."""
+    from tests.trust.keys import Builder
+
+    return Builder(tmp_path / "builder")
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Builder:
+    """Another, whose key is in no file of signers, unless a test writes it there."""
+    from tests.trust.keys import Builder
+
+    return Builder(tmp_path / "stranger")
+
+
+@pytest.fixture
 def cache(tmp_path: Path) -> Iterator[Cache]:
     """An empty cache that does not wait for the disk."""
     with open_cache(tmp_path / "store", durability="fast") as opened:
@@ -89,6 +122,23 @@ SAMPLE = (
     GemmProblem(16, 512, 96, dtype=DType.FP16, arch="sm_90"),
     GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_75"),
 )
+
+
+@pytest.fixture(scope="session")
+def _made_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What was compiled in this run, by whichever process of the tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "compiled-before"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def compiled_once(_made_before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVRTC compiles what no test before had compiled; for tests that are not about compiling."""
+    from tests import compiled_once
+
+    compiled_once.install(monkeypatch, _made_before)
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,15 @@ import os
 import random
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+import cache_engine
 from cache_engine.compilers.disassembly import sass
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
@@ -25,7 +28,18 @@ from cache_engine.store.disk import DiskStore, open_store
 _HOST_COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
 needs_host_compiler = pytest.mark.skipif(_HOST_COMPILER is None, reason="NVCC needs a C++ compiler of the host")
 
+T = TypeVar("T")
+# Chooses the cases of a short run; changes daily.
+_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
+
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
+
+
+def of_today(cases: Sequence[T], count: int) -> list[T]:
+    """A sample of the cases, in their order, that changes daily; prints how to take the same again."""
+    print(f"SAMPLE_SEED={_SEED} takes the same")
+    chosen = random.Random(_SEED).sample(range(len(cases)), count)
+    return [cases[number] for number in sorted(chosen)]
 
 
 def code_of(cubin: bytes) -> str:
@@ -206,3 +220,9 @@ def patch_in_place(path: Path, offset: int | None = None) -> None:
         file.write(bytes([byte[0] ^ 1]))
     os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     assert path.stat().st_ctime_ns != seen.st_ctime_ns
+
+
+def public_names() -> list[str]:
+    """What programs may import, as ``module.name``: of the package, and of the modules for less common needs."""
+    names = [f"cache_engine.{name}" for name in cache_engine.__all__ if name != "__version__"]
+    return names + [f"cache_engine.{home}.{name}" for name, home in cache_engine._NEW_HOME_OF.items()]

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import cache_engine
 from cache_engine import open_cache
+from tests.helpers import public_names
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -163,7 +163,7 @@ def test_what_a_page_shows_of_an_example_is_in_it() -> None:
 
 
 def test_snippets_and_examples_import_only_what_is_public() -> None:
-    """That is names of ``cache_engine`` itself, and the adapters that their frameworks call by their modules."""
+    """That is what ``docs/api.md`` lists, and the adapters that their frameworks call by their modules."""
     texts = {f"{page.name} {n}": text for page in PAGES for n, text in enumerate(_snippets(page))}
     texts |= {path.name: path.read_text() for path in EXAMPLES.glob("*.py")}
     imported = [
@@ -175,12 +175,8 @@ def test_snippets_and_examples_import_only_what_is_public() -> None:
         for alias in node.names
     ]
     assert len(imported) > 20
-    ours = {name for module, name in imported if module == "cache_engine"}
-    assert ours <= set(cache_engine.__all__)
-    others = [
-        found for found in imported if found[0] != "cache_engine" and not found[0].startswith("cache_engine.adapters.")
-    ]
-    assert others == []
+    ours = {f"{module}.{name}" for module, name in imported if not module.startswith("cache_engine.adapters.")}
+    assert ours - set(public_names()) == set()
 
 
 def test_no_document_for_users_names_a_module_that_may_change() -> None:
@@ -190,7 +186,8 @@ def test_no_document_for_users_names_a_module_that_may_change() -> None:
         (page.name, name) for page in pages for name in re.findall(r"`(cache_engine\.\w+\.[\w.]+)", page.read_text())
     ]
     known = {("caches.md", "cache_engine.adapters.triton"), ("caches.md", "cache_engine.frameworks.base.Source")}
-    assert set(named) - known == {("troubleshooting.md", "cache_engine.errors")} & set(named)
+    others = {(page, name) for page, name in named if name not in public_names()}
+    assert others - known == {("troubleshooting.md", "cache_engine.errors")} & others
 
 
 def test_every_snippet_of_the_documents_type_checks(tmp_path: Path) -> None:

@@ -142,11 +142,12 @@ def test_the_core_compiles_keeps_and_serves(filled: Core, tmp_path: Path) -> Non
 
 def test_programs_import_the_evaluator_and_read_its_results_without_the_extra(filled: Core) -> None:
     program = (
-        "import sys; from cache_engine import GPUS, PRESETS, EvaluationProblem, ExtraMissing, open_cache\n"
+        "import sys; from cache_engine import ExtraMissing, open_cache\n"
+        "from cache_engine.evaluation import GPUS, PRESETS, EvaluationProblem\n"
         "with open_cache(sys.argv[1]) as cache:\n"
         "    answer = cache.evaluations.evaluate(EvaluationProblem(64, 48, 80), PRESETS['SG2262'])\n"
         "print(answer.cached, GPUS['H100'].sms)\n"
-        "from cache_engine import predict\n"
+        "from cache_engine.evaluation import predict\n"
         "try: predict(EvaluationProblem(64, 48, 80), GPUS['H100'])\n"
         "except ExtraMissing as error: print(error)"
     )
@@ -160,14 +161,15 @@ def test_every_public_name_can_be_looked_at_without_extras(filled: Core) -> None
     program = (
         "import inspect, pydoc, cache_engine\n"
         "from cache_engine import *\n"
-        "assert {*cache_engine.__all__} <= {name for name, _ in inspect.getmembers(cache_engine)} and evaluate\n"
-        "print('predict' in pydoc.plain(pydoc.render_doc(cache_engine)))\n"
+        "assert {*cache_engine.__all__} <= {name for name, _ in inspect.getmembers(cache_engine)} and explain\n"
+        "print('model_shapes' in pydoc.plain(pydoc.render_doc(cache_engine)))\n"
+        "for name in cache_engine._MOVED: pydoc.render_doc(getattr(cache_engine, name))\n"
     )
     done = filled.python("-c", program)
     assert done.stdout == "True\n", done.stderr
 
 
-CORE, DASHBOARD, EVALUATE, GPU, TRUST, REMOTE, FARM = "", "dashboard", "evaluate", "gpu", "trust", "remote", "farm"
+CORE, DASHBOARD, EVALUATE, GPU, TEAM = "", "dashboard", "evaluate", "gpu", "team"
 BROKER = ("--broker", "redis://host", "--remote", "file:///none")
 CACHE, ENTRY = "triton=triton", "G76X"  # what Triton made, and the first letters of its key
 KEY, PACK, OTHER_PACK, RESULTS, MEASURED = "KEY", "kernels.gemmpack", "other.gemmpack", "results.json", "measured.csv"
@@ -212,15 +214,15 @@ VERBS = {
     "pack export": ((OTHER_PACK,), CORE),
     "pack import": ((PACK,), CORE),
     "pack check": ((PACK, "--arch", "sm_90"), CORE),
-    "verify --signatures": ((), TRUST),
-    "farm worker": ((*BROKER, "--sign", "key"), FARM),
-    "farm compile": (("Llama-3.1-8B", *BROKER), FARM),
-    "farm status": (("--broker", "redis://host"), FARM),
-    "remote status": (("file:///none",), REMOTE),
-    "remote push": (("file:///none",), REMOTE),
-    "remote pull": (("file:///none",), REMOTE),
-    "remote verify": (("file:///none",), REMOTE),
-    "remote clean": (("file:///none", "--days", "1"), REMOTE),
+    "verify --signatures": ((), TEAM),
+    "farm worker": ((*BROKER, "--sign", "key"), TEAM),
+    "farm compile": (("Llama-3.1-8B", *BROKER), TEAM),
+    "farm status": (("--broker", "redis://host"), TEAM),
+    "remote status": (("file:///none",), TEAM),
+    "remote push": (("file:///none",), TEAM),
+    "remote pull": (("file:///none",), TEAM),
+    "remote verify": (("file:///none",), TEAM),
+    "remote clean": (("file:///none", "--days", "1"), TEAM),
     "evaluate": (("64", "48", "80", "--chip", "H100"), EVALUATE),
     "evaluate 64 48 96": (("--chip", "SG2262"), EVALUATE),
     "evaluate Qwen3-0.6B": (("--chip", "SG2262", "--m", "16"), EVALUATE),

@@ -46,7 +46,7 @@ def test_misses_publishes_hits_and_evictions_are_logged(cache: Cache, caplog: py
         with open_cache(cache.layout.root) as again:
             again.get_or_compile(PROBLEM)
             again.get_or_compile(PROBLEM, force=True)
-        cache.clean(Limits(everything=True))
+        cache.admin.clean(Limits(everything=True))
     assert _said(caplog) == [
         ("INFO", "miss"), ("INFO", "publish"), ("DEBUG", "hit"), ("INFO", "hit"), ("INFO", "miss"), ("INFO", "publish"),
         ("DEBUG", "evict"), ("INFO", "clean"),

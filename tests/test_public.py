@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -15,20 +17,15 @@ from hypothesis import strategies as st
 
 import cache_engine
 from cache_engine import (
-    ActivationLike,
     Cache,
     DType,
-    DTypeLike,
     Epilogue,
     GemmProblem,
     InvalidProblem,
     Layout,
-    LayoutLike,
-    Limits,
     ModelShape,
     Settings,
     Specialisation,
-    SpecialisationLike,
     UsageError,
     errors,
     model_shapes,
@@ -43,6 +40,8 @@ from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, Activation
 from cache_engine.store.codec import stored_bytes
 from cache_engine.store.journal.spans import distributions
+from cache_engine.types import ActivationLike, DTypeLike, LayoutLike, Limits, SpecialisationLike
+from tests.helpers import public_names
 
 LINE = 200
 
@@ -65,16 +64,33 @@ def test_every_name_is_listed_imported_on_demand_and_known_to_type_checkers() ->
     }
     assert set(imported) == set(cache_engine.__all__)
     for name, module in imported.items():
-        if name in cache_engine._HOME_OF:
-            assert module == f"cache_engine.{cache_engine._HOME_OF[name]}"
+        assert module == f"cache_engine.{cache_engine._HOME_OF[name]}"
         assert getattr(cache_engine, name) is getattr(sys.modules[str(module)], name)
-    assert set(cache_engine.__all__) <= set(dir(cache_engine))
+    assert set(dir(cache_engine)) == {*cache_engine.__all__, *cache_engine._MOVED}
+    assert len(dir(cache_engine)) <= 40
 
 
-def test_every_error_is_exported() -> None:
+@pytest.mark.parametrize(("name", "home"), sorted(cache_engine._NEW_HOME_OF.items()))
+def test_an_old_import_works_and_names_the_new_place(name: str, home: str) -> None:
+    module = importlib.import_module(f"cache_engine.{home}")
+    with pytest.warns(DeprecationWarning, match=rf"^import {name} from cache_engine\.{home};") as warned:
+        assert getattr(cache_engine, name) is getattr(module, name)
+    assert warned[0].filename == __file__
+    assert name not in cache_engine.__all__
+
+
+def test_each_public_module_lists_what_it_has() -> None:
+    for home, names in cache_engine._MOVED.items():
+        module = importlib.import_module(f"cache_engine.{home}")
+        assert set(names.split()) <= set(dir(module))
+        if home != "errors":
+            assert sorted(names.split()) == sorted(module.__all__)
+
+
+def test_every_error_is_public() -> None:
     defined = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
     assert len(defined) > 20
-    assert defined <= set(cache_engine.__all__)
+    assert defined <= {name.rpartition(".")[2] for name in public_names()}
 
 
 def test_an_unknown_name_is_no_attribute() -> None:
@@ -133,7 +149,7 @@ def test_public_values_print_on_a_line(compiled_store: Path) -> None:
             kernel, kernel.record, kernel.launch, kernel.record.config, kernel.record.resources, cache, cache.stats(),
             loaded, longest, GemmProblem(1, 1, 1), Epilogue.parse("bias"), *warm(cache, [kernel.problem]),
             model_shapes("Llama-3.1-8B")[0], cache.stats().totals,
-            cache.settings, cache.plan_cleaning(Limits(everything=True)),
+            cache.settings, cache.admin.plan_cleaning(Limits(everything=True)),
         ]  # fmt: skip
     assert loaded is not None
     lengths = {repr(value): len(repr(value)) for value in values}
@@ -220,3 +236,27 @@ def test_what_cannot_be_warmed_is_refused_with_the_reason(cache: Cache) -> None:
         problems_of(cache, "Qwen4")
     with pytest.raises(InvalidProblem, match="int8 problems take no epilogue"):
         problems_of(cache, "Qwen3-0.6B", dtype="int8", epilogue="bias")
+
+
+# ---- Names of a cache that moved ----
+
+IN_ADMIN = ("clean", "export", "find_leftovers", "import_pack", "plan_cleaning", "policy", "verify", "quarantined")
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [*((name, f"admin.{name}") for name in IN_ADMIN), ("present_components", "selector.present")]
+)
+def test_an_old_method_of_a_cache_works_and_names_the_new_place(cache: Cache, name: str, place: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"^Cache\.{name} is Cache\.{place} now;") as warned:
+        assert getattr(cache, name) == attrgetter(place)(cache)
+    assert warned[0].filename == __file__
+    assert name not in dir(Cache)
+
+
+def test_a_cache_has_few_public_names_and_no_other() -> None:
+    assert len([name for name in dir(Cache) if not name.startswith("_")]) <= 30
+    with (
+        open_cache(enable_caching=False) as cache,
+        pytest.raises(AttributeError, match="has no attribute 'tidy'"),
+    ):
+        cache.tidy  # type: ignore[attr-defined]  # noqa: B018 (what is tested)

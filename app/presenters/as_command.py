@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.presenters.compiling.forms import OWN_TABLE, command_of, shape_form, table_form, tune_form
-from app.presenters.store.admin import asked_keys
+from app.presenters.admin import asked_keys
+from app.presenters.forms import OWN_TABLE, command_of, shape_form, table_form, tune_form
 from cache_engine.index.queries import FACETS
 
 Values = Mapping[str, Any]

@@ -120,13 +120,17 @@ def _looks(report: Report, root: Path, size: int) -> None:
     reference, sizes = "stat of all its files", partial(_allocated, root)
     with open_cache(root) as cache:
         name = f"verify, {size:,} kernels"
-        report(compared(name, cache.verify, "reading all its files", partial(_read, root)))
-        report(compared(f"verify --sample 0.05, {size:,} kernels", partial(cache.verify, share=0.05), reference, sizes))
+        report(compared(name, cache.admin.verify, "reading all its files", partial(_read, root)))
+        report(
+            compared(
+                f"verify --sample 0.05, {size:,} kernels", partial(cache.admin.verify, share=0.05), reference, sizes
+            )
+        )
         half = Limits(max_entries=size // 2)
 
         def dry_run() -> None:
-            cache.clean(half, dry_run=True)
-            cache.find_leftovers()
+            cache.admin.clean(half, dry_run=True)
+            cache.admin.find_leftovers()
 
         report(compared(f"clean --dry-run to half of {size:,} kernels", dry_run, reference, sizes))
         report(compared(f"stats, {size:,} kernels", cache.stats, reference, sizes))

@@ -25,8 +25,8 @@ LOCAL_GOAL, FETCH_GOAL, COMPILE_GOAL, SIGNATURE_GOAL_S = 1.05, 1.5, 0.2, 0.4e-3
 def remotes(report: Report, place: Path) -> None:
     """Hits with a remote that is up and one that is down, and what is fetched from a directory."""
     try:
-        require("remote", "a remote")
-        require("trust", "signatures")
+        require("team", "a remote", "obstore", "redis")
+        require("team", "signatures", "cryptography")
     except ExtraMissing as error:
         report(LeftOut("remote", str(error)))
         return

@@ -21,6 +21,7 @@ from cache_engine.settings import Settings
 from cache_engine.settings.extras import needing
 from cache_engine.settings.kinds import parse_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
+from cache_engine.usage.demand import HALF_LIFE_S
 
 if TYPE_CHECKING:
     from benchmarks.replay.batching import Limits
@@ -193,7 +194,7 @@ def _replay_journal(settings: Settings, sizes: Sequence[str], as_json: bool) -> 
         with progress("reading requests", None) as (bar, task):
             stored = requests_of(cache, lambda: bar.advance(task))
         asked = [parse_bytes(size) for size in sizes] or sizes_of(stored)
-        rows = played(stored, asked, settings.demand_half_life_h * 3600) if stored.requests else []
+        rows = played(stored, asked, HALF_LIFE_S) if stored.requests else []
         document = documents.replayed_store(stored, rows, settings.max_bytes)
     emit(document, as_json, lambda: _print_journal(document))
 

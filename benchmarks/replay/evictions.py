@@ -49,7 +49,7 @@ class Played:
     """The cost of an order of eviction at one size.
 
     Attributes:
-        order: one of ``policy.value.ORDERS``.
+        order: one of ``usage.value.ORDERS``.
         size_bytes: what the store may hold.
         requests, hits: how many were asked for, and found.
         compile_s: seconds of compiling, first times included.
@@ -134,7 +134,7 @@ def play(
 
     Args:
         kernels: those asked for, by key.
-        name: the order of eviction, one of ``policy.value.ORDERS``.
+        name: the order of eviction, one of ``usage.value.ORDERS``.
         half_life_s: seconds in which a hit loses half its weight.
     """
     store = _Store(kernels, size_bytes, half_life_s, order(name))

@@ -48,7 +48,6 @@ class Shelf:
         self._store, self._settings = store, settings
         self._journal = Journal(
             layout.journal,
-            settings.journal_flush_s,
             fold=partial(fold_when_long, layout),
             log=DecisionLog(layout),
         )

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from cache_engine.cache.stages import LOAD
 from cache_engine.insight.comparison import in_words
-from cache_engine.model.document import picked
+from cache_engine.model.documents import picked
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig

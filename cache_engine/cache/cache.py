@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -28,9 +29,9 @@ from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import Statistics, Tally
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.model.key import CacheKey, Components
+from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
-from cache_engine.settings import Settings
+from cache_engine.settings import NO_DEVICE, Settings
 from cache_engine.store.base import Loaded
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import NoJournal, journal_bytes, read_journal
@@ -38,24 +39,22 @@ from cache_engine.store.layout import StoreLayout
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
-    from cache_engine.cache.demand.promoter import Promoter
+    from cache_engine.cache.queue.behind import Better
     from cache_engine.evaluator.results import Evaluations
     from cache_engine.gpu.timer import Timing
     from cache_engine.index import Connection
     from cache_engine.index.foreign import Progress, Scanned
     from cache_engine.index.sync import Mirror
-    from cache_engine.store.pack import Pack
     from cache_engine.store.timings import Timings
     from cache_engine.upkeep.admin import Admin
-    from cache_engine.upkeep.cleaning import Leftover
-    from cache_engine.upkeep.findings import Finding
-    from cache_engine.upkeep.packs import Exported, Imported
-    from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 __all__ = ["COMPILED", "Cache", "CompiledKernel", "open_cache"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+_MOVED = {"present_components": "selector.present"}
+"""Names that ``Cache`` had in 0.2 and ``admin`` has not, and where they are now."""
 
 
 class Cache:
@@ -70,8 +69,10 @@ class Cache:
         """Serves an opened store, or none; then ``without_store`` says why."""
         self.settings, self._without_store = settings, without_store
         self._store, self.has_store = store, store is not None
-        history = History(lambda: self.timings, settings.timings_of) if store and settings.use_timings else None
-        self.journal = journal_of(store, settings)
+        history = (
+            History(lambda: self.timings, settings.timings_of) if store and settings.timings_of != NO_DEVICE else None
+        )
+        self.journal = journal_of(store)
         packs, refused = packs_of(settings, self.journal)
         self.elsewhere = Elsewhere(packs, store, refused)
         self.packs = self.elsewhere.packs
@@ -79,24 +80,19 @@ class Cache:
         self.faster = Faster(self.selector, self.elsewhere)
         self._serving = Serving(store, self.elsewhere, settings, self.journal, self.faster, without_store)
         self.meanwhile = Meanwhile(self._serving, self.selector, self.elsewhere, settings)
-        self._promoter: Promoter | None = None
-        if store is not None and settings.promote_every_min and settings.enable_jit:
-            from cache_engine.cache.demand.promoter import Promoter
-
-            self._promoter = Promoter(self, settings.promote_every_min * 60)
 
     @cached_property
     def admin(self) -> Admin:
         """Administration of the store: pins, integrity, quarantine, packs, other frameworks' caches, decisions."""
         from cache_engine.upkeep.admin import Admin
 
-        return Admin(self)
+        return Admin(self, self.selector.is_stale)
 
     def get_or_compile(
         self, problem: GemmProblem, *, arch: str | None = None, family: str | None = None,
         compiler: str | None = None, config: KernelConfig | None = None, force: bool = False,
         debug_dump: Path | None = None, on_stage: OnStage | None = None,
-        priority: Priority = Priority.CALLER, wait: float | None = None,
+        priority: Priority = Priority.CALLER, wait_ms: float | None = None, wait: float | None = None,
     ) -> CompiledKernel:  # fmt: skip
         """The kernel for a problem, from the fastest tier that has it, else compiled and stored.
 
@@ -110,8 +106,10 @@ class Cache:
             debug_dump: compile likewise, and write all that goes in and comes out into this folder.
             on_stage: called as each stage starts and ends.
             priority: of the compile among all that wait for a slot of the store. Only a caller's counts as demand.
-            wait: so many milliseconds at most. Then another kernel may serve that is there and right, and its
-                ``better`` says when the one that is asked for is ready. If no other kernel is there, the call waits.
+            wait_ms: at most; 0 is not at all. Then another kernel may serve that is there and right, and its
+                ``better`` says when the one that is asked for is ready. If no other kernel is there, the call waits;
+                ``submit`` never does.
+            wait: the old name of ``wait_ms``.
 
         Raises:
             UsageError: when the request is invalid.
@@ -119,15 +117,31 @@ class Cache:
             CompilerMissing: when the compiler is not installed, and no pack or store has the kernel.
             CompileError: when the compiler refuses the source.
         """
-        stages = StageClock(on_stage)
+        stages, wait_ms = StageClock(on_stage), check_wait(wait_ms, wait)
         with stages(VALIDATE):
             check_asked(problem, config)
             asked = (self.targeted(problem, arch), family, compiler, config)
-        if wait is not None and not force and debug_dump is None:
-            return self.meanwhile.get_or_compile(asked, stages, check_wait(wait))
+        if wait_ms is not None and not force and debug_dump is None:
+            return self.meanwhile.get_or_compile(asked, stages, wait_ms)
         return self._serving.get_or_compile(
             self.selector, asked, stages, force=force, debug_dump=debug_dump, priority=priority
         )
+
+    def submit(
+        self, problem: GemmProblem, *, arch: str | None = None, family: str | None = None,
+        compiler: str | None = None, config: KernelConfig | None = None,
+    ) -> Better[CompiledKernel]:  # fmt: skip
+        """The handle of a problem's kernel, without waiting: what no tier of this machine has is compiled behind.
+
+        ``ready`` says whether the kernel is there now, ``on_done`` calls a function when it is, and in a coroutine
+        ``await`` gives it. The arguments are those of ``get_or_compile``.
+
+        Raises:
+            UsageError: when the request is invalid.
+            CompilerMissing: as ``get_or_compile``.
+        """
+        check_asked(problem, config)
+        return self.meanwhile.submit((self.targeted(problem, arch), family, compiler, config), StageClock())
 
     def get_to_launch(
         self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None
@@ -160,18 +174,6 @@ class Cache:
     ) -> Selection:  # fmt: skip
         """The choice for a problem, and its key: what would serve it here. See ``Selector.select``."""
         return self.selector.select(self.targeted(problem), family, compiler, config)
-
-    def made_elsewhere(self, selection: Selection) -> Selection | None:
-        """The same kernel as another toolchain made it, where a pack or the store has that, be it served or not."""
-        return self.selector.select_elsewhere(selection, self.elsewhere)
-
-    def present_components(self, family: str, compiler: str, level: int, arch: str) -> Components | None:
-        """The first key components of a family, compiler at a level, and target here; see ``Selector.present``."""
-        return self.selector.present(family, compiler, level, arch)
-
-    def is_stale(self, record: Record) -> bool:
-        """Whether no request here can ever hit an entry; see ``Selector.is_stale``."""
-        return self.selector.is_stale(record)
 
     def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
         """The problem with its target set: as given, else that of the local GPU, else the default."""
@@ -241,7 +243,7 @@ class Cache:
         """The demand on this store: ``demand("shape")`` gives the shares, ``demand.ledger()`` all of it."""
         from cache_engine.cache.demand import Demand
 
-        return Demand(self.layout, self.settings, self.journal, self.timings, self.select)
+        return Demand(self.layout, self.journal, self.timings, self.select)
 
     def find(self, prefix: str) -> Record:
         """The record whose key starts with ``prefix``; raises ``UsageError`` or ``KeyNotFound``."""
@@ -273,7 +275,7 @@ class Cache:
         return self.mirror.query(question, *arguments, **options)
 
     def scan_caches(self, given: Iterable[str] = (), progress: Progress | None = None) -> Scanned:
-        """Brings the index of the caches of other frameworks up to date, for ``mirror.foreign_queries``.
+        """Brings the index of the caches of other frameworks up to date, for ``index.foreign_queries``.
 
         Directories that are not in use here are left out (``Place.replaced_by``).
 
@@ -303,44 +305,17 @@ class Cache:
 
         return self.query(queries.kernels, queries.KernelFilter.of(read_search(text)), limit=limit)
 
-    def policy(self) -> Limits:
-        """The limits that the settings set."""
-        return self.admin.policy()
-
-    def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
-        """The evictions that ``clean`` would make; without ``limits``, by the settings. Changes nothing."""
-        return self.admin.plan_cleaning(limits)
-
-    def find_leftovers(self) -> list[Leftover]:
-        """Files of no entry that any cleaning removes: those of killed writers, and old ones in quarantine."""
-        return self.admin.find_leftovers()
-
-    def clean(self, limits: Limits | None = None, *, dry_run: bool = False, by: str | None = None) -> EvictionPlan:
-        """Evicts what ``plan_cleaning`` names, unless ``dry_run``; returns that plan."""
-        return self.admin.clean(limits, dry_run=dry_run, by=by)
-
-    def verify(self, *, repair: bool = False, share: float = 1.0, by: str | None = None) -> list[Finding]:
-        """Findings of faults in a ``share`` of the entries; with ``repair``, applies each finding's remedy as well."""
-        return self.admin.verify(repair=repair, share=share, by=by)
-
-    def export(self, path: str | Path, *, replace: bool = False) -> Exported:
-        """Writes all entries to a pack; ``Cache.admin.export`` takes a choice of entries, and a signer."""
-        return self.admin.export(path, replace=replace)
-
-    def import_pack(self, path: str | Path | Pack, *, dry_run: bool = False, by: str | None = None) -> Imported:
-        """Imports the entries of a pack, each checked."""
-        return self.admin.import_pack(path, dry_run=dry_run, by=by)
-
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Methods that ``admin`` has, under the name that they had in 0.2; a warning says the new one."""
+            """Methods of 0.2 that are elsewhere now, most of them in ``admin``; a warning says where."""
             from cache_engine.upkeep.admin import Admin
 
-            if name.startswith("_") or not hasattr(Admin, name):
+            if name.startswith("_") or not (name in _MOVED or hasattr(Admin, name)):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            warnings.warn(f"Cache.{name} is Cache.admin.{name} now", DeprecationWarning, stacklevel=2)
-            return getattr(self.admin, name)
+            place = _MOVED.get(name, f"admin.{name}")
+            warnings.warn(f"Cache.{name} is Cache.{place} now; the old name goes with 0.4", DeprecationWarning, 2)
+            return attrgetter(place)(self)
 
     def count(self) -> tuple[int, int]:
         """The number of entries, and the bytes they take on disk."""
@@ -378,8 +353,6 @@ class Cache:
 
     def close(self) -> None:
         """Writes the last usage counts, ends cleaning and compiles in the background; safe in a signal handler."""
-        if self._promoter is not None:
-            self._promoter.close()
         self.meanwhile.close(wait=not self.journal.is_interrupted)
         for opened in {"evaluations", "timings"} & self.__dict__.keys():
             getattr(self, opened).close()

@@ -40,6 +40,7 @@ def matmul(
     cache: Cache | None = None,
     fusion: bool | None = None,
     stream: Any | None = None,
+    wait_ms: float | None = None,
     wait: float | None = None,
 ) -> Any:
     """``activation(alpha · A · B + beta · out + bias)``, started on the current stream, not waited for.
@@ -73,14 +74,15 @@ def matmul(
             what is beyond the largest value becomes that. ``beta`` and ``fusion=False`` are not for these.
         family: of kernels to take; by default the best for the types.
         cache: where kernels come from; by default the one that operators share.
-        fusion: whether the kernel applies all but the product; by default as the settings say. Else separate steps do,
+        fusion: whether the kernel applies all but the product; by default as ``switches`` say. Else separate steps do,
             and the product is rounded to the type of the result once more, before them.
         stream: to use in place of CuPy's current one: a CuPy or PyTorch stream, or a handle.
-        wait: for so many milliseconds at most for a kernel that must be compiled, 0 for not at all. Then another kernel
-            serves that is there and right, else CuPy does; the kernel takes its place in a later call.
+        wait_ms: at most for a kernel that must be compiled; 0 is not at all. Then another kernel serves
+            that is there and right, else CuPy does; the kernel takes its place in a later call.
+        wait: the old name of ``wait_ms``.
 
     Returns:
-        ``out``, or the new array; with ``wait`` a ``Product`` with that.
+        ``out``, or the new array; with ``wait_ms`` a ``Product`` with that.
 
     Raises:
         GpuRequired: when there is no GPU.
@@ -91,13 +93,14 @@ def matmul(
             family CuPy multiplies, with cuBLAS.
     """
     require_gpu("matmul")
+    wait_ms = check_wait(wait_ms, wait)
 
     def find(problem: GemmProblem) -> Code:
         there = cache or default_cache()
-        if wait is None:
+        if wait_ms is None:
             return code_found(there, problem, family, None, lambda: there.get_to_launch(problem, family=family))
-        asked, wait_ms = (problem, family, None, None), check_wait(wait)
-        return code_found(there, problem, family, None, lambda: there.meanwhile.get(asked, StageClock(), wait_ms))
+        asked, most_ms = (problem, family, None, None), wait_ms
+        return code_found(there, problem, family, None, lambda: there.meanwhile.get(asked, StageClock(), most_ms))
 
     served: list[tuple[str, Any]] = []
     asked = _asked(dtype, out_dtype, alpha != 1.0, beta != 0.0, bias is not None, activation)
@@ -108,17 +111,17 @@ def matmul(
         bias,
         asked,
         find,
-        (family, None, cache, wait is not None),
+        (family, None, cache, wait_ms is not None),
         a_scales=a_scales,
         b_scales=b_scales,
         alpha=alpha,
         beta=beta,
         scale_result=scale_result,
-        fusion=asked.epilogue == NO_EPILOGUE or fuses(fusion, cache),
+        fusion=asked.epilogue == NO_EPILOGUE or fuses(fusion),
         stream=stream,
-        tell=None if wait is None else lambda name, better: served.append((name, better)),
+        tell=None if wait_ms is None else lambda name, better: served.append((name, better)),
     )
-    return array if wait is None else Product(array, *served[0])
+    return array if wait_ms is None else Product(array, *served[0])
 
 
 def grouped_matmul(

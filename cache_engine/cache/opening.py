@@ -44,16 +44,15 @@ def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Set
             raise
         _log.warning("packs are served, and kernels are cached in this process alone: %s", error)
         return None, settings, str(error)
-    return DiskStore(layout, durable=settings.is_durable, compress=settings.compression), settings, ""
+    return DiskStore(layout, durable=settings.is_durable), settings, ""
 
 
-def journal_of(store: DiskStore | None, settings: Settings) -> Journal:
+def journal_of(store: DiskStore | None) -> Journal:
     """The journal of a store; without one, counts in memory."""
     if store is None:
         return NoJournal()
     return Journal(
         store.layout.journal,
-        settings.journal_flush_s,
         fold=partial(fold_when_long, store.layout),
         log=DecisionLog(store.layout),
     )

@@ -117,6 +117,7 @@ class GemmOperator:
         enable_caching: bool | str | None = None,
         cache_dir: str | Path | None = None,
         fusion: bool | None = None,
+        wait_ms: float | None = None,
         wait: float | None = None,
     ) -> None:
         """Compiles and opens nothing yet.
@@ -136,12 +137,13 @@ class GemmOperator:
             enable_caching: whether it looks kernels up in packs and on disk, and stores them there.
             cache_dir: its store's directory.
             fusion: whether its kernels apply the epilogue; see ``fusion``.
-            wait: for so many milliseconds at most for a kernel that must be compiled, as of ``matmul``. Then a call
+            wait_ms: at most for a kernel that must be compiled, as of ``matmul``. Then a call
                 returns a ``Product``, and ``kernel`` may return another kernel that serves, as ``get_or_compile``.
+            wait: the old name of ``wait_ms``.
 
         Raises:
             InvalidProblem: when the types, layout, target, epilogue or scales are not supported.
-            UsageError: when ``wait`` is no time.
+            UsageError: when ``wait_ms`` is no time.
         """
         self._kind = GemmProblem(
             1, 1, SCALE_BLOCK, dtype=dtype, out_dtype=out_dtype, layout=layout, arch=arch, epilogue=epilogue,
@@ -149,7 +151,7 @@ class GemmOperator:
         )  # fmt: skip
         self._family = family
         self._compiler = compiler
-        self._wait = None if wait is None else check_wait(wait)
+        self._wait_ms = check_wait(wait_ms, wait)
         self._own = Switches(enable_jit, enable_caching, cache_dir, fusion)
         self._asked: Asked | None = None
         self._counts = Counts()
@@ -175,7 +177,7 @@ class GemmOperator:
         lies the other way is refused; one that no layout describes, such as padded rows, is copied at every call.
 
         Returns:
-            ``out``, or the new array; of an operator with ``wait`` a ``Product`` with that.
+            ``out``, or the new array; of an operator with ``wait_ms`` a ``Product`` with that.
 
         Raises:
             GpuRequired: when there is no GPU.
@@ -188,14 +190,14 @@ class GemmOperator:
         probe.require_gpu("calling an operator")
         epilogue = self._kind.epilogue
         _check_parts(epilogue, alpha, beta, bias)
-        got: list[CompiledKernel] = []
+        wait_ms, got = self._wait_ms, list[CompiledKernel]()
         served: list[tuple[str, Any]] = []
 
         def find(problem: GemmProblem) -> Code:
             return code_found(self.cache, problem, self._family, self._compiler, partial(get, problem))
 
         def get(problem: GemmProblem) -> CompiledKernel | Better[CompiledKernel]:
-            found = self._get_to_launch(problem) if self._wait is None else self._get_meanwhile(problem, self._wait)
+            found = self._get_to_launch(problem) if wait_ms is None else self._get_meanwhile(problem, wait_ms)
             if isinstance(found, CompiledKernel):
                 got.append(found)
             return found
@@ -204,16 +206,16 @@ class GemmOperator:
             self._asked = planning.asked_alike(self._kind.dtype, self._kind.output, epilogue, self._kind)
         watch = Watch() if self._profiles else None
         product = multiplying.multiply(
-            a, b, out, bias, self._asked, find, (self._family, self._compiler, None, self._wait is not None),
+            a, b, out, bias, self._asked, find, (self._family, self._compiler, None, self._wait_ms is not None),
             a_scales=a_scales, b_scales=b_scales, alpha=alpha, beta=beta, scale_result=scale_result,
             fusion=epilogue == NO_EPILOGUE or self.fusion, watch=watch, stream=stream,
-            tell=None if self._wait is None else lambda name, better: served.append((name, better)),
+            tell=None if self._wait_ms is None else lambda name, better: served.append((name, better)),
         )  # fmt: skip
         self._counts.called()
         if watch is not None and watch.kernel is not None:
             tier, stages_ms = (got[0].tier, got[0].stages_ms) if got else (None, {})
             self._record(OperatorCall(watch.kernel.name, watch.kernel.problem, tier, stages_ms, watch))
-        return product if self._wait is None else Product(product, *served[0])
+        return product if self._wait_ms is None else Product(product, *served[0])
 
     def kernel(self, m: int, n: int, k: int, batch: int = 1) -> CompiledKernel:
         """The kernel for these sizes, found or compiled.
@@ -228,7 +230,7 @@ class GemmOperator:
     def _get(self, problem: GemmProblem) -> CompiledKernel:
         def get() -> CompiledKernel:
             there = self.cache
-            return there.get_or_compile(problem, family=self._family, compiler=self._compiler, wait=self._wait)
+            return there.get_or_compile(problem, family=self._family, compiler=self._compiler, wait_ms=self._wait_ms)
 
         return self._counted(get)
 
@@ -327,7 +329,7 @@ class GemmOperator:
         The product is then rounded to C's type before the epilogue, and once more after it; a kernel that applies the
         epilogue rounds once.
         """
-        return fuses(self._own.fusion, None)
+        return fuses(self._own.fusion)
 
     @fusion.setter
     def fusion(self, value: bool | None) -> None:
@@ -338,10 +340,10 @@ class GemmOperator:
         return _in_force(_of_a_cache(self._own), _of_a_cache(switches))
 
 
-def fuses(own: bool | None, cache: Cache | None) -> bool:
-    """Whether kernels are to apply epilogues: as is asked, as ``switches`` say, or by the settings of a cache."""
+def fuses(own: bool | None) -> bool:
+    """Whether kernels are to apply epilogues: as is asked, else as ``switches`` say, else yes."""
     asked = switches.fusion if own is None else own
-    return (cache.settings if cache else switches.in_force()).fusion if asked is None else asked
+    return asked is not False
 
 
 def _check_parts(epilogue: Epilogue, alpha: float, beta: float, bias: object) -> None:

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.flags import ALLOWED, FAST_MATH, flags_at_level
+from cache_engine.compilers.flags import ALLOWED, flags_at_level
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import ToolchainFingerprint
@@ -28,12 +28,7 @@ def reproducing_command(record: Record, settings: Settings, store: Path, verb: s
         verb: ``compile``, or ``time`` for the command that times the kernel as well.
     """
     extra = _extra_flags(record)
-    given = [flag for flag in extra if flag != FAST_MATH]
-    variables = []
-    if given or settings.compiler_flags:
-        variables.append(_assignment("compiler_flags", " ".join(given)))
-    if FAST_MATH in extra or settings.fast_math:
-        variables.append(_assignment("fast_math", "1" if FAST_MATH in extra else "0"))
+    variables = [_assignment("compiler_flags", " ".join(extra))] if extra or settings.compiler_flags else []
     variables += _cuda(record.compiler, record.compiler_version, record.arch, settings.cuda)
     asked = _arguments(record.problem, record.arch, record.compiler, record.family, record.config)
     return " ".join((*variables, shlex.join(("gemm-cache", "--store", str(store), verb, *asked))))
@@ -44,9 +39,7 @@ def command_of_choice(
     extra_flags: Sequence[str],
 ) -> str:  # fmt: skip
     """The command that compiles what was chosen again, even if it is cached, in the store of the environment."""
-    given = [flag for flag in extra_flags if flag != FAST_MATH]
-    variables = [_assignment("compiler_flags", " ".join(given))] if given else []
-    variables += [_assignment("fast_math", "1")] if FAST_MATH in extra_flags else []
+    variables = [_assignment("compiler_flags", " ".join(extra_flags))] if extra_flags else []
     variables += _cuda(compiler.compiler, compiler.version, arch)
     asked = _arguments(problem, arch, compiler.compiler, family, config)
     return " ".join((*variables, shlex.join(("gemm-cache", "compile", *asked, "--force"))))
@@ -73,7 +66,7 @@ def _extra_flags(record: Record) -> list[str]:
         if flags[: len(own)] == own:
             return flags[len(own) :]
     # Another version of this program compiled the kernel, so the key differs anyway; what may be asked for is known.
-    return [flag for flag in flags if flag == FAST_MATH or flag.partition("=")[0] in ALLOWED]
+    return [flag for flag in flags if flag.partition("=")[0] in ALLOWED]
 
 
 def _cuda(compiler: str, version: str, arch: str, asked: str = "auto") -> list[str]:

@@ -106,7 +106,7 @@ class Selector:
             elsewhere: the toolchains that a key may name besides the one installed here; none by default.
         """
         settings = settings or Settings()
-        self._fast_math, self._compiler_flags, self._cuda = settings.fast_math, settings.compiler_flags, settings.cuda
+        self._compiler_flags, self._cuda = settings.compiler_flags, settings.cuda
         self.history = history
         self.factors: Callable[[], Factors] = tuple if history is None else history.factors
         self._elsewhere = None if settings.toolchain == LOCAL else elsewhere
@@ -396,7 +396,7 @@ class Selector:
         if compiler is None:
             compiler = COMPILERS[name].of_cuda(cuda)
             compiler = compiler if level == OPT_LEVELS[-1] else compiler.at_level(level)
-            if extra := extra_flags(self._fast_math, self._compiler_flags):
+            if extra := extra_flags(self._compiler_flags):
                 compiler = compiler.with_flags(extra)
             self._compilers[name, level, cuda] = compiler
         return compiler

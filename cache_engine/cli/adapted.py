@@ -12,7 +12,7 @@ from cache_engine.cli.support import emit
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.frameworks.groups import Group, config_text, describe, part_of, text_of
 from cache_engine.frameworks.values import Entry, PartKind
-from cache_engine.model.document import picked
+from cache_engine.model.documents import picked
 from cache_engine.units import human_age, human_bytes, human_ms, printable
 
 _SIZES = ("shared_bytes", "stack_bytes", "spill_bytes", "code_bytes")

@@ -74,8 +74,8 @@ def clean_verb(
             pinned=pinned,
         )
         has_rule = replace(rules, pinned=False) != Limits()
-        plan = cache.plan_cleaning(rules if has_rule else replace(cache.policy(), pinned=pinned))
-        leftovers = cache.find_leftovers()
+        plan = cache.admin.plan_cleaning(rules if has_rule else replace(cache.admin.policy(), pinned=pinned))
+        leftovers = cache.admin.find_leftovers()
         cleaned = None
         if not dry_run:
             with terminal.progress("Evicting", len(plan.victims)) as (bar, task):

@@ -24,7 +24,7 @@ from cache_engine.cli.terminal import print_fields, print_warnings
 from cache_engine.errors import UsageError
 from cache_engine.insight.inspection import described
 from cache_engine.model.artifact import Record
-from cache_engine.model.document import to_json
+from cache_engine.model.documents import to_json
 from cache_engine.settings import PACKS, Settings
 from cache_engine.units import human_age, human_ms
 
@@ -81,7 +81,7 @@ def compile_verb(
         raise UsageError("--wait and --force or --debug-dump exclude each other: what is compiled again is waited for")
     with reporting(job) as reporter, open_for(settings, asked) as cache:
         how: dict[str, Any] = {"force": force, "debug_dump": debug_dump} if force or debug_dump else {}
-        kernel, why = get_kernel(cache, asked, reporter, **(how if wait is None else {"wait": wait}))
+        kernel, why = get_kernel(cache, asked, reporter, **(how if wait is None else {"wait_ms": wait}))
         document = results.compiled(kernel)
         if reporter:
             reporter.finish(job_result(document, why))

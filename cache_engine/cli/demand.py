@@ -16,7 +16,7 @@ from cache_engine.cli.support import Span, Verb, emit, json_option, only_with, o
 from cache_engine.cli.support.amounts import Amount
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, progress
 from cache_engine.errors import UsageError
-from cache_engine.model.document import picked
+from cache_engine.model.documents import picked
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_forecast, human_ms, human_rate, printable
 
@@ -84,7 +84,7 @@ def demand_verb(
     """Show what the store is asked for, with shares of GPU time.
 
     Every request counts, hit or miss, and each launch by matmul and operators. A request counts half as much after
-    the half-life (demand_half_life_h). Times are those measured in this store, else predicted by the GPU model for a
+    the half-life, a week. Times are those measured in this store, else predicted by the GPU model for a
     library's kernel. --by kernel means the kernel that serves today. Models may share shapes, so their shares overlap.
 
     With --promote: kernels that are asked for and were evicted, that another compiler made, that another kernel serves

@@ -45,7 +45,7 @@ _PACKAGES = {
     "duckdb": "dashboard",
     "plotly": "dashboard",
     "streamlit": "dashboard",
-    "cryptography": "trust",
+    "cryptography": "team",
 }
 # File systems on which locks between machines are best effort.
 _NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "gpfs", "beegfs", "ceph"})
@@ -293,8 +293,8 @@ def _remote(settings: Settings) -> Iterator[Check]:
         return
     url = printable(settings.remote or "")
     try:
-        require("remote", "a remote")
-        require("trust", "checking signatures")
+        require("team", "a remote", "obstore", "redis")
+        require("team", "checking signatures", "cryptography")
     except ExtraMissing as error:
         yield Check("remote", PROBLEM, f"{url} is not asked: {error}")
         return

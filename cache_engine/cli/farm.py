@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cache_engine.usage.compile_time import CompileTimes
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_MISSING = "The extra farm, remote or trust is not installed, or the compiler."
+_MISSING = "The extra team is not installed, or the compiler."
 
 
 def _farm_options(verb: _F) -> _F:
@@ -93,7 +93,7 @@ def worker_verb(
     from cache_engine.batch.warm import processors
     from cache_engine.team.working import Worker, serve
 
-    require("farm", "the farm")
+    require("team", "the farm", "celery", "redis")
     if redeliver is not None:
         print("--redeliver has no effect: another worker gets the work of a lost one after 20 s.", file=sys.stderr)
     broker = _broker_named(settings, broker)
@@ -144,7 +144,7 @@ def compile_verb(
             "Dask is no longer supported, and Celery is what to use: leave out --engine and --scheduler, and start "
             "workers with gemm-cache farm worker"
         )
-    require("farm", "the farm")
+    require("team", "the farm", "celery", "redis")
     remote = remote_named(settings, url)
     submission = Submission(_broker_named(settings, broker), remote)
     asked = _asked(settings, wanted_of(options), tune=tune)
@@ -187,7 +187,7 @@ def compile_verb(
     examples=("farm status --broker redis://host:6379/0",),
     done="What the farm does is printed.",
     failed="The broker does not answer.",
-    missing="The extra farm is not installed.",
+    missing="The extra team is not installed.",
 )
 @_farm_options
 @json_option
@@ -200,7 +200,7 @@ def status_verb(settings: Settings, /, broker: str | None, url: str | None, as_j
     """
     from cache_engine.team.watching import look
 
-    require("farm", "the farm")
+    require("team", "the farm", "celery", "redis")
     farm = look(_broker_named(settings, broker), url or settings.remote)
     document = {
         "waiting": farm.waiting,

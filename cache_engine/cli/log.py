@@ -19,7 +19,7 @@ from cache_engine.cli.support import Span, Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, escaped, moment, print_fields, print_table
 from cache_engine.errors import UsageError
 from cache_engine.model.decision import KINDS, Decision
-from cache_engine.model.document import picked
+from cache_engine.model.documents import picked
 from cache_engine.model.events import ACTS, Event
 from cache_engine.model.key import check_prefix
 from cache_engine.settings import Settings
@@ -67,7 +67,7 @@ def log_verb(
     """Print what was decided, done and started.
 
     Every miss with its cause, every choice of a config with its runner-up, and what was evicted, refused, quarantined
-    or pinned; the oldest of the latest first. Processes write decisions in batches (journal_flush_s). The log holds
+    or pinned; the oldest of the latest first. Processes write decisions in batches, every 5 s. The log holds
     about the last 20,000 decisions.
 
     --audit prints actions on the whole store, newest first: by whom, when, and how much. It includes deletions from

@@ -21,7 +21,7 @@ from cache_engine.evaluator.catalogue import TOKENS
 from cache_engine.frameworks.groups import Group, describe
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
-from cache_engine.model.document import fields_of, picked
+from cache_engine.model.documents import fields_of, picked
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.sizes import parse_sizes
@@ -72,7 +72,7 @@ def _model_options(verb: _F) -> _F:
     done="All kernels are in the pack.",
     failed="Some kernels are damaged and left out, or --for: some are not in the store; or the file cannot be written.",
     argument_texts={"file": "The pack to write."},
-    missing="--sign: the extra trust is not installed. --for: the compiler is not installed, so there are no keys.",
+    missing="--sign: the extra team is not installed. --for: the compiler is not installed, so there are no keys.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @only_targets_option
@@ -186,7 +186,7 @@ def _emit_imported(file: Path, imported: Imported, *, dry_run: bool, as_json: bo
     argument_texts={"file": "The pack to check."},
     done="The pack would be used.",
     failed="It would not; the reasons are printed, such as the part of the toolchain that differs.",
-    missing="The extra trust is not installed. --for: the compiler is not installed, so there are no keys.",
+    missing="The extra team is not installed. --for: the compiler is not installed, so there are no keys.",
 )
 @click.argument("file", metavar="PACK", type=click.Path(path_type=Path))
 @targets_option

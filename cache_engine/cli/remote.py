@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cache_engine.upkeep.packs import Imported
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_MISSING = "The extra remote or trust is not installed."
+_MISSING = "The extra team is not installed."
 _FAILED = "The remote does not answer, or some kernels are refused."
 
 
@@ -66,7 +66,7 @@ def remote_verb() -> None:
     examples=("remote status s3://bucket/kernels",),
     done="What both have is printed.",
     failed="The remote does not answer.",
-    missing="The extra remote is not installed.",
+    missing="The extra team is not installed.",
 )
 @_url_argument
 @json_option
@@ -264,7 +264,7 @@ def verify_verb(
     examples=("remote clean --days 30", "remote clean --days 30 --max-bytes 50GB --yes"),
     done="What was chosen is listed; with --yes, it is deleted.",
     failed="The remote does not answer.",
-    missing="The extra remote is not installed.",
+    missing="The extra team is not installed.",
 )
 @_url_argument
 @click.option("--days", type=Days(), help="Delete kernels that were sent more than this many days ago.")

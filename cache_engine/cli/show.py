@@ -30,7 +30,7 @@ from cache_engine.insight.inspection import (
 )
 from cache_engine.insight.toolchains import timing_row
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
-from cache_engine.model.document import fields_of, picked
+from cache_engine.model.documents import fields_of, picked
 from cache_engine.model.measurement import Measurement
 from cache_engine.settings import Settings
 from cache_engine.units import human_bytes, printable

@@ -15,7 +15,7 @@ from cache_engine.cache.queue.tickets import Priority, QueueState, Turn
 from cache_engine.cli.support import Span, Verb, emit, json_option, named, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, moment, print_fields, print_table
 from cache_engine.errors import UsageError
-from cache_engine.model.document import fields_of, picked
+from cache_engine.model.documents import fields_of, picked
 from cache_engine.model.events import DAY_S, HOUR_S, TIERS, Counts, Period, Statistics, Totals, hit_rate
 from cache_engine.settings import Settings
 from cache_engine.store.journal.spans import WORK, distributions

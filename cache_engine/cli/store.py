@@ -13,7 +13,7 @@ from cache_engine.cli import terminal
 from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.cli.verify import check
-from cache_engine.model.document import fields_of
+from cache_engine.model.documents import fields_of
 from cache_engine.settings import Settings
 from cache_engine.store.codec import FORMAT
 from cache_engine.units import counted, human_bytes, human_ms, printable

@@ -16,7 +16,7 @@ from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, printed_number, printed_us
 from cache_engine.errors import UsageError
 from cache_engine.insight.toolchains import timing_row, timings_csv
-from cache_engine.model.document import to_json
+from cache_engine.model.documents import to_json
 from cache_engine.model.key import check_prefix
 from cache_engine.model.measurement import Measurement
 from cache_engine.settings import Settings

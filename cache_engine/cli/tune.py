@@ -27,7 +27,7 @@ from cache_engine.cli.support import (
 )
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, printed_number, printed_us
 from cache_engine.model.architecture import architecture
-from cache_engine.model.document import picked, to_json
+from cache_engine.model.documents import picked, to_json
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.settings import Settings

@@ -15,7 +15,7 @@ from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.support.completion import quarantined
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import UsageError
-from cache_engine.model.document import picked
+from cache_engine.model.documents import picked
 from cache_engine.model.key import CacheKey
 from cache_engine.settings import Settings
 from cache_engine.store.signatures.signers import Signed, Standing
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     completers={"names": quarantined},
     done="Nothing is damaged, or the damage is repaired; or what was asked of the quarantine is done.",
     failed="Something is damaged and not repaired, or a signature is bad; or an item cannot be restored or deleted.",
-    missing="--signatures: the extra trust is not installed.",
+    missing="--signatures: the extra team is not installed.",
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--repair", is_flag=True, hidden=True)

@@ -25,7 +25,7 @@ from cache_engine.cli.support import (
     wanted_of,
 )
 from cache_engine.errors import UsageError
-from cache_engine.model.document import picked, to_json
+from cache_engine.model.documents import picked, to_json
 from cache_engine.model.gemm import GemmProblem, Specialisation
 from cache_engine.model.outcome import in_json
 from cache_engine.model.sizes import sizes_text
@@ -166,13 +166,8 @@ def _show_coverage(
     covered = [_covered(cell, cached) for row in cells for cell in row]
     if only_missing:
         covered = [row for row in covered if row["missing"] or row["refused"]]
-    document = {
-        "table": asked["table"],
-        "dtype": asked["dtype"],
-        "kernels": len(keys),
-        "cached": len(cached),
-        "rows": covered,
-    }
+    counts = {"kernels": len(keys), "cached": len(cached)}
+    document = {"table": asked["table"], "dtype": asked["dtype"], **counts, "rows": covered}
     emit(document, as_json, lambda: _print_coverage(covered, len(cached), len(keys)))
 
 

@@ -13,14 +13,15 @@ from collections.abc import Sequence
 
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import OPT_LEVELS
+from cache_engine.settings import FAST_MATH
 
-FAST_MATH = "--use_fast_math"
 # Of NVRTC and NVCC. Not allowed as an extra flag: the CUBIN is three to four times as large, and its code the same.
 LINE_TABLES = "-lineinfo"
 
 _YES_OR_NO = "(true|false)"
 # Source: NVRTC documentation, "Supported Compile Options"; NVCC documentation, "NVCC Command Options"; ptxas --help.
 ALLOWED = {
+    FAST_MATH: None,
     "--fmad": _YES_OR_NO,
     "--ftz": _YES_OR_NO,
     "--prec-div": _YES_OR_NO,
@@ -44,8 +45,8 @@ def flags_at_level(flags: tuple[str, ...], level: int) -> tuple[str, ...]:
     return tuple(f"{flag.removesuffix(_HIGHEST)}-O{level}" if flag.endswith(_HIGHEST) else flag for flag in flags)
 
 
-def extra_flags(fast_math: bool, given: Sequence[str]) -> tuple[str, ...]:
-    """The flags that the settings ask for, each checked against ``ALLOWED``.
+def extra_flags(given: Sequence[str]) -> tuple[str, ...]:
+    """The flags that the settings ask for, each checked against ``ALLOWED``; in the order that keys have them.
 
     Raises:
         UsageError: naming the flag that is not allowed, and those that are.
@@ -60,7 +61,7 @@ def extra_flags(fast_math: bool, given: Sequence[str]) -> tuple[str, ...]:
         if pattern is not None and not re.fullmatch(pattern, value):
             hint = "; set the optimisation level with --opt-level" if value.startswith("-O") else ""
             raise UsageError(f"compiler_flags has {flag!r}; its value must be of the form {pattern}{hint}")
-    return (*((FAST_MATH,) if fast_math else ()), *given)
+    return tuple(sorted(given, key=lambda flag: flag != FAST_MATH))  # first, as when it was a setting of its own
 
 
 def _usage() -> str:

@@ -147,7 +147,7 @@ class Triton:
 
     def with_flags(self, extra: tuple[str, ...]) -> Triton:  # noqa: ARG002
         """Refuses them, because they are flags of CUDA C++; see ``Compiler.with_flags``."""
-        raise UsageError("Triton accepts neither compiler_flags nor fast_math; unset them to use it")
+        raise UsageError("Triton accepts no compiler_flags; unset them to use it")
 
     def at_level(self, level: int) -> Triton:
         """The same compiler at another level of ptxas, with workers of its own; see ``Compiler.at_level``."""

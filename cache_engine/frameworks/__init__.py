@@ -3,7 +3,7 @@
 - ``values`` -- places, entries, their parts, findings, key factors
 - ``base`` -- the protocol of a source: what knows one framework's cache
 - ``folder`` -- reading a folder of others: bounded, no link followed, no trace left
-- ``frameworks`` -- a source for each framework
+- ``readers`` -- a source for each framework
 - ``registry`` -- all sources, those of plug-ins too, the places that they find, and what is installed
 - ``comparison`` -- why keys differ, of two entries or of two directories; known reasons
 - ``doctor`` -- what is wrong with a cache, and the cure

@@ -92,7 +92,7 @@ class Source(Protocol):
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """A plan to delete entries so that no process that uses the cache fails; a failure where no safe way is known.
 
-        Looks at the entries as they are now. ``foreign.deleting`` does what the plan says.
+        Looks at the entries as they are now. ``frameworks.deleting`` does what the plan says.
         """
 
 

@@ -35,7 +35,7 @@ from cache_engine.frameworks.facts import (
     without_binary,
 )
 from cache_engine.frameworks.folder import Unread
-from cache_engine.frameworks.readers.cupy import program_in, with_last_byte
+from cache_engine.frameworks.readers.programs import program_in, with_last_byte
 from cache_engine.frameworks.readers.triton import CHOSEN, factors_in, kind_of, target_of
 from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Part, PartKind, first_of, id_of
 from cache_engine.model.artifact import Ms, Seconds

@@ -26,7 +26,7 @@ from cache_engine.errors import CorruptEntry
 from cache_engine.frameworks.facts import is_ptx, json_object, read_object, text_in
 from cache_engine.frameworks.folder import Folder, Unread
 from cache_engine.frameworks.groups import MAX_BYTES, Group, StoredGroup, UnknownGroup, is_plain, stored_in
-from cache_engine.frameworks.readers.cupy import program_in, with_last_byte
+from cache_engine.frameworks.readers.programs import program_in, with_last_byte
 from cache_engine.frameworks.readers.triton import target_of
 from cache_engine.frameworks.values import Fault, id_of
 from cache_engine.model.key import CacheKey

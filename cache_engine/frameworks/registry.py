@@ -30,7 +30,7 @@ GROUP = "gemm_cache.sources"
 """The group of entry points of plug-ins."""
 
 _HERE = (
-    "triton:Triton", "vllm:VLLM", "cupy:CuPy", "cutile:CuTile", "tilelang:TileLang", "cuda_core:CudaCore",
+    "triton:Triton", "vllm:VLLM", "programs:CuPy", "cutile:CuTile", "tilelang:TileLang", "programs:CudaCore",
     "flashinfer:FlashInfer", "deepgemm:DeepGemm", "sized:Jax", "sized:Inductor", "sized:ComputeCache", "sized:TensorRT",
 )  # fmt: skip
 """The sources of this package: the module of ``frameworks``, and its class."""

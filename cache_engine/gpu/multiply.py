@@ -82,7 +82,7 @@ def multiply(
     Args:
         find: asked when a kernel is needed for the first time.
         found_by: what else than the problem ``find`` depends on.
-        fusion: whether the kernel applies the epilogue; else steps after it do, see ``device.unfused``.
+        fusion: whether the kernel applies the epilogue; else steps after it do, see ``gpu.unfused``.
         watch: to measure the launch.
         stream: by default the current one.
         tell: called with what serves, once in each call.

@@ -14,7 +14,7 @@ from cache_engine.kernels.family import threads_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
-from cache_engine.model.document import picked
+from cache_engine.model.documents import picked
 from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.model.outcome import Failure
 from cache_engine.store.codec import stored_bytes

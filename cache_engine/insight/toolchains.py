@@ -61,7 +61,7 @@ def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made
     """Sums for each compiler and for what makes its kernels stale: first the present ones, then the latest made.
 
     Args:
-        ways: the rows of ``mirror.queries.made_with``.
+        ways: the rows of ``index.queries.made_with``.
     """
     found: dict[tuple[Any, ...], Made] = {}
     for way in ways:
@@ -81,7 +81,7 @@ def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made
 def _state(cache: Cache, way: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Whether kernels made in a way can be hit here, and what has changed if they cannot."""
     try:
-        components = cache.present_components(way["family"], way["compiler"], way["opt_level"], way["arch"])
+        components = cache.selector.present(way["family"], way["compiler"], way["opt_level"], way["arch"])
     except CompilerMissing:
         return UNKNOWN, ()
     except ValueError:  # a record made up: no key can be made of what it says

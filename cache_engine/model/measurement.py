@@ -28,7 +28,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         key: the entry's CacheKey.
         problem: what it was timed with, on ``arch``.
         config_from: where its config came from; see ``GIVEN``.
-        timing: every field of ``device.timer.Timing`` but the device, by name, whatever they are in the program that
+        timing: every field of ``gpu.timer.Timing`` but the device, by name, whatever they are in the program that
             measured. What is no number (an error that is NaN) is ``None``.
         measured_at: seconds since 1970, UTC.
         measured_by: as ``created_by`` of a record.

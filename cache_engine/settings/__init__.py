@@ -31,8 +31,11 @@ PACKS = "packs"
 """A value of ``enable_caching``: packs alone."""
 AUTO, LOCAL, PACK = "auto", "local", "pack"
 """Values of ``toolchain``."""
+NO_DEVICE = "none"
+"""A value of ``timings_of``."""
+FAST_MATH = "--use_fast_math"
+"""One of ``compiler_flags``."""
 _PREFIX = "GEMM_CACHE_"
-MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
 MOST_SLOTS = 1024  # a lock file each
 
 
@@ -67,9 +70,6 @@ class Settings:
         kinds.choice(*POLICIES), "standard", "Preset for expire_days: development = 1, standard = 7, production = 30."
     )
     expire_days: float = _setting(kinds.number(), 7.0, "Evict kernels unused for this many days.")
-    eviction_threshold: float = _setting(
-        kinds.number(most=1, above=True), 0.8, "When a limit is exceeded, evict down to this fraction of it."
-    )
     eviction: str = _setting(
         kinds.choice("lru", "lru2", "value"),
         "lru",
@@ -78,11 +78,6 @@ class Settings:
     )
     cleanup_interval_h: float = _setting(kinds.number(), 24.0, "Automatic cleanup interval in hours (0 = off).")
     enable_jit: bool = _setting(kinds.yes_or_no(), True, "Compile kernels that are not cached.")
-    fusion: bool = _setting(
-        kinds.yes_or_no(),
-        True,
-        "Apply epilogues inside the kernel. no: in steps after it, to find out where a difference comes from.",
-    )
     enable_caching: bool | str = _setting(
         kinds.yes_no_or(PACKS),
         True,
@@ -107,7 +102,6 @@ class Settings:
         None,
         "Maximum memory of each GPU for workspaces, copies and operands. Default: all there is.",
     )
-    compression: bool = _setting(kinds.yes_or_no(), True, "Compress compiled code on disk.")
     durability: str = _setting(
         kinds.choice("durable", "fast"), "durable", "durable: fsync before publish; fast: no fsync."
     )
@@ -120,27 +114,17 @@ class Settings:
         "How many kernels all processes of a store compile at a time. 0: one fewer than the processors, at least 1; "
         "warm, sample, tune and migrate use all processors, or --jobs.",
     )
-    journal_flush_s: float = _setting(
-        kinds.number(MIN_FLUSH_S), 5.0, "Least number of seconds between writes of usage counts to the journal."
-    )
-    demand_half_life_h: float = _setting(
-        kinds.number(1.0, most=1e5), 168.0, "Hours after which a request counts half as much in the demand ledger."
-    )
-    promote_every_min: float = _setting(
-        kinds.number(most=1e5),
-        0.0,
-        "Minutes between looks at what is asked for and missing, to compile it in the background. 0: never.",
-    )
     compiler_flags: tuple[str, ...] = _setting(
-        kinds.texts(), (), "Extra compiler flags (part of the key); in the environment, space-separated."
+        kinds.texts(),
+        (),
+        "Extra compiler flags, such as --use_fast_math (part of the key); in the environment, space-separated.",
     )
-    fast_math: bool = _setting(kinds.yes_or_no(), False, "Compile with --use_fast_math.")
     default_arch: str = _setting(kinds.text(), "sm_90", "Default target when there is no local GPU.")
-    use_timings: bool = _setting(kinds.yes_or_no(), True, "Prefer measured-fastest configs over the cost model.")
     timings_of: str | None = _setting(
         kinds.text(optional=True),
         None,
-        "Which device's timings to use: GPU name or fingerprint prefix. Default: the local GPU.",
+        "Whose timings choose configs before the cost model: a GPU's name or fingerprint prefix; none: no GPU's. "
+        "Default: the local GPU.",
     )
     log: str | None = _setting(
         kinds.log_level(),
@@ -211,12 +195,14 @@ class Settings:
         path, is_named = find(environment, file)
         said = None if path is None else read(path, named=is_named)
         if path is not None and said is not None:
-            settings = replace(_overridden(settings, _of_file(said, path), Origin.FILE), file=path)
+            settings = replace(_overridden(settings, _of_file(said, path, settings), Origin.FILE), file=path)
+        texts = {name: text for name in (*BY_NAME, *REPLACED) if (text := environment.get(variable(name)))}
         given = {
-            setting.name: setting.metadata["kind"].text(text, variable(setting.name))
-            for setting in SETTINGS
-            if (text := environment.get(variable(setting.name)))
+            name: BY_NAME[name].metadata["kind"].text(text, variable(name))
+            for name, text in texts.items()
+            if name in BY_NAME
         }
+        given |= _replaced(texts, given, settings, "the environment: ")
         return _overridden(settings, given, Origin.ENVIRONMENT).with_overrides(overrides)
 
     def __repr__(self) -> str:
@@ -230,13 +216,14 @@ class Settings:
         Raises:
             UsageError: when there is no such setting, or it cannot have that value.
         """
-        overrides = _without_retired(overrides)
-        for name in overrides:
+        given = _without_retired(overrides)
+        for name in given:
             if name not in BY_NAME:
                 raise UsageError(f"{_no_setting(name)}; there are: {', '.join(BY_NAME)}")
         values = {
-            name: BY_NAME[name].metadata["kind"].program(value, f"setting {name}") for name, value in overrides.items()
+            name: BY_NAME[name].metadata["kind"].program(value, f"setting {name}") for name, value in given.items()
         }
+        values |= _replaced(overrides, values, self)
         return _overridden(self, values, Origin.GIVEN)
 
     @property
@@ -337,8 +324,19 @@ RETIRED = {
     "compress_results": "the evaluator's results are stored uncompressed; export them with a name that ends in .zst",
     "save_results_later": "results that are found in a row are written together",
     "preload_results": "the first lookup reads all results of its chip; a program can call evaluations.preload",
+    "eviction_threshold": "a store above a limit is brought down to 0.8 of it; clean takes other limits",
+    "compression": "compiled code on disk is compressed",
+    "journal_flush_s": "usage counts are written every 5 s",
+    "demand_half_life_h": "a request counts half as much after a week; demand --since counts those of a span alike",
+    "promote_every_min": "run gemm-cache promote --every MIN as a service",
+    "fusion": "set switches.fusion in the program, or fusion=False of an operator or of matmul",
 }
 """Settings of earlier versions that are gone, and what is so without them. They are ignored, with a warning."""
+REPLACED = {
+    "fast_math": f"set compiler_flags to {FAST_MATH}",
+    "use_timings": f"set timings_of to {NO_DEVICE} to use no timings",
+}
+"""Settings of earlier versions that are a value of another one now. They work, with a warning, until 0.4."""
 
 
 def variable(name: str) -> str:
@@ -354,7 +352,7 @@ def _no_setting(name: str) -> str:
 
 def unknown_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The variables that look like ours and set nothing, each with the one that may be meant, or with no text."""
-    known = [*BY_NAME, CONFIG_VARIABLE.removeprefix(_PREFIX).lower()]
+    known = [*BY_NAME, *REPLACED, CONFIG_VARIABLE.removeprefix(_PREFIX).lower()]
     for name in sorted(environment):
         if name.startswith(_PREFIX) and name not in map(variable, known):
             meant = _closest(name.removeprefix(_PREFIX).lower(), known)
@@ -383,7 +381,32 @@ def unknown_in_words(name: str, meant: str) -> str:
 def _without_retired(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """The values of settings that exist; warns of those that are gone."""
     _warn_of_retired(tuple(name for name in values if name in RETIRED), where)
-    return {name: value for name, value in values.items() if name not in RETIRED}
+    return {name: value for name, value in values.items() if name not in RETIRED and name not in REPLACED}
+
+
+def _replaced(
+    given: Mapping[str, object], values: Mapping[str, Any], settings: Settings, where: str = ""
+) -> dict[str, Any]:
+    """The values that ``REPLACED`` settings among the given ones stand for; warns of each.
+
+    Args:
+        values: of the other settings that are given with them.
+        settings: those in force otherwise.
+
+    Raises:
+        UsageError: when one is neither yes nor no.
+    """
+    old = {
+        name: kinds.yes_or_no().text(str(given[name]), f"{where}setting {name}") for name in REPLACED if name in given
+    }
+    _warn_of_retired(tuple(old), where)
+    found: dict[str, Any] = {}
+    if "fast_math" in old:
+        others = [flag for flag in values.get("compiler_flags", settings.compiler_flags) if flag != FAST_MATH]
+        found["compiler_flags"] = (*([FAST_MATH] if old["fast_math"] else ()), *others)
+    if old.get("use_timings") is False:
+        found["timings_of"] = NO_DEVICE
+    return found
 
 
 @cache
@@ -392,8 +415,12 @@ def _warn_of_retired(names: tuple[str, ...], where: str) -> None:
     if names:
         import logging
 
+        log = logging.getLogger(__name__)
         for name in names:
-            logging.getLogger(__name__).warning("%sthe setting %s is ignored: %s", where, name, RETIRED[name])
+            if name in RETIRED:
+                log.warning("%sthe setting %s is ignored: %s", where, name, RETIRED[name])
+            else:
+                log.warning("%sthe setting %s goes with 0.4: %s", where, name, REPLACED[name])
 
 
 def _closest(name: str, names: Iterable[str]) -> str:
@@ -414,14 +441,15 @@ def _overridden(settings: Settings, values: Mapping[str, Any], origin: Origin) -
     return replace(settings, **{**preset, **values}, origins=origins)
 
 
-def _of_file(said: Mapping[str, object], path: Path) -> dict[str, object]:
+def _of_file(said: Mapping[str, object], path: Path, settings: Settings) -> dict[str, object]:
     """The values of a settings file, checked; raises ``UsageError`` with the file and the key."""
-    said = _without_retired(said, f"settings file {path}: ")
-    for name in said:
+    where = f"settings file {path}: "
+    given = _without_retired(said, where)
+    for name in given:
         if name not in BY_NAME:
-            what = "tables are not used" if isinstance(said[name], dict) else f"there are: {', '.join(BY_NAME)}"
-            raise UsageError(f"settings file {path}: {_no_setting(name)}; {what}")
-    return {
-        name: BY_NAME[name].metadata["kind"].file(value, path.parent, f"settings file {path}: {name}")
-        for name, value in said.items()
+            what = "tables are not used" if isinstance(given[name], dict) else f"there are: {', '.join(BY_NAME)}"
+            raise UsageError(f"{where}{_no_setting(name)}; {what}")
+    values = {
+        name: BY_NAME[name].metadata["kind"].file(value, path.parent, where + name) for name, value in given.items()
     }
+    return values | _replaced(said, values, settings, where)

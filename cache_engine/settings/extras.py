@@ -24,9 +24,7 @@ EXTRAS = {
     "evaluate": ("numpy",),
     "gpu": ("cupy",),
     "cuda12": ("cupy",),
-    "trust": ("cryptography",),
-    "remote": ("obstore", "redis"),
-    "farm": ("celery", "redis"),
+    "team": ("celery", "cryptography", "obstore", "redis"),
 }
 """The modules that this package imports from what an extra installs."""
 
@@ -71,9 +69,9 @@ class _LazyModule(ModuleType):
         return value
 
 
-def require(extra: str, purpose: str) -> None:
-    """Checks that all modules of an extra are installed, without importing them; raises as ``needing``."""
-    for module in EXTRAS[extra]:
+def require(extra: str, purpose: str, *modules: str) -> None:
+    """Checks that modules of an extra, by default all, are installed; imports none. Raises as ``needing``."""
+    for module in modules or EXTRAS[extra]:
         if find_spec(module) is None:
             raise _missing(extra, purpose, module)
 

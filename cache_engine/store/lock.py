@@ -1,14 +1,15 @@
 """Locks between processes and threads, with a bounded wait.
 
-``portalocker`` with one file per lock. Its polling, every 250 ms, starves waiters, and faster polling still favours the
-process that asks again at once. So waiters block in the kernel, which is fair. A blocking call has no timeout, so it
-runs in a thread that is abandoned when the wait is over. A lock ends with its process, however that ends. On network
-file systems such locks are best effort.
+One file per lock, by ``flock``. A lock that is free takes one call of the kernel. Polling for one that is held starves
+waiters: it favours the process that asks again at once. So waiters block in the kernel, which is fair, with
+``portalocker``. A blocking call has no timeout, so it runs in a thread that is abandoned when the wait is over. A lock
+ends with its process, however that ends. On network file systems such locks are best effort.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import sys
@@ -21,7 +22,7 @@ from types import ModuleType
 
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.key import CacheKey
-from cache_engine.process import OwnFile, Thread, holds, renew_after_fork, unforked
+from cache_engine.process import OwnFile, Thread, renew_after_fork, unforked
 from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)
@@ -128,12 +129,10 @@ def _release(file: OwnFile) -> None:
     """Unlocks and closes a file, unless this is a forked child, or the program has closed it."""
     try:
         if file.is_ours:
-            import portalocker
-
             # A child forked a moment ago may still have the file open, so closing alone may not release the lock. If
             # the file system refuses to unlock, closing has to do.
-            with suppress(portalocker.LockException, OSError):
-                portalocker.unlock(file.descriptor)
+            with suppress(OSError):
+                fcntl.flock(file.descriptor, fcntl.LOCK_UN)
     finally:
         file.close()
 
@@ -171,7 +170,7 @@ class _Waiter:
     def wait(self) -> None:
         """Body of the thread."""
         try:
-            _lock(self._file.descriptor, self._shared, blocking=True)
+            _wait(self._file.descriptor, self._shared)
             with self._deciding:
                 self._acquired = not self._abandoned
                 if self._abandoned:
@@ -211,36 +210,26 @@ def _poll(descriptor: int, deadline: float, shared: bool) -> bool:
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Locks an open file if no other process holds it; closing it releases it, unless a forked child has it too."""
-    return _lock(descriptor, shared, blocking=False)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise _no_locks(error.strerror or error) from error
+    return True
 
 
-class _Loading:
-    """Held by the thread that imports ``portalocker``."""
-
-    def __init__(self) -> None:
-        self.renew_after_fork()
-        renew_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """In a forked child no thread imports."""
-        self.lock = threading.RLock()
+def _wait(descriptor: int, shared: bool) -> None:
+    """Locks an open file, however long another process holds it."""
+    portalocker = _imported()  # 45 ms, and only those that wait need it
+    try:
+        portalocker.lock(descriptor, portalocker.LockFlags.SHARED if shared else portalocker.LockFlags.EXCLUSIVE)
+    except portalocker.LockException as error:
+        raise _no_locks(error) from error
 
 
-_loading = _Loading()
-
-
-def is_loading() -> bool:
-    """Whether this thread imports ``portalocker``, so that this is a signal handler that has interrupted the import.
-
-    An import by the program itself may be this thread's, so it counts too.
-    """
-    if holds(_loading.lock):
-        return True
-    module = sys.modules.get("portalocker")
-    if getattr(getattr(module, "__spec__", None), "_initializing", False) and _loading.lock.acquire(blocking=False):
-        _loading.lock.release()
-        return True
-    return False
+def _no_locks(why: object) -> OSError:
+    return OSError(f"locks do not work on this file system: {why}")  # for example ENOLCK
 
 
 def _imported() -> ModuleType:
@@ -258,17 +247,3 @@ def _imported() -> ModuleType:
             return import_module("portalocker")
         finally:
             sys.modules.pop("portalocker.redis", None)
-
-
-def _lock(descriptor: int, shared: bool, *, blocking: bool) -> bool:
-    with _loading.lock:
-        portalocker = _imported()  # 45 ms, and no hit needs it
-    kind = portalocker.LockFlags.SHARED if shared else portalocker.LockFlags.EXCLUSIVE
-    try:
-        portalocker.lock(descriptor, kind if blocking else kind | portalocker.LockFlags.NON_BLOCKING)
-    except portalocker.AlreadyLocked:
-        return False
-    except portalocker.LockException as error:
-        # Locking does not work here (e.g. ENOLCK): a file system error.
-        raise OSError(f"locks do not work on this file system: {error}") from error
-    return True

@@ -75,7 +75,7 @@ def _reached(method: Callable[Concatenate[Broker, _P], _T]) -> Callable[Concaten
 
 
 class Broker:
-    """What a farm keeps in Redis for work. Nothing of it is needed for results: the remote has those."""
+    """The Redis of a farm, for work only. Nothing of it is needed for results: the remote has those."""
 
     def __init__(self, url: str, keys: Keys, wait_s: float = _WAIT_S) -> None:
         """Connects when it is first asked; raises as ``connected``. Each answer may take ``wait_s``."""
@@ -104,12 +104,12 @@ class Broker:
 
     @_reached
     def waiting(self) -> int:
-        """How many messages no worker has taken; raises ``RemoteError``."""
+        """The number of messages that no worker has taken; raises ``RemoteError``."""
         return int(self._ask(lambda r: r.llen(self._keys.queue)))
 
     @_reached
     def queued(self, job: str) -> list[tuple[bytes, str]]:
-        """What a submitter asked for and no worker has taken: messages, each with its key. Raises ``RemoteError``.
+        """The requests of a submitter that no worker has taken: messages, each with its key. Raises ``RemoteError``.
 
         Of a queue of more than 100,000 messages, the newest.
         """
@@ -214,11 +214,11 @@ def connected(url: str, wait_s: float) -> Any:
 
     Raises:
         UsageError: when this is not the URL of a broker.
-        ExtraMissing: when the extra ``farm`` is not installed.
+        ExtraMissing: when the extra ``team`` is not installed.
     """
     if urlsplit(url).scheme != "redis":
         raise UsageError(f"{printable(url[:80])!r} is no broker; it starts with redis://, such as redis://host:6379/0")
-    require("farm", "the farm")
+    require("team", "the farm", "celery", "redis")
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry

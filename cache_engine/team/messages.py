@@ -1,4 +1,4 @@
-"""What travels through a broker, as JSON. Both sides take it as hostile."""
+"""Messages that travel through a broker, as JSON. Both sides take them as hostile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, job: str, selection: Selection) -> Asked:
-        """What asks for a kernel."""
+        """The request for a kernel."""
         s = selection
         problem = RecordedProblem.of(s.problem)
         return cls(job, s.key, problem, s.problem.arch or "", s.family.name, s.compiler.name, s.config)
@@ -49,7 +49,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What became of it.
+    """The answer to it.
 
     Attributes:
         error: why there is no kernel; empty where the worker says that the remote has it.
@@ -75,7 +75,7 @@ def encode(message: Asked | Answered) -> str:
 
 
 def asked(text: object) -> Asked:
-    """What a message asks for.
+    """The request in a message.
 
     Raises:
         UsageError: when it is none, or too long.
@@ -87,7 +87,7 @@ def asked(text: object) -> Asked:
 
 
 def answered(text: object) -> Answered:
-    """What a message answers; raises as ``asked``."""
+    """The answer in a message; raises as ``asked``."""
     found = _decoded(text, Answered)
     if not 0 <= found.seconds < float("inf"):
         raise UsageError("the message has an impossible time")

@@ -33,7 +33,7 @@ long, up to the second."""
 
 @dataclass(slots=True)
 class Farmed:
-    """What became of a table.
+    """The outcome of a table.
 
     Attributes:
         present: kernels that the remote had before.
@@ -55,7 +55,7 @@ class Farmed:
 
 
 def keys_there(remote: Remote) -> set[CacheKey]:
-    """What a remote has, which alone says what is done; raises ``RemoteError``."""
+    """The keys in a remote, which alone say what is done; raises ``RemoteError``."""
     return {key for name, _ in remote.sizes(FOLDER) if (key := key_in(name)) is not None}
 
 
@@ -134,7 +134,7 @@ class Submission:
         self._sent.update(keys)
 
     def _lacking(self, there: set[CacheKey], on_trouble: Callable[[str], None]) -> set[CacheKey]:
-        """What the remote lacks and workers have not failed to make. What they said counts for nothing else.
+        """The kernels that the remote lacks and no worker has failed to make. What they said counts for nothing else.
 
         What is neither queued nor compiled now is sent again: the broker lost it, a worker ended with it, or one says
         that it is in the remote.
@@ -166,7 +166,7 @@ class Submission:
         return self._answers[key].error if key in self._answers else ""
 
     def _sum(self, before: set[CacheKey], there: set[CacheKey], canceled: int) -> Farmed:
-        """What became of the table, by what the remote has at the end."""
+        """The outcome of the table, by what the remote has at the end."""
         made = self._wanted.keys() & there - before
         compiled = sum(self._answers[key].compiled for key in made if key in self._answers)
         return Farmed(

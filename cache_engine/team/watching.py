@@ -101,7 +101,7 @@ class SeenRun:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """What came of messages in an hour that began at ``start``, in seconds since 1970; ``refused``: of no kernel."""
+    """The outcomes of messages in an hour that began at ``start``, in seconds since 1970; ``refused``: of no kernel."""
 
     start: int
     compiled: int
@@ -112,7 +112,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class Farm:
-    """What a farm does.
+    """The state of a farm.
 
     Attributes:
         keys: which farm it is.
@@ -139,17 +139,17 @@ class Farm:
 
     @property
     def taken(self) -> int:
-        """How many kernels they compile now."""
+        """The number of kernels that they compile now."""
         return sum(len(one.doing) for one in self.here)
 
     @property
     def processes(self) -> int:
-        """How many kernels they compile at a time."""
+        """The number of kernels that they compile at a time."""
         return sum(one.present.processes for one in self.here)
 
 
 def look(url: str, remote: str | None, wait_s: float = _WAIT_S) -> Farm:
-    """What the farm of a broker and a remote does.
+    """The state of the farm of a broker and a remote.
 
     Args:
         remote: without one, the broker's only farm.
@@ -157,7 +157,7 @@ def look(url: str, remote: str | None, wait_s: float = _WAIT_S) -> Farm:
 
     Raises:
         UsageError: when this is not the URL of a broker, or it has several farms and no remote is named.
-        ExtraMissing: when the extra ``farm`` is not installed.
+        ExtraMissing: when the extra ``team`` is not installed.
         RemoteError: when the broker does not answer, or not as Redis does.
     """
     client = connected(url, wait_s)
@@ -232,7 +232,7 @@ def _count(text: bytes | None) -> int:
 
 
 def _decoded(text: object, kind: type[_T]) -> _T | None:
-    """What the board says, safe for a terminal; ``None`` for what is none of it."""
+    """A line of the board, safe for a terminal; ``None`` for what is none."""
     if not isinstance(text, bytes) or len(text) > _LONGEST:
         return None
     try:
@@ -253,7 +253,7 @@ def _plain(value: Any) -> Any:
 
 
 class Watcher:
-    """What a farm does, for readers who do not wait: a broker that is down, silent or slow costs each a second."""
+    """The state of a farm for readers who do not wait: a broker that is down, silent or slow costs each a second."""
 
     def __init__(self, url: str, remote: str | None) -> None:
         """Asks nothing yet; raises as ``connected``."""
@@ -265,7 +265,7 @@ class Watcher:
         self._trouble = ""
 
     def seen(self, wait_s: float = _WAIT_S, fresh_s: float = _WAIT_S) -> tuple[Farm | None, float, str]:
-        """What was last seen, how many seconds ago, and why it is not newer; empty where it is new.
+        """The last state seen, its age in seconds, and why it is not newer; empty where it is new.
 
         Args:
             wait_s: how long to wait for an answer.
@@ -331,7 +331,7 @@ def by_demand(kernels: Sequence[Covering], ledger: Ledger) -> list[Covering]:
 
 
 def compile_times(cache: Cache) -> CompileTimes:
-    """What predicts how long compiles take: the records of the store, else published figures."""
+    """The model that predicts the time of compiles: from the records of the store, else published figures."""
     return fitted(cache.records() if cache.has_store else ())
 
 

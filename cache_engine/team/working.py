@@ -1,4 +1,4 @@
-"""What a worker of the farm does: it compiles what a message asks for, and sends that to the remote, signed.
+"""A worker of the farm: it compiles what a message asks for, and sends that to the remote, signed.
 
 Celery keeps the processes and gives them work, which it gets through a transport of ours: nothing from the broker
 reaches it but the text of a checked message. The format of its own messages, which no one can check, stays within the
@@ -246,7 +246,7 @@ def _stop(intake: _Intake, number: int, _frame: object) -> None:
 
 def _application(intake: _Intake) -> Any:
     """The Celery application: one task and no other, from our queue; a process that dies takes its kernel with it."""
-    with needing("farm", "the farm"):
+    with needing("team", "the farm"):
         from celery import Celery
     app = Celery("gemm-cache", broker="memory://localhost", set_as_current=False)
     app.conf.update(

@@ -52,16 +52,13 @@ class Administered(Protocol):
         """Entries on disk; raises ``StoreUnusable`` where there is no store."""
         ...
 
-    def is_stale(self, record: Record) -> bool:
-        """Whether no request here can ever hit the entry."""
-        ...
-
 
 class Admin:
     """Everything about a store that no lookup needs. Each method raises ``StoreUnusable`` where there is no store."""
 
-    def __init__(self, cache: Administered) -> None:
-        self._cache = cache
+    def __init__(self, cache: Administered, is_stale: Callable[[Record], bool]) -> None:
+        """Reads nothing yet; ``is_stale`` says whether no request here can ever hit an entry."""
+        self._cache, self._is_stale = cache, is_stale
         self.settings, self.journal = cache.settings, cache.journal
 
     @property
@@ -76,7 +73,7 @@ class Admin:
     def survey(self) -> Survey:
         """Every entry as it is now, to make several plans from without looking at the store again. Changes nothing."""
         self.journal.flush()
-        return Survey(self.store, is_stale=self._cache.is_stale)
+        return Survey(self.store, is_stale=self._is_stale)
 
     def plan_cleaning(
         self,
@@ -116,7 +113,7 @@ class Admin:
         self, place: Place, plan: DeletePlan, *, by: str | None = None,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Deleted:  # fmt: skip
-        """Deletes from another framework's cache what a plan names; see ``foreign.deleting.delete``.
+        """Deletes from another framework's cache what a plan names; see ``frameworks.deleting.delete``.
 
         The audit has an event of what is to be deleted, which a kill leaves, and one of what was.
         """
@@ -321,7 +318,7 @@ class Admin:
 
         Raises:
             PackUnusable: when it cannot be used.
-            UsageError, ExtraMissing: when signatures are required and cannot be checked; see ``trust.proof_for``.
+            UsageError, ExtraMissing: when signatures are required and cannot be checked, as ``proof_for`` says.
         """
         return Pack(Path(path), trust=self.settings.trust_store, prove=proof_for(self.settings))
 

@@ -23,6 +23,8 @@ EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, FOREIGN, E
 )
 
 DAY_S = 86_400.0
+DOWN_TO = 0.8
+"""A store above a limit is brought down to this share of it, so that the next entry does not exceed it again."""
 # A store is far above a limit if it exceeds it by this share or this number of entries, whichever is more.
 SLACK_SHARE, SLACK_ENTRIES = 0.025, 5
 
@@ -82,7 +84,7 @@ class Limits:
         everything: evict every entry.
         foreign_format: evict entries of another format version. Without it no limit evicts them, not even
             ``everything``; they count against the others.
-        order: in which to evict when a limit is exceeded, one of ``policy.value.ORDERS``; ``None`` is that of the
+        order: in which to evict when a limit is exceeded, one of ``usage.value.ORDERS``; ``None`` is that of the
             settings, where there are some, else ``lru``. Kernels that serve any size go last, and do not expire.
         pinned: evict pinned entries like others. Without it nothing evicts them, not even ``everything``; they count
             against the limits.
@@ -112,7 +114,7 @@ class Limits:
             max_entries=s.max_entries,
             max_bytes=s.max_bytes,
             max_disk_share=s.max_disk_share,
-            down_to=s.eviction_threshold,
+            down_to=DOWN_TO,
             order=s.eviction,
         )
 

@@ -27,6 +27,8 @@ from cache_engine.model.gemm import MAX_DIMENSION, DType, Mode
 # "A parallel space saving algorithm for frequent items and the Hurwitz zeta distribution", Information Sciences 2016.
 
 MOST_COUNTERS = 64
+HALF_LIFE_S = 7 * 86_400.0
+"""A request counts half as much after a week."""
 BUCKETS = MAX_DIMENSION.bit_length()
 """Of the histogram: bucket b has the m from 2**(b-1) + 1 to 2**b, and bucket 0 has m = 1."""
 

@@ -1,4 +1,4 @@
-"""The real cuda.core keeps its programs in our store. The extras bench and caches-test have it."""
+"""The real cuda.core keeps its programs in our store. The extra bench has it."""
 
 from __future__ import annotations
 

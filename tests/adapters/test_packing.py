@@ -123,11 +123,6 @@ def test_a_signature_covers_the_bytes_of_the_group(two: Two, builder: Builder, t
     ]
 
 
-@pytest.fixture
-def builder(tmp_path: Path) -> Builder:
-    return Builder(tmp_path / "builder")
-
-
 def _elf(machine: int) -> bytes:
     return b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 3, machine) + bytes(100)
 

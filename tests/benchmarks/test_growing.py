@@ -22,7 +22,7 @@ def test_a_store_grows_by_valid_kernels_that_were_asked_for(tmp_path: Path, monk
     assert all("20" in line.name for line in lines)
     with open_cache(tmp_path / "many") as cache:
         assert (cache.count()[0], len(cache.tally().usage)) == (20, 20)
-        assert cache.verify() == []
+        assert cache.admin.verify() == []
 
 
 def _compared_once(compare: Any, *named: Any, **options: Any) -> Result:

@@ -17,7 +17,7 @@ from benchmarks.results import LeftOut
 from cache_engine.cache.cache import Cache
 from cache_engine.errors import UsageError
 from cache_engine.gpu.probe import gpu
-from cache_engine.model.document import to_json
+from cache_engine.model.documents import to_json
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
 from tests.benchmarks.running import run

@@ -39,7 +39,7 @@ together = threading.Barrier(THREADS)
 
 def ask(number):
     together.wait()
-    kernel = cache.get_or_compile(replace(COLD, n=64 * (number + 1)), wait=0)
+    kernel = cache.get_or_compile(replace(COLD, n=64 * (number + 1)), wait_ms=0)
     wanted = kernel.better
     return kernel.key, wanted and wanted.key, wanted is None or wanted.wait(120)
 
@@ -107,7 +107,7 @@ def test_two_processes_with_cold_shapes_are_served_at_once_and_the_dashboard_sho
                 expect(_cell(page, text)).to_be_attached(timeout=WAIT_MS)
 
             with file_lock(cache.layout.slot_lock(0), 1):
-                better = cache.get_or_compile(LATER, wait=0).better
+                better = cache.get_or_compile(LATER, wait_ms=0).better
                 assert better is not None
                 page.goto(address)
                 queue = page.get_by_text(re.compile("1 slot in use; 1 waiting, 0 callers among them"))

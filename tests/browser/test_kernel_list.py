@@ -167,7 +167,7 @@ def test_machine_code_stands_side_by_side_and_the_keyboard_scrolls_it(page: Page
 def test_the_link_of_an_evicted_kernel_says_when_and_why(page: Page, dashboard: str, compiled_store: Path) -> None:
     with open_cache(compiled_store) as cache:
         (record,) = (record for record in cache.records() if record.problem.dtype == "fp16")
-        cache.clean(Limits(keys=frozenset({CacheKey(record.key)})), by="an engineer")
+        cache.admin.clean(Limits(keys=frozenset({CacheKey(record.key)})), by="an engineer")
     page.goto(f"{dashboard}/kernel?key={record.key}")
     expect(page.get_by_text("This kernel was evicted just now.")).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_text(re.compile("by an engineer"))).to_be_visible()

@@ -109,5 +109,5 @@ def test_preflight_says_which_factors_differ(
         f"compiler build is {compilers[:12]}+{builtins[:12]} in the pack and cdcdcdcdcdcd here",
     )
     assert preflight(pack, Settings(), ["sm_90"]).reasons == ()
-    other = preflight(pack, Settings(toolchain="pack", fast_math=True), ["sm_90"])
+    other = preflight(pack, Settings(toolchain="pack", compiler_flags=("--use_fast_math",)), ["sm_90"])
     assert {factor.name for one in other.carried for factor in one.differs} == {"flags"}

@@ -24,7 +24,7 @@ def test_an_eviction_is_listed_filtered_and_explained(compiled_store: Path) -> N
     """Also once the journal, which remembers the last 500 events, has forgotten it."""
     record = next(record for record in make_store(compiled_store).records() if record.family == "tensor_core")
     with open_cache(compiled_store) as cache:
-        cache.clean(Limits(keys=frozenset({record.key})), by="Ann")
+        cache.admin.clean(Limits(keys=frozenset({record.key})), by="Ann")
         for number in range(501):
             cache.journal.event("corrupt", key=f"{number:064x}", detail="other")
     shown = json.loads(_run(compiled_store, "log", "--key", record.key[:12], "--kind", "eviction", "--json").stdout)

@@ -133,7 +133,7 @@ def test_an_empty_text_is_no_directory(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_pack_is_named_by_a_text(compiled_store: Path, tmp_path: Path) -> None:
     with open_cache(compiled_store) as cache:
         key = next(cache.store.keys())
-        cache.export(tmp_path / "all.gemmpack")
+        cache.admin.export(tmp_path / "all.gemmpack")
     with open_cache(tmp_path / "new", packs=str(tmp_path / "all.gemmpack")) as cache:
         found = cache.look_up(key)
         assert found is not None

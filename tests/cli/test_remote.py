@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.store.overview import tier_table
+from app.presenters.overview import tier_table
 from cache_engine.cache.cache import open_cache
 from cache_engine.index import queries
 from cache_engine.model.events import REMOTE_DOWN

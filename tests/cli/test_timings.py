@@ -169,5 +169,5 @@ def test_timings_choose_the_config_and_compile_and_explain_report_it(
     compiled = document("compile", *SHAPE, store=compiled_store)
     assert (compiled["key"], compiled["config_from"]) == (planned[1]["key"], expected)
     assert document("show", compiled["key"], store=compiled_store)["config_from"] == expected
-    monkeypatch.setenv("GEMM_CACHE_USE_TIMINGS", "no")
+    monkeypatch.setenv("GEMM_CACHE_TIMINGS_OF", "none")
     assert document("explain", *SHAPE, store=compiled_store)["config_from"] == "cost model"

@@ -44,7 +44,7 @@ with open_cache(store, durability="fast", packs=tuple(packs), toolchain="pack", 
                 tiers.add(kernel.tier)
                 versions.add(kernel.record.compiler_version)
     if not packs:
-        cache.export(pack)
+        cache.admin.export(pack)
 print(*sorted(tiers), *sorted(versions))
 """
 

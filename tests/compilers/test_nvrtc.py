@@ -119,10 +119,8 @@ def test_the_fingerprint_needs_no_library_loaded() -> None:
     assert str(NVRTC.fingerprint()) == done.stdout.strip()
 
 
-def test_a_library_patched_in_place_is_another_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_patched_in_place_is_another_fingerprint(copied: Path) -> None:
     """Its build ID, its size and its time of modification stay what they were."""
-    copied = _copy_of_nvrtc(tmp_path)
-    monkeypatch.setattr(nvrtc, "package_files", lambda *_: iter([copied]))
     before = nvrtc.Nvrtc()
     assert before.fingerprint() == NVRTC.fingerprint()
     patch_in_place(copied)
@@ -131,12 +129,8 @@ def test_a_library_patched_in_place_is_another_fingerprint(tmp_path: Path, monke
         before.load()
 
 
-def test_a_library_replaced_after_another_has_loaded_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_replaced_after_another_has_loaded_it_is_refused(tmp_path: Path, copied: Path) -> None:
     """As by CuPy before the first key: the system hands out the old one, and the key names the new one."""
-    copied = _copy_of_nvrtc(tmp_path)
-    monkeypatch.setattr(nvrtc, "package_files", lambda *_: iter([copied]))
     ctypes.CDLL(str(copied))
     shutil.copyfile(copied, tmp_path / "new")
     (tmp_path / "new").rename(copied)
@@ -146,10 +140,8 @@ def test_a_library_replaced_after_another_has_loaded_it_is_refused(
         nvrtc.Nvrtc().load()
 
 
-def test_a_new_hard_link_to_the_library_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_hard_link_to_the_library_changes_nothing(tmp_path: Path, copied: Path) -> None:
     """It changes the time that a change in place cannot hide."""
-    copied = _copy_of_nvrtc(tmp_path)
-    monkeypatch.setattr(nvrtc, "package_files", lambda *_: iter([copied]))
     compiler = nvrtc.Nvrtc()
     before = compiler.fingerprint()
     (tmp_path / "link").hardlink_to(copied)
@@ -157,29 +149,27 @@ def test_a_new_hard_link_to_the_library_changes_nothing(tmp_path: Path, monkeypa
     assert nvrtc.Nvrtc().fingerprint() == before
 
 
-def test_a_companion_that_another_has_loaded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("copied")
+def test_a_companion_that_another_has_loaded_is_refused(tmp_path: Path) -> None:
     """The system hands out the one that is there, whichever library asks for it."""
-    copied = _copy_of_nvrtc(tmp_path)
-    monkeypatch.setattr(nvrtc, "package_files", lambda *_: iter([copied]))
     with pytest.raises(CompilerMissing, match=f"the key names {tmp_path}.* was loaded; remove one of the two"):
         nvrtc.Nvrtc().compile('extern "C" __global__ void k() {}', "sm_90")
 
 
-def _copy_of_nvrtc(folder: Path) -> Path:
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """NVRTC in another place, once this process has the real one's companion and so will never load the copy's."""
     NVRTC.compile('extern "C" __global__ void k() {}', "sm_90")
     (found,) = package_files("lib/libnvrtc.so.*")
     for path in found.parent.glob("libnvrtc*.so*"):
-        shutil.copyfile(path, folder / path.name)
-    return folder / found.name
+        shutil.copyfile(path, tmp_path / path.name)
+    monkeypatch.setattr(nvrtc, "package_files", lambda *_: iter([tmp_path / found.name]))
+    return tmp_path / found.name
 
 
-def test_a_compiler_replaced_under_a_running_process_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("copied")
+def test_a_compiler_replaced_under_a_running_process_is_refused(tmp_path: Path) -> None:
     """Its kernels would be stored under the key of the previous one."""
-    copied = _copy_of_nvrtc(tmp_path)
-    monkeypatch.setattr(nvrtc, "package_files", lambda *_: iter([copied]))
     compiler = nvrtc.Nvrtc()
     assert compiler.fingerprint() == NVRTC.fingerprint()
     compiler.load()

@@ -292,4 +292,4 @@ def test_a_triton_kernel_is_not_stale_where_there_is_no_triton(
         )
         with pytest.raises(CompilerMissing):
             elsewhere.get_or_compile(GemmProblem(64, 256, 96, arch="sm_90"), family="triton", config=SMALL)
-        assert elsewhere.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
+        assert elsewhere.admin.plan_cleaning(Limits(stale_toolchain=True)).victims == ()

@@ -172,7 +172,7 @@ class Finder:
         self.journal, self.settings = NoJournal(), Settings()
 
     def get_or_compile(
-        self, problem: GemmProblem, family: str | None = None, compiler: str | None = None, wait: None = None
+        self, problem: GemmProblem, family: str | None = None, compiler: str | None = None, wait_ms: None = None
     ) -> CompiledKernel:
         """A kernel with nothing but what is taken from one."""
         self.asked.append(problem)

@@ -1,4 +1,4 @@
-"""``matmul(…, wait=0)``: what serves while a kernel is compiled, with NumPy in the place of CuPy and of the kernels."""
+"""``matmul(…, wait_ms=0)``: what serves while a kernel is compiled; NumPy stands for CuPy and for kernels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cache]:
 
 def multiplied(cache: Cache, wait: float = 0) -> Product:
     """The product, found right."""
-    product = matmul(A, B, bias=BIAS, activation="relu", cache=cache, wait=wait)
+    product = matmul(A, B, bias=BIAS, activation="relu", cache=cache, wait_ms=wait)
     assert isinstance(product, Product)
     assert numpy.allclose(product.array, RIGHT, rtol=1e-4, atol=1e-4)
     return product
@@ -87,7 +87,7 @@ def test_what_is_no_time_to_wait_is_refused(cache: Cache) -> None:
 
 def test_an_operator_does_not_wait_either(cache: Cache) -> None:
     linear = GemmOperator(
-        dtype="fp32", layout="nn", epilogue="bias+relu", cache_dir=cache.layout.root, family="simt", wait=0
+        dtype="fp32", layout="nn", epilogue="bias+relu", cache_dir=cache.layout.root, family="simt", wait_ms=0
     )
     with linear.profiling() as calls:
         first = linear(A, B, bias=BIAS)
@@ -109,7 +109,7 @@ def test_an_operator_does_not_wait_either(cache: Cache) -> None:
 def test_an_operators_kernel_may_be_another_that_serves(cache: Cache) -> None:
     floor = cache.get_or_compile(replace(PROBLEM, specialisation=Specialisation.DYNAMIC))
     linear = GemmOperator(
-        dtype="fp32", layout="nn", arch="sm_90", epilogue="bias+relu", cache_dir=cache.layout.root, wait=0
+        dtype="fp32", layout="nn", arch="sm_90", epilogue="bias+relu", cache_dir=cache.layout.root, wait_ms=0
     )
     kernel = linear.kernel(40, 192, 128)
     assert kernel.key == floor.key
@@ -120,7 +120,7 @@ def test_an_operators_kernel_may_be_another_that_serves(cache: Cache) -> None:
 
 def test_an_operator_refuses_what_is_no_time_to_wait() -> None:
     with pytest.raises(UsageError, match="milliseconds"):
-        GemmOperator(wait=-1)
+        GemmOperator(wait_ms=-1)
 
 
 @pytest.mark.parametrize("layout", Layout)
@@ -145,7 +145,8 @@ def test_cupy_applies_the_epilogue_before_it_rounds_to_fp8(cache: Cache) -> None
     kernel(operands)
     wanted = operands.c.copy()
     operands.c[...] = 0xFF
-    places = {name: numpy.uint64(getattr(operands, name).ctypes.data) for name in ("a", "b", "c", "bias")}
-    _by_cupy(problem)(replace(operands, **places))
+    arrays = (operands.a, operands.b, operands.c, operands.bias)
+    a, b, c, bias = (numpy.uint64(one.ctypes.data) for one in arrays)
+    _by_cupy(problem)(replace(operands, a=a, b=b, c=c, bias=bias))
     assert numpy.array_equal(operands.c, wanted)
     assert len(numpy.unique(wanted)) > 10

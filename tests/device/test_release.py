@@ -10,7 +10,8 @@ from typing import Any, cast
 import numpy
 import pytest
 
-from cache_engine import GemmOperator, grouped_matmul, matmul, release_device_memory
+from cache_engine import GemmOperator, grouped_matmul, matmul
+from cache_engine.device import release_device_memory
 from cache_engine.gpu import memory_pool, multiply
 from cache_engine.gpu.memory_pool import DeviceMemoryPool
 from tests.device import numpy_gpu

@@ -86,7 +86,7 @@ def test_a_dynamic_kernel_serves_other_shapes_and_none_that_it_would_misread(tmp
         narrow = cache.get_or_compile(GemmProblem(64, 96, 129, **_kind_of(problem)), compiler=compiler)
         assert narrow.tier == "compiled"
         assert narrow.record.problem.specialisation == "dynamic"
-        assert cache.verify() == []
+        assert cache.admin.verify() == []
     with open_cache(tmp_path / "store", durability="fast") as later:
         assert later.get_or_compile(GemmProblem(7, 8, 8, **_kind_of(problem)), compiler=compiler).tier == "disk"
 
@@ -116,7 +116,7 @@ def test_force_compiles_again_and_replaces(cache: Cache, compiles: list[str]) ->
     assert again.tier == "compiled"
     assert len(compiles) == 2
     assert len(list(cache.records())) == 1
-    assert cache.verify() == []
+    assert cache.admin.verify() == []
 
 
 def test_a_target_is_taken_from_the_argument_then_the_problem_then_the_settings(tmp_path: Path) -> None:
@@ -220,20 +220,20 @@ def test_searching_goes_by_words(cache: Cache) -> None:
 
 def test_a_dry_run_of_cleaning_evicts_nothing(cache: Cache) -> None:
     key = cache.get_or_compile(PROBLEM).key
-    plan = cache.clean(Limits(everything=True), dry_run=True)
+    plan = cache.admin.clean(Limits(everything=True), dry_run=True)
     assert [victim.key for victim in plan.victims] == [key]
     assert len(list(cache.records())) == 1
-    cache.clean(Limits(everything=True))
+    cache.admin.clean(Limits(everything=True))
     assert list(cache.records()) == []
     assert cache.stats().totals.evictions == 1
 
 
 def test_cleaning_without_rules_goes_by_the_settings(tmp_path: Path) -> None:
-    with open_cache(tmp_path / "store", max_entries=10, eviction_threshold=0.5) as cache:
+    with open_cache(tmp_path / "store", max_entries=10) as cache:
         for seed in range(12):
             publish(cache.store, seed)
-        assert len(cache.clean().victims) == 7
-        assert len(list(cache.records())) == 5
+        assert len(cache.admin.clean().victims) == 4
+        assert len(list(cache.records())) == 8
 
 
 def test_many_threads_ask_for_many_kernels(cache: Cache, compiles: list[str]) -> None:
@@ -276,10 +276,10 @@ def test_counts_reach_the_journal_without_close(tmp_path: Path) -> None:
 
 def test_entries_of_another_toolchain_are_stale(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     key = cache.get_or_compile(PROBLEM).key
-    assert cache.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
+    assert cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
     monkeypatch.setattr(selection_module, "template_digest", lambda _: "another")
     with open_cache(cache.layout.root) as later:
-        plan = later.plan_cleaning(Limits(stale_toolchain=True))
+        plan = later.admin.plan_cleaning(Limits(stale_toolchain=True))
         assert [(victim.key, victim.reason) for victim in plan.victims] == [(key, STALE)]
         assert later.get_or_compile(PROBLEM).tier == "compiled"
 
@@ -288,9 +288,9 @@ def test_results_of_fp8_are_stale_with_another_epilogue(cache: Cache, monkeypatc
     """It is no part of the template, whose digest the records of all kernels have."""
     cache.get_or_compile(PROBLEM)
     key = cache.get_or_compile(GemmProblem(16, 64, 64, out_dtype="fp8_e4m3", arch="sm_90")).key
-    assert cache.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
+    assert cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
     monkeypatch.setattr(selection_module, "fp8_constants", lambda: {"FP8_EPILOGUE": "another"})
-    assert [victim.key for victim in cache.plan_cleaning(Limits(stale_toolchain=True)).victims] == [key]
+    assert [victim.key for victim in cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims] == [key]
 
 
 @needs_host_compiler
@@ -306,7 +306,7 @@ def test_kernels_of_an_uninstalled_compiler_are_not_stale(tmp_path: Path, monkey
 
     monkeypatch.setattr(type(COMPILERS["nvcc"]), "fingerprint", missing)
     with open_cache(tmp_path / "store") as later:
-        later.clean(Limits(stale_toolchain=True))
+        later.admin.clean(Limits(stale_toolchain=True))
         assert [record.key for record in later.records()] == [kept]
 
 
@@ -324,7 +324,7 @@ def test_a_store_is_cleaned_by_itself_when_it_is_due(tmp_path: Path) -> None:
 
 def test_the_policy_can_be_named(tmp_path: Path) -> None:
     with open_cache(tmp_path / "store", "production") as cache:
-        assert cache.policy().expire_days == 30.0
+        assert cache.admin.policy().expire_days == 30.0
     with pytest.raises(UsageError, match="development, production"):
         open_cache(tmp_path / "store", policy="lazy")
 

@@ -64,7 +64,7 @@ def test_hits_of_every_tier_leave_the_log_as_it_is(root: Path) -> None:
 def test_an_evicted_kernel_by_whom_and_why(root: Path) -> None:
     _missed(root)
     with open_cache(root) as cache:
-        cache.clean(Limits(everything=True), by="Ann")
+        cache.admin.clean(Limits(everything=True), by="Ann")
     miss = _missed(root)
     assert (miss.reason, miss.detail, miss.by) == ("evicted", "everything", "Ann")
 
@@ -83,7 +83,7 @@ def test_a_kernel_that_verify_quarantined(root: Path) -> None:
     key = _missed(root).key
     with open_cache(root) as cache:
         blob_file(cache.store, key).unlink()  # type: ignore[arg-type]
-        cache.verify(repair=True)
+        cache.admin.verify(repair=True)
     miss = _missed(root)
     assert miss.reason == "damaged"
     assert miss.detail.startswith("record without blob")

@@ -51,7 +51,7 @@ def test_it_survives_a_restart_and_a_fold(place: Path) -> None:
         with open_cache(place) as cache:
             cache.get_or_compile(PROBLEM)
     with open_cache(place) as cache:
-        cache.clean()
+        cache.admin.clean()
         assert cache.layout.demand.exists()
         assert asked(cache) == {(128, 256, 192): 2}
 
@@ -66,9 +66,7 @@ def test_what_is_compiled_ahead_is_no_demand(place: Path) -> None:
         assert cache.stats().hits == 2
 
 
-def test_the_half_life_is_a_setting(place: Path) -> None:
-    with open_cache(place, demand_half_life_h=2) as cache:
-        assert cache.demand.ledger().half_life_s == 7200
+def test_the_half_life_is_a_week(place: Path) -> None:
     with open_cache(place) as cache:
         assert cache.demand.ledger().half_life_s == 7 * 86_400
 

@@ -50,7 +50,7 @@ FORMATS = Path(__file__).parent.parent / "formats"
 def pack(compiled_store: Path, tmp_path: Path) -> Path:
     """A pack of the sample, made by the NVRTC that is installed."""
     with open_cache(compiled_store) as cache:
-        cache.export(tmp_path / "kernels.gemmpack")
+        cache.admin.export(tmp_path / "kernels.gemmpack")
     return tmp_path / "kernels.gemmpack"
 
 
@@ -101,15 +101,15 @@ def older(compiled_store: Path, tmp_path: Path) -> Path:
         for record in source.records():
             _remade(source.store, store, record, "another build")
     with open_cache(tmp_path / "older") as cache:
-        cache.export(tmp_path / "older.gemmpack")
+        cache.admin.export(tmp_path / "older.gemmpack")
     return tmp_path / "older.gemmpack"
 
 
-@pytest.mark.parametrize("asked", [{}, {"wait": 0}])
+@pytest.mark.parametrize("asked", [{}, {"wait_ms": 0}])
 def test_a_pack_of_another_build_serves_although_its_kernel_could_be_compiled(
     older: Path, tmp_path: Path, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ``wait``, which is for callers who want a better kernel later, the installed compiler's comes behind."""
+    """With ``wait_ms``, which is for callers who want a better kernel later, the installed compiler's comes behind."""
     with open_cache(tmp_path / "new", packs=(older,)) as cache:
         with monkeypatch.context() as patched:
             patched.setattr(nvrtc.Nvrtc, "compile", lambda *_: pytest.fail("a kernel was compiled"))
@@ -135,7 +135,7 @@ def test_a_kernel_that_another_process_compiled_serves_in_place_of_a_packs(older
     with open_cache(**asked) as cache, open_cache(**asked) as another:
         assert cache.get_or_compile(PROBLEM).toolchain_from == "pack older.gemmpack"
         another.get_or_compile(PROBLEM, force=True)
-        better = cache.get_or_compile(PROBLEM, wait=0).better
+        better = cache.get_or_compile(PROBLEM, wait_ms=0).better
         assert better is not None
         assert better.wait(60)
         assert better.kernel is not None
@@ -161,7 +161,7 @@ def test_a_pack_of_a_newer_cuda_serves_only_where_the_driver_loads_it(
         newer = tuple((label, "14.0" if label == "compiler_version" else value) for label, value in record.components)
         _remade(cache.store, store, msgspec.structs.replace(record, components=newer, compiler_version="14.0"), "newer")
     with open_cache(tmp_path / "newer") as cache:
-        cache.export(tmp_path / "newer.gemmpack")
+        cache.admin.export(tmp_path / "newer.gemmpack")
     monkeypatch.setattr(probe, "gpu", lambda: replace(INVENTED_GPU, driver=driver))
     with open_cache(tmp_path / "new", packs=(tmp_path / "newer.gemmpack",)) as cache:
         assert cache.select(PROBLEM).toolchain_from == source
@@ -185,7 +185,7 @@ def test_with_local_a_pack_of_another_build_serves_nothing(pack: Path, tmp_path:
     with open_cache(tmp_path / "new", packs=(pack,), toolchain="local", enable_jit=False) as cache:
         selection = cache.select(PROBLEM)
         assert selection.is_compilable
-        there = cache.made_elsewhere(selection)
+        there = cache.selector.select_elsewhere(selection, cache.elsewhere)
         assert there is not None
         with pytest.raises(NotCached, match=selection.key[:12]):
             cache.get_or_compile(PROBLEM)
@@ -215,7 +215,7 @@ def test_nothing_but_the_identity_of_the_compiler_is_from_the_pack(
             return False
 
     assert not misses()
-    assert misses(fast_math=True)
+    assert misses(compiler_flags=("--use_fast_math",))
     assert misses(compiler_flags=("--fmad=false",))
     assert misses(replace(PROBLEM, arch="sm_80"))
     assert misses(replace(PROBLEM, n=PROBLEM.n + 16))
@@ -225,13 +225,13 @@ def test_nothing_but_the_identity_of_the_compiler_is_from_the_pack(
 
 
 def test_a_pack_made_with_other_flags_serves_no_lookup_without_them(tmp_path: Path) -> None:
-    with open_cache(tmp_path / "fast", fast_math=True, durability="fast") as source:
+    with open_cache(tmp_path / "fast", compiler_flags=("--use_fast_math",), durability="fast") as source:
         source.get_or_compile(PROBLEM)
-        source.export(tmp_path / "fast.gemmpack")
+        source.admin.export(tmp_path / "fast.gemmpack")
     asked: dict[str, Any] = {"packs": (tmp_path / "fast.gemmpack",), "toolchain": "pack", "enable_jit": False}
     with open_cache(tmp_path / "new", **asked) as cache, pytest.raises(NotCached):
         cache.get_or_compile(PROBLEM)
-    with open_cache(tmp_path / "new", **asked, fast_math=True) as cache:
+    with open_cache(tmp_path / "new", **asked, compiler_flags=("--use_fast_math",)) as cache:
         assert cache.get_or_compile(PROBLEM).tier == "pack"
 
 
@@ -265,13 +265,13 @@ def test_a_compiler_that_is_installed_later_compiles_the_next_lookup(pack: Path,
 @pytest.mark.usefixtures("another_build")
 def test_a_store_that_another_build_filled_serves_and_is_not_stale(compiled_store: Path) -> None:
     with open_cache(compiled_store) as cache:
-        assert len(cache.plan_cleaning(Limits(stale_toolchain=True)).victims) == len(SAMPLE)
+        assert len(cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims) == len(SAMPLE)
     with open_cache(compiled_store, toolchain="pack") as cache:
         kernel = cache.get_or_compile(PROBLEM)
         assert (kernel.tier, kernel.toolchain_from) == ("disk", STORE)
-        assert cache.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
-    with open_cache(compiled_store, toolchain="pack", fast_math=True) as cache:
-        assert len(cache.plan_cleaning(Limits(stale_toolchain=True)).victims) == len(SAMPLE)
+        assert cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
+    with open_cache(compiled_store, toolchain="pack", compiler_flags=("--use_fast_math",)) as cache:
+        assert len(cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims) == len(SAMPLE)
 
 
 def test_a_kernel_compiled_here_never_has_a_key_of_another_build(compiled_store: Path, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_pack_of_several_builds_shows_them_and_serves_each(compiled_store: Pat
             rare = msgspec.structs.replace(a_kernel, components=(*a_kernel.components, ("MORE", "1")))
             _remade(source.store, mixed, rare, f"rare {number}")
     with open_cache(tmp_path / "mixed") as cache:
-        cache.export(tmp_path / "mixed.gemmpack")
+        cache.admin.export(tmp_path / "mixed.gemmpack")
     asked: dict[str, Any] = {"packs": (tmp_path / "mixed.gemmpack",), "enable_caching": "packs", "toolchain": "pack"}
     with open_cache(enable_jit=False, **asked) as cache:
         assert {cache.get_or_compile(problem).tier for problem in SAMPLE} == {"pack"}
@@ -354,7 +354,7 @@ def useless(request: pytest.FixtureRequest, older: Path, tmp_path: Path) -> tupl
         case "local":
             return {**given, "toolchain": "local"}, "made by nvrtc 13.5 (build another"
         case "flags":
-            return {**given, "fast_math": True}, "4 have other templates or flags"
+            return {**given, "compiler_flags": ("--use_fast_math",)}, "4 have other templates or flags"
         case "signers":
             signers = signers_file(tmp_path, f"builder {Builder(tmp_path / 'key').line}")
             return {**given, "trusted_signers": signers}, "the kernel has no signature"
@@ -418,7 +418,7 @@ def test_a_pack_can_be_read_as_the_umask_says_and_written_by_its_owner_alone(
 ) -> None:
     before = os.umask(umask)
     try:
-        cache.export(tmp_path / "some.gemmpack")
+        cache.admin.export(tmp_path / "some.gemmpack")
     finally:
         os.umask(before)
     assert (tmp_path / "some.gemmpack").stat().st_mode & 0o777 == mode

@@ -38,7 +38,7 @@ def test_a_damaged_entry_is_recompiled_and_quarantined(tmp_path: Path, compiles:
         assert code_of(kernel.cubin) == code_of(good)
         assert cache.stats().totals.corruptions == 1
         assert len(list(cache.layout.quarantine.iterdir())) == 2
-        assert cache.verify() == []
+        assert cache.admin.verify() == []
     assert len(compiles) == 2
 
 
@@ -66,8 +66,8 @@ def test_an_entry_of_another_version_is_left_alone_and_the_kernel_served(cache: 
         kernel = other.get_or_compile(PROBLEM)
         assert kernel.tier == "compiled"
         assert "the existing entry has another format version" in str(kernel.unpublished)
-        other.clean(Limits(everything=True))
-        assert [finding.kind for finding in other.verify(repair=True)] == [Kind.UNKNOWN_FORMAT]
+        other.admin.clean(Limits(everything=True))
+        assert [finding.kind for finding in other.admin.verify(repair=True)] == [Kind.UNKNOWN_FORMAT]
     assert record_file(cache.store, key).read_bytes() == newer
     assert blob_file(cache.store, key).exists()
 
@@ -155,7 +155,7 @@ def test_a_source_the_compiler_refuses_leaves_nothing_behind(cache: Cache, monke
 def test_a_pack_is_asked_before_the_disk_and_its_hits_are_counted(tmp_path: Path) -> None:
     with open_cache(tmp_path / "source") as source:
         cubin = source.get_or_compile(PROBLEM).cubin
-        source.export(tmp_path / "some.gemmpack")
+        source.admin.export(tmp_path / "some.gemmpack")
     with open_cache(tmp_path / "store", packs=(tmp_path,)) as cache:
         kernel = cache.get_or_compile(PROBLEM)
         assert (kernel.tier, kernel.cubin) == ("pack", cubin)
@@ -180,7 +180,7 @@ def test_an_entry_damaged_in_a_pack_is_compiled_and_stored(tmp_path: Path, caplo
     path = tmp_path / "some.gemmpack"
     with open_cache(tmp_path / "source") as source:
         source.get_or_compile(PROBLEM)
-        source.export(path)
+        source.admin.export(path)
     data = bytearray(path.read_bytes())
     data[4000] ^= 1
     path.write_bytes(data)

@@ -225,7 +225,7 @@ def test_it_can_be_switched_off_and_is_looked_up_by_device(cache: Cache, tmp_pat
     assert with_settings(timings_of="invented gpu") == OTHER, "of those with that name, the last measured on"
     assert with_settings(timings_of=INVENTED_GPU.digest()[:8]) == OTHER
     assert with_settings(timings_of=newer.digest()) == THIRD
-    assert with_settings(timings_of="Invented GPU", use_timings=False) == MODELLED
+    assert with_settings(timings_of="none") == MODELLED
     assert with_settings() == MODELLED, "no invented GPU is in this machine"
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy
 import pytest
 
-from cache_engine import GemmOperator, OperatorStatistics, matmul, open_cache
+from cache_engine import GemmOperator, matmul, open_cache
 from cache_engine.cache import operator
+from cache_engine.device import OperatorStatistics
 from cache_engine.errors import GpuRequired, NotCached, UsageError
 from cache_engine.gpu import multiply
 from cache_engine.gpu.fp8 import dequantise, quantise
@@ -242,7 +243,7 @@ def test_a_call_is_the_same_with_caching_on_or_off_and_with_packs_alone(
     a, b = normal(64, 80), normal(48, 80).T
     if caching == "packs":
         made.kernel(64, 48, 80)
-        made.cache.export(tmp_path / "kernels.gemmpack")
+        made.cache.admin.export(tmp_path / "kernels.gemmpack")
         monkeypatch.setenv("GEMM_CACHE_PACKS", str(tmp_path / "kernels.gemmpack"))
     linear = GemmOperator(dtype="fp32", arch="sm_90", cache_dir=tmp_path / "other", enable_caching=caching)
     assert numpy.allclose(linear(a, b), a @ b, atol=1e-4)

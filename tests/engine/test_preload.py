@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine import Cache, CacheKey, GemmProblem, UsageError, open_cache
+from cache_engine import Cache, GemmProblem, UsageError, open_cache
+from cache_engine.types import CacheKey
 
 PROBLEMS = [GemmProblem(m, 48, 80, dtype="fp32", arch="sm_90", specialisation="exact") for m in (8, 16, 24)]
 NOWHERE = CacheKey("0" * 64)
@@ -97,7 +98,7 @@ def test_a_preload_is_not_a_use(place: Path, sizes: dict[CacheKey, int]) -> None
 
 def test_packs_alone_and_caching_off(place: Path, sizes: dict[CacheKey, int], tmp_path: Path) -> None:
     with open_cache(place) as cache:
-        cache.export(tmp_path / "kernels.gemmpack")
+        cache.admin.export(tmp_path / "kernels.gemmpack")
     with open_cache(packs=tmp_path / "kernels.gemmpack", enable_caching="packs") as cache:
         assert cache.preload(sizes).loaded == dict.fromkeys(sizes, "pack")
     with open_cache(enable_caching=False) as cache:

@@ -12,7 +12,6 @@ import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.demand.demotion import note
-from cache_engine.cache.demand.promoter import Promoter
 from cache_engine.cache.demand.promotion import plan_promotion, promote
 from cache_engine.cache.demand.times import LaunchTimes
 from cache_engine.cache.queue.tickets import Priority
@@ -25,7 +24,6 @@ from cache_engine.upkeep.plan import Limits
 from cache_engine.usage.value import ORDERS
 from tests.cli.test_cli import run
 from tests.helpers import INVENTED_GPU, invented_timing
-from tests.remote.waiting import until
 
 ASKED = GemmProblem(16, 96, 64, dtype=DType.FP32, arch="sm_90")
 
@@ -39,7 +37,7 @@ def test_an_evicted_kernel_that_is_asked_for_is_compiled_again(cache: Cache) -> 
     first = cache.get_or_compile(ASKED)
     other = cache.get_or_compile(replace(ASKED, n=48))
     assert plan_promotion(cache).candidates == ()
-    cache.clean(Limits(keys=frozenset({first.key})))
+    cache.admin.clean(Limits(keys=frozenset({first.key})))
 
     plan = plan_promotion(cache)
     [candidate] = plan.candidates
@@ -60,7 +58,7 @@ def test_what_a_kernel_saves_over_the_one_that_serves_is_predicted_for_both(cach
     floor = replace(asked, specialisation=Specialisation.DYNAMIC)
     cache.get_or_compile(floor)
     first = cache.get_or_compile(asked)
-    cache.clean(Limits(keys=frozenset({first.key})))
+    cache.admin.clean(Limits(keys=frozenset({first.key})))
 
     [candidate] = plan_promotion(cache).candidates
     assert candidate.instead == cache.select(floor).name
@@ -74,7 +72,7 @@ def test_what_a_kernel_saves_over_the_one_that_serves_is_predicted_for_both(cach
 def test_a_packs_kernel_serves_in_place_of_a_missing_one(cache: Cache, tmp_path: Path) -> None:
     asked = GemmProblem(512, 4096, 4096, arch="sm_90a")
     floor = cache.get_or_compile(replace(asked, specialisation=Specialisation.DYNAMIC))
-    cache.export(tmp_path / "floor.gemmpack")
+    cache.admin.export(tmp_path / "floor.gemmpack")
     with open_cache(tmp_path / "other", packs=(tmp_path / "floor.gemmpack",)) as other:
         other.journal.asked(asked)
         [candidate] = plan_promotion(other).candidates
@@ -122,7 +120,7 @@ def test_the_other_shapes_of_a_model_are_speculation(cache: Cache) -> None:
 
 def test_a_budget_is_kept_and_what_cannot_be_compiled_is_said(cache: Cache) -> None:
     keys = {cache.get_or_compile(replace(ASKED, n=n)).key for n in (48, 96, 160)}
-    cache.clean(Limits(everything=True))
+    cache.admin.clean(Limits(everything=True))
     plan = plan_promotion(cache)
     assert {one.selection.key for one in plan.candidates} == keys
     assert plan.within(0) == []
@@ -133,25 +131,6 @@ def test_a_budget_is_kept_and_what_cannot_be_compiled_is_said(cache: Cache) -> N
         [(candidate, why)] = promote(unable, plan.within(1.5 * one_s))
         assert candidate.selection.key in keys
         assert "compiling is switched off" in str(why)
-
-
-def test_the_background_compiles_what_pays_and_ends_with_the_cache(cache: Cache) -> None:
-    key = cache.get_or_compile(ASKED).key
-    cache.clean(Limits(everything=True))
-    promoter = Promoter(cache, interval_s=20.0)
-    assert promoter.work(None) == 20.0
-    assert list(cache.store.keys()) == [key]
-    promoter.close()
-    assert promoter.work(None) is None
-
-
-def test_a_setting_starts_it(tmp_path: Path) -> None:
-    with open_cache(tmp_path / "store") as plain:
-        key = plain.get_or_compile(ASKED).key
-        plain.clean(Limits(everything=True))
-    with open_cache(tmp_path / "store", promote_every_min=0.05) as cache:
-        until(lambda: next(cache.store.keys(), None) is not None)
-        assert list(cache.store.keys()) == [key]
 
 
 def test_the_command_prints_the_sum_and_compiles(tmp_path: Path) -> None:
@@ -217,7 +196,7 @@ def test_an_exact_kernel_that_was_measured_to_be_faster_is_promoted_and_serves(t
     assert timed.get_or_compile(TIMED).key == general.key, "nothing is compiled before"
 
     assert promote(timed, plan.within()) == []
-    for kernel in (timed.get_to_launch(TIMED), timed.get_or_compile(TIMED, wait=0)):
+    for kernel in (timed.get_to_launch(TIMED), timed.get_or_compile(TIMED, wait_ms=0)):
         assert (kernel.key, kernel.problem, kernel.better) == (candidate.selection.key, TIMED, None)
         assert kernel.record.problem.specialisation == "exact"
     assert explain(timed, TIMED).selection.key == general.key
@@ -254,7 +233,7 @@ def test_once_it_is_evicted_the_kernel_for_any_m_serves_and_none_is_compiled(tim
     with open_cache(root, timings_of=INVENTED_GPU.name, memory_bytes=0) as cache:
         exact = cache.get_to_launch(TIMED)
         assert exact.key != cache.select(TIMED).key
-        cache.clean(Limits(keys=frozenset({exact.key})))
+        cache.admin.clean(Limits(keys=frozenset({exact.key})))
         after = cache.get_to_launch(TIMED)
         assert (after.key, after.tier) == (cache.select(TIMED).key, "disk")
         assert [one.selection.key for one in plan_promotion(cache).candidates] == [exact.key], (
@@ -284,7 +263,7 @@ def test_an_exact_kernel_is_demoted_when_timings_no_longer_favour_it(timed: Cach
 def test_what_saves_less_than_half_of_its_price_is_demoted_and_promoted_again_at_its_price(cache: Cache) -> None:
     """Between the two nothing changes. With a request in the last hour, one comes in time t with 1 - exp(-t / 1 h)."""
     key = cache.get_or_compile(ASKED).key
-    cache.clean(Limits(keys=frozenset({key})))
+    cache.admin.clean(Limits(keys=frozenset({key})))
     promote(cache, plan_promotion(cache).within())
 
     def kinds(chance: float) -> list[str]:
@@ -307,29 +286,27 @@ def test_what_saves_less_than_half_of_its_price_is_demoted_and_promoted_again_at
 @pytest.mark.parametrize("order", ORDERS)
 def test_what_is_demoted_is_evicted_first(cache: Cache, order: str) -> None:
     key = cache.get_or_compile(ASKED).key
-    cache.clean(Limits(keys=frozenset({key})))
+    cache.admin.clean(Limits(keys=frozenset({key})))
     promote(cache, plan_promotion(cache).within())
     other = cache.get_or_compile(replace(ASKED, n=48)).key
     for _ in range(3):
         cache.get_or_compile(ASKED)
     limits = Limits(max_entries=1, order=order)
-    assert [victim.key for victim in cache.clean(limits, dry_run=True).victims] == [other]
+    assert [victim.key for victim in cache.admin.clean(limits, dry_run=True).victims] == [other]
     note(cache.journal, plan_promotion(cache, 1.0).changes)
-    assert [victim.key for victim in cache.clean(limits, dry_run=True).victims] == [key]
+    assert [victim.key for victim in cache.admin.clean(limits, dry_run=True).victims] == [key]
     cache.admin.pin(key)
-    assert [victim.key for victim in cache.clean(limits, dry_run=True).victims] == [other]
+    assert [victim.key for victim in cache.admin.clean(limits, dry_run=True).victims] == [other]
 
 
-def test_the_background_demotes(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_promoted_and_asked_for_no_more_is_demoted(cache: Cache) -> None:
     key = cache.get_or_compile(ASKED).key
-    cache.clean(Limits(everything=True))
-    promoter = Promoter(cache, interval_s=20.0)
-    promoter.work(None)
-    plan = plan_promotion(cache, 1.0)
-    monkeypatch.setattr("cache_engine.cache.demand.promoter.plan_promotion", lambda _: plan)
-    promoter.work(None)
+    cache.admin.clean(Limits(everything=True))
+    first = plan_promotion(cache)
+    note(cache.journal, first.changes)
+    assert promote(cache, first.within(math.inf)) == []
+    note(cache.journal, plan_promotion(cache, 1.0).changes)
     assert [one.key for one in cache.admin.decisions(kinds=[DEMOTION])] == [key]
     stats = cache.stats()
     assert (stats.totals.promotions, stats.totals.demotions) == (1, 1)
     assert (stats.last_24h.compiles, stats.last_24h.promotions, stats.last_24h.demotions) == (2, 1, 1)
-    promoter.close()

@@ -54,12 +54,12 @@ def run_in_a_shell(command: str, **environment: str) -> Any:
             GemmProblem(8, 32, 128, dtype="fp8_e5m2", arch="sm_89", scales="1x128,1x128,e8m0"), {}, {}, id="scales"
         ),
         pytest.param(GemmProblem(8, 32, 64, 3, arch="sm_80", mode="masked"), {}, {}, id="mode"),
-        pytest.param(SMALL, {}, {"fast_math": True}, id="fast-math"),
+        pytest.param(SMALL, {}, {"compiler_flags": ("--use_fast_math",)}, id="fast-math"),
         pytest.param(SMALL, {}, {"compiler_flags": ("--fmad=false", "--ftz=true")}, id="flags"),
         pytest.param(
             GemmProblem(8, 32, 32, dtype=DType.FP32, arch="sm_80", opt_level=1, specialisation=Specialisation.EXACT),
             {"config": CONFIG},
-            {"fast_math": True, "compiler_flags": ("--fmad=false",)},
+            {"compiler_flags": ("--fmad=false", "--use_fast_math")},
             id="level, specialisation, config, fast-math and flags",
         ),
         pytest.param(
@@ -86,7 +86,7 @@ def test_the_command_switches_off_what_the_reader_has_on(tmp_path: Path) -> None
     """A kernel compiled without fast-math and flags, shown where the environment asks for both."""
     with open_cache(tmp_path) as cache:
         kernel = cache.get_or_compile(SMALL)
-    asked = {"GEMM_CACHE_FAST_MATH": "1", "GEMM_CACHE_COMPILER_FLAGS": "--fmad=false"}
+    asked = {"GEMM_CACHE_COMPILER_FLAGS": "--use_fast_math --fmad=false"}
     command = reproducing_command(kernel.record, Settings.load(asked), tmp_path)
     document = run_in_a_shell(command, **asked)
     assert (document["key"], document["tier"]) == (kernel.key, "disk")

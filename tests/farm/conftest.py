@@ -110,11 +110,6 @@ class Workers:
 
 
 @pytest.fixture
-def builder(tmp_path: Path) -> Builder:
-    return Builder(tmp_path / "key")
-
-
-@pytest.fixture
 def remote(tmp_path: Path) -> Objects:
     return Objects(f"file://{tmp_path}/remote")
 

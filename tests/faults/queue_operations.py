@@ -73,7 +73,7 @@ def _compiling_behind(store: DiskStore) -> Action:
     def act() -> object:
         with cache:
             try:
-                kernel = cache.get_or_compile(PROBLEM, compiler="nvrtc", wait=0)
+                kernel = cache.get_or_compile(PROBLEM, compiler="nvrtc", wait_ms=0)
             finally:
                 served.set()
             better = kernel.better

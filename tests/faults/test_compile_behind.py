@@ -36,7 +36,7 @@ def compile_for_ever(source, arch):
 
 cache = open_cache(sys.argv[1], compile_slots=SLOTS)
 COMPILERS["nvrtc"].compile = compile_for_ever
-kernel = cache.get_or_compile(PROBLEM, wait=0)
+kernel = cache.get_or_compile(PROBLEM, wait_ms=0)
 under_way.wait()
 print(kernel.key, kernel.better.key, flush=True)
 threading.Event().wait()
@@ -65,11 +65,11 @@ def test_a_kill_while_a_kernel_is_compiled_behind_leaves_nothing_held_and_the_ne
             pass
     with open_cache(folder, compile_slots=SLOTS) as one, open_cache(folder, compile_slots=SLOTS) as other:
         assert {finding.kind for finding in one.admin.check()} == {Kind.STALE_TEMPORARY}  # its ticket, for one
-        assert one.get_or_compile(PROBLEM, wait=0).key == serves
+        assert one.get_or_compile(PROBLEM, wait_ms=0).key == serves
         with ThreadPoolExecutor(2) as callers:
             kernels = list(callers.map(lambda cache: cache.get_or_compile(PROBLEM), (one, other)))
         assert {kernel.key for kernel in kernels} == {wanted}
-        one.clean()
+        one.admin.clean()
     assert read_journal(layout.journal).totals.compiles == 2  # with that of the kernel that serves
     assert list(layout.temp.iterdir()) == []
     assert list(integrity.check(one.store)) == []

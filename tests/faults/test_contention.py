@@ -72,7 +72,7 @@ def _ask(folder: Path, processes: int, operations: int, keys: int) -> None:
         assert (totals.compiles, totals.misses) == (keys, keys)
         assert sum(totals.hits.values()) == processes * operations - keys
         assert totals.publish_failures == totals.corruptions == 0
-        assert cache.verify() == []
+        assert cache.admin.verify() == []
     asked = processes * operations
     report({"contention": f"{processes} processes, {keys} keys", "asked": asked, "compiled": compiled, "lost": 0})
 

@@ -70,14 +70,14 @@ def test_on_a_full_disk_kernels_are_served_and_stored_ones_stay(mount: Mount) ->
         found = cache.get_or_compile(PROBLEMS[0])
         assert (found.tier, found.cubin) == ("disk", cubin)
         assert list(cache.layout.temp.iterdir()) == []
-        assert cache.verify() == []
+        assert cache.admin.verify() == []
         (disk / "filler").unlink()
         assert cache.get_or_compile(PROBLEMS[1]).unpublished is None
         assert cache.get_or_compile(PROBLEMS[1]).tier == "disk"
         totals = cache.stats().totals
         # What could not be written is lost; what is counted is true.
         assert totals.compiles in (2, 3, 4)
-        assert cache.clean(Limits(everything=True)).kept_entries == 0
+        assert cache.admin.clean(Limits(everything=True)).kept_entries == 0
         assert list(files_of(cache.store)) == []
 
 
@@ -95,7 +95,7 @@ def test_on_a_read_only_disk_hits_are_served_and_the_rest_compiled(mount: Mount,
             "compiled",
             Failure("the store cannot be locked: Read-only file system"),
         )
-        assert cache.verify() == []
+        assert cache.admin.verify() == []
         assert cache.stats().entries == 1
     assert sorted((path, path.stat().st_mtime_ns) for path in place.rglob("*")) == before
 

@@ -16,7 +16,7 @@ from cache_engine.index.sync import Mirror
 from cache_engine.insight.comparison import compare, sass_difference
 from cache_engine.insight.inspection import inspect
 from cache_engine.model.artifact import Blob, Record
-from cache_engine.model.document import to_json
+from cache_engine.model.documents import to_json
 from cache_engine.model.key import CacheKey, key_of
 from cache_engine.store.codec import encode_blob, encode_record
 from cache_engine.store.disk import DiskStore

@@ -38,7 +38,7 @@ def test_an_entry_that_is_read_without_memory_stays_where_it_is(
             patch.setattr(module, name, _no_memory)
             with pytest.raises(MemoryError):
                 cache.get_or_compile(PROBLEM)
-        assert cache.verify() == []
+        assert cache.admin.verify() == []
         assert cache.admin.quarantined() == []
         kernel = cache.get_or_compile(PROBLEM)
         assert (kernel.tier, kernel.cubin) == ("disk", stored.cubin)
@@ -93,7 +93,7 @@ def test_a_process_that_ends_by_it_leaves_no_lock(tmp_path: Path) -> None:
         with file_lock(path, 0):
             pass
     with open_cache(tmp_path) as cache:
-        assert cache.verify() == []
+        assert cache.admin.verify() == []
 
 
 _GETTING = """

@@ -146,7 +146,7 @@ def test_in_a_home_that_may_not_be_written_kernels_are_cached_in_memory(
         "kernels are cached in this process alone"
     ]
     with pytest.raises(StoreUnusable, match="cannot use"):
-        one.cache.verify()
+        one.cache.admin.verify()
     assert one.cache.stats().entries == 0
     operator._in_force.cache_clear()
 
@@ -308,8 +308,8 @@ def test_with_a_clock_before_1970_nothing_fails(tmp_path: Path, monkeypatch: pyt
         assert [item.key for item in cache.admin.quarantined()] == [key]
         cache.admin.restore(cache.admin.quarantined()[0])
         assert cache.get_or_compile(PROBLEM).tier == "disk"
-        assert cache.clean(Limits(expire_days=7.0)).kept_entries == 1
-        assert cache.verify() == []
+        assert cache.admin.clean(Limits(expire_days=7.0)).kept_entries == 1
+        assert cache.admin.verify() == []
         assert cache.stats().totals.hits == {"disk": 2}
     jobs = Jobs(open_store(root))
     (jobs._layout.jobs / "1-2.json").write_text(json.dumps({"id": "1-2", "command": ["ls"]}))

@@ -25,7 +25,7 @@ from tests.helpers import fill
 _TOO_LONG_S = 30
 _PROGRAM = """
 import json, os, random, signal, sys, time
-import portalocker, cache_engine.store.results
+import portalocker, cache_engine.store.journal.writing, cache_engine.store.results
 from pathlib import Path
 from cache_engine.cache import serving as engine
 from cache_engine.cache.cache import open_cache
@@ -41,11 +41,12 @@ def compiled(_, stages):
         return make_entry(0)[1]
 
 vars(engine).update(make_artifact=compiled)
+vars(cache_engine.store.journal.writing).update(FLUSH_S=0.01)
 CONFIG = KernelConfig(64, 64, 32, 2, 2, 3)
 
 def work(number):
     done, hits = os.open(f"{store}/../hits", os.O_WRONLY | os.O_APPEND | os.O_CREAT), 0
-    cache = open_cache(store, journal_flush_s=0.01, durability="fast", memory_bytes=0 if number % 2 else 10**6)
+    cache = open_cache(store, durability="fast", memory_bytes=0 if number % 2 else 10**6)
     keys = list(cache.store.keys())
 
     def end(*_):

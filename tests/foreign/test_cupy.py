@@ -8,8 +8,7 @@ import pytest
 
 from cache_engine.compilers.disassembly import resources
 from cache_engine.frameworks.doctor import Ailment, examine_entry
-from cache_engine.frameworks.readers.cuda_core import CudaCore
-from cache_engine.frameworks.readers.cupy import CuPy
+from cache_engine.frameworks.readers.programs import CudaCore, CuPy
 from cache_engine.frameworks.values import Entry, PartKind, Place, Seen, State
 from tests.foreign.fixtures import unpack
 

@@ -305,13 +305,14 @@ def public_names() -> dict[str, Any]:
     """What programs call: names of the package with the parameters of what they lead to, settings, verbs, options."""
     package = importlib.import_module("cache_engine")
     names: dict[str, Any] = {}
-    for name in package.__all__:
-        found = getattr(package, name)
-        names[name] = _parameters(found)
+    moved = {name: importlib.import_module(f"cache_engine.{home}") for name, home in package._NEW_HOME_OF.items()}
+    for name in (*package.__all__, *moved):
+        found = getattr(moved.get(name, package), name)
+        names[name] = parameters_of(found)
         if inspect.isclass(found):
             for member in sorted(set(dir(found))):
                 if not member.startswith("_") and not hasattr(Exception, member):
-                    names[f"{name}.{member}"] = _parameters(getattr(found, member))
+                    names[f"{name}.{member}"] = parameters_of(getattr(found, member))
     settings = [setting.name for setting in importlib.import_module("cache_engine.settings").SETTINGS]
     try:
         commands = importlib.import_module("cache_engine.cli.main").commands
@@ -320,7 +321,8 @@ def public_names() -> dict[str, Any]:
     return {"names": names, "settings": settings, "verbs": dict(verbs(commands))}
 
 
-def _parameters(found: Any) -> list[str] | None:
+def parameters_of(found: Any) -> list[str] | None:
+    """The names of what a function or class takes; ``None`` for what takes nothing."""
     try:
         return list(inspect.signature(found).parameters)
     except (TypeError, ValueError):

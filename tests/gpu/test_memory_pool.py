@@ -6,7 +6,8 @@ import gc
 
 import pytest
 
-from cache_engine import matmul, release_device_memory
+from cache_engine import matmul
+from cache_engine.device import release_device_memory
 from cache_engine.errors import OutOfDeviceMemory
 from cache_engine.gpu.memory_pool import DeviceMemoryPool, free_and_total_bytes, shared_pool
 

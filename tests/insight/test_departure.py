@@ -19,7 +19,7 @@ def test_an_evicted_kernel_that_programs_ask_for_can_be_compiled_again(tmp_path:
         key = cache.get_or_compile(PROBLEM).key
         assert cache.admin.departure(key) is None
         cache.journal.flush()
-        cache.clean(Limits(everything=True), by="an engineer")
+        cache.admin.clean(Limits(everything=True), by="an engineer")
         gone = cache.admin.departure(key)
         assert gone is not None
         assert (gone.is_evicted, gone.by) == (True, "an engineer")
@@ -36,7 +36,7 @@ def test_a_quarantined_kernel_still_has_its_record(tmp_path: Path) -> None:
         assert isinstance(cache.store, DiskStore)
         path = blob_file(cache.store, key)
         path.write_bytes(bytes(path.stat().st_size))
-        cache.verify(repair=True)
+        cache.admin.verify(repair=True)
         gone = cache.admin.departure(key)
         assert gone is not None
         assert not gone.is_evicted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cache_engine.frameworks.base import Source
-from cache_engine.frameworks.readers.cupy import CuPy
+from cache_engine.frameworks.readers.programs import CuPy
 from cache_engine.frameworks.readers.triton import Triton
 from cache_engine.frameworks.values import Entry, Part, PartKind, Place
 from cache_engine.insight.linked.kernel import linked_parts

@@ -23,7 +23,7 @@ PROBLEM = SAMPLE[3]
 def pack(compiled_store: Path, tmp_path: Path) -> Path:
     """A pack of the sample's four kernels."""
     with open_cache(compiled_store) as cache:
-        cache.export(tmp_path / "kernels.gemmpack")
+        cache.admin.export(tmp_path / "kernels.gemmpack")
     return tmp_path / "kernels.gemmpack"
 
 
@@ -50,7 +50,7 @@ def test_a_pack_of_another_build_says_how_many_can_serve_and_how(pack: Path) -> 
     )
     for serving in (Settings(), Settings(toolchain="pack"), Settings(enable_jit=False)):
         assert pack_state(Pack(pack), serving).is_whole
-    other = pack_state(Pack(pack), Settings(toolchain="pack", fast_math=True))
+    other = pack_state(Pack(pack), Settings(toolchain="pack", compiler_flags=("--use_fast_math",)))
     assert (other.usable, other.text.endswith("0 of 4 can serve; 4 have other templates or flags")) == (0, True)
 
 

@@ -46,7 +46,7 @@ def _changed(cache: Cache, **components: str) -> Record:
 
 
 def _as_cleaning_sees_it(cache: Cache) -> int:
-    return len(cache.plan_cleaning(Limits(stale_toolchain=True)).victims)
+    return len(cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims)
 
 
 def test_a_kernel_compiled_here_is_of_the_present_toolchain(cache: Cache) -> None:

@@ -304,40 +304,24 @@ def test_hopper_makes_results_of_fp8_with_whole_lines_for_each_warp(m: int, scal
 
 
 @pytest.mark.parametrize(
-    ("scales", "family", "templates", "said"),
+    ("asked", "family", "templates", "said"),
     [
-        (
-            "1x128,128x128",
-            "tensor_core",
-            ".cu",
-            "family tensor_core does not take operands with scales; .*: scaled, hopper$",
-        ),
-        ("", "scaled", ".cu", "scaled does not take operands without scales; .*: tensor_core, simt, triton, hopper$"),
-        ("1x128,128x128", None, ".py", "no family of this compiler takes operands with scales"),
+        ({"scales": "1x128,128x128"}, "tensor_core", ".cu",
+         "family tensor_core does not take operands with scales; .*: scaled, hopper$"),
+        ({}, "scaled", ".cu",
+         "scaled does not take operands without scales; .*: tensor_core, simt, triton, hopper$"),
+        ({"scales": "1x128,128x128"}, None, ".py", "no family of this compiler takes operands with scales"),
+        ({"mode": "grouped"}, "tensor_core", ".cu",
+         "does not take operands without scales in mode grouped; .*: grouped$"),
+        ({}, "grouped", ".cu", "family grouped does not take operands without scales without a mode; .*: tensor_core"),
+        ({"mode": "masked"}, None, ".py", "no family of this compiler takes operands without scales in mode masked"),
     ],
-)
-def test_a_family_takes_scales_or_takes_none(scales: str, family: str | None, templates: str, said: str) -> None:
-    problem = GemmProblem(8, 64, 128, dtype="fp8_e4m3", scales=scales, arch="sm_90")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=said):
-        choose(problem, family, templates=templates)
-
-
-@pytest.mark.parametrize(
-    ("mode", "family", "templates", "said"),
-    [
-        (
-            "grouped",
-            "tensor_core",
-            ".cu",
-            "does not take operands without scales in mode grouped; .*: grouped$",
-        ),
-        ("", "grouped", ".cu", "family grouped does not take operands without scales without a mode; .*: tensor_core"),
-        ("masked", None, ".py", "no family of this compiler takes operands without scales in mode masked"),
-    ],
-)
-def test_a_family_takes_groups_or_takes_none(mode: str, family: str | None, templates: str, said: str) -> None:
-    problem = GemmProblem(8, 64, 128, 4, arch="sm_90", mode=mode)  # type: ignore[arg-type]
-    assert choose(problem)[0].name == ("grouped" if mode else "tensor_core")
+)  # fmt: skip
+def test_a_family_takes_scales_or_groups_or_takes_none(
+    asked: dict[str, Any], family: str | None, templates: str, said: str
+) -> None:
+    problem = GemmProblem(8, 64, 128, 4 if "mode" in asked else 1, "fp8_e4m3", arch="sm_90", **asked)
+    assert choose(problem)[0].name == ("grouped" if "mode" in asked else "scaled" if asked else "tensor_core")
     with pytest.raises(UsageError, match=said):
         choose(problem, family, templates=templates)
 

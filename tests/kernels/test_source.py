@@ -83,7 +83,7 @@ def test_a_result_of_fp8_has_an_epilogue_of_its_own_whose_text_is_in_the_key() -
     assert text.count("struct Epilogue {") == 1
 
 
-@pytest.mark.parametrize("template", ["tensor_core.cu", "simt.cu", "scaled.cu", "grouped.cu", "hopper.cu"])
+@pytest.mark.parametrize("template", [one.template for one in FAMILIES.values() if one.template.endswith(".cu")])
 def test_every_template_has_the_epilogue_that_results_of_fp8_replace(template: str) -> None:
     assert render(template, {}).count(source._text("epilogue.cuh")) == 1
 

@@ -15,7 +15,7 @@ from cache_engine.cache.cache import open_cache
 from cache_engine.errors import GemmCacheError
 from cache_engine.kernels.select import choose
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales, Specialisation
-from tests.ptx.problems import of_today
+from tests.helpers import of_today
 
 # Family, type, scales, mode.
 _KINDS = (

@@ -6,10 +6,7 @@ The problems are small and awkward: sizes off every tile, less than one tile, ba
 from __future__ import annotations
 
 import itertools
-import os
-import random
 import re
-import time
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +20,7 @@ from cache_engine.errors import InfeasibleConfig, UsageError
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
-from tests.helpers import require_triton
+from tests.helpers import of_today, require_triton
 from tests.kernels import interpreter
 
 # What rounding may cost: half a unit in the last place of the output, but all of it in bf16, to which the interpreter
@@ -64,14 +61,11 @@ CASES = [
     *((GemmProblem(40, 72, 50, dtype=DType.FP16, out_dtype=out), WIDE) for out in (DType.FP32, DType.BF16)),
     *((GemmProblem(40, 72, 50, dtype=DType.BF16, out_dtype=out), WIDE) for out in (DType.FP32, DType.FP16)),
 ]
-# Which cases a short run takes; said when it fails.
-_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 
 
 def test_kernels_multiply(tmp_path: Path) -> None:
     """A sample of the cases, another one each day."""
-    print(f"SAMPLE_SEED={_SEED} takes the same")
-    _check(random.Random(_SEED).sample(CASES, 16), tmp_path)
+    _check(of_today(CASES, 16), tmp_path)
 
 
 @pytest.mark.soak

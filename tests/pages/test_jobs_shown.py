@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.compiling.forms import (
+from app.presenters.columns import rows_of
+from app.presenters.forms import (
     Kind,
     choice_of,
     command_of,
@@ -18,9 +19,9 @@ from app.presenters.compiling.forms import (
     table_form,
     tune_form,
 )
-from app.presenters.compiling.jobs import (
+from app.presenters.jobs import (
     ended_badly,
-    job_table,
+    job_columns,
     progress_share,
     progress_text,
     stage_figure,
@@ -89,7 +90,7 @@ def test_a_job_list_shows_state_command_and_duration() -> None:
         _job(state=DIED),
         LostJob("2-a", "the file of job 2-a cannot be read: " + "x" * 1000),
     ]
-    table = job_table(jobs, 1005.0, UTC)
+    table = rows_of(jobs, job_columns(1005.0), UTC)
     assert [row["State"] for row in table] == [
         "▶ running", "▶ canceling", "✓ done", "✗ failed", "✗ died", "■ canceled", "✗ died", "? unreadable",
     ]  # fmt: skip

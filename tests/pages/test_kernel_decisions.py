@@ -37,7 +37,7 @@ def test_the_history_has_the_decisions_the_newest_first(open_page: Open, compile
 
 def test_a_key_whose_kernel_was_evicted_says_why(open_page: Open, compiled_store: Path, record: Record) -> None:
     with open_cache(compiled_store) as cache:
-        cache.clean(Limits(everything=True), by="Ann")
+        cache.admin.clean(Limits(everything=True), by="Ann")
     app = open_page(compiled_store, "kernel", key=record.key)
     assert not app.exception
     (shown,) = [table.value for table in app.dataframe if "Decision" in table.value.columns]

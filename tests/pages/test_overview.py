@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.store.overview import (
+from app.presenters.overview import (
     FINE,
     LOOK,
     PLAIN,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import streamlit as st
 
-from app.presenters.store.history import SPANS
-from app.presenters.store.misses import miss_table, miss_words
-from app.presenters.store.overview import Period, overview_tiles
+from app.presenters.decisions import miss_table, miss_words
+from app.presenters.history import SPANS
+from app.presenters.overview import Period, overview_tiles
 from cache_engine.cache.cache import open_cache
 from cache_engine.model.decision import EVICTED, MISS, NEVER_SEEN, Decision
 from cache_engine.store.journal import Journal
@@ -52,7 +52,7 @@ def test_a_store_over_its_limits_says_by_how_much(
 def test_misses_have_their_causes_and_lead_to_the_kernels_decisions(open_page: Open, compiled_store: Path) -> None:
     with open_cache(compiled_store) as cache:
         evicted = next(record for record in cache.records() if record.arch == "sm_75")
-        cache.clean(Limits(keys=frozenset({evicted.key})))
+        cache.admin.clean(Limits(keys=frozenset({evicted.key})))
         cache.get_or_compile(SAMPLE[3])
     app = sound(open_page(compiled_store, "overview"))
     table = tabled(app, "What happened")

@@ -142,9 +142,10 @@ class _Given:
         b = to_stored(np.ascontiguousarray(self._b.transpose(0, 2, 1) if transposed else self._b), p.dtype)
         bias = to_stored(self._bias, p.output).astype(ARRAY_TYPES[p.output]) if p.epilogue.bias else None
         run.unwritten = () if p.epilogue.beta else (c,)
-        scales = dict(zip(("a_scales", "b_scales"), self._scales, strict=False))
-        factors = {"alpha": _ALPHA, "beta": _BETA, "scale_result": SCALE_RESULT}
-        loaded(Operands(to_stored(self._a, p.dtype), b, c, bias=bias, counts=self._counts, **factors, **scales))
+        given = Operands(to_stored(self._a, p.dtype), b, c, _ALPHA, _BETA, bias, counts=self._counts)
+        given.a_scales, given.b_scales = self._scales or (None, None)
+        given.scale_result = SCALE_RESULT
+        loaded(given)
         written = np.zeros(c.shape, dtype=bool)
         for group, (matrix, rows) in enumerate(self._rows):
             written[matrix, rows] = True

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import random
-import time
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +29,6 @@ from tests.device import numpy_gpu
 from tests.ptx.machine import Kernel
 
 Array = npt.NDArray[Any]
-T = TypeVar("T")
-# Chooses the cases of a short run; changes daily.
-_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _ALPHA, _BETA = 0.75, -0.5
 SCALE_RESULT = 0.3125  # of fp8: some results round, some are ties, some are beyond the largest value
 # The largest number of each operand. The first has all bits of the type, so that a lost bit shows; with tf32 it has two
@@ -151,12 +144,6 @@ def _scaled_cases() -> list[Case]:
     return cases
 
 
-def of_today(cases: Sequence[T], count: int) -> list[T]:
-    """A sample of the cases that changes daily; prints how to take the same again."""
-    print(f"SAMPLE_SEED={_SEED} takes the same")
-    return random.Random(_SEED).sample(cases, count)
-
-
 def is_output(dtype: DType, out: DType, epilogue: str = "") -> bool:
     """Whether C may be so."""
     try:
@@ -246,8 +233,10 @@ def launched(
     scales = scales_of(problem)
     for one in scales:
         one.flags.writeable = False
-    given_bias = bias if problem.epilogue.bias else None
-    loaded(Operands(stored_a, stored_b, c, _ALPHA, beta, given_bias, *scales, scale_result=SCALE_RESULT))
+    given = Operands(stored_a, stored_b, c, _ALPHA, beta, bias if problem.epilogue.bias else None)
+    given.a_scales, given.b_scales = scales or (None, None)
+    given.scale_result = SCALE_RESULT
+    loaded(given)
     return c
 
 

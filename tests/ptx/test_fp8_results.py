@@ -75,7 +75,7 @@ def test_the_machine_and_the_host_round_to_the_nearest_code(dtype: DType) -> Non
     finite = finite[np.isfinite(finite)]
     middles = (finite[1:] + finite[:-1]) / 2
     beside = [np.nextafter(middles, np.float32(to)) for to in (0, 1e9)]
-    beyond = np.float32([finite[-1] * 1.04, finite[-1] * 2, 1e30, np.inf, np.nan])
+    beyond = np.array([finite[-1] * 1.04, finite[-1] * 2, 1e30, np.inf, np.nan], dtype=np.float32)
     tried = np.concatenate([finite, middles, *beside, beyond])
     tried = np.concatenate([tried, -tried]).astype(np.float32)
     codes = to_stored(tried, dtype)

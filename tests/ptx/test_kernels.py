@@ -23,6 +23,7 @@ from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Mode, 
 from cache_engine.model.kernel import KernelConfig
 from tests.device import numpy_gpu
 from tests.faults.counting import report
+from tests.helpers import of_today
 from tests.ptx import grouped, hopper_problems
 from tests.ptx.faults import Fault
 from tests.ptx.grouped import GroupedCase, case_of, check_groups
@@ -37,7 +38,6 @@ from tests.ptx.problems import (
     kernel_of,
     launched,
     loaded_as,
-    of_today,
     operands_of,
     ptx_of,
     source_of,

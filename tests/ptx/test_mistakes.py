@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.helpers import of_today
 from tests.ptx import grouped, hopper_mistakes, tensor_core_mistakes
 from tests.ptx.mistakes import Mistake, in_ptx, in_templates
-from tests.ptx.problems import kernel_of, of_today
+from tests.ptx.problems import kernel_of
 
 MISTAKES: Sequence[Mistake] = (
     *tensor_core_mistakes.IN_TEMPLATES,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.frameworks.deleting import Deleted, delete
-from cache_engine.frameworks.readers.cuda_core import CudaCore
+from cache_engine.frameworks.readers.programs import CudaCore
 from cache_engine.frameworks.values import DeletePlan, Entry, Place
 
 pytest.importorskip("cuda.core.utils", exc_type=ImportError)

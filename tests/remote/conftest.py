@@ -17,10 +17,7 @@ import pytest
 
 from cache_engine.cache.remote.base import Remote
 from cache_engine.cache.remote.client_process import ClientProcess
-from cache_engine.store.disk import DiskStore
-from tests.helpers import make_store
 from tests.remote.redis_server import redis_server
-from tests.trust.keys import Builder
 
 S3: dict[str, Any] = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
 
@@ -88,24 +85,3 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Remote]:
         url = f"s3://{bucket}/some/folder"
     with closing(ClientProcess(url, **options)) as opened:
         yield opened
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> DiskStore:
-    return make_store(tmp_path / "store")
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> DiskStore:
-    """Another store, as of another machine."""
-    return make_store(tmp_path / "other")
-
-
-@pytest.fixture
-def builder(tmp_path: Path) -> Builder:
-    return Builder(tmp_path / "builder")
-
-
-@pytest.fixture
-def stranger(tmp_path: Path) -> Builder:
-    return Builder(tmp_path / "stranger")

@@ -20,13 +20,7 @@ from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Thread
-from cache_engine.store.journal import (
-    Journal,
-    fold,
-    journal_bytes,
-    read_journal,
-    writing,
-)
+from cache_engine.store.journal import Journal, fold, journal_bytes, read_journal, writing
 from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.layout import StoreLayout
 from tests.remote.waiting import until
@@ -63,49 +57,6 @@ def test_counts_are_added_up_by_key_and_tier(folder: Path) -> None:
     used = {usage.key: usage for usage in tally.usage}
     assert used[KEY].hits == {"memory": 3, "disk": 1}
     assert used[KEY].last_used_at == 1000.0
-
-
-_WHILE_ANOTHER_THREAD_IMPORTS = """
-import importlib.machinery, os, sys, threading
-from pathlib import Path
-from cache_engine.model.key import CacheKey
-from cache_engine.store import lock
-from cache_engine.store.journal import Journal, read_journal
-
-loading, go = threading.Event(), threading.Event()
-
-class Slow:
-    def find_spec(self, name, path=None, target=None):
-        if name != "portalocker":
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name)
-        execute = spec.loader.exec_module
-        def slowly(module):
-            loading.set()
-            go.wait()
-            execute(module)
-        spec.loader.exec_module = slowly
-        return spec
-
-sys.meta_path.insert(0, Slow())
-other = os.open(sys.argv[1], os.O_RDONLY)
-thread = threading.Thread(target=lock.try_lock, args=(other,), daemon=True)
-thread.start()
-loading.wait()
-journal = Journal(Path(sys.argv[1]), 3600.0)
-journal.hit(CacheKey("a" * 64), "disk")
-threading.Timer(0.2, go.set).start()
-journal.close()
-print(read_journal(Path(sys.argv[1])).totals.hits)
-thread.join()
-"""
-
-
-def test_closing_while_another_thread_imports_the_library_of_locks_writes_all_counts(folder: Path) -> None:
-    """Only a signal handler that has interrupted the import itself may leave that for later."""
-    command = [sys.executable, "-c", _WHILE_ANOTHER_THREAD_IMPORTS, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60)
-    assert done.stdout == "{'disk': 1}\n", done.stdout + done.stderr
 
 
 def test_an_entry_made_again_starts_with_no_hits(folder: Path) -> None:

@@ -25,17 +25,6 @@ HEADER, ROW = 64, 48
 
 
 @pytest.fixture
-def journal(store: DiskStore) -> Journal:
-    return Journal(store.layout.journal, 3600.0)
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> DiskStore:
-    """Another store, to take entries in."""
-    return make_store(tmp_path / "other")
-
-
-@pytest.fixture
 def pack_path(store: DiskStore, tmp_path: Path) -> Path:
     """A pack of twenty entries."""
     fill(store, 20)

@@ -169,7 +169,7 @@ def test_a_file_at_the_path_of_the_folder_does_no_harm(cache: Cache) -> None:
     timing = Timing(INVENTED_GPU, 1.0, 1.0, 1.0, 1, 1.0, 0.0, True)
     assert cache.keep_timing(kernel, timing) == Failure("the store refused it: File exists")
     assert list(cache.timings) == []
-    assert [(finding.path, finding.cause) for finding in cache.verify()] == [("timings", "it is not a folder")]
+    assert [(finding.path, finding.cause) for finding in cache.admin.verify()] == [("timings", "it is not a folder")]
     assert cache.search("sm_90")[0]["key"] == kernel.key
 
 
@@ -216,7 +216,7 @@ def test_timings_outlive_the_kernels_they_are_of(tmp_path: Path) -> None:
     with open_cache(tmp_path / "store", durability="fast") as cache:
         keys = fill(DiskStore(cache.layout, durable=False), 3)
         cache.timings.add(invented_timing(PROBLEM, CONFIG, 5.0, key=key) for key in keys)
-        cache.clean(Limits(everything=True))
+        cache.admin.clean(Limits(everything=True))
         assert list(cache.records()) == []
         assert {one.key for one in cache.timings} == set(keys)
 

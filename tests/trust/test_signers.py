@@ -29,11 +29,6 @@ NOW = 1_800_000_000.0  # 2027-01-15 08:00 UTC
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DiskStore:
-    return make_store(tmp_path / "store")
-
-
-@pytest.fixture
 def record(store: DiskStore) -> bytes:
     return record_file(store, publish(store)).read_bytes()
 
@@ -283,7 +278,7 @@ def test_without_the_file_no_pack_is_used_and_the_program_runs(
         assert cache.packs == ()
         assert cache.get(keys[0]) is None
         with pytest.raises(UsageError, match=r"cannot read the trusted signers in .*missing: No such file"):
-            cache.import_pack(pack)
+            cache.admin.import_pack(pack)
     assert "cannot read the trusted signers" in caplog.text
 
 
@@ -294,6 +289,6 @@ def test_without_the_package_no_pack_is_used_and_the_extra_is_named(
     pack = _pack(store, tmp_path, None)
     with open_cache(tmp_path / "here", packs=pack, trusted_signers=signers_file(tmp_path)) as cache:
         assert cache.packs == ()
-    assert how_to_install("trust") in caplog.text
+    assert how_to_install("team") in caplog.text
     with pytest.raises(ExtraMissing):
         proof_for(Settings(trusted_signers=signers_file(tmp_path)))

@@ -24,11 +24,6 @@ from cache_engine.upkeep.plan import DAY_S, LITTLE_SPACE, STALE, Limits
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 
 
-@pytest.fixture
-def journal(store: DiskStore) -> Journal:
-    return Journal(store.layout.journal, 3600.0)
-
-
 def _age(path: Path, days: float) -> None:
     then = time.time() - days * DAY_S
     os.utime(path, (then, then))

@@ -187,7 +187,7 @@ def test_unknown_values_contradict_nothing() -> None:
 def test_a_kernel_compiled_here_is_consistent(compiled_store: Path) -> None:
     with open_cache(compiled_store) as cache:
         assert len(list(cache.records())) == len(SAMPLE)
-        assert cache.verify() == []
+        assert cache.admin.verify() == []
 
 
 def test_a_pack_serves_no_code_for_another_target(tmp_path: Path) -> None:

@@ -5,19 +5,12 @@ from __future__ import annotations
 import os
 import time
 
-import pytest
-
 from cache_engine.model.events import EVICT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.upkeep import cleaning as housekeeping
 from cache_engine.upkeep.plan import FOREIGN, Limits
 from tests.helpers import blob_file, fill, publish, record_file
-
-
-@pytest.fixture
-def journal(store: DiskStore) -> Journal:
-    return Journal(store.layout.journal, 3600.0)
 
 
 def test_entries_of_another_version_are_not_promised_and_do_not_take_the_place_of_others(

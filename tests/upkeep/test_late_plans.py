@@ -16,12 +16,6 @@ from cache_engine.upkeep.plan import Limits
 from tests.helpers import fill
 
 
-@pytest.fixture
-def journal(store: DiskStore) -> Journal:
-    """Of the store."""
-    return Journal(store.layout.journal, 3600.0)
-
-
 @pytest.mark.parametrize("limits", [Limits(everything=True), Limits(expire_days=0)])
 def test_of_two_that_delete_at_once_each_reports_what_it_deleted(
     store: DiskStore, journal: Journal, limits: Limits

@@ -125,7 +125,7 @@ def test_a_kernel_with_sixty_hits_is_never_evicted_before_one_with_none_of_the_s
     if folded:
         cache.journal.close()
         assert fold(cache.layout.journal, cache.layout.temp, keep=lambda _: True)
-    sizes = {entry.stored_bytes for entry in cache.plan_cleaning(Limits(everything=True)).victims}
+    sizes = {entry.stored_bytes for entry in cache.admin.plan_cleaning(Limits(everything=True)).victims}
     assert max(sizes) - min(sizes) < 50
     # The one that was never used was published last, long after the other's last use.
     import os
@@ -144,7 +144,7 @@ def test_the_setting_orders_also_explicit_limits(tmp_path: Path) -> None:
         cheap, dear = _publish(cache, 4, compile_ms=10.0), _publish(cache, 8, compile_ms=10_000.0)
         for key in (dear, cheap):
             _hit(cache, key, 3)
-        plan = cache.plan_cleaning(Limits(max_entries=1))
+        plan = cache.admin.plan_cleaning(Limits(max_entries=1))
         assert [victim.key for victim in plan.victims] == [cheap]
         assert plan.compile_s == pytest.approx(0.01)
 
@@ -152,14 +152,14 @@ def test_the_setting_orders_also_explicit_limits(tmp_path: Path) -> None:
 def test_the_dry_run_says_how_many_seconds_of_compiling_would_go(cache: Cache) -> None:
     for seed, compile_ms in ((4, 250.0), (8, 500.0)):
         _publish(cache, seed, compile_ms=compile_ms)
-    assert cache.plan_cleaning(Limits(everything=True)).compile_s == pytest.approx(0.75)
+    assert cache.admin.plan_cleaning(Limits(everything=True)).compile_s == pytest.approx(0.75)
 
 
 def test_a_kernel_that_serves_any_size_outlives_all_others(cache: Cache) -> None:
     floor = _publish(cache, 0, specialisation="dynamic")
     others = [_publish(cache, seed) for seed in range(1, 6)]
     _hit(cache, others[0], 5)
-    plan = cache.plan_cleaning(Limits(max_entries=2))
+    plan = cache.admin.plan_cleaning(Limits(max_entries=2))
     assert floor not in {victim.key for victim in plan.victims}
     assert len(plan.victims) == 4
 
@@ -168,12 +168,12 @@ def test_pinned_kernels_stay_until_they_are_unpinned(cache: Cache) -> None:
     keys = [_publish(cache, seed) for seed in range(3)]
     assert cache.admin.pin(keys[0][:12], keys[1], by="Ann") == keys[:2]
     assert cache.admin.pinned() == sorted(keys[:2])
-    assert cache.clean(Limits(everything=True)).pinned == 2
+    assert cache.admin.clean(Limits(everything=True)).pinned == 2
     assert {record.key for record in cache.records()} == set(keys[:2])
     assert cache.admin.unpin(keys[0], by="Ann") == [keys[0]]
-    cache.clean(Limits(everything=True))
+    cache.admin.clean(Limits(everything=True))
     assert [record.key for record in cache.records()] == [keys[1]]
-    cache.clean(Limits(everything=True, pinned=True))
+    cache.admin.clean(Limits(everything=True, pinned=True))
     assert list(cache.records()) == []
     assert cache.admin.pinned() == [keys[1]], "a pin outlives its entry"
     acts = [(one.kind, one.key, one.by) for one in cache.admin.decisions(kinds=["pin", "unpin"])]
@@ -183,7 +183,7 @@ def test_pinned_kernels_stay_until_they_are_unpinned(cache: Cache) -> None:
 
 def test_a_kernel_pinned_after_the_plan_was_made_stays(cache: Cache) -> None:
     key = _publish(cache, 1)
-    plan = cache.plan_cleaning(Limits(everything=True))
+    plan = cache.admin.plan_cleaning(Limits(everything=True))
     cache.admin.pin(key)
     assert apply(cache.store, cache.journal, plan).evicted == 0
     assert [record.key for record in cache.records()] == [key]
@@ -212,9 +212,9 @@ def test_verify_names_what_is_no_pin(cache: Cache) -> None:
     cache.admin.pin(_publish(cache, 1))
     (cache.layout.pins / "note.txt").write_text("x")
     (cache.layout.pins / ("a" * 64)).symlink_to("/etc/passwd")
-    found = {finding.path for finding in cache.verify(repair=True)}
+    found = {finding.path for finding in cache.admin.verify(repair=True)}
     assert found == {"pins/note.txt", f"pins/{'a' * 64}"}
-    assert cache.verify() == []
+    assert cache.admin.verify() == []
 
 
 # ---- Decayed hits ----

@@ -225,8 +225,8 @@ def test_a_last_use_in_the_future_counts_as_now() -> None:
 
 
 def test_the_limits_of_a_store_are_those_of_its_settings() -> None:
-    settings = Settings(expire_days=3.0, max_entries=7, max_bytes=11, max_disk_share=0.25, eviction_threshold=0.5)
-    limits = Limits(expire_days=3.0, max_entries=7, max_bytes=11, max_disk_share=0.25, down_to=0.5, order="lru")
+    settings = Settings(expire_days=3.0, max_entries=7, max_bytes=11, max_disk_share=0.25)
+    limits = Limits(expire_days=3.0, max_entries=7, max_bytes=11, max_disk_share=0.25, down_to=0.8, order="lru")
     assert Limits.of(settings) == limits
     assert Limits.of(replace(settings, eviction="value")).order == "value"
 

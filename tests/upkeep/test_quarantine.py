@@ -17,11 +17,6 @@ from cache_engine.upkeep import integrity, quarantine
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 
 
-@pytest.fixture
-def journal(store: DiskStore) -> Journal:
-    return Journal(store.layout.journal, 3600.0)
-
-
 def _repair(store: DiskStore, journal: Journal) -> None:
     integrity.repair(store, journal, list(integrity.check(store)))
 

@@ -16,11 +16,10 @@ from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.model.asked import Shape
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.measurement import Measurement
-from cache_engine.settings import Settings
 from cache_engine.store.journal import Journal
 from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.layout import StoreLayout
-from cache_engine.usage.demand import Ledger
+from cache_engine.usage.demand import HALF_LIFE_S, Ledger
 from cache_engine.usage.timeline import Timeline
 
 __all__ = ["BY", "Demand", "DemandReport", "LaunchTimes"]
@@ -32,7 +31,6 @@ class Demand:
     def __init__(
         self,
         layout: StoreLayout,
-        settings: Settings,
         journal: Journal,
         timings: Iterable[Measurement],
         select: Callable[[GemmProblem], Selection],
@@ -43,7 +41,7 @@ class Demand:
             timings: measurements of launches, the newest first.
             select: what serves a problem today.
         """
-        self._layout, self._settings, self._journal = layout, settings, journal
+        self._layout, self._journal = layout, journal
         self._timings, self._select = timings, select
 
     def timeline(self) -> Timeline:
@@ -52,7 +50,7 @@ class Demand:
         return read_timeline(self._layout)
 
     def ledger(self, since_s: float | None = None) -> Ledger:
-        """The present demand: a request counts half as much with each ``demand_half_life_h``.
+        """The present demand: a request counts half as much with each half-life, a week.
 
         Args:
             since_s: count what was asked for in the last so many seconds instead, each request the same. Requests are
@@ -64,7 +62,7 @@ class Demand:
         """
         now = time.time()
         if since_s is None:
-            return self.timeline().ledger(self._settings.demand_half_life_h * 3600, now)
+            return self.timeline().ledger(HALF_LIFE_S, now)
         if not 0 < since_s < math.inf:
             raise UsageError(f"since_s is {since_s:g}; it must be a positive number of seconds")
         return self.timeline().after(now - since_s).ledger(math.inf, now)
@@ -83,7 +81,7 @@ class Demand:
         return self.report(self.ledger(since_s), by)
 
     def report(self, ledger: Ledger, by: str = SHAPE, *, may_go_on: Callable[[], bool] = lambda: True) -> DemandReport:
-        """The same of a ledger, such as that of ``mirror.summaries``.
+        """The same of a ledger, such as that of ``index.summaries``.
 
         Args:
             may_go_on: asked before each size of a shape; a hundred shapes have some thousand.

@@ -11,13 +11,14 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cache_engine.cache.queue.slots import GivenUp
+from cache_engine.errors import NotCached
 from cache_engine.logs import fields
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
@@ -35,7 +36,7 @@ _END_S = 5.0
 
 
 class Better(Generic[T]):
-    """The kernel that is compiled behind one that serves now. Safe to use from several threads.
+    """A kernel that is compiled in the background. Safe to use from several threads; ``await`` it in a coroutine.
 
     Attributes:
         key: its CacheKey.
@@ -52,6 +53,14 @@ class Better(Generic[T]):
         self._lend = lend
         # A queue, as a signal handler may wait for it as well: it has no lock that could be held.
         self._ended: SimpleQueue[None] = SimpleQueue()
+        self._callbacks: deque[Callable[[Better[T]], object]] = deque()
+
+    @classmethod
+    def of(cls, key: CacheKey, kernel: T) -> Better[T]:
+        """That of a kernel which is there."""
+        made = cls(key, nullcontext)
+        made.succeed(kernel)
+        return made
 
     @property
     def ready(self) -> bool:
@@ -74,15 +83,65 @@ class Better(Generic[T]):
                 self._ended.put(self._ended.get(timeout=timeout_s))  # for the next that waits
         return self.ready
 
+    def on_done(self, callback: Callable[[Better[T]], object]) -> None:
+        """Calls ``callback`` with this, once, when ``kernel`` or ``failure`` is there; at once if it is there now.
+
+        It runs in the thread that compiled, or in the one that closes the cache, so it should be short. What it raises
+        is logged. A forked child calls none of its parent's.
+        """
+        self._callbacks.append(callback)
+        if self.done:
+            self._call()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """The kernel, when it is there; waits as urgently as a caller, and the event loop goes on meanwhile.
+
+        Raises:
+            GemmCacheError: what the compile raised; ``NotCached`` where the cache was closed before it.
+        """
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not future.done():  # else who waited was cancelled
+                future.set_result(None)
+
+        if not self.done:
+            self.on_done(lambda _: loop.call_soon_threadsafe(wake))
+            with self._lend():
+                yield from future
+        if self.kernel is None:
+            raise self.error or NotCached(f"{self.key[:12]} is not there: {self.failure}")
+        return self.kernel
+
     def succeed(self, kernel: T) -> None:
         """The compile has ended well."""
         self.kernel = kernel
         self._ended.put(None)
+        self._call()
 
     def fail(self, why: str, error: Exception | None = None) -> None:
         """The compile has failed, or will not be tried."""
         self.error, self.failure = error, Failure(why)
         self._ended.put(None)
+        self._call()
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: fails, as the thread that compiles is the parent's."""
+        # Another thread of the parent may have been in the queue; callbacks may wake an event loop of the parent.
+        self._ended, self._callbacks = SimpleQueue(), deque()
+        self.fail("it was compiled by the parent of this process")
+
+    def _call(self) -> None:
+        while self._callbacks:
+            with suppress(IndexError):  # another thread took it
+                callback = self._callbacks.popleft()
+                try:
+                    callback(self)
+                except Exception:
+                    _log.exception("what %s was to call when it was ready has failed", self.key[:12])
 
 
 Compile = Callable[[Callable[[], bool]], T]
@@ -116,8 +175,7 @@ class Behind(Generic[T]):
         pending = list(self._pending.values())
         self._start_afresh()
         for better in pending:
-            better._ended = SimpleQueue()  # noqa: SLF001 (another thread of the parent may have been in it)
-            better.fail("it was compiled by the parent of this process")
+            better.renew_after_fork()
 
     def start(
         self, key: CacheKey, compile_it: Compile[T], lend: Callable[[], AbstractContextManager[object]]

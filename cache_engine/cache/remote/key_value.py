@@ -36,7 +36,7 @@ class KeyValue:
             UsageError: when it is no such URL.
             ExtraMissing: when the package ``redis`` is not installed.
         """
-        with needing("remote", "a remote"):
+        with needing("team", "a remote"):
             import redis
             from redis.backoff import NoBackoff
             from redis.retry import Retry

@@ -37,7 +37,7 @@ class Objects:
             UsageError: when it is no such URL.
             ExtraMissing: when the package ``obstore`` is not installed.
         """
-        with needing("remote", "a remote"):
+        with needing("team", "a remote"):
             from obstore.exceptions import BaseError
             from obstore.store import from_url
         if not url.startswith(KINDS):

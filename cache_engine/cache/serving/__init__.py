@@ -363,7 +363,7 @@ class Serving:
                     self._team.published(key)
             if failure is not None:
                 self.unpublished += 1
-                record = record_of(encode_blob(key, artifact, compress=self._settings.compression)[1])
+                record = record_of(encode_blob(key, artifact, compress=True)[1])
                 self._journal.event(UNPUBLISHED, key=key, compile_us=compile_us, detail=failure.reason)
                 if self._store is not None:
                     _log.warning("kernel %s is served but not stored: %s", key[:12], failure)

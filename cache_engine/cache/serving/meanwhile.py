@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
@@ -126,6 +127,24 @@ class Meanwhile:
             return better.kernel
         return better
 
+    def submit(self, asked: Asked, stages: StageClock) -> Better[CompiledKernel]:
+        """The handle of the kernel that is asked for, which is ready if memory, a pack or the disk has it.
+
+        Else it is looked for in the remote and compiled in the background.
+        """
+        from cache_engine.cache.queue.behind import Better
+
+        selection = self._selector.select(*asked)
+        faster = self._serving.hit_faster(asked, stages)
+        if faster is not None:
+            return Better.of(faster.key, faster)
+        with stages(LOAD):
+            found = self._serving.look_up(selection.key)
+        if found is not None:
+            return Better.of(selection.key, self._serving.hit(selection, found, stages))
+        self._serving.ask(asked[0])
+        return self._behind(asked, selection, installed=False)
+
     def _stand_in(self, asked: Asked, stages: StageClock) -> CompiledKernel | None:
         """The best kernel that is there, counted as a hit."""
         with stages(LOAD):
@@ -174,12 +193,21 @@ def check_asked(problem: object, config: object) -> None:
         raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
 
 
-def check_wait(wait: object) -> float:
-    """Milliseconds to wait, as given.
+def check_wait(wait_ms: object, wait: object = None) -> float | None:
+    """Milliseconds to wait, as given; ``None`` for as long as it takes.
+
+    Args:
+        wait: the same under its old name, which is warned of where the caller was called.
 
     Raises:
         UsageError: saying what was given.
     """
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= MOST_WAIT_MS:
-        raise UsageError(f"wait is {wait!r}; it must be a number of milliseconds from 0 to {MOST_WAIT_MS:,}, or None")
-    return float(wait)
+    if wait is not None:
+        warnings.warn("wait is wait_ms now; the old name goes with 0.4", DeprecationWarning, stacklevel=3)
+        wait_ms = wait
+    if wait_ms is None:
+        return None
+    if isinstance(wait_ms, bool) or not isinstance(wait_ms, int | float) or not 0 <= wait_ms <= MOST_WAIT_MS:
+        wanted = f"a number of milliseconds from 0 to {MOST_WAIT_MS:,}, or None"
+        raise UsageError(f"wait_ms is {wait_ms!r}; it must be {wanted}")
+    return float(wait_ms)

@@ -34,7 +34,7 @@ from cache_engine.cli.support.verb import (
 from cache_engine.cli.terminal import escaped, look_alike
 from cache_engine.errors import CompileError, GemmCacheError, Level, NotHereError, StoreUnusable, UsageError
 from cache_engine.evaluator.catalogue import TOKENS
-from cache_engine.model.document import to_json
+from cache_engine.model.documents import to_json
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem
 from cache_engine.model.gemm.fields import FIELDS, Plain, ProblemField
 from cache_engine.model.kernel import KernelConfig

@@ -11,7 +11,7 @@ from datetime import date
 from difflib import get_close_matches
 
 from cache_engine.errors import UsageError
-from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Mode
+from cache_engine.model.gemm import NO_EPILOGUE, DType, DTypeLike, Epilogue, GemmProblem, Mode
 from cache_engine.model.gemm.fields import FIELDS
 from cache_engine.model.sizes import Sizes, joined_sizes
 from cache_engine.settings.kinds import parse_bytes
@@ -74,7 +74,7 @@ class ModelShape:
         # An expert gets at most one row more for a further token, so a range makes a range.
         return joined_sizes([range(self.rows(each[0], mode), self.rows(each[-1], mode) + 1) for each in tokens])
 
-    def problem(self, m: int, dtype: DType, out_dtype: DType | None = None) -> GemmProblem:
+    def problem(self, m: int, dtype: DTypeLike = DType.BF16, out_dtype: DTypeLike | None = None) -> GemmProblem:
         """The problem for m rows, without the epilogue."""
         return GemmProblem(m, self.n, self.k, batch=self.batch, dtype=dtype, out_dtype=out_dtype)
 

@@ -44,7 +44,6 @@ from cache_engine.model.events import IMPORT, PRUNE
 from cache_engine.model.outcome import Failure
 from cache_engine.process import holds, renew_after_fork, run_at_end
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.lock import is_loading
 from cache_engine.store.results import (
     NewResult,
     ResultFile,
@@ -187,7 +186,7 @@ class Evaluations:
 
     def close(self) -> None:
         """Writes unwritten results and usage; safe in a signal handler."""
-        if holds(self._lock) or is_loading():
+        if holds(self._lock):
             return  # a signal handler during a write; the rest is written at the end of the process
         self.flush()
         self._forget()

@@ -26,8 +26,11 @@ from cache_engine.process import Background, Order, OwnFile, holds, renew_after_
 from cache_engine.store.journal.decisions import DecisionLog
 from cache_engine.store.journal.lines import OPEN, append, file_names
 from cache_engine.store.journal.spans import Spans
-from cache_engine.store.lock import is_loading, try_lock
+from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import own_file
+
+FLUSH_S = 5.0
+"""The least number of seconds between two writes of counts."""
 
 
 class Wanted:
@@ -72,7 +75,7 @@ class Journal:
     def __init__(
         self,
         folder: Path,
-        flush_s: float,
+        flush_s: float | None = None,
         now: Callable[[], float] = time.time,
         *,
         fold: Callable[[], object] = lambda: None,
@@ -81,12 +84,12 @@ class Journal:
         """Writes to files in ``folder``. Opens nothing yet.
 
         Args:
-            flush_s: the least number of seconds between two writes of counts.
+            flush_s: the least number of seconds between two writes of counts, by default ``FLUSH_S``.
             fold: folds the journal if it is long; the thread calls it from time to time and at the end.
             log: the log of decisions; by default decisions are not logged.
         """
         self._folder = folder
-        self._flush_s = flush_s
+        self._flush_s = FLUSH_S if flush_s is None else flush_s
         self._now = now
         self._fold = fold
         self._log = DecisionLog(None) if log is None else log
@@ -208,7 +211,7 @@ class Journal:
     @property
     def is_interrupted(self) -> bool:
         """Whether this is a signal handler that interrupted counting or writing, so that waiting could deadlock."""
-        return holds(self._lock) or holds(self._writing) or is_loading()
+        return holds(self._lock) or holds(self._writing)
 
     def close(self) -> None:
         """Writes all counts so far, releases the file and ends the thread.

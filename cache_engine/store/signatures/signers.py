@@ -98,7 +98,7 @@ def named_by(settings: Settings) -> TrustedSigners:
         UsageError: when the file cannot be used.
         ExtraMissing: when the package ``cryptography`` is not installed.
     """
-    require("trust", "checking signatures")
+    require("team", "checking signatures", "cryptography")
     return TrustedSigners(settings.trusted_signers, trust=settings.trust_store)
 
 
@@ -315,7 +315,7 @@ class SigningKey:
             OSError: when it cannot be read.
             ExtraMissing: when the package ``cryptography`` is not installed.
         """
-        with needing("trust", "signing"):
+        with needing("team", "signing"):
             from cryptography.exceptions import UnsupportedAlgorithm
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
             from cryptography.hazmat.primitives.serialization import load_ssh_private_key

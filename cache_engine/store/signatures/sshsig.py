@@ -51,7 +51,7 @@ class SshSignature:
         Raises:
             ExtraMissing: when the package ``cryptography`` is not installed.
         """
-        with needing("trust", _PURPOSE):
+        with needing("team", _PURPOSE):
             from cryptography.exceptions import InvalidSignature
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         try:
