@@ -10,7 +10,7 @@ from app import context
 
 _SIGN_S = 0.2
 SMALLER_CHIP = "Choose a chip with fewer cores or larger cubes, or run gemm-cache evaluate, which has no limit."
-FEWER_ROWS = "Give fewer measurements, or run gemm-cache evaluations validate, which has no limit."
+FEWER_ROWS = "Give fewer measurements, or run gemm-cache calibrate --check all, which has no limit."
 SHORTER_RANGE = "Choose a shorter time range, or run gemm-cache demand, which has no limit."
 
 

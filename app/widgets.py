@@ -83,7 +83,7 @@ def may_store() -> bool:
 def empty_store() -> None:
     """Advice on an empty store."""
     st.info("This store is empty. Compile a kernel, or run this command to add example kernels:")
-    command("sample")
+    command("warm", "--sample")
     page_link("compile", "Compile a kernel", "play_circle")
 
 

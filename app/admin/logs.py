@@ -31,7 +31,7 @@ def draw_decisions(permitted: bool) -> None:  # noqa: ARG001 (reading needs no p
     found = matching(everything, names, kinds, text or "")
     if {PROMOTION, SPECULATION, DEMOTION}.intersection(kinds):
         st.caption("Details show the calculation. For what would be compiled ahead now, run this command:")
-        widgets.command("promote", "--dry-run")
+        widgets.command("demand", "--promote", "--dry-run")
     if not found:
         st.info("No matching decisions.", icon=":material/search_off:")
         return

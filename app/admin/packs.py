@@ -122,7 +122,7 @@ def _draw_import(permitted: bool) -> None:
     if done:
         st.success(done, icon=":material/check_circle:")
     st.caption(
-        f"Up to {human_bytes(MOST_BYTES)}; import larger packs with gemm-cache import. "
+        f"Up to {human_bytes(MOST_BYTES)}; import larger packs with gemm-cache pack import. "
         "Kernels are executable GPU code: import only packs you trust."
     )
     if not permitted:

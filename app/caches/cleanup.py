@@ -12,7 +12,7 @@ from app import context, guard, tables, widgets
 from app.caches import entries, looking
 from app.presenters.caches import cleaned_columns, cleaning_arguments, deletion_columns, left_columns
 from cache_engine.errors import GemmCacheError
-from cache_engine.frameworks import cleaning
+from cache_engine.frameworks.cleaning import Cleaning, cleaning
 from cache_engine.frameworks.deleting import Chosen, CleaningRules, Deleted, Plans, choose, plan_cleaning, with_irs
 from cache_engine.frameworks.values import DeletePlan
 from cache_engine.index import foreign_queries as queries
@@ -55,7 +55,7 @@ def draw() -> None:
         st.session_state["confirm-caches"] = ""
     if preview is None or (preview.rules, preview.irs_only) != (rules, irs_only):
         return
-    document = cleaning.cleaning(preview.chosen, preview.plans, {}, [], preview.plans)
+    document = cleaning(preview.chosen, preview.plans, {}, preview.plans)
     _show(document, rules, irs_only=irs_only)
     count = len(document.entries)
     if not count:
@@ -93,7 +93,7 @@ def _preview(rules: CleaningRules, *, irs_only: bool) -> Preview:
         return Preview(rules, irs_only, chosen, plan_cleaning(looking.sources().by_kind, chosen, irs_only=irs_only))
 
 
-def _show(document: cleaning.CachesCleaning, rules: CleaningRules, *, irs_only: bool) -> None:
+def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
     what = "the IRs of " if irs_only else ""
     st.caption(
         f"Will delete {what}{counted(len(document.entries), 'entry', 'entries')} ({human_bytes(document.size_bytes)}). "

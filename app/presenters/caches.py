@@ -293,8 +293,8 @@ CAUSES = (
     Column("Entries", itemgetter(1)),
     Column("Input", lambda one: one[0].name),
     Column("From", lambda one: one[0].group),
-    Column("In the first, for example", lambda one: one[0].one or "–"),
-    Column("In the second", lambda one: one[0].other or "–"),
+    Column("In the first, for example", lambda one: one[0].a or "–"),
+    Column("In the second", lambda one: one[0].b or "–"),
     Column("Meaning", lambda one: one[0].meaning, width="large"),
 )
 """The inputs that differ, and for how many entries."""

@@ -12,7 +12,8 @@ from app.presenters.overview import event_details, event_words
 from app.presenters.plots import bars_across, words_behind
 from app.presenters.shared import COLOURS, GREY, Row
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
-from cache_engine.insight.inspection import block_threads, shown
+from cache_engine.insight.inspection import block_threads
+from cache_engine.insight.inspection import record_document as document_of
 from cache_engine.model.architecture import Architecture, Occupancy, occupancy, runs_on
 from cache_engine.model.artifact import Record
 from cache_engine.model.documents import to_json
@@ -27,7 +28,7 @@ _MOST_OTHERS = 6
 
 def record_document(record: Record) -> str:
     """The record as JSON: the document that ``show --json`` prints."""
-    return to_json(shown(record))
+    return to_json(document_of(record))
 
 
 OCCUPANCY = (

@@ -112,8 +112,8 @@ def difference_columns(first: str, second: str) -> list[Column]:
     return [
         Column("Input", "name"),
         Column("From", "group"),
-        Column(first, lambda each: _UNKNOWN if each.one is None else each.one),
-        Column(second, lambda each: _UNKNOWN if each.other is None else each.other),
+        Column(first, lambda each: _UNKNOWN if each.a is None else each.a),
+        Column(second, lambda each: _UNKNOWN if each.b is None else each.b),
         Column("Meaning", "meaning", width="large"),
     ]
 

@@ -161,7 +161,7 @@ class History:
         if named:
             return max(named, key=lambda there: there[0].measured_at)
         _log.warning(
-            "there are no timings of %r, and the cost model chooses; gemm-cache timings ls lists what there is", name
+            "there are no timings of %r, and the cost model chooses; gemm-cache timings lists what there is", name
         )
         return []
 

@@ -1,27 +1,17 @@
-"""A cleaning of other frameworks' caches as one document: the entries that go, those that stay, and why."""
+"""The outcome of a cleaning of other frameworks' caches, or of its plan: what is deleted, and what stays."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-import msgspec
-
-from cache_engine.frameworks.deleting import Chosen, Deleted
-from cache_engine.frameworks.values import DeletePlan, Place
+from cache_engine.frameworks.deleting import Chosen, Deleted, Plans
+from cache_engine.frameworks.values import Place
 from cache_engine.model.outcome import Failure
 
 
-class CacheFinding(msgspec.Struct, kw_only=True):
-    """Something that could not be read, or is not as it should be. ``id`` is empty for the directory itself."""
-
-    kind: str
-    path: str
-    id: str
-    fault: str
-    detail: str
-
-
-class CacheDeletion(msgspec.Struct, kw_only=True):
+@dataclass(frozen=True, slots=True)
+class CleanedEntry:
     """An entry of which all, or the IRs, is deleted, or would be, and why; ``size_bytes`` is what that frees."""
 
     kind: str
@@ -33,8 +23,9 @@ class CacheDeletion(msgspec.Struct, kw_only=True):
     reason: str
 
 
-class CacheLeft(msgspec.Struct, kw_only=True):
-    """An entry that stays, and why; with ``no_safe_way`` only ``--offline`` deletes it."""
+@dataclass(frozen=True, slots=True)
+class LeftEntry:
+    """An entry that stays, and why; with ``no_safe_way`` it is deleted only where no process uses the cache."""
 
     kind: str
     path: str
@@ -43,8 +34,9 @@ class CacheLeft(msgspec.Struct, kw_only=True):
     no_safe_way: bool
 
 
-class CacheCleaned(msgspec.Struct, kw_only=True):
-    """What is deleted from one directory, or would be; ``replaced_by`` is as of ``CacheDirectory``."""
+@dataclass(frozen=True, slots=True)
+class CleanedPlace:
+    """The sum of what is deleted from one place, or would be; ``replaced_by`` is as of ``Place``."""
 
     kind: str
     path: str
@@ -53,27 +45,24 @@ class CacheCleaned(msgspec.Struct, kw_only=True):
     replaced_by: str
 
 
-class CachesCleaning(msgspec.Struct, kw_only=True):
-    """What ``caches clean`` prints: what it deleted, or would delete, and what of the chosen entries stays.
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """The outcome of a cleaning, or of its plan: what is deleted, and what of the chosen entries stays."""
 
-    ``directories`` are those that were looked at, and those that are not in use here.
-    """
+    entries: list[CleanedEntry]
+    directories: list[CleanedPlace]
+    left: list[LeftEntry]
 
-    entries: list[CacheDeletion]
-    size_bytes: int
-    directories: list[CacheCleaned]
-    left: list[CacheLeft]
-    findings: list[CacheFinding]
+    @property
+    def size_bytes(self) -> int:
+        """The size of what is deleted."""
+        return sum(one.size_bytes for one in self.entries)
 
 
 def cleaning(
-    chosen: Iterable[Chosen],
-    plans: Mapping[Place, DeletePlan | Failure],
-    done: Mapping[Place, Deleted],
-    findings: list[CacheFinding],
-    places: Iterable[Place] = (),
-) -> CachesCleaning:
-    """What came of the plans; where nothing was done yet, what would. ``places``: those of ``directories``."""
+    chosen: Iterable[Chosen], plans: Plans, done: Mapping[Place, Deleted], places: Iterable[Place] = ()
+) -> Cleaning:
+    """The outcome of the plans; where nothing was done yet, what it would be. ``places``: those of ``directories``."""
     going: dict[Place, Mapping[str, int]] = {}
     staying: dict[Place, Mapping[str, str]] = {}
     for place, plan in plans.items():
@@ -83,28 +72,21 @@ def cleaning(
         going[place], staying[place] = sizes, plan.left
         if place in done:
             going[place], staying[place] = {each: sizes[each] for each in done[place].ids}, done[place].left
-    entries, left = [], []
+    entries, left, freed = [], [], dict[Place, list[int]]()
     for each in chosen:
         place, entry, plan = each.place, each.entry, plans[each.place]
+        at = (place.kind, str(place.path), entry.id)
         if entry.id in going.get(place, {}):
-            row = CacheDeletion(
-                **located(place), id=entry.id, name=entry.name, arch=entry.arch,
-                size_bytes=going[place][entry.id], reason=each.reason,
-            )  # fmt: skip
-            entries.append(row)
+            size = going[place][entry.id]
+            entries.append(CleanedEntry(*at, entry.name, entry.arch, size, each.reason))
+            freed.setdefault(place, []).append(size)
         else:
+            is_unsafe = isinstance(plan, Failure)
             reason = plan.reason if isinstance(plan, Failure) else staying[place].get(entry.id, "it was not reached")
-            left.append(CacheLeft(**located(place), id=entry.id, reason=reason, no_safe_way=isinstance(plan, Failure)))
-    size = sum(row.size_bytes for row in entries)
-    directories = [_cleaned(place, entries) for place in places]
-    return CachesCleaning(entries=entries, size_bytes=size, directories=directories, left=left, findings=findings)
-
-
-def _cleaned(place: Place, entries: Iterable[CacheDeletion]) -> CacheCleaned:
-    sizes = [row.size_bytes for row in entries if (row.kind, row.path) == (place.kind, str(place.path))]
-    return CacheCleaned(**located(place), entries=len(sizes), size_bytes=sum(sizes), replaced_by=place.replaced_by)
-
-
-def located(place: Place) -> dict[str, str]:
-    """The fields of a document that name a place."""
-    return {"kind": place.kind, "path": str(place.path)}
+            left.append(LeftEntry(*at, reason, is_unsafe))
+    directories = []
+    for place in places:
+        sizes_of = freed.get(place, [])
+        at_place = (place.kind, str(place.path), len(sizes_of), sum(sizes_of), place.replaced_by)
+        directories.append(CleanedPlace(*at_place))
+    return Cleaning(entries, directories, left)

@@ -219,7 +219,9 @@ class Mirror:
         try:
             with file_lock(self._layout.mirror_lock, _READ_TIMEOUT_S, shared=True):
                 if not is_own(self._layout):
-                    raise MirrorError(f"{self.path} is not your own file; gemm-cache sync --rebuild creates it again")
+                    raise MirrorError(
+                        f"{self.path} is not your own file; gemm-cache store sync --rebuild creates it again"
+                    )
                 try:
                     with (
                         self._reading() as connection,

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import msgspec
-from msgspec import UNSET, UnsetType
+from typing import TYPE_CHECKING, Any
 
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, InvalidProblem
 from cache_engine.frameworks.groups import Group, describe, inputs_of, text_of
 from cache_engine.frameworks.values import Entry, KeyFactors
-from cache_engine.insight.toolchains import TimingRow, timing_row
 from cache_engine.kernels.family import threads_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import Occupancy, architecture, occupancy
-from cache_engine.model.artifact import Record, RecordedProblem
-from cache_engine.model.documents import filled
-from cache_engine.model.kernel import KernelConfig
-from cache_engine.model.measurement import Measurement
+from cache_engine.model.artifact import Record
+from cache_engine.model.documents import picked
 from cache_engine.model.outcome import Failure
 from cache_engine.store.codec import stored_bytes
 from cache_engine.units import human_bytes, human_ms
@@ -192,6 +186,21 @@ def titled(record: Record) -> str:
     return f"{p.m}×{p.n}×{p.k}{batch} {types} {record.arch} · {record.family}"
 
 
+def record_document(record: Record) -> dict[str, Any]:
+    """A record as JSON documents state it."""
+    p = record.problem
+    return {
+        **picked(record, "key", "name", "arch", "compiler", "family", "config"),
+        **picked(p, "specialisation", "opt_level"),
+        **picked(record, "compiler_version", "problem", "size_bytes"),
+        "stored_bytes": stored_bytes(record),
+        **picked(record.resources, "registers", "shared_bytes", "stack_bytes", "spill_bytes"),
+        **picked(record, "compile_ms", "stages_ms", "created_at", "created_by"),
+        "components": dict(record.components),
+        **picked(record, "warnings", "config_from"),
+    }
+
+
 def described(record: Record, created: str) -> dict[str, str]:
     """A kernel's properties by name, both as people read them, without its key and its name.
 
@@ -216,87 +225,3 @@ def described(record: Record, created: str) -> dict[str, str]:
         "Stack": f"{human_bytes(r.stack_bytes)} per thread",
         "Shared memory": f"{human_bytes(r.shared_bytes)} per block",
     }
-
-
-# ---- The document that ``show`` prints ----
-
-
-class Instructions(msgspec.Struct, kw_only=True):
-    """Instructions in the code, by class and by opcode, each counted once."""
-
-    total: int
-    classes: dict[str, int]
-    opcodes: dict[str, int]
-
-
-class Resident(msgspec.Struct, kw_only=True):
-    """The theoretical occupancy; see ``Occupancy``."""
-
-    arch: str
-    warps_per_block: int
-    most_warps_per_sm: int
-    block_limits: dict[str, int]
-    blocks_per_sm: int
-    warps_per_sm: int
-    share: float
-    bound_by: Sequence[str]
-
-
-class Shown(msgspec.Struct, kw_only=True):
-    """What ``show`` prints; without ``instructions`` and what follows it, what a record alone says.
-
-    Attributes:
-        problem: the first problem that the kernel was compiled for.
-        components: what the key was hashed from.
-        notes: why something is missing, in words.
-        timings: newest first.
-        signature: who signed it, in words, and whether that counts; empty where it has none and needs none.
-        fusion_saves_bytes: that a launch of that problem need not move as the kernel applies the epilogue.
-    """
-
-    key: str
-    name: str
-    arch: str
-    compiler: str
-    family: str
-    config: KernelConfig
-    specialisation: str
-    opt_level: int
-    compiler_version: str
-    problem: RecordedProblem
-    size_bytes: int
-    stored_bytes: int
-    registers: int
-    shared_bytes: int
-    stack_bytes: int
-    spill_bytes: int
-    compile_ms: float
-    stages_ms: dict[str, float]
-    created_at: float
-    created_by: str
-    components: dict[str, str]
-    warnings: Sequence[str]
-    config_from: str
-    instructions: Instructions | UnsetType | None = UNSET
-    occupancy: Resident | UnsetType | None = UNSET
-    notes: list[str] | UnsetType = UNSET
-    timings: list[TimingRow] | UnsetType = UNSET
-    signature: str | UnsetType = UNSET
-    fusion_saves_bytes: int | UnsetType | None = UNSET
-
-
-def shown(stored: Record, inspection: Inspection | None = None, timings: Sequence[Measurement] | None = None) -> Shown:
-    """The document of a record, with what an inspection and timings add."""
-    document = filled(
-        Shown, stored, stored.problem, stored.resources, stored_bytes=stored_bytes(stored),
-        components=dict(stored.components),
-    )  # fmt: skip
-    if inspection is not None:
-        mix, resident = inspection.instructions, inspection.occupancy
-        document.instructions = None if mix is None else filled(Instructions, mix)
-        document.occupancy = None if resident is None else filled(Resident, resident)
-        document.notes = list(inspection.notes)
-        document.fusion_saves_bytes = inspection.fusion_saves_bytes
-    if timings is not None:
-        document.timings = [timing_row(timing) for timing in timings]
-    return document

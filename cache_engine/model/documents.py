@@ -1,12 +1,14 @@
-"""Documents: values of types, as the JSON that verbs print and pages save."""
+"""JSON documents: the results of verbs and jobs as text, and the parts of a value that a document states."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-_D = TypeVar("_D", bound=msgspec.Struct)
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def to_json(document: object) -> str:
@@ -14,10 +16,11 @@ def to_json(document: object) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
-def filled(document: type[_D], *values: object, **fields: Any) -> _D:
-    """A document: ``fields``, and each other field from the first of the values that has one of its name."""
-    for name in document.__struct_fields__:
-        for value in values:
-            if name not in fields and hasattr(value, name):
-                fields[name] = getattr(value, name)
-    return document(**fields)
+def fields_of(value: DataclassInstance) -> dict[str, Any]:
+    """The fields of a value, as they are."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def picked(value: object, *names: str) -> dict[str, Any]:
+    """The fields and properties of these names, in this order."""
+    return {name: getattr(value, name) for name in names}

@@ -173,7 +173,7 @@ def test_migrate_and_workers_of_a_farm_make_kernels_that_a_pack_has_of_another_b
     with open_cache(tmp_path / "new") as cache:
         asked = Asked.of("0" * 32, cache.select(PROBLEM))
     monkeypatch.setenv("GEMM_CACHE_PACKS", str(older))
-    assert document("migrate", "--dry-run", store=tmp_path / "older")["to_compile"] == len(SAMPLE)
+    assert document("store", "migrate", "--dry-run", store=tmp_path / "older")["to_compile"] == len(SAMPLE)
     key = SigningKey.read(Builder(tmp_path / "key").file)
     assert working._Maker(Settings.load(dir=tmp_path / "new"), tmp_path.as_uri(), key.sign).checked(asked) == asked.key
     as_asked = Settings(toolchain="pack")

@@ -25,11 +25,11 @@ from app.presenters.jobs import (
 )
 from cache_engine.batch.jobs import DONE, Job
 from cache_engine.batch.results import Compiled, Difference, Explained, Nearest, Timed
-from cache_engine.cli.documents import to_json
 from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import MODEL_VERSION, predict
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
+from cache_engine.model.documents import to_json
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.units import human_us
 from tests.helpers import INVENTED_GPU

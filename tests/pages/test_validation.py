@@ -108,7 +108,7 @@ def test_on_the_page_a_comparison_that_takes_too_long_is_stopped(
     app.file_uploader[0].set_value(("mine.csv", measurements().encode(), "text/csv")).run()
     assert [error.value for error in app.error] == ["This takes too long."]
     assert "measurements was stopped after 0. A page searches for at most 0 s" in app.text[0].value
-    assert "gemm-cache evaluations validate, which has no limit" in app.text[0].value
+    assert "gemm-cache calibrate --check all, which has no limit" in app.text[0].value
 
 
 def test_on_the_page_a_file_is_compared_or_refused(open_page: Open, tmp_path: Path) -> None:
