@@ -23,7 +23,7 @@ CARRIED := portalocker msgspec xxhash zstandard platformdirs click pytest nvidia
 
 # The dashboard on a demonstration store, which is compiled the first time.
 run: $(INSTALLED)
-	$(BIN)/gemm-cache --store $(STORE) sample
+	$(BIN)/gemm-cache --store $(STORE) warm --sample
 	$(BIN)/gemm-cache --store $(STORE) dashboard $(if $(PORT),--port $(PORT))
 
 # Bytecode is kept, also where the environment says otherwise: the tests start many hundreds of processes, and each would

@@ -1,4 +1,4 @@
-"""What all pages share: the cache, its jobs, and answers from the index."""
+"""The context of all pages: the cache, its jobs, and answers from the index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
-from app.presenters.compiling.forms import missing_compilers as look_for_compilers
+from app.presenters.forms import missing_compilers as look_for_compilers
 from cache_engine.batch.jobs import Jobs
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.demand.report import DemandReport
@@ -150,7 +150,7 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
 
 
 class Question(NamedTuple):
-    """What ``ask`` is called with."""
+    """The arguments of ``ask``."""
 
     function: Callable[..., Any]
     arguments: tuple[object, ...]
@@ -236,7 +236,7 @@ def _last_answers() -> dict[tuple[str, str, str, str], tuple[Any, float]]:
 
 
 def _asked(question: Callable[..., Any], arguments: object, options: object) -> tuple[str, str, str, str]:
-    """What names a question, as texts, which is quicker than Streamlit's hash of them.
+    """The name of a question, as texts, which is quicker than Streamlit's hash of them.
 
     Modules of queries may have functions of one name.
     """
@@ -280,7 +280,7 @@ def linked(key: str, digest: str) -> Linked:  # noqa: ARG001 (the digest disting
 
 
 def inspection(record: Record) -> Inspection:
-    """What is known of a kernel without running it; its instructions only if it can be disassembled here."""
+    """Inspects a kernel without running it; its instructions only if it can be disassembled here."""
     try:
         return inspect(record, sass(record.key, record.blob.digest))
     except GemmCacheError as error:
@@ -288,7 +288,7 @@ def inspection(record: Record) -> Inspection:
 
 
 def compared_with(kernel: Stored) -> tuple[Inspected, Callable[[], str]]:
-    """What is known of a kernel, ours or adapted, and its machine code, which raises as ``sass_of``."""
+    """The inspection of a kernel, ours or adapted, and its machine code, which raises as ``sass_of``."""
     state = f"{kernel.made_at}" if isinstance(kernel, Group) else kernel.blob.digest
     disassemble = partial(sass, kernel.key, state)
     return inspect_stored(kernel, disassemble), disassemble

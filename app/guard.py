@@ -1,4 +1,4 @@
-"""Who may delete and import. Only this module asks Streamlit for the facts; ``admission`` decides.
+"""Permission to delete and import. Only this module asks Streamlit for the facts; ``admission`` decides.
 
 Pages draw ``door`` once, and do every such action through ``act``, which asks again at that moment: the drawn page may
 be old, or the request may come from a program that draws nothing.
@@ -14,43 +14,33 @@ import streamlit as st
 
 from app import context, widgets
 from cache_engine.errors import GemmCacheError, NotPermitted
-from cache_engine.upkeep.admission import (
-    LOGIN,
-    READ_ONLY,
-    TOKEN,
-    Attempts,
-    Permission,
-    Request,
-    Visitor,
-    fits,
-    permission,
-)
+from cache_engine.upkeep import admission
 
 _PROVED = "gave the admin token"
 _REFUSED = "why a token was refused"
 _Result = TypeVar("_Result")
 
 
-def request() -> Request:
+def request() -> admission.Request:
     """The reader's request."""
     headers = {str(name).lower(): str(value) for name, value in st.context.headers.items()}
-    return Request(str(st.get_option("server.address") or ""), st.context.ip_address or "", headers)
+    return admission.Request(str(st.get_option("server.address") or ""), st.context.ip_address or "", headers)
 
 
-def visitor() -> Visitor:
-    """What is known of the reader. An e-mail address that the login does not verify is no name."""
+def visitor() -> admission.Visitor:
+    """The reader, as far as known. An e-mail address that the login does not verify is no name."""
     user = st.user
     name = ""
     if user.get("is_logged_in"):
         vouched = user.get("email") if user.get("email_verified") is not False else ""
         name = str(vouched or user.get("sub") or "a user without a name")
-    return Visitor("is_logged_in" in user, name, st.session_state.get(_PROVED, False))
+    return admission.Visitor("is_logged_in" in user, name, st.session_state.get(_PROVED, False))
 
 
-def may() -> Permission:
+def may() -> admission.Permission:
     """Whether the reader may delete and import now."""
     settings = context.cache().settings
-    return permission(
+    return admission.permission(
         request(),
         visitor(),
         token=settings.admin_token is not None,
@@ -60,7 +50,7 @@ def may() -> Permission:
 
 
 def require() -> str:
-    """Who acts, for the audit log. Called at the moment of every action.
+    """The name of the one who acts, for the audit log. Called at the moment of every action.
 
     Raises:
         NotPermitted: when the reader may not.
@@ -94,7 +84,7 @@ def start_job(command: list[str], asked: dict[str, Any], given: bytes = b"") -> 
 def may_write() -> None:
     """Permits what every user may do: adding to the store. Raises ``NotPermitted`` in a read-only dashboard."""
     if context.cache().settings.dashboard_read_only:
-        raise NotPermitted(f"not allowed: {READ_ONLY}")
+        raise NotPermitted(f"not allowed: {admission.READ_ONLY}")
 
 
 def door() -> bool:
@@ -108,13 +98,13 @@ def door() -> bool:
     with st.container(border=True):
         st.info("Read-only access: you cannot delete, repair or import.", icon=":material/lock:")
         st.text(f"Why: {given.why_not}.")
-        if TOKEN in given.asks_for:
+        if admission.TOKEN in given.asks_for:
             _draw_token_form()
-        if LOGIN in given.asks_for:
+        if admission.LOGIN in given.asks_for:
             _draw_login()
         if who.user and st.button("Log out", icon=":material/logout:"):
             st.logout()
-        if given.why_not == READ_ONLY:
+        if given.why_not == admission.READ_ONLY:
             st.caption("To change something, use the command line, or a dashboard without --read-only.")
         elif not given.asks_for and not who.user:
             st.caption(
@@ -136,7 +126,7 @@ def _draw_token_form() -> None:
 
 def _try(given: str) -> None:
     token = context.cache().settings.admin_token
-    if token is not None and fits(token, given):
+    if token is not None and admission.fits(token, given):
         st.session_state[_PROVED] = True
     else:
         with st.spinner("Checking…"):
@@ -164,7 +154,7 @@ def _providers() -> list[str]:
         return []
 
 
-def _draw_way_out(given: Permission, who: Visitor) -> None:
+def _draw_way_out(given: admission.Permission, who: admission.Visitor) -> None:
     left, right = st.columns([4, 1], vertical_alignment="center")
     left.text(f"Unlocked: {given.by}.")
     if right.button("Lock", icon=":material/lock:", help="Give up admin access."):
@@ -175,6 +165,6 @@ def _draw_way_out(given: Permission, who: Visitor) -> None:
 
 
 @st.cache_resource(show_spinner=False)
-def _attempts() -> Attempts:
+def _attempts() -> admission.Attempts:
     """The attempts of all readers, in all tabs."""
-    return Attempts()
+    return admission.Attempts()

@@ -8,28 +8,12 @@ from functools import partial
 import streamlit as st
 
 from app import context, guard, tables, widgets
-from app.components.tiles import draw_tiles
-from app.presenters.compiling import result as compiled
-from app.presenters.compiling.forms import choice_of, problem_of, shape_form, shown_of
-from app.presenters.compiling.jobs import (
-    ended_badly,
-    failure_table,
-    in_store,
-    job_table,
-    level_words,
-    progress_share,
-    progress_text,
-    progress_tiles,
-    stage_figure,
-    stage_lines,
-    stage_table,
-    table_verdict,
-)
-from app.presenters.compiling.tuning import tuned_of, tuned_table, tuned_words
+from app.components.figure import draw_tiles
+from app.presenters import jobs
 from app.presenters.downloads import dump_file
+from app.presenters.forms import choice_of, problem_of, shape_form, shown_of
 from cache_engine.batch.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
-from cache_engine.cli.documents.comparing import Explained
-from cache_engine.cli.documents.kernels import Timed
+from cache_engine.batch.results import Explained, Timed, Tuning, Warmed
 from cache_engine.errors import GemmCacheError
 from cache_engine.units import counted
 
@@ -59,8 +43,8 @@ def follow(job_id: str) -> None:
     _asked(job)
     st.status("Canceling after the current kernel…" if job.cancel_asked else "Running…")
     if job.command[:1] in ([TABLE], [TUNE]):
-        st.progress(progress_share(job), text=progress_text(job, time.time()))
-        tiles = progress_tiles(job) if job.command[:1] == [TABLE] else []
+        st.progress(jobs.progress_share(job), text=jobs.progress_text(job, time.time()))
+        tiles = jobs.progress_tiles(job) if job.command[:1] == [TABLE] else []
         if tiles:
             draw_tiles(tiles)
     elif job.stages:
@@ -96,7 +80,7 @@ def ended(job: Job) -> None:
             else:
                 st.success("Done.", icon=":material/check_circle:")
                 st.code(job.result[:_LONGEST] or "(no output)", language="json", height="content")
-        except compiled.NO_RESULT:
+        except jobs.NO_RESULT:
             widgets.problem("Unreadable job result.", job.result[:2000])
     if job.stages:
         _stages(job)
@@ -106,21 +90,13 @@ def ended(job: Job) -> None:
 def job_list() -> None:
     """All jobs of the store, from every dashboard."""
     st.header("Jobs")
-    jobs = context.jobs().recent()
-    if not jobs:
+    recent = context.jobs().recent()
+    if not recent:
         st.info("No jobs yet. Jobs from every dashboard on this store appear here.")
         return
-    tables.show(
-        job_table(jobs, time.time(), context.timezone()),
-        height=min(400, 36 * (len(jobs) + 1)),
-        column_config={
-            "Open": tables.LINK,
-            "Command": st.column_config.TextColumn(width="large"),
-            "Started": st.column_config.DatetimeColumn(format="distance"),
-            "Process": st.column_config.NumberColumn(format="%d", help="Process ID."),
-        },
-        key="jobs",
-    )
+    process = st.column_config.NumberColumn(format="%d", help="Process ID.")
+    height = min(400, 36 * (len(recent) + 1))
+    tables.draw(recent, jobs.job_columns(time.time()), height=height, column_config={"Process": process}, key="jobs")
     st.caption(
         f"Up to {MOST_AT_ONCE} jobs run at a time on a store, at most one of them for a whole model. The last "
         f"{MOST_KEPT} jobs are stored, for {KEPT_DAYS} days."
@@ -133,16 +109,16 @@ def _asked(job: Job) -> None:
 
 
 def _one_kernel(job: Job) -> None:
-    document = compiled.document_of(job)
+    document = jobs.document_of(job)
     kernel, why = document.kernel if isinstance(document, Timed) else document, document.why
-    hit, text = compiled.verdict(kernel, again="--force" in job.command)
+    hit, text = jobs.verdict(kernel, again="--force" in job.command)
     st.success(text, icon=":material/bolt:" if hit else ":material/check_circle:")
     st.code(f"{kernel.name}\n{kernel.key}", language=None)
     if kernel.unpublished:
         widgets.problem("Compiled, but not saved.", kernel.unpublished)
     if why:
         _why(why)
-    draw_tiles(compiled.resource_tiles(kernel))
+    draw_tiles(jobs.resource_tiles(kernel))
     if kernel.warnings:
         st.warning("Compiler warnings. The kernel is valid.", icon=":material/warning:")
         st.code("\n".join(kernel.warnings)[:_LONGEST], language=None, wrap_lines=True)
@@ -156,11 +132,11 @@ def _one_kernel(job: Job) -> None:
 def _why(why: Explained) -> None:
     with st.container(border=True):
         st.caption("Why this was a miss")
-        st.text("\n".join(compiled.why_lines(why))[:_LONGEST])
+        st.text("\n".join(jobs.why_lines(why))[:_LONGEST])
         if why.nearest and why.nearest.differences:
             widgets.kernel_link("Open nearest kernel", why.nearest.key)
             with st.expander("Key differences"):
-                tables.show(compiled.why_table(why), key="why")
+                tables.draw(why.nearest.differences, jobs.DIFFERENCES, key="why")
 
 
 def _time(document: Timed) -> None:
@@ -170,12 +146,12 @@ def _time(document: Timed) -> None:
         st.text(f"Reference: {document.reference}")
     elif document.no_reference:
         st.text(f"No reference timing: {document.no_reference}")
-    draw_tiles(compiled.timing_tiles(document))
+    draw_tiles(jobs.timing_tiles(document))
     if not document.verified:
         widgets.problem("Wrong result.", f"Max relative error: {document.max_rel_error}")
-    st.plotly_chart(compiled.timing_figure(document), key="timing", config={"displayModeBar": False})
+    st.plotly_chart(jobs.timing_figure(document), key="timing")
     with st.expander("Show data table"):
-        tables.show(compiled.timing_table(document), key="timing-table")
+        tables.show(jobs.timing_table(document), key="timing-table")
 
 
 def _texts(key: str) -> None:
@@ -199,36 +175,34 @@ def _texts(key: str) -> None:
 
 
 def _table(job: Job) -> None:
-    text, failures = table_verdict(job), failure_table(job)
-    (st.warning if failures else st.success)(text, icon=":material/rule:" if failures else ":material/check_circle:")
-    if failures:
+    done = jobs.result_of(job, Warmed)
+    place, icon = (st.warning, ":material/rule:") if done.failed else (st.success, ":material/check_circle:")
+    place(jobs.warmed_words(done), icon=icon)
+    if done.failed:
         st.caption("These failed. Run the job again to retry only these.")
-        tables.show(
-            failures,
-            column_config={"Cause": st.column_config.TextColumn(width="large")},
-            key="failures",
-        )
+        tables.draw(done.failed, jobs.FAILURES, key="failures")
 
 
 def _tuned(job: Job) -> None:
-    done = tuned_of(job)
-    st.success(tuned_words(done), icon=":material/check_circle:")
+    done = jobs.result_of(job, Tuning)
+    st.success(jobs.tuned_words(done), icon=":material/check_circle:")
     if done.failed:
         st.warning(f"{counted(done.failed, 'config')} failed.", icon=":material/warning:")
-    tables.show(tuned_table(done), column_config={"Open": tables.LINK}, key="tuned")
+    fastest_first = sorted(done.candidates, key=lambda one: (not one.median_us, one.median_us or 0.0))
+    tables.draw(fastest_first, jobs.TUNED, key="tuned")
 
 
 def _ended_badly(job: Job) -> None:
-    what, cause = ended_badly(job)
+    what, cause = jobs.ended_badly(job)
     if job.command[:1] == [TABLE] and job.progress is not None:
-        st.progress(progress_share(job), text=progress_text(job, time.time()))
+        st.progress(jobs.progress_share(job), text=jobs.progress_text(job, time.time()))
     if job.state == CANCELED:
         st.warning(what, icon=":material/cancel:")
         st.text(cause)
         return
     widgets.problem(what, cause[:_LONGEST] or "No error message.")
-    if level_words(job):
-        st.caption(level_words(job))
+    if jobs.level_words(job):
+        st.caption(jobs.level_words(job))
     for name, label in _TOLD.items():
         text = job.told.get(name)
         if text:
@@ -236,7 +210,7 @@ def _ended_badly(job: Job) -> None:
                 st.code(text[:_LONGEST], language="cpp" if name == "excerpt" else None, wrap_lines=True)
     if job.told.get("command"):
         st.caption("Reproduce with:")
-        command = in_store(job.told["command"], str(context.cache().layout.root))
+        command = jobs.in_store(job.told["command"], str(context.cache().layout.root))
         st.code(command[:_LONGEST], language=None, wrap_lines=True)
     if job.command[:1] and job.command[0] in ONE_KERNEL and job.told:
         _dump(job)
@@ -263,7 +237,7 @@ def _dump(job: Job) -> None:
 
 
 def _stages(job: Job) -> None:
-    st.plotly_chart(stage_figure(job), key="stages", config={"displayModeBar": False})
+    st.plotly_chart(jobs.stage_figure(job), key="stages")
     with st.expander("Stage timings (table)"):
-        st.text(stage_lines(job))
-        tables.show(stage_table(job), key="stage-table")
+        st.text(jobs.stage_lines(job))
+        tables.show([{"Stage": name, "ms": ms} for name, ms in jobs.stage_times(job.stages).items()], key="stage-table")

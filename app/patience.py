@@ -10,7 +10,7 @@ from app import context
 
 _SIGN_S = 0.2
 SMALLER_CHIP = "Choose a chip with fewer cores or larger cubes, or run gemm-cache evaluate, which has no limit."
-FEWER_ROWS = "Give fewer measurements, or run gemm-cache evaluations validate, which has no limit."
+FEWER_ROWS = "Give fewer measurements, or run gemm-cache calibrate --check all, which has no limit."
 SHORTER_RANGE = "Choose a shorter time range, or run gemm-cache demand, which has no limit."
 
 
@@ -47,10 +47,10 @@ class Patience:
         return now < self._until
 
     def what_next(self, how: str = SMALLER_CHIP) -> str:
-        """What a reader can do after a search stopped."""
+        """Advice after a search stopped."""
         return advice(how)
 
 
 def advice(how: str) -> str:
-    """What a reader can do after work of a page took longer than the settings allow."""
+    """Advice after work of a page took longer than the settings allow."""
     return f"A page searches for at most {context.cache().settings.page_limit_s:g} s (setting page_limit_s). {how}"

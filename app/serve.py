@@ -35,7 +35,7 @@ from app.server.uploads import Bounded, UploadedFiles
 
 
 def no_address() -> None:
-    """What the lookup answers here."""
+    """Answers the lookup: there is none."""
 
 
 net_util.get_external_ip = no_address
@@ -56,7 +56,7 @@ _number_of = NumberInputSerde.deserialize
 
 
 def finite(self: NumberInputSerde, ui_value: float | None) -> float | None:
-    """What a number's field has. An address may ask for 1e999, which is infinite: Streamlit fails on that."""
+    """The value of a number's field. An address may ask for 1e999, which is infinite: Streamlit fails on that."""
     return _number_of(self, None if ui_value is not None and math.isinf(ui_value) else ui_value)
 
 

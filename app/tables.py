@@ -12,6 +12,7 @@ from typing import Any
 import streamlit as st
 
 from app import context
+from app.presenters.columns import Column, rows_of
 from app.presenters.shared import Row
 from cache_engine.units import bytes_unit, defused, ms_unit
 
@@ -20,9 +21,50 @@ AGE = st.column_config.DatetimeColumn(format="distance")
 LINK = st.column_config.LinkColumn(display_text="open", width="small")
 PERCENT = st.column_config.NumberColumn(format="%,.1f%%")  # of shares: 0.5 is shown as 50.0%
 TIME = st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss")
+DECIMAL = st.column_config.NumberColumn(format="%,.1f")
 _TIMED = re.compile(r"(?:^|(?<=, ))(µs|ms|s)\b")
 _MS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
 _MOST_DIGITS = 4
+
+
+def draw(
+    values: Iterable[Any], columns: Sequence[Column], *, column_config: Mapping[str, Any] | None = None, **options: Any
+) -> Any:
+    """Draws a table of declared columns, with a row for each value.
+
+    Args:
+        column_config: of columns that no kind describes.
+        options: of ``show``.
+    """
+    return show(
+        rows_of(values, columns, context.timezone()),
+        sizes=[column.name for column in columns if column.kind == "bytes"],
+        times=[column.name for column in columns if column.kind == "ms"],
+        column_config={
+            **{column.name: config for column in columns if (config := _config(column))},
+            **(column_config or {}),
+        },
+        **options,
+    )
+
+
+def properties(
+    words: Mapping[str, Any], *, key: str, head: str = "Property", width: Any = None, **options: Any
+) -> None:
+    """Draws a table of names and values."""
+    rows = [{head: name, "Value": value} for name, value in words.items()]
+    show(rows, height="content", column_config={head: st.column_config.TextColumn(width=width)}, key=key, **options)
+
+
+def _config(column: Column) -> Any:
+    """The grid's own description of a column; ``None`` where its kind needs none."""
+    if column.kind == "count":
+        return st.column_config.NumberColumn(format="localized", help=column.help)
+    if column.kind == "link":
+        return LINK if column.words == "open" else st.column_config.LinkColumn(display_text=column.words, width="small")
+    if column.width is not None:
+        return st.column_config.TextColumn(width=column.width)
+    return {"decimal": DECIMAL, "share": PERCENT, "age": AGE}.get(column.kind)
 
 
 def show(

@@ -12,14 +12,13 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context, tables
+from app.presenters.admin import ARCHS, arch_figure
 from app.presenters.shared import Row, page_count, when
-from app.presenters.store.admin import arch_figure, arch_table
 from cache_engine.index.queries import FACETS
 from cache_engine.model.key import is_key
 from cache_engine.units import human_age
 from cache_engine.upkeep.decisions import Departure
 
-_KERNELS, _KERNEL, _COMPARE = "../pages/kernels.py", "../pages/kernel.py", "../pages/compare.py"
 LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
 _RESULTS = "results last seen"
 _ACCEPTED, _OPENED = "old values in the address", "page opened last"
@@ -60,7 +59,7 @@ def confirmed(label: str, count: int, *, key: str, permitted: bool) -> bool:
 
 
 def store_gone() -> None:
-    """What every page shows once the store is gone."""
+    """The error that every page shows once the store is gone."""
     problem(
         "The store's folder is gone.",
         f"{context.cache().layout.root} was deleted or moved after this dashboard had opened it. Move it back and "
@@ -82,10 +81,10 @@ def may_store() -> bool:
 
 
 def empty_store() -> None:
-    """What to do on an empty store."""
+    """Advice on an empty store."""
     st.info("This store is empty. Compile a kernel, or run this command to add example kernels:")
-    command("sample")
-    page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+    command("warm", "--sample")
+    page_link("compile", "Compile a kernel", "play_circle")
 
 
 def choose_one(label: str, choices: Sequence[str], default: str, *, key: str, hidden: bool = False) -> str:
@@ -135,7 +134,7 @@ def notices(place: DeltaGenerator, page: str, asked: Mapping[str, list[str]]) ->
 
 
 def _unknown(page: str, asked: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """What a link asked a page's widgets for and they did not take, without a word. Only where the page was opened.
+    """The values of a link that a page's widgets did not take, without a word. Only where the page was opened.
 
     Later the address is what the widgets say, or about to be.
     """
@@ -173,20 +172,22 @@ def kernel_link(label: str, key: str, **also: str) -> None:
         label: Markdown.
         also: of the address, such as ``part``.
     """
-    page_link(_KERNEL, label=label, icon=":material/memory:", query_params={"key": key, **also})
+    page_link("kernel", label, "memory", key=key, **also)
 
 
-def page_link(page: str, *, label: str, icon: str, query_params: Mapping[str, Any] | None = None) -> None:
+def page_link(page: str, label: str, icon: str, /, **asked: Any) -> None:
     """A link to a page, in the store that is shown. Every link to a page of this dashboard is made here.
 
     Args:
+        page: the file of the page, without its suffix.
         label: Markdown.
+        icon: of Material's symbols.
+        asked: the parameters of the address.
     """
     chosen = st.session_state.get(context.STORE)
-    asked = dict(query_params or {})
     if chosen is not None:
         asked.setdefault(context.STORE, chosen)
-    st.page_link(page, label=label, icon=icon, query_params=asked or None)
+    st.page_link(f"../pages/{page}.py", label=label, icon=f":material/{icon}:", query_params=asked or None)
 
 
 def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
@@ -205,9 +206,9 @@ def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
 def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
     """Kernels and bytes by target, as a figure and as a table; nothing where there are no rows."""
     if rows:
-        st.plotly_chart(arch_figure(rows, title), key=key, config={"displayModeBar": False})
+        st.plotly_chart(arch_figure(rows, title), key=key)
         with st.expander("Show data table"):
-            tables.show(arch_table(rows), sizes=["On disk"], key=f"{key}-table")
+            tables.draw(rows, ARCHS, key=f"{key}-table")
 
 
 def open_kernel(key: str) -> NoReturn:
@@ -215,7 +216,7 @@ def open_kernel(key: str) -> NoReturn:
 
     Streamlit records the old page once more with the new address's parameters, so going back shows the list unchanged.
     """
-    st.switch_page(_KERNEL, query_params={"key": key, **_list_address()})
+    st.switch_page("../pages/kernel.py", query_params={"key": key, **_list_address()})
 
 
 def follow_old_link() -> None:
@@ -246,7 +247,7 @@ def departed(key: str) -> Departure | None:
 def compare_link(label: str, first: str, second: str | None = None) -> None:
     """A link to the comparison of a kernel with another, or with one to choose there."""
     keys = {"a": first} if second is None else {"a": first, "b": second}
-    page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=keys)
+    page_link("compare", label, "compare_arrows", **keys)
 
 
 def remember_results() -> None:
@@ -258,7 +259,7 @@ def results_link() -> None:
     """A link to the list of kernels as last shown."""
     seen: dict[str, list[str]] = st.session_state.get(_RESULTS, _list_address())
     label = "Back to results" if seen else "All kernels"
-    page_link(_KERNELS, label=label, icon=":material/arrow_back:", query_params=seen)
+    page_link("kernels", label, "arrow_back", **seen)
 
 
 def _list_address() -> dict[str, list[str]]:

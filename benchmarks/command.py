@@ -12,9 +12,9 @@ import click
 from benchmarks import ROOT, documents
 from benchmarks.results import LeftOut, Line, Result, Score, Size
 from benchmarks.verb import Experiment
-from cache_engine.cli.documents import to_json
 from cache_engine.cli.support import FAILED, device_option, json_option, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, short_time
+from cache_engine.model.documents import to_json
 from cache_engine.settings import Settings
 from cache_engine.units import human_bytes, human_ms, printable
 

@@ -172,7 +172,7 @@ def _pooled(found: Mapping[str, tuple[Floats, Floats]]) -> tuple[Floats, Floats]
 def fit_verb(file: Path, source: str, output: Path) -> None:
     """Fit the parameters of the GPU model to measured latencies.
 
-    FILE is a CSV file as `gemm-cache evaluations validate` reads it. The parameters are written to the working
+    FILE is a CSV file as `gemm-cache calibrate --check all` reads it. The parameters are written to the working
     directory, never into an installed package; in a checkout, move the file to cache_engine/evaluator/.
     """
     measured = [one for one in read_measurements(file) if one.dtype == "bf16"]

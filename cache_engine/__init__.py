@@ -20,7 +20,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
   ``coverage`` of a model, ``passes`` of one (what they cost), ``toolchains`` that are stale, ``linked`` code; a
   ``report`` is one HTML file to send
-- ``cache`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config
+- ``cache`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``selection`` of config
   and key, ``elsewhere`` (other toolchains), ``making`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
   ``operator``, ``matmul``, ``debug_dump``; the ``queue`` of compiles, over all processes of a store; the ``remote``,
   an object store that a team shares

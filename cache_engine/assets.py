@@ -5,6 +5,8 @@ In a checkout they are next to ``cache_engine/``; in a wheel below it, so that a
 
 from __future__ import annotations
 
+import posixpath
+import re
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
@@ -36,6 +38,33 @@ def model_configs() -> Path:
     return assets_root() / "sample_data" / "model_configs.json"
 
 
-def documents_folder() -> Path:
-    """The documents that the dashboard shows."""
-    return assets_root() / "docs"
+HOME = "index"
+_NOT_TO_READ = {"api", "package"}  # made by a program from docstrings; for a package index
+_PICTURE = re.compile(r"!\[[^\[\]]*\]\([^()]*\)")
+_LINK = re.compile(r"\[([^\[\]]*)\]\(([^():#]*?)\.md(#[^()]*)?\)")
+_ELSEWHERE = re.compile(r"\[([^\[\]]*)\]\((?!https?:|docs\?)[^()#][^()]*\)")
+
+
+def documents() -> dict[str, Path]:
+    """The documents that the dashboard shows, by name, the home first."""
+    folder = assets_root() / "docs"
+    found = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.md"))}
+    return {
+        name: found[name] for name in sorted(found, key=lambda name: (name != HOME, name)) if name not in _NOT_TO_READ
+    }
+
+
+def readable(text: str, name: str, names: set[str]) -> str:
+    """A document for the page Docs: links to other documents lead to that page, and what is not here is no link.
+
+    Args:
+        name: of the document.
+        names: of all documents.
+    """
+
+    def link(found: re.Match[str]) -> str:
+        words, path, part = found[1], found[2], found[3] or ""
+        to = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+        return f"[{words}](docs?document={to}{part})" if to in names else words
+
+    return _ELSEWHERE.sub(r"\1", _LINK.sub(link, _PICTURE.sub("", text)))

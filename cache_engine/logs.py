@@ -10,8 +10,6 @@ import logging
 import sys
 from typing import Any, TextIO
 
-from cache_engine.units import printable
-
 _ROOT = "cache_engine"
 
 
@@ -53,6 +51,8 @@ class _Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
+        from cache_engine.units import printable
+
         return printable(super().format(record), keep="\n" if record.exc_info else "")
 
 

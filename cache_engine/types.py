@@ -4,8 +4,8 @@ from cache_engine.batch.warm import Warmed
 from cache_engine.cache.demand import Demand
 from cache_engine.cache.demand.report import DemandReport, DemandShare
 from cache_engine.cache.operator import Switches
+from cache_engine.cache.queue import Priority, QueueState
 from cache_engine.cache.queue.behind import Better
-from cache_engine.cache.queue.tickets import Priority, QueueState
 from cache_engine.cache.selection import Selection
 from cache_engine.cache.serving.launching import Product
 from cache_engine.cache.tiers import Found, Preloaded

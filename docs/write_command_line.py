@@ -56,6 +56,8 @@ def help_of(name: str, verb: Verb) -> str:
             "",
             described,
             "",
+            *(f"- `{name}`: {text}" for name, text in verb.argument_rows(ctx)),
+            *([""] if arguments else []),
             "| option | default | |",
             "|---|---|---|",
             *rows,

@@ -7,7 +7,7 @@ import os
 import streamlit as st
 
 from app import context, guard, widgets
-from app.admin import audit, cleanup, decisions, integrity, mirror, packs, quarantine, results, settings
+from app.admin import cleanup, index, integrity, logs, packs, quarantine, results
 from cache_engine.errors import GemmCacheError
 
 TABS = {
@@ -16,10 +16,10 @@ TABS = {
     "Quarantine": quarantine.draw,
     "Packs": packs.draw,
     "Results": results.draw,
-    "Index": mirror.draw,
-    "Settings": settings.draw,
-    "Audit log": audit.draw,
-    "Decisions": decisions.draw,
+    "Index": index.draw_index,
+    "Settings": index.draw_settings,
+    "Audit log": logs.draw_audit,
+    "Decisions": logs.draw_decisions,
 }
 
 st.title("Admin")

@@ -7,21 +7,12 @@ from collections import Counter
 import streamlit as st
 
 from app import context, tables, widgets
-from app.caches import cleanup, entries, folders, links, looking
-from app.components.tiles import draw_tiles
-from app.presenters.kernels.others import Address
+from app.caches import cleanup, compared, entries, links, looking
+from app.components.figure import draw_tiles
+from app.presenters import caches
+from app.presenters.columns import Column
+from app.presenters.others import Address
 from app.presenters.shared import Row
-from app.presenters.store.caches import (
-    cache_tiles,
-    directory_table,
-    duplicate_table,
-    finding_table,
-    growth_figure,
-    not_in_use_table,
-    other_gpu,
-    part_figure,
-    version_table,
-)
 from cache_engine.frameworks.doctor import Diagnosis, code_runs_on
 from cache_engine.frameworks.registry import installed_version
 from cache_engine.gpu.probe import local_arch
@@ -30,34 +21,30 @@ from cache_engine.units import counted
 
 OVERVIEW, ENTRIES, FINDINGS, COMPARISON, _ = PARTS = ("Overview", "Entries", "Findings", "Comparison", "Cleaning")
 MOST_FINDINGS = 500
-MEDIUM = st.column_config.TextColumn(width="medium")
-PLAIN = {"displayModeBar": False}
 
 
 def diagnoses() -> list[Diagnosis]:
-    """What is wrong, code for other GPUs included where this machine's GPU is known."""
+    """The findings, code for other GPUs included where this machine's GPU is known."""
     arch = local_arch()
     runs_here = None if arch is None else code_runs_on(arch)
-    return [*context.ask(queries.diagnoses), *other_gpu(context.ask(queries.counted, "arch"), runs_here)]
+    return [*context.ask(queries.diagnoses), *caches.other_gpu(context.ask(queries.counted, "arch"), runs_here)]
 
 
 def overview(places: list[Row]) -> None:
-    """What is where, of which parts, since when, and what of it is of no use."""
+    """The directories, their parts, their growth, and entries of no use."""
     titles = looking.titles()
-    versions = version_table(context.ask(queries.counted, "version"), installed_version, titles)
-    draw_tiles(cache_tiles(places, len(diagnoses()), context.ask(queries.duplicated), versions))
-    columns = {"Entries": tables.COUNT, **dict.fromkeys(("Oldest", "Newest", "Last used"), tables.AGE)}
+    versions = caches.version_table(context.ask(queries.counted, "version"), installed_version, titles)
+    draw_tiles(caches.cache_tiles(places, len(diagnoses()), context.ask(queries.duplicated), versions))
     archs, made_by = context.ask(queries.counted, "arch"), context.ask(queries.counted, "version")
-    table = directory_table(places, archs, made_by, titles, context.timezone())
-    tables.show(table, sizes=["On disk"], column_config=columns, key="directories")
+    tables.draw(places, caches.directory_columns(places, archs, made_by, titles), key="directories")
     left, right = st.columns(2)
     parts, days = context.ask(queries.parts), context.ask(queries.growth)
     if parts:
         left.header("By part")
-        left.plotly_chart(part_figure(parts, titles), key="parts", config=PLAIN)
+        left.plotly_chart(caches.part_figure(parts, titles), key="parts")
     if days:
         right.header("Growth")
-        right.plotly_chart(growth_figure(days, titles), key="growth", config=PLAIN)
+        right.plotly_chart(caches.growth_figure(days, titles), key="growth")
         right.caption("What is there now, by the day on which it was made. What was deleted meanwhile is not counted.")
     if versions:
         left.header("Versions")
@@ -71,30 +58,34 @@ def overview(places: list[Row]) -> None:
     if duplicates:
         right.header("Duplicates")
         with right:
-            tables.show(duplicate_table(duplicates, titles), sizes=["More than once"], key="duplicates")
+            tables.draw(duplicates, caches.duplicate_columns(titles), key="duplicates")
     not_in_use()
 
 
 def not_in_use() -> None:
     """The directories that are there, but that the frameworks do not use."""
-    unused = not_in_use_table(looking.places(), looking.titles())
+    unused = [place for place in looking.places() if place.replaced_by]
     if unused:
         st.header("Not in use here")
-        tables.show(unused, height="content", key="not-in-use")
+        columns = [
+            caches.framework(looking.titles()),
+            Column("Directory", "path_text"),
+            Column("Another is named by", "replaced_by"),
+        ]
+        tables.draw(unused, columns, height="content", key="not-in-use")
         st.caption("These are not read, and a cleaning leaves them. To clean one, name it:")
         widgets.command("caches", "clean", "--in", "DIR")
 
 
 def findings(wrong: list[Diagnosis]) -> None:
-    """What the doctor says, and what to do about it."""
+    """The findings of the doctor, with their cures."""
     if not wrong:
         st.caption("Nothing is wrong.")
         return
     counts = Counter(each.ailment.value for each in wrong)
     st.caption(", ".join(f"{name}: {count:,}" for name, count in counts.most_common()))
-    columns = {"Open": tables.LINK, "What to do": st.column_config.TextColumn(width=520)}
-    rows = finding_table(wrong[:MOST_FINDINGS], lambda place, name: links.entry_address(Address(place, name)))
-    tables.show(rows, column_config={**columns, **dict.fromkeys(("Detail", "Where"), MEDIUM)}, key="findings")
+    columns = caches.finding_columns(lambda place, name: links.entry_address(Address(place, name)))
+    tables.draw(wrong[:MOST_FINDINGS], columns, key="findings")
     if len(wrong) > MOST_FINDINGS:
         st.caption(f"And {counted(len(wrong) - MOST_FINDINGS, 'finding')} more:")
         widgets.command("caches", "doctor")
@@ -119,6 +110,6 @@ elif part == ENTRIES:
 elif part == FINDINGS:
     findings(diagnoses())
 elif part == COMPARISON:
-    folders.draw(places)
+    compared.draw_directories(places)
 else:
     cleanup.draw()

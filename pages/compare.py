@@ -9,11 +9,9 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.caches import compared, links
-from app.components import listing
-from app.components.machine_code import draw_difference
-from app.presenters.kernels.compare import compared_figure, pair_table
-from app.presenters.kernels.listed import kernel_filter
-from app.presenters.kernels.speed import MODEL, speed_pairs
+from app.components import comparison, listing
+from app.presenters.listed import kernel_filter
+from app.presenters.speed import MODEL, speed_pairs
 from app.views.adapted import list_adapted
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.groups import Group, describe
@@ -23,7 +21,6 @@ from cache_engine.insight.inspection import Stored
 from cache_engine.model.artifact import Record
 
 SHOWN = 20
-VALUE = st.column_config.TextColumn(width=200)  # so that both are in sight
 
 
 def kernel_of(place: str, label: str) -> Stored | None:
@@ -93,7 +90,7 @@ def times(first: Record, second: Record, heads: tuple[str, str]) -> None:
     if not pairs:
         st.caption("No timings, and no prediction for these kernels.")
         return
-    tables.show(pair_table(pairs, *heads), height="content", key="Speed")
+    tables.show(comparison.pair_table(pairs, *heads), height="content", key="Speed")
     st.caption(
         f"Predictions ({MODEL}) depend only on the problem, so two kernels for one problem get the same value. "
         "Measuring needs an NVIDIA GPU."
@@ -109,24 +106,11 @@ def side_by_side(first: Stored, second: Stored) -> None:
         st.text(note)
     if first.key == second.key:
         st.info("Same key: this is the same kernel twice.")
-    left, right = st.columns(2)
-    for heading, pairs in found.sections().items():
-        with left if pairs in (found.components, found.config) else right:
-            st.header(heading)
-            columns = dict.fromkeys(heads, VALUE) if pairs is found.components else None
-            tables.show(pair_table(pairs, *heads), height="content", column_config=columns, key=heading)
-    if found.instructions:
-        figure = compared_figure(found.instructions, *heads)
-        left.caption("Static instruction counts (GEMM-specific opcodes only).")
-        left.plotly_chart(figure, key="compared-instructions", config={"displayModeBar": False})
+    left = comparison.side_by_side(found, heads, has_instructions=bool(found.instructions))
     if not isinstance(first, Group) and not isinstance(second, Group):
         with left:
             times(first, second, heads)
-    if st.toggle("SASS diff", key="sass", bind="query-params"):
-        try:
-            draw_difference(one, first_sass(), other, second_sass())
-        except GemmCacheError as error:
-            widgets.problem("Could not disassemble.", str(error))
+    comparison.draw_machine_code(lambda: (one, first_sass()), lambda: (other, second_sass()))
 
 
 st.title("Compare")

@@ -11,25 +11,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import context, guard, job_view, tables, widgets
 from app.components import into_view
-from app.components.tiles import draw_tiles
-from app.presenters.compiling.forms import (
-    AUTO,
-    LONGEST_TEXT,
-    OWN_TABLE,
-    Field,
-    Kind,
-    choice_of,
-    command_of,
-    made_by,
-    made_of,
-    problem_of,
-    shape_form,
-    shown_of,
-    table_form,
-    tune_form,
-)
-from app.presenters.compiling.result import prediction_tiles
-from app.presenters.compiling.tuning import candidate_table
+from app.components.figure import draw_tiles
+from app.presenters import forms
+from app.presenters.jobs import candidate_columns, prediction_tiles
 from app.presenters.shared import Row
 from cache_engine.batch.jobs import RUNNING, Job
 from cache_engine.batch.tuning import candidates
@@ -55,22 +39,22 @@ _T = TypeVar("_T")
 MOST_CHOICES = 100_000  # that take about a second each time the page is drawn
 
 
-def draw(one: Field, place: DeltaGenerator, key: str) -> Any:
+def draw(one: forms.Field, place: DeltaGenerator, key: str) -> Any:
     """A field's widget; its value is part of the address."""
     bound: Any = {"key": key, "help": one.help, "bind": "query-params", "persist_state": "session"}
-    if one.kind is Kind.NUMBER:
+    if one.kind is forms.Kind.NUMBER:
         return place.number_input(one.label, 1, one.most, one.default, **bound)
-    if one.kind is Kind.TEXT:
-        return place.text_input(one.label, one.default, max_chars=LONGEST_TEXT, **bound)
-    if one.kind is Kind.SWITCH:
+    if one.kind is forms.Kind.TEXT:
+        return place.text_input(one.label, one.default, max_chars=forms.LONGEST_TEXT, **bound)
+    if one.kind is forms.Kind.SWITCH:
         return place.toggle(one.label, one.default, **bound)
     choices = [str(choice) for choice in one.choices]
-    if one.kind is Kind.SEVERAL:
+    if one.kind is forms.Kind.SEVERAL:
         return place.multiselect(one.label, choices, one.default, **bound)
     return place.selectbox(one.label, choices, choices.index(one.default), **bound)
 
 
-def fill_in(form: Sequence[Field], prefix: str) -> Row:
+def fill_in(form: Sequence[forms.Field], prefix: str) -> Row:
     """All fields of a form, the rare ones under "More"; returns their values."""
     values: Row = {}
     often = [one for one in form if not one.rare]
@@ -89,10 +73,10 @@ def fill_in(form: Sequence[Field], prefix: str) -> Row:
     return values
 
 
-def start(verb: str, form: Sequence[Field], values: Row, given: bytes = b"") -> None:
+def start(verb: str, form: Sequence[forms.Field], values: Row, given: bytes = b"") -> None:
     """Starts a job, which reads ``given``, and shows it, or the reason why it could not start."""
     try:
-        job_id = guard.start_job(command_of(verb, form, values), values, given)
+        job_id = guard.start_job(forms.command_of(verb, form, values), values, given)
     except (GemmCacheError, OSError) as error:
         widgets.problem("Could not start the job.", str(error))
         return
@@ -102,7 +86,7 @@ def start(verb: str, form: Sequence[Field], values: Row, given: bytes = b"") -> 
 
 
 def answered(ask: Callable[[], _T]) -> _T | None:
-    """What ``ask`` returns; ``None`` where it was refused, after saying why."""
+    """The result of ``ask``; ``None`` where it was refused, after saying why."""
     try:
         return ask()
     except NotHereError as error:
@@ -112,16 +96,16 @@ def answered(ask: Callable[[], _T]) -> _T | None:
     return None
 
 
-def one_shape(form: Sequence[Field]) -> None:
+def one_shape(form: Sequence[forms.Field]) -> None:
     """The form of a single shape, and what is known before it is compiled."""
     st.caption("C (m × n) = A (m × k) · B (k × n). Cached kernels are reused; others are compiled and stored.")
     values = fill_in(form, PREFIXES[ONE])
     asked = st.button("Compile", type="primary", icon=":material/play_arrow:", disabled=not may_store)
     here = is_here(values["arch"])
-    selection = answered(lambda: cache.select(problem_of(values), **choice_of(values)))
+    selection = answered(lambda: cache.select(forms.problem_of(values), **forms.choice_of(values)))
     if selection is None:
         return
-    problem = problem_of(values)
+    problem = forms.problem_of(values)
     cached = stored(cache, [selection.key])
     st.text(f"{selection.name}, by {selection.compiler.name}: {'cached' if cached else 'not cached'}")
     if asked:
@@ -156,11 +140,11 @@ def beforehand(problem: GemmProblem) -> None:
 
 
 def no_gpu() -> str:
-    """Why the target's GPU is not here."""
+    """The reason why the target's GPU is not here."""
     return device if isinstance(device, str) else f"the local GPU is {device.name}, {device.arch}"
 
 
-def tuning(form: Sequence[Field]) -> None:
+def tuning(form: Sequence[forms.Field]) -> None:
     """The form of tuning, and the configs that would be timed."""
     st.caption("Compiles the configs with the best predictions, verifies and times each, and stores the timings.")
     values = fill_in(form, PREFIXES[TUNE])
@@ -172,12 +156,12 @@ def tuning(form: Sequence[Field]) -> None:
             "timed; run the command of this page (at the top) where the GPU is.",
             icon=":material/timer_off:",
         )
-    compiler = made_by({"family": AUTO, **values})["compiler"]
-    found = answered(lambda: candidates(cache, problem_of(values), values["families"], compiler, values["top"]))
+    compiler = forms.made_by({"family": forms.AUTO, **values})["compiler"]
+    found = answered(lambda: candidates(cache, forms.problem_of(values), values["families"], compiler, values["top"]))
     if found is None:
         return
     columns = {"Predicted ÷ best": st.column_config.NumberColumn(format="%.2f")}
-    tables.show(candidate_table(found), column_config=columns, key="candidates")
+    tables.draw(found, candidate_columns(found), column_config=columns, key="candidates")
     if asked:
         start(job_view.TUNE, form, values)
 
@@ -198,13 +182,13 @@ def own_table() -> tuple[list[ModelShape], bytes]:
     return table_shapes(Path(uploaded.name), data), data
 
 
-def table(form: Sequence[Field]) -> None:
+def table(form: Sequence[forms.Field]) -> None:
     """The form of a whole model, or a table of one's own, and how many of its kernels are cached."""
     st.caption("Every GEMM of the model for each m and target. Cached kernels are skipped.")
     values = fill_in(form, PREFIXES[TABLE])
     data = b""
     try:
-        if values["model"] == OWN_TABLE:
+        if values["model"] == forms.OWN_TABLE:
             shapes, data = own_table()
             if not shapes:
                 return
@@ -220,8 +204,8 @@ def table(form: Sequence[Field]) -> None:
     try:
         ms = parse_sizes(values["tokens"])
         with st.spinner("Selecting configs…", show_time=False):
-            asked_for = wanted(shapes, archs=values["arch"], ms=ms, most=MOST_CHOICES, **made_of(values))
-            cells = coverage(cache, asked_for, **made_by(values))
+            asked_for = wanted(shapes, archs=values["arch"], ms=ms, most=MOST_CHOICES, **forms.made_of(values))
+            cells = coverage(cache, asked_for, **forms.made_by(values))
         needed = [kernel.key for kernel in distinct(cells)]
         cached = len(stored(cache, needed))
     except NotHereError as error:
@@ -256,7 +240,7 @@ def shown_job() -> Job | None:
     if st.session_state.get("shown_job") != job.id:
         st.session_state["shown_job"] = job.id
         kind = KINDS.get(job.command[0] if job.command else "", ONE)
-        for name, value in shown_of(job.asked, forms[kind]).items():
+        for name, value in forms.shown_of(job.asked, every_form[kind]).items():
             if PREFIXES[kind] + name not in st.query_params:
                 st.session_state[PREFIXES[kind] + name] = value
         if "what" not in st.query_params:
@@ -266,7 +250,7 @@ def shown_job() -> Job | None:
 
 def rename_old_fields() -> None:
     """Gives the fields of a single shape in an older address the names that they have now."""
-    old = {one.name for one in forms[ONE]} & set(st.query_params)
+    old = {one.name for one in every_form[ONE]} & set(st.query_params)
     if old:
         asked = {name: st.query_params.get_all(name) for name in st.query_params}
         st.query_params.from_dict({PREFIXES[ONE] + name if name in old else name: asked[name] for name in asked})
@@ -276,13 +260,17 @@ def rename_old_fields() -> None:
 st.title("Compile")
 cache, device = context.cache(), gpu()
 default_arch = local_arch() or cache.settings.default_arch
-forms = {ONE: shape_form(default_arch), TABLE: table_form(default_arch), TUNE: tune_form(default_arch)}
+every_form = {
+    ONE: forms.shape_form(default_arch),
+    TABLE: forms.table_form(default_arch),
+    TUNE: forms.tune_form(default_arch),
+}
 rename_old_fields()
 job = shown_job()
 may_store = widgets.may_store()
 widgets.accept_old_link("what", {"One shape": ONE, "A model's table": TABLE})
 what = widgets.choose_one("Compile", [ONE, TABLE, TUNE], ONE, key="what", hidden=True)
-{ONE: one_shape, TABLE: table, TUNE: tuning}[what](forms[what])
+{ONE: one_shape, TABLE: table, TUNE: tuning}[what](every_form[what])
 missing = context.missing_compilers()
 if missing:
     with st.expander(f"Unavailable compilers: {', '.join(missing)}"):

@@ -6,17 +6,18 @@ import streamlit as st
 
 from app import context, guard, job_view, tables, widgets
 from app.components import into_view
-from app.presenters.compiling.forms import command_of, model_values, table_form
-from app.presenters.store.coverage import (
+from app.presenters.coverage import (
     LEGEND,
     cell_colours,
     covered_words,
     estimate_words,
-    kernel_rows,
+    kernel_columns,
+    kernels_of,
     matrix_table,
     missing_archs,
     with_missing,
 )
+from app.presenters.forms import command_of, model_values, table_form
 from cache_engine.batch.jobs import RUNNING
 from cache_engine.batch.warm import Estimate, estimate, processors
 from cache_engine.cache.selection import Selection
@@ -57,7 +58,7 @@ def chosen() -> tuple[str, str, list[str], bool]:
 
 
 def draw(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
-    """How much is cached, the job for the rest, and the matrix."""
+    """The share that is cached, the job for the rest, and the matrix."""
     try:
         generation = context.generation()
     except MirrorError:  # then the last answers are shown
@@ -108,8 +109,8 @@ def behind(cells: list[Cell], picked: Cell | None, cached: dict[str, str], only_
             for kernel in linked[:MOST_LINKS]:
                 widgets.kernel_link(f"{picked.shape.operation}, {picked.arch}: {kernel.key[:12]}", kernel.key)
     with st.expander("All kernels in this matrix", expanded=picked is not None):
-        shown = kernel_rows(cells if picked is None else [picked], cached, only_missing=only_missing)
-        tables.show(shown, column_config={"Open": tables.LINK}, key="behind")
+        shown = kernels_of(cells if picked is None else [picked], cached, only_missing=only_missing)
+        tables.draw(shown, kernel_columns(cached), key="behind")
 
 
 def compile_missing(model: str, dtype: str, by_arch: dict[str, int], missing: list[Selection]) -> None:
@@ -152,13 +153,13 @@ def followed() -> bool:
         else:
             job_view.ended(job)
         label = "Open job"
-        widgets.page_link("../pages/compile.py", label=label, icon=":material/task:", query_params={"job": named})
+        widgets.page_link("compile", label, "task", job=named)
     return job.state == RUNNING
 
 
 @st.cache_resource(show_spinner=False, ttl=ESTIMATED_S, max_entries=16)
 def estimated(store: str, keys: tuple[str, ...], _missing: list[Selection]) -> Estimate:  # noqa: ARG001 (what it is of)
-    """How long compiling these takes."""
+    """The time that compiling these takes."""
     return estimate(cache, _missing, processors())
 
 

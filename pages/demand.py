@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
 
 import streamlit as st
 
 from app import context, tables, widgets
 from app.components import figure
-from app.components.tiles import draw_tiles
+from app.components.figure import draw_tiles
 from app.patience import SHORTER_RANGE, advice
-from app.presenters.store.demand import (
-    BY,
-    NOW,
-    SPANS,
-    again_table,
-    demand_tiles,
-    likeness_words,
-    m_figure,
-    m_table,
-    main_kind,
-    model_table,
-    share_figure,
-    share_table,
-    source_words,
-)
+from app.presenters import demand
 from cache_engine.cache.demand.report import MODEL, SHAPE, DemandReport
 from cache_engine.errors import GemmCacheError, SearchStopped
 from cache_engine.evaluator.catalogue import model_shapes
@@ -43,12 +28,12 @@ Span = tuple[float, float, float | None]
 """Seconds after which a launch counts half, now, and since when launches count, in seconds since 1970."""
 
 st.title("Demand")
-cache, zone = context.cache(), context.timezone()
+cache = context.cache()
 
 
 def chosen() -> Span:
     """The chosen time range."""
-    back_s = SPANS[widgets.choose_one("Time range", list(SPANS), NOW, key="span")]
+    back_s = demand.SPANS[widgets.choose_one("Time range", list(demand.SPANS), demand.NOW, key="span")]
     at = time.time() // STEP_S * STEP_S + STEP_S
     half_life_s = HALF_LIFE_S if back_s is None else math.inf
     return half_life_s, at, None if back_s is None else at - back_s
@@ -63,28 +48,21 @@ def counted_since(ledger: Ledger, span: Span) -> None:
 
 
 def shares(span: Span) -> None:
-    """Who takes which share."""
-    by = BY[widgets.choose_one("Shares of", list(BY), "Shape", key="by")]
+    """The shares of what is asked for."""
+    by = demand.BY[widgets.choose_one("Shares of", list(demand.BY), "Shape", key="by")]
     try:
         report = context.ask(context.demand_report, by, *span, limit_s=cache.settings.page_limit_s)
     except SearchStopped as error:
         widgets.problem("It took too long to add up the shares.", f"{error}. {advice(SHORTER_RANGE)}")
         return
-    st.text(source_words(report))
+    st.text(demand.source_words(report))
     if not report.shares:
         st.info("What was asked for belongs to no model of the catalogue.", icon=":material/search_off:")
         return
-    figure.draw(share_figure(report), key="shares")
-    columns = {
-        **({"Name": st.column_config.TextColumn(width=240)} if by == SHAPE else {}),
-        "Launches/h": tables.COUNT,
-        "Open": tables.LINK,
-        **dict.fromkeys(("Launches", "GPU time", "Bytes", "FLOPs"), tables.PERCENT),
-    }
+    figure.draw(demand.share_figure(report), key="shares")
     if len(report.shares) > MOST_SHARES:
         st.caption(f"The largest {MOST_SHARES:,} of {len(report.shares):,}.")
-    shown = replace(report, shares=report.shares[:MOST_SHARES])
-    tables.show(share_table(shown), column_config=columns, key="share-table")
+    tables.draw(report.shares[:MOST_SHARES], demand.share_columns(by), key="share-table")
     if by == MODEL:
         st.caption("Models may share shapes, so their shares overlap.")
 
@@ -102,10 +80,10 @@ def sizes(ledger: Ledger, report: DemandReport) -> None:
     shape = names.get(str(chosen))
     if shape is None:
         return
-    figure.draw(m_figure(ledger, shape), key="sizes")
+    figure.draw(demand.m_figure(ledger, shape), key="sizes")
     keys = [key for m in ledger.sketches[shape].counters if (key := cache.demand.kernel_of(shape, m)[1])]
     cached = context.ask(queries.names, sorted(set(keys)))
-    rows = m_table(ledger, shape, cache.demand.times(), cache.demand.kernel_of, cached)
+    rows = demand.m_table(ledger, shape, cache.demand.times(), cache.demand.kernel_of, cached)
     columns = {"Launches": tables.COUNT, "Share": tables.PERCENT, "Open": tables.LINK}
     tables.show(rows, column_config=columns, key="sizes-table")
     st.caption("The most frequent m, and the kernel that serves each today.")
@@ -118,9 +96,11 @@ def looks_like(span: Span, report: DemandReport) -> None:
     if not models:
         st.caption("What was asked for is like no model of the catalogue.")
         return
-    st.text(likeness_words(models[0]))
-    shapes = model_shapes(models[0].name)
-    kind = main_kind(report, {(one.n, one.k) for one in shapes})
+    best = models[0]
+    of_all = f"{best.asked_shapes} of its {counted(best.all_shapes, 'shape')}"
+    st.text(f"Most like {best.name}: {of_all} were asked for, which take {best.launch_share:.1%} of all launches.")
+    shapes = model_shapes(best.name)
+    kind = demand.main_kind(report, {(one.n, one.k) for one in shapes})
     if kind is None:
         return
     try:
@@ -130,20 +110,21 @@ def looks_like(span: Span, report: DemandReport) -> None:
         return
     keys = [kernel.key for cell in cells for kernel in cell.kernels]
     cached = context.ask(queries.names, sorted(set(keys)))
-    rows = model_table(cells, report, cached)
     missing = len(set(keys) - set(cached))
     st.text(f"Of its {counted(len(set(keys)), 'kernel')} for {kind[0]} on {kind[1]}, {missing:,} are missing.")
-    tables.show(rows, column_config={"Launches": tables.PERCENT}, key="model")
+    tables.draw(cells, demand.model_columns(report, cached), key="model")
     widgets.page_link(
-        "../pages/coverage.py",
-        label="Coverage, and compile what is missing",
-        icon=":material/grid_on:",
-        query_params={"model": models[0].name, "dtype": kind[0], "archs": kind[1]},
+        "coverage",
+        "Coverage, and compile what is missing",
+        "grid_on",
+        model=best.name,
+        dtype=kind[0],
+        archs=kind[1],
     )
 
 
 def again() -> None:
-    """What was evicted and asked for again."""
+    """The kernels that were evicted and asked for again."""
     st.header("Evicted and asked for again")
     found = cache.admin.early_evictions()
     if not found:
@@ -153,13 +134,7 @@ def again() -> None:
         st.caption(f"{counted(len(found), 'kernel')}; these were asked for last.")
     shown = found[:MOST_AGAIN]
     compile_ms = context.ask(summaries.compile_times, [one.key for one in shown])
-    columns = {"Open": tables.LINK, "Evicted": tables.AGE, "Asked for again": tables.AGE}
-    tables.show(
-        again_table(shown, compile_ms, zone),
-        times=["Compile time"],
-        column_config=columns,
-        key="again",
-    )
+    tables.draw(shown, demand.again_columns(compile_ms), key="again")
 
 
 span = chosen()
@@ -167,11 +142,11 @@ ledger = context.ask(summaries.ledger, *span)
 if ledger.sketches:
     counted_since(ledger, span)
     by_shape = context.ask(context.demand_report, SHAPE, *span)
-    draw_tiles(demand_tiles(by_shape))
+    draw_tiles(demand.demand_tiles(by_shape))
     shares(span)
     sizes(ledger, by_shape)
     looks_like(span, by_shape)
 else:
     st.info("Nothing was asked for in this time. Every kernel that a program gets counts, and each launch by matmul.")
-    widgets.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+    widgets.page_link("compile", "Compile a kernel", "play_circle")
 again()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.presenters.documents import HOME, documents, readable
-from cache_engine.assets import documents_folder
+from cache_engine.assets import HOME, documents, readable
 
-found = documents(documents_folder())
+found = documents()
 st.title("Docs")
 name = st.selectbox("Document", list(found), key="document", bind="query-params")
 shown = found.get(str(name)) or found.get(HOME)

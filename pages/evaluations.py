@@ -7,53 +7,27 @@ from typing import Any
 import streamlit as st
 
 from app import context, tables, widgets
-from app.components import figure, header
-from app.components.tiles import draw_tiles
-from app.model_view import show_model
+from app.components import header
+from app.components.figure import draw_tiles
 from app.patience import FEWER_ROWS, Patience
-from app.presenters.evaluations.evaluated import (
-    CHIPS,
-    HEAT_SIZES,
-    LARGEST_DESCRIPTION,
-    Chip,
-    Evaluated,
-    as_csv,
-    chip_table,
-    chip_text,
-    comparison_table,
-    described_chip,
-    evaluate_on,
-    evaluation_tiles,
-    heat_map,
-    heat_table,
-    kept_csv,
-    kept_table,
-    roofline_table,
-    unsearched,
-)
-from app.presenters.evaluations.exported import model_report, shape_report
-from app.presenters.evaluations.figures import heat_map_figure, roofline_figure
-from app.presenters.evaluations.models import pass_points
-from app.presenters.evaluations.validation import Validation, validation_figure, validation_of, validation_table
+from app.presenters import evaluated
+from app.presenters.downloads import MOST_ROWS
+from app.presenters.exported import model_report, shape_report
 from app.presenters.shared import rows_shown
-from app.views.stored_result import SAVED, storing
+from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
+from app.views.evaluations import SAVED, show_model, storing
 from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError, SearchStopped
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
 from cache_engine.index import evaluations
 from cache_engine.index.evaluations import EVALUATION_SORTS, EvaluationFilter
+from cache_engine.insight.passes import Priced
 
 ONE, MODEL, MEASURED, KEPT = "Single shape", "Whole model", "Validation", SAVED
 ALONE = "none"
 LARGEST = min(MAX_DIMENSION, 2**53 - 1)  # what a browser counts exactly
 PAGE_ROWS = 20
 OWN, FILE = "own", "own chip's file"
-COLUMNS = {
-    "% of peak": tables.PERCENT,
-    "Last added": st.column_config.DatetimeColumn(format="distance"),
-    "Last used": st.column_config.DatetimeColumn(format="distance"),
-    "Created": st.column_config.DatetimeColumn(format="distance"),
-}
 NUMBER = st.column_config.NumberColumn(format="%.4g")
 
 Shares = list[list[float | None]]
@@ -62,26 +36,26 @@ bound: Any = {"bind": "query-params"}
 
 
 @st.cache_resource(show_spinner=False, max_entries=64)
-def found_shares(problem: EvaluationProblem, chip: Chip) -> list[Shares]:  # noqa: ARG001 (what it is of)
+def found_shares(problem: EvaluationProblem, chip: evaluated.Chip) -> list[Shares]:  # noqa: ARG001 (what it is of)
     """The heat map of a problem on a chip; empty until it is found."""
     return []
 
 
-def shares_of_peak(problem: EvaluationProblem, chip: Chip, patience: Patience) -> Shares:
+def shares_of_peak(problem: EvaluationProblem, chip: evaluated.Chip, patience: Patience) -> Shares:
     """Shares of the peak over m and n; a hundred searches."""
     found = found_shares(problem, chip)
     if found:
         return found[0]
     # Not as a cached function: Streamlit records what such a one draws, and the sign of life is drawn.
-    shares = heat_map(problem, chip, patience.may_go_on)
-    if not unsearched(shares):
+    shares = evaluated.heat_map(problem, chip, patience.may_go_on)
+    if not evaluated.unsearched(shares):
         found.append(shares)
     return shares
 
 
 @st.cache_resource(show_spinner=False, max_entries=4)
 def found_validation(data: bytes, name: str, kept_out: bool) -> list[Validation]:  # noqa: ARG001 (what it is of)
-    """What a file of measurements was compared with, once it was; empty before."""
+    """The comparison with a file of measurements, once it was made; empty before."""
     return []
 
 
@@ -93,7 +67,7 @@ def validated(data: bytes, name: str, kept_out: bool, patience: Patience) -> Val
     return found[0]
 
 
-def own_chip() -> tuple[Chip | None, str]:
+def own_chip() -> tuple[evaluated.Chip | None, str]:
     """A chip by the reader's own description, which is part of the address; and why it is refused, if it is."""
     number = st.session_state.setdefault(FILE, 0)
     with st.popover("Custom chip", icon=":material/memory_alt:", width="stretch"):
@@ -102,18 +76,24 @@ def own_chip() -> tuple[Chip | None, str]:
         )
         left, right = st.columns(2, vertical_alignment="bottom")
         uploaded = left.file_uploader("JSON description", type="json", key=f"{FILE} {number}", max_upload_size=1)
-        known = right.selectbox("Template", list(CHIPS), key="e_template")
+        known = right.selectbox("Template", list(evaluated.CHIPS), key="e_template")
         right.download_button(
-            "Download template", chip_text(CHIPS[known]), f"{known}.json", "application/json", on_click="ignore"
+            "Download template",
+            evaluated.chip_text(evaluated.CHIPS[known]),
+            f"{known}.json",
+            "application/json",
+            on_click="ignore",
         )
         chip, refused = None, ""
         try:
-            text = st.query_params.get(OWN, "") if uploaded is None else uploaded.read(LARGEST_DESCRIPTION + 1)
-            chip = described_chip(text) if text else None
+            text = (
+                st.query_params.get(OWN, "") if uploaded is None else uploaded.read(evaluated.LARGEST_DESCRIPTION + 1)
+            )
+            chip = evaluated.described_chip(text) if text else None
         except InvalidHardware as error:
             refused = str(error)
         if chip is not None:
-            st.query_params[OWN] = chip_text(chip)
+            st.query_params[OWN] = evaluated.chip_text(chip)
             st.text(f"{chip.name} added to the chip lists.")
         if (refused or chip is not None) and st.button("Remove", icon=":material/close:", key="e_forget"):
             st.query_params.pop(OWN, None)
@@ -122,12 +102,14 @@ def own_chip() -> tuple[Chip | None, str]:
     return chip, refused
 
 
-def evaluate_each(label: str, problem: EvaluationProblem, chips: list[Chip], patience: Patience) -> list[Evaluated]:
+def evaluate_each(
+    label: str, problem: EvaluationProblem, chips: list[evaluated.Chip], patience: Patience
+) -> list[Priced]:
     """A problem on each chip that can take it; for each other chip, the error."""
     found = []
     for chip in chips:
         try:
-            found.append(evaluate_on(kept, label, problem, chip, patience.may_go_on))
+            found.append(evaluated.evaluate_on(kept, label, problem, chip, patience.may_go_on))
         except SearchStopped as error:
             widgets.problem("Search stopped: it takes too long.", f"{error}. {patience.what_next()}")
         except GemmCacheError as error:
@@ -140,10 +122,10 @@ def behind(table: list[dict[str, Any]], name: str) -> None:
     with st.expander("Show data table"):
         formats = {column: NUMBER for column in table[0] if column != "n \\ m"} if table else {}
         tables.show(table, column_config=formats, key=f"numbers-{name}")
-        st.download_button("Download as CSV", as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}")
+        st.download_button("Download as CSV", evaluated.as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}")
 
 
-def one_shape(chips: list[Chip], patience: Patience) -> None:
+def one_shape(chips: list[evaluated.Chip], patience: Patience) -> None:
     """A shape on each chip: its numbers, the roofline plot, the heat map."""
     sizes = st.columns(6)
     m = sizes[0].number_input("m", 1, LARGEST, 4096, key="e_m", **bound)
@@ -153,35 +135,37 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
     dtype = sizes[4].selectbox("Dtype of A and B", list(ITEMSIZE), index=5, key="e_dtype", **bound)
     out_dtype = sizes[5].selectbox("Dtype of C", list(ITEMSIZE), index=5, key="e_out_dtype", **bound)
     problem = EvaluationProblem(m, n, k, batch, dtype, out_dtype)
-    evaluated = evaluate_each(f"{m} × {n} × {k}", problem, chips, patience)
-    for one in evaluated:
-        st.header(one.chip)
-        draw_tiles(evaluation_tiles(one))
-        if isinstance(one.on, Hardware):  # a GPU's time is predicted at once: there is nothing to store
-            storing(problem, one.on, patience)
-    if not evaluated:
+    shown = evaluate_each(f"{m} × {n} × {k}", problem, chips, patience)
+    for one in shown:
+        st.header(one.chip.name)
+        draw_tiles(evaluated.evaluation_tiles(one))
+        if isinstance(one.chip, Hardware):  # a GPU's time is predicted at once: there is nothing to store
+            storing(problem, one.chip, patience)
+    if not shown:
         return
-    if len(evaluated) == 2:
+    if len(shown) == 2:
         st.header("Comparison")
-        table = comparison_table(evaluated)
+        table = evaluated.comparison_table(shown)
         formats = {column: NUMBER for column in table[0] if column != "Metric"}
         tables.show(table, column_config=formats, key="e_compared")
     every = []
-    plots = st.container(key="figures").columns(len(evaluated) + 1)  # on a phone, one line each
+    plots = st.container(key="figures").columns(len(shown) + 1)  # on a phone, one line each
     with plots[0]:
-        figure.draw(roofline_figure(evaluated), key="roofline")
-        behind(roofline_table(evaluated), "roofline")
-    for plot, one in zip(plots[1:], evaluated, strict=True):
+        st.plotly_chart(evaluated.roofline_figure(shown), key="roofline")
+        behind(evaluated.roofline_table(shown), "roofline")
+    for plot, one in zip(plots[1:], shown, strict=True):
         with plot:
-            shares = shares_of_peak(problem, one.on, patience)
+            shares = shares_of_peak(problem, one.chip, patience)
             every.append(shares)
-            figure.draw(heat_map_figure(shares, k, one.chip), key=f"heat-{one.chip}")
-            missing = unsearched(shares)
+            st.plotly_chart(evaluated.heat_map_figure(shares, k, one.chip.name), key=f"heat-{one.chip.name}")
+            missing = evaluated.unsearched(shares)
             if missing:
-                st.caption(f"{missing} of {len(HEAT_SIZES) ** 2} cells were not searched. {patience.what_next()}")
-            behind(heat_table(shares), f"heat-map-{one.chip}")
+                st.caption(
+                    f"{missing} of {len(evaluated.HEAT_SIZES) ** 2} cells were not searched. {patience.what_next()}"
+                )
+            behind(evaluated.heat_table(shares), f"heat-map-{one.chip.name}")
     command = as_command()
-    header.export_button("evaluation", lambda: shape_report(evaluated, every, command), key="export-shape")
+    header.export_button("evaluation", lambda: shape_report(shown, every, command), key="export-shape")
 
 
 def as_command() -> str:
@@ -189,14 +173,14 @@ def as_command() -> str:
     return context.command(*(header.as_command("Evaluations") or ()))
 
 
-def model(chips: list[Chip], patience: Patience) -> None:
+def model(chips: list[evaluated.Chip], patience: Patience) -> None:
     """A model on each chip that knows its dtype: its operations and totals, and the roofline plot."""
     passes = show_model(chips, kept, patience)
     if not passes:
         return
-    points = pass_points(passes)
-    figure.draw(roofline_figure(points), key="model-roofline")
-    behind(roofline_table(points), "model-roofline")
+    points = [row for one in passes for row in one.rows]
+    st.plotly_chart(evaluated.roofline_figure(points), key="model-roofline")
+    behind(evaluated.roofline_table(points), "model-roofline")
     name, command = str(st.session_state.get("e_model", "A model")), as_command()
     header.export_button("evaluation", lambda: model_report(name, passes, command), key="export-model")
 
@@ -227,8 +211,8 @@ def measured_latencies() -> None:
     table = validation_table(found.lines)
     formats = {column: tables.PERCENT for column in table[0] if column not in ("GPU", "m", "Rows")}
     tables.show(table, column_config=formats, height="content", key="e_errors")
-    st.download_button("Download as CSV", as_csv(table), "errors.csv", "text/csv", key="csv-errors")
-    figure.draw(validation_figure(found.points), key="scatter")
+    st.download_button("Download as CSV", evaluated.as_csv(table), "errors.csv", "text/csv", key="csv-errors")
+    st.plotly_chart(validation_figure(found.points), key="scatter")
     if len(found.points) < found.count:
         st.caption(f"Showing an even sample of {len(found.points):,} points.")
     behind(found.points, "predictions")
@@ -247,7 +231,7 @@ def what_is_kept() -> None:
         st.info("No saved results. Store one at Single shape, or run this command, which searches and stores:")
         widgets.command("evaluate", "4096", "7168", "2048", "--chip", "SG2262")
         return
-    tables.show(chip_table(chips, context.timezone()), column_config=COLUMNS, key="e_chips")
+    tables.draw(chips, evaluated.ACCELERATORS, key="e_chips")
     export_results(chips)
     list_results({f"{chip['chip']} {chip['fingerprint'][:8]}": chip["fingerprint"] for chip in chips})
 
@@ -300,16 +284,17 @@ def list_results(chips: dict[str, str]) -> None:
         st.info("No matching results. Clear the search or a filter.")
         return
     caption.caption(f"{rows_shown(offset, len(rows), total)}.")
-    table = kept_table(rows, context.timezone())
-    tables.show(table, column_config=COLUMNS, height="content", key="e_results")
+    tables.draw(rows, evaluated.RESULTS, height="content", key="e_results")
     mirror = context.cache().mirror
-    st.download_button(
-        "Download all as CSV",
-        lambda: kept_csv(mirror, wanted, sorted_by, descending=not ascending),
-        "evaluations.csv",
-        "text/csv",
-        on_click="ignore",
-    )
+
+    def file() -> bytes:
+        with mirror.read() as connection:
+            found = evaluations.evaluations(
+                connection, wanted, sort=sorted_by, descending=not ascending, limit=MOST_ROWS
+            )
+            return evaluated.as_csv(found)
+
+    st.download_button("Download all as CSV", file, "evaluations.csv", "text/csv", on_click="ignore")
 
 
 st.title("Evaluations")
@@ -329,8 +314,8 @@ else:
         own, refused = own_chip()
     if refused:
         widgets.problem("Invalid chip description.", refused)
-    names = {**CHIPS, **({} if own is None else {own.name: own})}
-    chip = first.selectbox("Chip", list(names), index=list(CHIPS).index("SG2262"), key="e_chip", **bound)
+    names = {**evaluated.CHIPS, **({} if own is None else {own.name: own})}
+    chip = first.selectbox("Chip", list(names), index=list(evaluated.CHIPS).index("SG2262"), key="e_chip", **bound)
     other = second.selectbox("Compare with", [ALONE, *names], key="e_other", **bound)
     chosen_chips = [names[name] for name in dict.fromkeys((chip, other)) if name in names]
     with Patience() as patience:

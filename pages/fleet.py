@@ -5,25 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from app import tables, widgets
-from app.components.tiles import draw_tiles
-from app.presenters.store.fleet import fleet_tiles, node_table
+from app.components.figure import draw_tiles
 from app.views import fleet
 
 st.title("Fleet")
 nodes = fleet.nodes()
-draw_tiles(fleet_tiles(nodes))
+draw_tiles(fleet.tiles(nodes))
 st.header("Stores")
-tables.show(
-    node_table(nodes),
-    sizes=["On disk"],
-    column_config={
-        "Open": tables.LINK,
-        "Hit rate": tables.PERCENT,
-        **dict.fromkeys(("Kernels", "Hits", "Misses", "From the remote", "Sent to it"), tables.COUNT),
-    },
-    height="content",
-    key="nodes",
-)
+tables.draw(nodes, fleet.NODES, height="content", key="nodes")
 with st.container(horizontal=True):  # real links, which a keyboard reaches
     for node in nodes:
         fleet.link(node)

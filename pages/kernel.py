@@ -11,45 +11,34 @@ import streamlit as st
 from app import context, guard, tables, widgets
 from app.caches import entry as others
 from app.caches import links as of_others
-from app.components import figure
 from app.components.code_view import component
-from app.presenters.compiling.jobs import in_store
+from app.presenters import kernel
+from app.presenters.decisions import DECISIONS
 from app.presenters.downloads import dump_file
-from app.presenters.kernels.glance import (
-    DEMAND,
-    LIFE,
-    RESOURCES,
-    SPEED,
-    demand_rows,
-    life_rows,
-    resource_rows,
-    speed_rows,
-)
-from app.presenters.kernels.kernel import (
-    component_table,
-    event_rows,
+from app.presenters.glance import demand_words, life_words, resource_words, speed_words
+from app.presenters.jobs import in_store
+from app.presenters.kernel import (
+    EVENTS,
+    OCCUPANCY,
     first_lines,
-    history_table,
-    hit_table,
     instruction_figure,
+    limit_columns,
     occupancy_by_chip,
-    occupancy_table,
     record_document,
-    record_properties,
 )
-from app.presenters.kernels.speed import MODEL, prediction_table, predictions, speed_figure, timing_table
-from app.presenters.kernels.tiles import tile_figure
-from app.presenters.store.decisions import decision_rows
+from app.presenters.shared import when
+from app.presenters.speed import MODEL, PREDICTIONS, TIMINGS, predictions, speed_figure
+from app.presenters.tiles import tile_figure
 from app.views.adapted import show_adapted
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.groups import describe
 from cache_engine.index import queries, summaries
 from cache_engine.insight.explanation import asked_for, quarantined_record
-from cache_engine.insight.inspection import Inspection, titled
+from cache_engine.insight.inspection import Inspection, described, titled
 from cache_engine.insight.tiling import level_table
 from cache_engine.model.artifact import CUBIN, Record
-from cache_engine.model.events import RECENT
+from cache_engine.model.events import RECENT, TIERS
 from cache_engine.model.gemm import MAX_DIMENSION
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.units import counted
@@ -57,9 +46,6 @@ from cache_engine.upkeep.decisions import Departure
 from cache_engine.usage.demand import HALF_LIFE_S
 
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
-SMALL = st.column_config.TextColumn(width=130)
-RATE = st.column_config.NumberColumn(format="%,.1f")
-PLAIN = {"displayModeBar": False}
 MOST_DECISIONS = 500
 LONG_LOG = 25  # lines
 STEP_S = 60  # answers about demand are cached for as long
@@ -69,50 +55,49 @@ ROW = 27  # pixels, so that the four tables fit on one screen
 def at_a_glance(record: Record, inspection: Inspection) -> None:
     """On one screen: the tiling, what the kernel takes, how fast it is, who asks for it, and its life in the cache."""
     drawing, left, right = st.columns([4, 3, 3])
-    drawing.plotly_chart(tile_figure(record), key="tiles", config=PLAIN)
+    drawing.plotly_chart(tile_figure(record), key="tiles")
     points, _ = predictions(record)
     at = time.time() // STEP_S * STEP_S + STEP_S
     ledger = context.ask(summaries.ledger, HALF_LIFE_S, at)
     row, is_pinned = context.ask(queries.kernel, record.key), CacheKey(record.key) in cache.admin.pinned()
-    life = life_rows(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
-    for place, title, rows in (
-        (left, RESOURCES, resource_rows(inspection)),
-        (left, SPEED, speed_rows(context.ask(summaries.timings, record.key), points)),
-        (right, LIFE, life),
-        (right, DEMAND, demand_rows(record, ledger, cache.demand.kernel_of)),
+    life = life_words(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
+    for place, title, words in (
+        (left, "Resources", resource_words(inspection)),
+        (left, "Speed", speed_words(context.ask(summaries.timings, record.key), points)),
+        (right, "In the cache", life),
+        (right, "Demand", demand_words(record, ledger, cache.demand.kernel_of)),
     ):
         with place:
-            columns = {title: st.column_config.TextColumn(width=130)}
-            tables.show(rows, height="content", row_height=ROW, column_config=columns, alt=title, key=f"glance-{title}")
+            tables.properties(words, head=title, width=130, row_height=ROW, alt=title, key=f"glance-{title}")
     for note in (*inspection.notes, *record.warnings):
         st.text(note)
 
 
 def summary(record: Record) -> None:
-    """What is on the first screen; below it problem and config, levels of tiling, instructions and occupancy."""
+    """The first screen; below it problem and config, levels of tiling, instructions and occupancy."""
     inspection = context.inspection(record)
     at_a_glance(record, inspection)
     left, right = st.columns(2)
     with left:
         st.header("Problem and config")
-        shown = record_properties(record, context.timezone(), context.cache().admin.signature(record.key))
-        tables.show(shown, height="content", column_config={"Property": SMALL}, key="facts")
+        signature = cache.admin.signature(record.key)
+        words = described(record, when(record.created_at, context.timezone()))
+        tables.properties({**words, **({"Signature": signature} if signature else {})}, width=130, key="facts")
     with right:
         st.header("Tiling")
         tables.show(level_table(record), height="content", key="levels")
     if inspection.instructions is not None:
         right.header("Instructions")
         right.caption(f"{counted(inspection.instructions.total, 'static instruction')}. Grey: not specific to GEMM.")
-        right.plotly_chart(instruction_figure(inspection.instructions), key="instructions", config=PLAIN)
+        right.plotly_chart(instruction_figure(inspection.instructions), key="instructions")
     if inspection.occupancy is not None:
         left.header("Theoretical occupancy")
         left.caption(f"{inspection.occupancy}.")
         with left:
-            tables.show(occupancy_table(inspection.occupancy), height="content", key="occupancy")
-        left.caption("On each chip that runs this cubin:")
-        chips = occupancy_by_chip(record)
-        with left:
-            tables.show(chips, height="content", key="chips")
+            limits = inspection.occupancy.block_limits.items()
+            tables.draw(limits, limit_columns(inspection.occupancy), height="content", key="occupancy")
+            st.caption("On each chip that runs this cubin:")
+            tables.draw(occupancy_by_chip(record), OCCUPANCY, height="content", key="chips")
     reproduction(record)
 
 
@@ -159,8 +144,7 @@ def performance(record: Record) -> None:
     timings = context.ask(summaries.timings, record.key)
     st.header("Measured")
     if timings:
-        shown = timing_table(timings, context.timezone())
-        tables.show(shown, column_config={"TFLOP/s": RATE}, height="content", key="timings")
+        tables.draw(timings, TIMINGS, height="content", key="timings")
     else:
         st.info("Not timed yet. Run this command on a machine with a GPU of this target:")
         command = reproducing_command(record, cache.settings, cache.layout.root, "time")
@@ -176,9 +160,8 @@ def performance(record: Record) -> None:
     st.caption(
         f"{MODEL}: estimates a vendor-library GEMM of this shape on this GPU; it does not model this kernel's code."
     )
-    figure.draw(speed_figure(points, timings, m, record.problem.batch), key="roofline")
-    columns = {"TFLOP/s": RATE, "% of peak": tables.PERCENT}
-    tables.show(prediction_table(points), column_config=columns, height="content", key="predictions")
+    st.plotly_chart(speed_figure(points, timings, m, record.problem.batch), key="roofline")
+    tables.draw(points, PREDICTIONS, height="content", key="predictions")
 
 
 def history(record: Record) -> None:
@@ -186,24 +169,23 @@ def history(record: Record) -> None:
     row = context.ask(queries.kernel, record.key)
     events, timings = context.ask(queries.events_of, record.key), context.ask(summaries.timings, record.key)
     left, right = st.columns([3, 1])
-    shown = history_table(record, events, timings, context.timezone())
     with left:
-        tables.show(shown, height="content", key="history")
+        tables.draw(kernel.history(record, events, timings), EVENTS, height="content", key="history")
     if row is not None:
         with right:
-            tables.show(hit_table(row), height="content", key="hits")
+            tables.show([{"Tier": tier, "Hits": row[f"{tier}_hits"]} for tier in TIERS], height="content", key="hits")
     left.caption(f"The store keeps only its last {RECENT:,} events; hit counts are never reset.")
     st.header("Decisions")
     decisions(record.key)
 
 
 def decisions(key: str) -> None:
-    """What the log says of a kernel: why lookups missed, which config was chosen, who evicted or pinned it."""
-    rows = decision_rows(reversed(cache.admin.decisions(key)[-MOST_DECISIONS:]), context.timezone())
-    if not rows:
+    """The log of a kernel: why lookups missed, which config was chosen, who evicted or pinned it."""
+    logged = cache.admin.decisions(key)[-MOST_DECISIONS:]
+    if not logged:
         st.info("Nothing is logged about this kernel.")
         return
-    tables.show(rows, height="content", column_config={"Margin": tables.PERCENT}, key="decisions")
+    tables.draw(reversed(logged), DECISIONS, height="content", key="decisions")
 
 
 def pinning(key: CacheKey) -> None:
@@ -221,7 +203,7 @@ def pinning(key: CacheKey) -> None:
 
 
 def not_found(key: str, cause: str) -> None:
-    """What the store knows of a key that has no entry: when and why it went, and what compiles it again."""
+    """The history of a key that has no entry: when and why it went, and what compiles it again."""
     gone = widgets.departed(key)
     if gone is None:
         widgets.problem("Kernel not found.", cause)
@@ -229,10 +211,10 @@ def not_found(key: str, cause: str) -> None:
         recompiling(CacheKey(key), gone)
     events = context.ask(queries.events_of, key)
     if events:
-        tables.show(event_rows(events, context.timezone()), height="content", key="past")
+        tables.draw(events, EVENTS, height="content", key="past")
     if is_key(key):
         decisions(key)
-    widgets.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+    widgets.page_link("compile", "Compile a kernel", "play_circle")
 
 
 def recompiling(key: CacheKey, gone: Departure) -> None:
@@ -253,8 +235,7 @@ def recompiling(key: CacheKey, gone: Departure) -> None:
     else:
         st.caption("The store no longer knows what it was compiled for. A program that needs it compiles it by itself.")
     if not gone.is_evicted:
-        link = {"tab": "Quarantine"}
-        widgets.page_link("../pages/admin.py", label="Open Quarantine", icon=":material/healing:", query_params=link)
+        widgets.page_link("admin", "Open Quarantine", "healing", tab="Quarantine")
 
 
 def show(record: Record, part: str) -> None:
@@ -269,7 +250,7 @@ def show(record: Record, part: str) -> None:
         history(record)
     elif part == "Cache key":
         st.caption("Key = SHA-256 of these components. Any difference is a miss.")
-        tables.show(component_table(record), height="content", key="components")
+        tables.properties(dict(record.components), head="Component", key="components")
     else:
         lines, how_many = first_lines(cache.text(record, "log"))
         st.caption(how_many)

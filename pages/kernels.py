@@ -11,7 +11,7 @@ from app import context, widgets
 from app.caches import links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
-from app.presenters.kernels.listed import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
+from app.presenters.listed import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
 from app.views.adapted import list_adapted
 from cache_engine.errors import UsageError
@@ -81,8 +81,7 @@ def actions(picked: tuple[str, ...]) -> None:
         "Export as pack", data, file, icon=":material/archive:", on_click="ignore", disabled=not count, type="tertiary"
     )
     if 0 < count <= MOST_IN_A_LINK:
-        keys = {"keys": ",".join(picked)}
-        widgets.page_link("../pages/admin.py", label="Delete…", icon=":material/delete:", query_params=keys)
+        widgets.page_link("admin", "Delete…", "delete", keys=",".join(picked))
     else:
         why = f"Select up to {MOST_IN_A_LINK} kernels. A preview of the cleanup comes first."
         st.button("Delete…", icon=":material/delete:", help=why, disabled=True, type="tertiary")
@@ -97,7 +96,7 @@ def actions(picked: tuple[str, ...]) -> None:
 
 
 def matches(search: str) -> int:
-    """How many kernels a search would find, whatever the filters."""
+    """The number of kernels that a search would find, whatever the filters."""
     return context.ask(queries.count, kernel_filter(search, {}))
 
 

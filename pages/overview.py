@@ -10,38 +10,15 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app import context, guard, widgets
-from app.components import figure, listing, table
-from app.components.tiles import draw_tiles
+from app.components import figure, listing
+from app.components.figure import draw_tiles
+from app.presenters import overview
+from app.presenters.architectures import TOOLCHAINS, stale_words
+from app.presenters.decisions import MISSES, miss_table, miss_words
+from app.presenters.history import SPANS, Span, compile_figure, history_columns, hit_figure, starts
 from app.presenters.palette import plain
-from app.presenters.shared import total
-from app.presenters.store.history import SPANS, Span, compile_figure, history_table, hit_figure, starts
-from app.presenters.store.misses import miss_table, miss_words
-from app.presenters.store.overview import (
-    CLEANUP,
-    FINE,
-    INTEGRITY,
-    LATELY_S,
-    LOOK,
-    PLAIN,
-    TROUBLE,
-    Check,
-    Period,
-    disk_check,
-    event_table,
-    gpu_check,
-    health,
-    length_table,
-    limits_check,
-    memory_tiles,
-    overview_tiles,
-    queue_check,
-    queue_table,
-    rate_words,
-    tier_table,
-)
-from app.presenters.store.remote import remote_check
-from app.presenters.store.toolchains import stale_words, toolchain_table
-from cache_engine.cache.queue.tickets import QueueState
+from app.presenters.shared import Row, total
+from cache_engine.cache.queue import QueueState
 from cache_engine.gpu.memory_pool import device_memory
 from cache_engine.gpu.probe import gpu
 from cache_engine.index import queries, summaries
@@ -49,7 +26,12 @@ from cache_engine.insight.toolchains import STALE, made_by_toolchain
 from cache_engine.model.events import DAY_S, HOUR_S, SEEN
 from cache_engine.upkeep import decisions
 
-ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
+ICONS = {
+    overview.FINE: "check_circle",
+    overview.LOOK: "visibility",
+    overview.TROUBLE: "warning",
+    overview.PLAIN: "do_not_disturb_on",
+}
 MOST_LINKS = 3
 MOST_MISSES_SHOWN = 20
 MOST_EVENTS, MOST_BUSY = 500, 10
@@ -60,7 +42,10 @@ SEEN_HELP = "Ends this warning of past failures; later ones are shown. For those
 cache, now, zone = context.cache(), time.time(), context.timezone()
 may_see = guard.may().granted and os.access(cache.layout.root, os.W_OK)
 span = SPANS.get(st.session_state.get("span") or st.query_params.get("span", ""), SPANS[USUAL_SPAN])
-lately_since, day_since = (int(now) - LATELY_S) // HOUR_S * HOUR_S, (int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S
+lately_since, day_since = (
+    (int(now) - overview.LATELY_S) // HOUR_S * HOUR_S,
+    (int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S,
+)
 before_step_s, before_since, _ = span.before(now)
 context.ask_ahead(  # all that the page and its header ask of every store
     context.question(queries.overview),
@@ -85,28 +70,28 @@ def seen() -> dict[str, int]:
     return decisions.of_words(acts[0]["detail"]) if acts else {}
 
 
-def checks(in_queue: QueueState) -> list[Check]:
+def checks(in_queue: QueueState) -> list[overview.Check]:
     """Each side of the store's health."""
     lately = context.ask(queries.history, HOUR_S, since=lately_since)
     failures = decisions.since({name: total(lately, name) for name in decisions.FAILURES}, row, seen())
     settings = cache.settings
     return [
-        *health(row, failures, events, now),
-        limits_check(row, settings.max_entries, settings.max_bytes, settings.cleanup_interval_h),
-        *filter(None, [remote_check(row, events, settings, now)]),
-        queue_check(in_queue),
-        disk_check(shutil.disk_usage(cache.layout.root).free),
-        gpu_check(gpu()),
+        *overview.health(row, failures, events, now),
+        overview.limits_check(row, settings.max_entries, settings.max_bytes, settings.cleanup_interval_h),
+        *filter(None, [overview.remote_check(row, events, settings, now)]),
+        overview.queue_check(in_queue),
+        overview.disk_check(shutil.disk_usage(cache.layout.root).free),
+        overview.gpu_check(gpu()),
     ]
 
 
-def checked(found: Sequence[Check]) -> None:
+def checked(found: Sequence[overview.Check]) -> None:
     """One line of health; below it what needs attention, each with one thing to do."""
     with st.container(horizontal=True, key="health"):
         for check in found:
             st.markdown(f":material/{ICONS[check.state]}: {check.about}", help=check.words, width="content")
     for check in found:
-        if check.state in (LOOK, TROUBLE):
+        if check.state in (overview.LOOK, overview.TROUBLE):
             left, right = st.columns([5, 1], vertical_alignment="center")
             left.warning(f"**{check.about}.** {check.words}", icon=f":material/{ICONS[check.state]}:")
             if check.cause:
@@ -115,24 +100,19 @@ def checked(found: Sequence[Check]) -> None:
                 act_on(check)
 
 
-def act_on(check: Check) -> None:
-    """What the reader can do about it."""
-    if check.action == INTEGRITY:
-        widgets.page_link(
-            "../pages/admin.py",
-            label="Open integrity check",
-            icon=":material/healing:",
-            query_params={"tab": "Integrity"},
-        )
-    elif check.action == CLEANUP:
-        widgets.page_link("../pages/admin.py", label="Review cleanup", icon=":material/delete_sweep:")
+def act_on(check: overview.Check) -> None:
+    """The link or the button that helps."""
+    if check.action == overview.INTEGRITY:
+        widgets.page_link("admin", "Open integrity check", "healing", tab="Integrity")
+    elif check.action == overview.CLEANUP:
+        widgets.page_link("admin", "Review cleanup", "delete_sweep")
     elif check.sums and st.button(
         "Mark as seen", icon=":material/done_all:", help=SEEN_HELP, key=f"seen-{check.about}", disabled=not may_see
     ):
         acknowledge(check)
 
 
-def acknowledge(check: Check) -> None:
+def acknowledge(check: overview.Check) -> None:
     """Records that past failures were seen, as many as this page shows."""
     before = seen()
 
@@ -146,27 +126,27 @@ def acknowledge(check: Check) -> None:
 
 
 def queue(in_queue: QueueState) -> None:
-    """Who compiles and who waits now. How many, in words, where no warning has said it."""
-    if turns := queue_table(in_queue):
-        check = queue_check(in_queue)
-        if check.state == FINE:
+    """The compiles that run and those that wait. Their number in words, where no warning has said it."""
+    if turns := [*in_queue.compiling, *in_queue.queued, *in_queue.waiting]:
+        check = overview.queue_check(in_queue)
+        if check.state == overview.FINE:
             st.text(f"{check.about}: {check.words}")
         with st.expander("Compile queue"):
-            table.draw(turns, key="queue", label="Compile queue", times=["Time"])
+            listing.draw_table(turns, overview.QUEUE, key="queue", label="Compile queue")
 
 
-def period(name: str, span: Span) -> Period:
-    """What happened in the chosen time range, and in the one before."""
+def period(name: str, span: Span) -> overview.Period:
+    """The sums of the chosen time range, and of the one before."""
     rows = context.ask(queries.history, span.step_s, since=span.since(now))
     before = None
     if span.back_s:
         step_s, start, end = span.before(now)
         before = [one for one in context.ask(queries.history, step_s, since=start) if one["start"] < end]
     made = context.ask(summaries.made_over_time, span.step_s)
-    return Period(rows, before, made, starts(rows, span, now), span.since(now), name.lower())
+    return overview.Period(rows, before, made, starts(rows, span, now), span.since(now), name.lower())
 
 
-def over_time(rows: Sequence[dict[str, object]], span: Span) -> None:
+def over_time(rows: Sequence[Row], span: Span) -> None:
     """Hit rates by tier and compile time, step by step."""
     if not rows:
         st.info("No lookups or compiles in this period.", icon=":material/schedule:")
@@ -177,17 +157,11 @@ def over_time(rows: Sequence[dict[str, object]], span: Span) -> None:
     with right:
         figure.draw(compile_figure(rows, span, zone, now), key="compile-figure")
     with st.expander("Show data table"):
-        table.draw(
-            history_table(rows, span, zone),
-            key="history",
-            label="History",
-            times=["Spent", "Saved"],
-            shares=["Hit rate"],
-        )
+        listing.draw_table(reversed(rows), history_columns(span, zone), key="history", label="History")
 
 
 def missed() -> None:
-    """Why lookups missed, and what that cost."""
+    """The causes of misses, and their cost."""
     st.header("Misses")
     misses = cache.admin.misses()
     if not misses:
@@ -197,15 +171,8 @@ def missed() -> None:
     st.text(miss_words(misses, compile_ms))
     nearest = context.ask(summaries.nearest_of, sorted({miss.key for miss in misses[:MOST_COMPARED]}))
     rows = miss_table(misses, compile_ms, nearest, zone, MOST_MISSES_SHOWN)
-    table.draw(
-        rows,
-        key="misses",
-        label="Misses",
-        times=["Cost"],
-        ages=["Last"],
-        links={"Nearest": "compare", "Open": "open"},
-        only=[name for name in rows[0] if name != "Key" and any(row[name] for row in rows)],
-    )
+    shown = [name for name in rows[0] if name != "Key" and any(row[name] for row in rows)]
+    listing.draw_table(rows, MISSES, key="misses", label="Misses", only=shown)
     st.caption(
         "What cost the most first. *compare* leads to what differs from the nearest kernel stored before, *open* to "
         "the kernel's decisions. Cost: compiling, as last measured."
@@ -218,17 +185,15 @@ def missed() -> None:
 def tiers() -> None:
     """Each tier's hit rate, and how long things took, over all time."""
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
-        rates = tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
-        table.draw(rates, key="tiers", label="Hit rate by tier", shares=["Hit rate"])
+        rates = overview.tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
+        listing.draw_table(rates, overview.TIER_COLUMNS, key="tiers", label="Hit rate by tier")
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
         if row["remote_sent"] or row["remote_dropped"]:
             st.caption(f"Sent to the remote: {row['remote_sent']:,} kernels; {row['remote_dropped']:,} dropped.")
         day = context.ask(queries.history, HOUR_S, since=day_since)
-        st.caption(rate_words(row, day))
-        if lengths := length_table(row):
-            table.draw(
-                lengths, key="lengths", label="Lengths of lookups", times=["Half within", "90% within", "99% within"]
-            )
+        st.caption(overview.rate_words(row, day))
+        if found := overview.lengths(row):
+            listing.draw_table(found, overview.LENGTH_COLUMNS, key="lengths", label="Lengths of lookups")
             st.caption("How long lookups and the work of misses took, over all time; at most 9% off.")
 
 
@@ -237,22 +202,15 @@ def toolchains() -> None:
     st.header("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
-    table.draw(
-        toolchain_table(found, zone),
+    listing.draw_table(
+        found,
+        TOOLCHAINS,
         key="toolchains",
         label="Toolchains",
-        sizes=["On disk"],
-        ages=["Last compiled"],
-        links={"Open": "open"},
         only=("Toolchain", "Build", "State", "Stale because", "Kernels", "On disk", "Last compiled", "Open"),
     )
     if any(made.state == STALE for made in found):
-        widgets.page_link(
-            "../pages/admin.py",
-            label="Review stale kernels to delete",
-            icon=":material/delete_sweep:",
-            query_params={"rule": "stale"},
-        )
+        widgets.page_link("admin", "Review stale kernels to delete", "delete_sweep", rule="stale")
 
 
 def memory() -> None:
@@ -260,7 +218,7 @@ def memory() -> None:
     found = device_memory()
     if found is not None:
         st.header("Device memory")
-        draw_tiles(memory_tiles(found))
+        draw_tiles(overview.memory_tiles(found))
 
 
 def activity() -> None:
@@ -273,15 +231,14 @@ def activity() -> None:
             ("Slowest compiles", "compile time"),
             ("Most-hit kernels", "hits"),
         ):
-            widgets.page_link("../pages/kernels.py", label=label, icon=":material/memory:", query_params={"sort": sort})
+            widgets.page_link("kernels", label, "memory", sort=sort)
     if busiest:
         listing.kernel_list(busiest, key="busiest")
     else:
         st.caption("No cache hits yet.")
     st.header("Recent activity")
     if events:
-        rows = event_table(events[:20], zone)
-        table.draw(rows, key="events", label="Recent activity", ages=["When"], links={"Open": "open"})
+        listing.draw_table(events[:20], overview.EVENT_COLUMNS, key="events", label="Recent activity")
     else:
         st.caption("No activity yet.")
 
@@ -295,7 +252,7 @@ in_queue = cache.queue()
 checked(checks(in_queue))
 queue(in_queue)
 shown = period(name, SPANS[name])
-draw_tiles(overview_tiles(row, shown, cache.settings.max_entries, cache.settings.max_bytes))
+draw_tiles(overview.overview_tiles(row, shown, cache.settings.max_entries, cache.settings.max_bytes))
 if not row["entries"]:
     widgets.empty_store()
 over_time(shown.rows, SPANS[name])

@@ -125,6 +125,23 @@ SAMPLE = (
 
 
 @pytest.fixture(scope="session")
+def _made_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What was compiled in this run, by whichever process of the tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "compiled-before"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def compiled_once(_made_before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVRTC compiles what no test before had compiled; for tests that are not about compiling."""
+    from tests import compiled_once
+
+    compiled_once.install(monkeypatch, _made_before)
+
+
+@pytest.fixture(scope="session")
 def _compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compiled") / "store"
     with open_cache(folder, durability="fast") as opened:

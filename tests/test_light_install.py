@@ -105,7 +105,7 @@ def _filled(core: Path, tmp_path_factory: pytest.TempPathFactory) -> Core:
     filled.run("compile", *SHAPE)
     with open_cache(filled.store) as cache:
         cache.evaluations.evaluate(EvaluationProblem(64, 48, 80), PRESETS["SG2262"])
-    filled.run("export", folder / PACK)
+    filled.run("pack", "export", folder / PACK)
     filled.run("evaluations", "export", folder / RESULTS)
     unpack("triton", folder)
     (folder / MEASURED).write_text("arch,M,N,K,latency_us\nH100,4096,4096,4096,250\n")
@@ -133,10 +133,10 @@ def test_the_core_compiles_keeps_and_serves(filled: Core, tmp_path: Path) -> Non
     assert found["tier"] == "disk"
     assert json.loads(filled.run("verify", "--json"))["findings"] == []
     assert "FFMA" in filled.run("show", found["key"], "--sass")
-    filled.run("export", tmp_path / "kernels.gemmpack")
-    filled.run("clean", "--all")
+    filled.run("pack", "export", tmp_path / "kernels.gemmpack")
+    filled.run("clean", "--yes", "--all")
     assert json.loads(filled.run("stats", "--json"))["entries"] == 0
-    filled.run("import", tmp_path / "kernels.gemmpack")
+    filled.run("pack", "import", tmp_path / "kernels.gemmpack")
     assert json.loads(filled.run("compile", *SHAPE, "--json"))["tier"] == "disk"
 
 
@@ -180,44 +180,40 @@ VERBS = {
     "compile": (SHAPE, CORE),
     "time": (SHAPE, GPU),
     "warm": (("Llama-3.1-8B", "--m", "16", "--arch", "sm_90", "--dry-run"), CORE),
-    "sample": (("--help",), CORE),
+    "warm --sample": (("--help",), CORE),
+    "warm --by-shape": (("Llama-3.1-8B", "--arch", "sm_90", "--m", "16", "--dry-run"), CORE),
     "ls": ((), DASHBOARD),
-    "search": (("sm_90",), DASHBOARD),
     "show": ((KEY, "--sass"), CORE),
-    "diff": ((KEY, KEY, "--sass"), CORE),
+    "show KEY": ((KEY, "--sass"), CORE),
+    "show --html": (("-",), CORE),
+    "show KEY --html": (("-",), CORE),
     "explain": (SHAPE, CORE),
     "stats": ((), CORE),
     "stats --prometheus": ((), CORE),
     "stats --by-arch": ((), DASHBOARD),
+    "stats --history": ((), CORE),
+    "stats --toolchains": ((), DASHBOARD),
     "doctor": ((), CORE),
     "log": ((), CORE),
-    "toolchains": ((), DASHBOARD),
-    "coverage": (("Llama-3.1-8B", "--arch", "sm_90", "--m", "16"), CORE),
-    "jobs ls": ((), CORE),
-    "jobs show": (("--help",), CORE),
-    "jobs cancel": (("--help",), CORE),
-    "history": ((), CORE),
-    "audit": ((), CORE),
-    "report": (("-o", "-"), CORE),
-    "report KEY": (("-o", "-"), CORE),
+    "log --audit": ((), CORE),
+    "log --jobs": ((), CORE),
     "pin": ((KEY,), CORE),
-    "unpin": (("--all",), CORE),
+    "pin --remove": (("--all",), CORE),
     "tune": (("64", "48", "80"), GPU),
     "tune --dry-run": (("64", "48", "80"), CORE),
-    "tune --report": ((), CORE),
-    "regressions": (("--help",), CORE),
-    "timings ls": ((), CORE),
-    "timings export": (("-",), CORE),
-    "clean": (("--dry-run",), CORE),
-    "migrate": (("--dry-run",), CORE),
+    "tune --check": ((), CORE),
+    "timings": ((), CORE),
+    "timings -": ((), CORE),
+    "clean": ((), CORE),
+    "store migrate": (("--dry-run",), CORE),
+    "store repair": ((), CORE),
     "verify": ((), CORE),
-    "quarantine ls": ((), CORE),
-    "quarantine restore": (("--help",), CORE),
-    "quarantine delete": (("--all",), CORE),
-    "sync": ((), DASHBOARD),
-    "export": ((OTHER_PACK,), CORE),
-    "import": ((PACK,), CORE),
-    "preflight": ((PACK, "--arch", "sm_90"), CORE),
+    "verify --quarantined": ((), CORE),
+    "verify --delete": (("--all",), CORE),
+    "store sync": ((), DASHBOARD),
+    "pack export": ((OTHER_PACK,), CORE),
+    "pack import": ((PACK,), CORE),
+    "pack check": ((PACK, "--arch", "sm_90"), CORE),
     "verify --signatures": ((), TEAM),
     "farm worker": ((*BROKER, "--sign", "key"), TEAM),
     "farm compile": (("Llama-3.1-8B", *BROKER), TEAM),
@@ -226,24 +222,23 @@ VERBS = {
     "remote push": (("file:///none",), TEAM),
     "remote pull": (("file:///none",), TEAM),
     "remote verify": (("file:///none",), TEAM),
-    "remote gc": (("file:///none", "--older-than", "1d"), TEAM),
+    "remote clean": (("file:///none", "--days", "1"), TEAM),
     "evaluate": (("64", "48", "80", "--chip", "H100"), EVALUATE),
     "evaluate 64 48 96": (("--chip", "SG2262"), EVALUATE),
     "evaluate Qwen3-0.6B": (("--chip", "SG2262", "--m", "16"), EVALUATE),
     "evaluate 64 48 80": (("--chip", "SG2262"), CORE),  # a stored result
     "evaluations ls": ((), CORE),
-    "evaluations validate": ((MEASURED,), EVALUATE),
+    "calibrate --check all": ((MEASURED,), EVALUATE),
     "calibrate": ((MEASURED, "--chip", "H100"), EVALUATE),
     "evaluations export": (("-", "--chip", "SG2262"), CORE),
     "evaluations import": ((RESULTS,), CORE),
-    "evaluations prune": (("--dry-run",), CORE),
+    "evaluations clean": ((), CORE),
     "demand": (("--by", "kernel"), CORE),
-    "promote": (("--dry-run",), CORE),
+    "demand --promote": (("--dry-run",), CORE),
     "caches": ((), CORE),
     "caches ls": (("--cache", CACHE), CORE),
     "caches show": ((ENTRY, "--sass", "--cache", CACHE), CORE),
-    "caches diff": ((ENTRY, ENTRY, "--cache", CACHE), CORE),
-    "caches doctor": (("--help",), CORE),  # a cache that was copied has findings
+    f"caches show {ENTRY}": ((ENTRY, "--cache", CACHE), CORE),
     "caches clean": (("--arch", "sm_80", "--cache", CACHE), CORE),
     "dashboard": (("--port", "1"), DASHBOARD),
 }

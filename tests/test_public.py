@@ -33,8 +33,9 @@ from cache_engine import (
     problems_of,
     warm,
 )
+from cache_engine.batch import results
 from cache_engine.cache.stages import LOAD
-from cache_engine.cli.documents import kernels, store
+from cache_engine.cli.stats import statistics_document
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, Activation
 from cache_engine.store.codec import stored_bytes
@@ -164,7 +165,7 @@ def test_statistics_have_the_names_and_units_of_the_document(compiled_store: Pat
     with open_cache(compiled_store) as cache:
         cache.get_or_compile(GemmProblem(128, 256, 192, arch="sm_90"))
         statistics = cache.stats()
-    document = msgspec.to_builtins(store.stats(statistics))
+    document = msgspec.to_builtins(statistics_document(statistics))
     lengths = {span: one["count"] for span, one in document.pop("lengths").items()}
     assert lengths == {span: one.count for span, one in distributions(statistics.totals.spans).items()} != {}
     day = document.pop("last_24h")
@@ -183,7 +184,7 @@ def test_statistics_have_the_names_and_units_of_the_document(compiled_store: Pat
 def test_a_kernel_has_the_names_and_units_of_the_document(compiled_store: Path) -> None:
     with open_cache(compiled_store) as cache:
         kernel = cache.get_or_compile(GemmProblem(128, 256, 192, arch="sm_90"))
-    document = msgspec.to_builtins(kernels.compiled(kernel))
+    document = msgspec.to_builtins(results.compiled(kernel))
     for name in ("compile_ms", "arch", "compiler", "family", "name", "size_bytes"):
         assert document[name] == getattr(kernel.record, name)
     for name in ("key", "tier", "stages_ms", "config_from", "toolchain_from"):

@@ -11,8 +11,7 @@ import pytest
 
 from cache_engine import settings as config
 from cache_engine.errors import UsageError
-from cache_engine.settings import BY_NAME, GIB, RETIRED, Origin, Settings
-from cache_engine.settings.file import default_place
+from cache_engine.settings import BY_NAME, GIB, RETIRED, Origin, Settings, default_place
 
 
 @pytest.fixture

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 import streamlit as st
 
 from app import context, guard, tables, widgets
+from app.presenters.admin import (
+    LEFTOVERS,
+    RULES,
+    asked_keys,
+    reason_line,
+    rules_offered,
+    victim_columns,
+)
 from app.presenters.shared import Row, rows_shown
-from app.presenters.store.admin import RULES, asked_keys, leftover_table, reason_line, rules_offered, victim_table
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.index import queries
 from cache_engine.model.architecture import ARCHITECTURES
@@ -204,14 +211,12 @@ def _draw_plan(preview: Preview) -> None:
     offset = widgets.paging(len(victims), SHOWN, key="victims-page")
     page = victims[offset : offset + SHOWN]
     names = context.ask(queries.names, [victim.key for victim in page])
-    table = victim_table(page, names, context.timezone())
-    columns = {"Last used": tables.AGE}
-    tables.show(table, sizes=["On disk"], times=["Compile time"], column_config=columns, key="victims")
+    tables.draw(page, victim_columns(names), key="victims")
     if len(victims) > SHOWN:
         st.caption(f"{rows_shown(offset, len(page), len(victims))}.")
     if preview.seen.leftovers:
         with st.expander(f"Leftover files: {len(preview.seen.leftovers):,}"):
-            tables.show(leftover_table(preview.seen.leftovers[:1000]), sizes=["On disk"], key="leftovers")
+            tables.draw(preview.seen.leftovers[:1000], LEFTOVERS, key="leftovers")
 
 
 def _delete(plan: EvictionPlan) -> None:

@@ -7,7 +7,7 @@ from itertools import count as count_from
 import streamlit as st
 
 from app import context, guard, tables, widgets
-from app.presenters.store.admin import repair_files, repair_line, repair_table
+from app.presenters.admin import REPAIRED_FILES, REPAIRS, repair_files, repair_line
 from cache_engine.units import counted
 from cache_engine.upkeep.integrity import RepairAct
 
@@ -35,7 +35,7 @@ def draw(permitted: bool) -> None:
         return
     st.warning(f"{counted(len(acts), 'finding')}. {st.session_state[_HOW]}", icon=":material/warning:")
     offset = widgets.paging(len(acts), SHOWN, key="findings-page")
-    tables.show(repair_table(acts[offset : offset + SHOWN]), sizes=["Size"], key="finding-table")
+    tables.draw(acts[offset : offset + SHOWN], REPAIRS, key="finding-table")
     _draw_repair(acts, permitted)
 
 
@@ -47,7 +47,7 @@ def _draw_repair(acts: list[RepairAct], permitted: bool) -> None:
     st.text(f"Repair plan: {repair_line(acts)}.")
     with st.expander("Affected files"):
         files = repair_files(acts)
-        tables.show(files[:1000], sizes=["Size"], key="repair-files")
+        tables.draw(files[:1000], REPAIRED_FILES, key="repair-files")
         if len(files) > 1000:
             st.caption(f"Showing the first 1,000 of {len(files):,}. For the full list, run:")
             widgets.command("verify", "--json")

@@ -11,8 +11,8 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from app import context, guard, tables, widgets
 from app.components import into_view
+from app.presenters.admin import INCOMING, asked_keys, incoming_sums, safe_name
 from app.presenters.shared import Row
-from app.presenters.store.admin import asked_keys, incoming_sums, incoming_table, safe_name
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.groups import Group, describe
 from cache_engine.index import queries
@@ -122,7 +122,7 @@ def _draw_import(permitted: bool) -> None:
     if done:
         st.success(done, icon=":material/check_circle:")
     st.caption(
-        f"Up to {human_bytes(MOST_BYTES)}; import larger packs with gemm-cache import. "
+        f"Up to {human_bytes(MOST_BYTES)}; import larger packs with gemm-cache pack import. "
         "Kernels are executable GPU code: import only packs you trust."
     )
     if not permitted:
@@ -155,7 +155,7 @@ def _draw_import(permitted: bool) -> None:
 def _draw_incoming(incoming: list[Incoming]) -> None:
     widgets.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
     offset = widgets.paging(len(incoming), SHOWN, key="incoming-page")
-    tables.show(incoming_table(incoming[offset : offset + SHOWN]), sizes=["Size"], key="incoming")
+    tables.draw(incoming[offset : offset + SHOWN], INCOMING, key="incoming")
 
 
 def _previewed(uploaded: UploadedFile) -> list[Incoming]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, guard, tables, widgets
-from app.presenters.store.admin import quarantine_properties, quarantine_table
+from app.presenters.admin import QUARANTINED, quarantine_properties
 from cache_engine.units import counted, human_bytes
 from cache_engine.upkeep.cleaning import QUARANTINE_S
 from cache_engine.upkeep.plan import DAY_S
 from cache_engine.upkeep.quarantine import Discarded, Item
 
 SHOWN = 50
-_SMALL = st.column_config.TextColumn(width="small")
 _DONE, _SEEN = "outcome in quarantine", "items seen in quarantine"
 ALL = "all"
 
@@ -32,8 +31,7 @@ def draw(permitted: bool) -> None:
         st.info("Quarantine is empty.", icon=":material/verified:")
         return
     offset = widgets.paging(len(items), SHOWN, key="quarantine-page")
-    table = quarantine_table(items[offset : offset + SHOWN], context.timezone())
-    tables.show(table, sizes=["Size"], column_config={"Quarantined": tables.AGE}, key="quarantine")
+    tables.draw(items[offset : offset + SHOWN], QUARANTINED, key="quarantine")
     chosen = _chosen(items)
     if chosen is not None:
         _draw_item(chosen, permitted)
@@ -54,7 +52,7 @@ def _draw_item(item: Item, permitted: bool) -> None:
     cache = context.cache()
     examined = cache.admin.examine(item)
     shown = quarantine_properties(item, examined, context.timezone())
-    tables.show(shown, height="content", column_config={"Property": _SMALL}, key="quarantine-facts")
+    tables.properties(shown, width="small", key="quarantine-facts")
     label = "Restore" if item.key else "Cannot restore (not a complete entry)"
     may = permitted and not examined.cause
     if st.button(label, icon=":material/undo:", disabled=not may, help="Re-verified before restoring."):

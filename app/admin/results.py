@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, guard, tables, widgets
-from app.presenters.evaluations.evaluated import CHIPS, pruned_table
+from app.presenters.evaluated import CHIPS, PRUNED
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS, Pruned, Taken
 from cache_engine.store.results import LARGEST_IMPORT_BYTES, decompress
@@ -43,8 +43,7 @@ def _draw_pruning(permitted: bool) -> None:
         st.info("Nothing to prune.", icon=":material/check:")
         return
     offset = widgets.paging(len(plan), SHOWN, key="prune-page")
-    rows = pruned_table(plan[offset : offset + SHOWN], context.timezone())
-    tables.show(rows, column_config={"Last used": tables.AGE}, key="prune-plan")
+    tables.draw(plan[offset : offset + SHOWN], PRUNED, key="prune-plan")
     label = f"Delete {counted(len(plan), 'result')}"
     # Of what is shown: a click on what was shown before, maybe of another store at this path, is on no button.
     key = f"prune {hash((context.cache().layout.identities(), *((one.fingerprint, one.key) for one in plan)))}"

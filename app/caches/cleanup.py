@@ -10,9 +10,9 @@ import streamlit as st
 
 from app import context, guard, tables, widgets
 from app.caches import entries, looking
-from app.presenters.store.caches import cleaned_table, cleaning_arguments, deletion_table, left_table
-from cache_engine.cli.documents import caches as documents
+from app.presenters.caches import cleaned_columns, cleaning_arguments, deletion_columns, left_columns
 from cache_engine.errors import GemmCacheError
+from cache_engine.frameworks.cleaning import Cleaning, cleaning
 from cache_engine.frameworks.deleting import Chosen, CleaningRules, Deleted, Plans, choose, plan_cleaning, with_irs
 from cache_engine.frameworks.values import DeletePlan
 from cache_engine.index import foreign_queries as queries
@@ -22,12 +22,11 @@ from cache_engine.units import counted, human_bytes
 DAYS, VERSIONS, SIZE, EVERYTHING = RULES = ("Unused for days", "Made by versions", "Down to a size", "All that match")
 SHOWN = 200
 _PLANNED, _CLEANED = "planned in caches", "cleaned in caches"
-_WIDE = st.column_config.TextColumn(width="large")
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What was planned, as it was shown, and by which rules."""
+    """A plan as it was shown, and its rules."""
 
     rules: CleaningRules
     irs_only: bool
@@ -56,7 +55,7 @@ def draw() -> None:
         st.session_state["confirm-caches"] = ""
     if preview is None or (preview.rules, preview.irs_only) != (rules, irs_only):
         return
-    document = documents.cleaning(preview.chosen, preview.plans, {}, [], preview.plans)
+    document = cleaning(preview.chosen, preview.plans, {}, preview.plans)
     _show(document, rules, irs_only=irs_only)
     count = len(document.entries)
     if not count:
@@ -68,7 +67,7 @@ def draw() -> None:
 
 
 def _rules() -> CleaningRules:
-    """What the form asks for; it is part of the address. Raises ``UsageError`` for a size that is none."""
+    """The rules of the form; they are part of the address. Raises ``UsageError`` for a size that is none."""
     takes = entries.chosen()
     rule = widgets.choose_one("Delete", RULES, DAYS, key="rule")
     if rule == DAYS:
@@ -94,25 +93,24 @@ def _preview(rules: CleaningRules, *, irs_only: bool) -> Preview:
         return Preview(rules, irs_only, chosen, plan_cleaning(looking.sources().by_kind, chosen, irs_only=irs_only))
 
 
-def _show(document: documents.CachesCleaning, rules: CleaningRules, *, irs_only: bool) -> None:
+def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
     what = "the IRs of " if irs_only else ""
     st.caption(
         f"Will delete {what}{counted(len(document.entries), 'entry', 'entries')} ({human_bytes(document.size_bytes)}). "
         f"Of those chosen, {counted(len(document.left), 'entry', 'entries')} will stay."
     )
     titles = looking.titles()
-    by_directory = cleaned_table(document.directories, titles)
+    by_directory = [each for each in document.directories if each.entries]
     if len(by_directory) > 1:
-        tables.show(by_directory, sizes=["Frees"], height="content", key="by-directory")
+        tables.draw(by_directory, cleaned_columns(titles), height="content", key="by-directory")
     if document.entries:
-        table = deletion_table(document.entries[:SHOWN], titles)
-        tables.show(table, sizes=["Frees"], key="deletions")
+        tables.draw(document.entries[:SHOWN], deletion_columns(titles), key="deletions")
         if len(document.entries) > SHOWN:
             st.caption(f"And {len(document.entries) - SHOWN:,} more.")
     if document.left:
         reasons = Counter((each.kind, each.path, each.reason) for each in document.left)
         st.header("What stays, and why")
-        tables.show(left_table(reasons, titles), column_config={"Why": _WIDE}, key="staying")
+        tables.draw(reasons.items(), left_columns(titles), key="staying")
     if any(each.no_safe_way for each in document.left) and not irs_only:
         st.caption("Once no process uses these caches, on any machine that shares the directory, this lists them:")
         kinds = tuple(dict.fromkeys(each.kind for each in document.left if each.no_safe_way))

@@ -1,27 +1,25 @@
-"""Two entries of one framework side by side: why one missed, and what their code differs in."""
+"""Two entries of one framework side by side, and two directories: the keys and the bytes that differ."""
 
 from __future__ import annotations
 
-import time
+from functools import partial
 
 import streamlit as st
 
 from app import context, tables, widgets
 from app.caches import links, looking
 from app.caches.entry import instructions, sass
-from app.components import listing
-from app.components.machine_code import draw_difference
-from app.presenters.kernels.compare import compared_figure, pair_table
-from app.presenters.kernels.others import Address, Named, address_of, compared, difference_table
-from app.presenters.store.caches import ENTRY_COLUMNS, entry_lines
-from cache_engine.errors import GemmCacheError
-from cache_engine.frameworks.comparison import Comparing, EntriesCompared
+from app.components import comparison, listing
+from app.components.figure import draw_tiles
+from app.presenters.caches import CAUSES, changed_columns, entry_columns, miss_columns
+from app.presenters.others import Address, Named, address_of, compared, difference_columns
+from app.presenters.shared import Row, Tile
+from cache_engine.frameworks.comparison import Comparing, DirectoriesCompared, EntriesCompared
 from cache_engine.frameworks.registry import EntryFilter
-from cache_engine.frameworks.values import Entry, PartKind, key_of
+from cache_engine.frameworks.values import Entry, PartKind, Place, key_of
 from cache_engine.index import foreign_queries as queries
 
 SHOWN = 20
-_WIDE = st.column_config.TextColumn(width="large")
 _Found = tuple[Address, Entry]
 
 
@@ -54,7 +52,7 @@ def _side(side: str) -> _Found | None:
         title = looking.titles()[address.place.kind]
         words = f"{entry.name or 'unnamed'}\n{entry.id}\n{title} · {address.place.path_text}"
         st.code(words, language=None, wrap_lines=True)
-        links.entry_link("Open kernel", address)
+        widgets.page_link("kernel", "Open kernel", "memory", **address.parameters)
     return found
 
 
@@ -70,13 +68,12 @@ def _pick(first: Address) -> None:
     found = context.ask(queries.entries, wanted, sort="last used", limit=SHOWN + 1)
     rows = [row for row in found if address_of(row) != first][:SHOWN]
     st.caption("The last used of this framework that match. Click an id to compare with it.")
-    lines = entry_lines(rows, looking.titles(), context.timezone(), time.time())
     to = [(str(second), links.compare_address(first, second)) for second in map(address_of, rows)]
-    listing.linked_list(lines, to, ENTRY_COLUMNS, key="other-entries", label="Entries")
+    listing.linked_list(rows, to, entry_columns(looking.titles()), key="other-entries", label="Entries")
 
 
 def _why(first: _Found, second: _Found) -> None:
-    """Which inputs of the keys differ."""
+    """The inputs of the keys that differ."""
     st.header("Why one misses where the other hits")
     states = [(str(address), entry.stamp) for address, entry in (first, second)]
     found = _compared(states, first, second)
@@ -87,8 +84,8 @@ def _why(first: _Found, second: _Found) -> None:
         is_same = first[1].id == second[1].id
         st.caption("They are the same key." if is_same else "None of the inputs that are stored differs.")
     else:
-        table = difference_table(found.differences, *_heads(first, second))
-        tables.show(table, height="content", column_config={"Meaning": _WIDE}, key="differences")
+        columns = difference_columns(*_heads(first, second))
+        tables.draw(found.differences, columns, height="content", key="differences")
     if first[1].id != second[1].id:
         for hidden in found.hidden:
             st.text(f"May differ too, and is not stored: {hidden}.")
@@ -109,26 +106,73 @@ def _side_by_side(first: _Found, second: _Found) -> None:
     found = compared(first[1], second[1], [mix for mix, _ in counted])
     for trouble in dict.fromkeys(filter(None, (each for _, each in counted))):
         st.text(f"Instructions were not counted: {trouble}")
-    left, right = st.columns(2)
-    for heading, pairs in found.sections().items():
-        with left if pairs is found.config else right:
-            st.header(heading)
-            tables.show(pair_table(pairs, *heads), height="content", key=heading)
-    if all(mix is not None for mix, _ in counted):
-        left.caption("Static instruction counts (GEMM-specific opcodes only).")
-        figure = compared_figure(found.instructions, *heads)
-        left.plotly_chart(figure, key="compared-instructions", config={"displayModeBar": False})
-    has_code = all(entry.part(PartKind.BINARY) is not None for _, entry in (first, second))
-    if has_code and st.toggle("SASS diff", key="sass", bind="query-params"):
-        try:
-            one, other = (
-                (Named(entry.name or "", entry.id), sass(address, entry)) for address, entry in (first, second)
-            )
-            draw_difference(*one, *other)
-        except GemmCacheError as error:
-            widgets.problem("Could not disassemble.", str(error))
+    comparison.side_by_side(found, heads, has_instructions=all(mix is not None for mix, _ in counted))
+    if all(entry.part(PartKind.BINARY) is not None for _, entry in (first, second)):
+        comparison.draw_machine_code(*(partial(_code, *each) for each in (first, second)))
+
+
+def _code(address: Address, entry: Entry) -> tuple[Named, str]:
+    return Named(entry.name or "", entry.id), sass(address, entry)
 
 
 def _heads(first: _Found, second: _Found) -> tuple[str, str]:
     one, other = (key_of(entry.id)[:12] for _, entry in (first, second))
     return f"1: {one}", f"2: {other}"
+
+
+MOST_SHOWN = 200
+
+
+def draw_directories(places: list[Row]) -> None:
+    """The choice of two, and their differences."""
+    known = {f"{row['kind']}={row['path']}": row["kind"] for row in places if row["entries"]}
+    if len(known) < 2:
+        st.info("There are no two directories with entries. The setting caches names further ones.")
+        return
+    left, right = st.columns(2)
+    first = left.selectbox("First directory", list(known), key="a", bind="query-params")
+    others = [each for each, kind in known.items() if each != first and kind == known.get(first or "")]
+    if not others:
+        st.info("No other directory of this framework has entries: keys of two frameworks have nothing in common.")
+        return
+    second = right.selectbox("Second directory", others, key="b", bind="query-params")
+    one, other = (Address.of(str(each), "").place for each in (first, second))
+    states = [context.ask(queries.state_of, place) for place in (one, other)]
+    _show(_directories((first, second, states), one, other), one, other)
+
+
+@st.cache_data(show_spinner="Reading both…", max_entries=8)
+def _directories(which: object, _one: Place, _other: Place) -> DirectoriesCompared:  # noqa: ARG001 (and their states)
+    first, second = ((place, context.cache().query(queries.entries_of, place)) for place in (_one, _other))
+    return Comparing(looking.sources().by_kind[_one.kind]).directories(first, second)
+
+
+def _show(found: DirectoriesCompared, one: Place, other: Place) -> None:
+    tiles = [
+        Tile("In both, same bytes", f"{found.same:,}", "Entries of one key with equal parts."),
+        Tile("In both, other bytes", f"{len(found.changed):,}", "Entries of one key that were built differently."),
+        Tile("Only in the first", f"{len(found.only_one):,}", "A process with the second directory compiles these."),
+        Tile("Only in the second", f"{len(found.only_other):,}", "A process with the first directory compiles these."),
+    ]
+    draw_tiles(tiles)
+    if found.causes:
+        st.header("Why they miss")
+        st.caption("In which inputs of the key the entries of the first differ from the nearest of the second.")
+        tables.draw(found.causes, CAUSES, height="content", key="causes")
+    if found.changed:
+        st.header("The same key with other bytes")
+        tables.draw(found.changed[:MOST_SHOWN], changed_columns(partial(_both, one, other)), key="changed")
+    for title, misses, key, places in (
+        ("Only in the first", found.only_one, "only-one", (one, other)),
+        ("Only in the second", found.only_other, "only-other", (other, one)),
+    ):
+        if misses:
+            st.header(title)
+            tables.draw(misses[:MOST_SHOWN], miss_columns(partial(_both, *places)), key=key)
+            if len(misses) > MOST_SHOWN:
+                st.caption(f"And {len(misses) - MOST_SHOWN:,} more.")
+
+
+def _both(one: Place, other: Place, first: Entry, second: Entry) -> str:
+    """The address of the comparison of an entry with one of the other directory."""
+    return links.compare_address(Address(one, first.id), Address(other, second.id))

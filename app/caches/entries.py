@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
 import streamlit as st
 
 from app import context, widgets
 from app.caches import links, looking
 from app.components import listing
-from app.presenters.kernels.others import Address, address_of
+from app.presenters.caches import entry_columns
+from app.presenters.others import Address, address_of
 from app.presenters.shared import rows_shown
-from app.presenters.store.caches import ENTRY_COLUMNS, entry_lines
 from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.frameworks.values import State
 from cache_engine.index import foreign_queries as queries
@@ -24,7 +22,7 @@ def draw() -> None:
     """The search, and what it finds; an id is a link to its entry, and two that are selected can be compared."""
     opened = listing.clicked(_LIST)
     if opened is not None:
-        links.open_entry(Address.parse(opened))
+        st.switch_page("../pages/kernel.py", query_params=Address.parse(opened).parameters)
     picked = tuple(map(Address.parse, listing.picked(_LIST)))
     wanted = chosen()
     asked = st.query_params
@@ -44,9 +42,9 @@ def draw() -> None:
         if picked:
             st.button("Clear selection", on_click=listing.forget_picked, args=(_LIST,))
     listing.linked_list(
-        entry_lines(rows, looking.titles(), context.timezone(), time.time()),
+        rows,
         [(str(one), links.entry_address(one)) for one in map(address_of, rows)],
-        ENTRY_COLUMNS,
+        entry_columns(looking.titles()),
         key=_LIST,
         label="Entries",
         ticked=tuple(map(str, picked)),
@@ -62,7 +60,7 @@ def sort_by(order: str, ascending: bool) -> None:
 
 
 def chosen() -> EntryFilter:
-    """What the reader asks for. It is part of the address."""
+    """The entries that the reader asks for, which are part of the address."""
     search, left, middle, right = st.columns([3, 1, 1, 1])
     text = search.text_input(
         # Not "q", which is what Kernels is searched for: a field keeps its text where another page has one of its name.

@@ -8,9 +8,10 @@ from streamlit.delta_generator import DeltaGenerator
 from app import context, tables, widgets
 from app.caches import links, looking
 from app.components.code_view import component
-from app.components.tiles import draw_tiles
-from app.presenters.kernels.kernel import instruction_figure
-from app.presenters.kernels.others import Address, ailment_table, entry_tiles, fact_table, factor_table, part_table
+from app.components.figure import draw_tiles
+from app.presenters.kernel import instruction_figure
+from app.presenters.others import AILMENTS, FACTORS, Address, entry_facts, entry_tiles
+from app.presenters.others import PARTS as FILES
 from cache_engine.compilers import disassembly as tools
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, StoreError
@@ -22,8 +23,6 @@ from cache_engine.model.outcome import Failure
 from cache_engine.units import counted
 
 SUMMARY, CODE, KEY = PARTS = ("Summary", "Code", "Cache key")
-_SMALL = st.column_config.TextColumn(width="small")
-_WIDE = st.column_config.TextColumn(width="large")
 
 
 def draw(heading: DeltaGenerator) -> None:
@@ -56,22 +55,19 @@ def _summary(address: Address, entry: Entry) -> None:
     wrong = context.ask(queries.diagnoses, address.place, entry.id)
     if wrong:
         st.header("Findings")
-        columns = {"What to do": _WIDE}
-        tables.show(ailment_table(wrong), height="content", column_config=columns, key="wrong")
+        tables.draw(wrong, AILMENTS, height="content", key="wrong")
     left, right = st.columns(2)
     with left:
         st.header("What is known")
-        facts = fact_table(source, address, entry, context.timezone())
-        tables.show(facts, height="content", column_config={"Property": _SMALL}, key="facts")
+        tables.properties(entry_facts(source, address, entry, context.timezone()), width="small", key="facts")
     with right:
         st.header("Parts")
-        parts = part_table(entry.parts)
-        tables.show(parts, sizes=["Size"], key="files")
+        tables.draw(entry.parts, FILES, key="files")
         mix, trouble = instructions(address, entry)
         if mix is not None:
             st.header("Instructions")
             st.caption(f"{counted(mix.total, 'static instruction')}. Grey: not specific to GEMM.")
-            st.plotly_chart(instruction_figure(mix), key="instructions", config={"displayModeBar": False})
+            st.plotly_chart(instruction_figure(mix), key="instructions")
         elif trouble:
             st.text(f"Instructions were not counted: {trouble}")
 
@@ -97,13 +93,13 @@ def _key(address: Address, entry: Entry) -> None:
         st.text(factors.reason)
         return
     st.caption("The inputs of the key, as far as the cache stores them. Any difference is a miss.")
-    tables.show(factor_table(factors), height="content", column_config={"Value": _WIDE}, key="inputs")
+    tables.draw(factors.factors, FACTORS, height="content", key="inputs")
     for hidden in factors.hidden:
         st.text(f"Not stored: {hidden}.")
 
 
 def instructions(address: Address, entry: Entry) -> tuple[InstructionMix | None, str]:
-    """How many instructions of each class its machine code has, or why that is not known; nothing without code."""
+    """The instructions of its machine code by class, or why they are not known; nothing without code."""
     if entry.part(PartKind.BINARY) is None:
         return None, ""
     try:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
 from urllib.parse import urlencode
 
 import streamlit as st
 
 from app import context, widgets
 from app.caches import looking
-from app.presenters.kernels.others import Address
+from app.presenters.others import Address
 from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.frameworks.values import Entry
 from cache_engine.index import foreign_queries as queries
 from cache_engine.units import counted
 
-_CACHES, _KERNEL, _COMPARE = "../pages/caches.py", "../pages/kernel.py", "../pages/compare.py"
 _RESULTS = "entries last seen"
 _LIST = ("part", "words", "kind", "arch", "state", "sort", "asc", "page")
 
@@ -46,7 +44,7 @@ def remember_results() -> None:
 def results_link() -> None:
     """A link to the list of entries as last shown."""
     seen: dict[str, list[str]] = st.session_state.get(_RESULTS, {"part": ["Entries"]})
-    widgets.page_link(_CACHES, label="Back to entries", icon=":material/arrow_back:", query_params=seen)
+    widgets.page_link("caches", "Back to entries", "arrow_back", **seen)
 
 
 def matching_link(text: str) -> None:
@@ -54,17 +52,7 @@ def matching_link(text: str) -> None:
     count = context.ask(queries.count, EntryFilter(text)) if text else 0
     if count:
         label = f"{counted(count, 'entry', 'entries')} of other frameworks"
-        widgets.page_link(_CACHES, label=label, icon=":material/inventory_2:", query_params={"words": text})
-
-
-def entry_link(label: str, address: Address) -> None:
-    """A link to an entry's page."""
-    widgets.page_link(_KERNEL, label=label, icon=":material/memory:", query_params=address.parameters)
-
-
-def open_entry(address: Address) -> NoReturn:
-    """Goes to an entry's page at once."""
-    st.switch_page(_KERNEL, query_params=address.parameters)
+        widgets.page_link("caches", label, "inventory_2", words=text)
 
 
 def entry_address(address: Address) -> str:
@@ -74,7 +62,7 @@ def entry_address(address: Address) -> str:
 
 def compare_link(label: str, first: Address, second: Address | None = None) -> None:
     """A link to the comparison of an entry with another, or with one to choose there."""
-    widgets.page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=_sides(first, second))
+    widgets.page_link("compare", label, "compare_arrows", **_sides(first, second))
 
 
 def compare_address(first: Address, second: Address) -> str:

@@ -97,7 +97,7 @@ def _scanner(store: str) -> Scanner:  # noqa: ARG001 (what it is of)
 
 @st.cache_resource(show_spinner=False)
 def sources() -> Sources:
-    """What knows each framework's cache."""
+    """The readers of each framework's cache."""
     return load_sources()
 
 
@@ -126,7 +126,7 @@ def look() -> None:
 
 @st.fragment(run_every=_POLL_S)
 def _follow() -> None:
-    """How far the scan is; the page is drawn again when it ends."""
+    """Shows the progress of the scan; the page is drawn again when it ends."""
     found = scanner()
     if not found.runs:
         st.rerun()

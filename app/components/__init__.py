@@ -1,4 +1,4 @@
-"""What Streamlit has no widget for, as components of our own.
+"""Components of our own, for which Streamlit has no widget.
 
 A component is a script and a style sheet in ``static/``, under its name. They are served as files of the dashboard: the
 content security policy runs no script that comes as text.

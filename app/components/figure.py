@@ -1,4 +1,4 @@
-"""Figures, drawn in the browser by a script of our own.
+"""Figures, and numbers side by side, drawn in the browser by a script of our own.
 
 A Plotly figure takes tens of milliseconds of the browser, twice: once as it comes and once more in its place's width.
 """
@@ -6,11 +6,34 @@ A Plotly figure takes tens of milliseconds of the browser, twice: once as it com
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
+
+import streamlit as st
 
 from app.components import mount
 from app.presenters.figure import Figure
+from app.presenters.shared import Tile
 
 
 def draw(figure: Figure, *, key: str) -> None:
     """Draws a figure as wide as its place. Its table is for the caller to show."""
     mount("figure", key=key, data={"kind": type(figure).__name__, **asdict(figure)}, height=figure.height)
+
+
+def draw_tiles(shown: list[Tile]) -> None:
+    """Draws them in one row."""
+    for column, tile in zip(st.columns(len(shown)), shown, strict=True):
+        with column, st.container(border=True, height="stretch"):
+            good: Any = {True: "normal", False: "inverse", None: "off"}[tile.change_is_good]
+            st.metric(
+                tile.label,
+                tile.value,
+                tile.change or None,
+                good,
+                help=tile.help,
+                delta_arrow="off" if tile.change_is_good is None else "auto",
+            )
+            if tile.course is not None:  # not Streamlit's own: a first visit waits for Vega
+                draw(tile.course, key=f"course of {tile.label}")
+            if tile.share is not None:
+                st.progress(min(1.0, tile.share), text=f"{tile.share:,.1%} {tile.share_text}")

@@ -1,4 +1,4 @@
-"""What every page has around it: the search, the page as a command and as one file, and what is new meanwhile."""
+"""The frame of every page: the search, the page as a command and as one file, and the news since it was drawn."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import streamlit as st
 from app import context, widgets
 from app.components import mount
 from app.presenters.as_command import equal
-from app.presenters.kernels.listed import kernel_filter
-from app.presenters.kernels.others import address_of
+from app.presenters.listed import kernel_filter
+from app.presenters.others import address_of
 from app.presenters.palette import MOST, Place, places, plain
 from app.presenters.shared import Row, dtypes
 from cache_engine.cache.cache import Cache
@@ -43,9 +43,7 @@ def draw(page: str) -> None:
             with st.container(key="export-page", width="content"):
                 export_button(page.lower(), make, key="export", type="tertiary")
         with st.container(key="to-docs", width="content"):
-            widgets.page_link(
-                "../pages/docs.py", label="Docs", icon=":material/menu_book:", query_params=_document(page)
-            )
+            widgets.page_link("docs", "Docs", "menu_book", **_document(page))
         mount("menu", key="menu", data={})
     if pressed:
         _search()
@@ -91,7 +89,7 @@ def _document(page: str) -> dict[str, str]:
 
 
 def _values() -> Mapping[str, Any]:
-    """What the page was asked: its widgets, and its address, which comes first."""
+    """The values of the page: its widgets, and its address, which comes first."""
     address = {name: st.query_params.get_all(name) for name in st.query_params}
     return {
         **{str(key): st.session_state[key] for key in st.session_state},
@@ -100,13 +98,13 @@ def _values() -> Mapping[str, Any]:
 
 
 def _reports() -> dict[str, Callable[[], Report]]:
-    """What makes the report of a page, for those that are known by their address alone."""
+    """The functions that make reports, of pages that are known by their address alone."""
     cache, asked = context.cache(), st.query_params
-    found: dict[str, Callable[[], Report]] = {"Overview": lambda: _store_report(cache)}
+    found: dict[str, Callable[[], Report]] = {"Overview": lambda: _report("Overview")}
     if (key := asked.get("key")) and _is_there(cache, key):
-        found["Kernel"] = lambda: _kernel_report(cache, key)
+        found["Kernel"] = lambda: _report("Kernel", key)
     if (first := asked.get("a")) and (second := asked.get("b")) and _is_there(cache, first, second):
-        found["Compare"] = lambda: _comparison_report(cache, first, second)
+        found["Compare"] = lambda: _report("Compare", first, second)
     return found
 
 
@@ -120,27 +118,20 @@ def _is_there(cache: Cache, *keys: str) -> bool:
     return True
 
 
-def _store_report(cache: Cache) -> Report:  # what makes reports is imported for those who want one
-    from cache_engine.insight.report.kernels import store_report
+def _report(page: str, *keys: str) -> Report:
+    """The report of a page. The code that makes reports is imported for those who want one."""
+    from cache_engine.insight.report.kernels import comparison_report, kernel_report, store_report
 
-    return store_report(cache, time.time())
-
-
-def _kernel_report(cache: Cache, key: str) -> Report:
-    from cache_engine.insight.report.kernels import kernel_report
-
-    return kernel_report(cache, cache.find(key))
-
-
-def _comparison_report(cache: Cache, first: str, second: str) -> Report:
-    from cache_engine.insight.report.kernels import comparison_report
-
-    return comparison_report(cache, cache.find(first), cache.find(second))
+    cache = context.cache()
+    if page == "Overview":
+        return store_report(cache, time.time())
+    make = kernel_report if page == "Kernel" else comparison_report
+    return make(cache, *map(cache.find, keys))
 
 
 @st.fragment(run_every=POLL_S)
 def _news() -> None:
-    """How many kernels came or went since the page was drawn, which stays as it is until the reader wants it new."""
+    """The number of kernels added or deleted since the page was drawn, which stays until the reader wants it new."""
     before, now = st.session_state.get(_DRAWN), _count()
     context.age_of_answers()  # that is for the page to say
     if before is None or now is None or before == now:
@@ -152,7 +143,7 @@ def _news() -> None:
 
 
 def _count() -> int | None:
-    """How many kernels there are; ``None`` where the index does not say."""
+    """The number of kernels; ``None`` where the index does not say."""
     try:
         return context.ask(queries.count, queries.KernelFilter())
     except GemmCacheError:
@@ -228,9 +219,4 @@ def _entry(row: Row) -> Place:
 
 
 def _link(place: Place) -> None:
-    widgets.page_link(
-        f"../pages/{place.page}.py",
-        label=f"**{plain(place.name)}** {plain(place.about)}",
-        icon=f":material/{_ICONS[place.kind]}:",
-        query_params=dict(place.address),
-    )
+    widgets.page_link(place.page, f"**{plain(place.name)}** {plain(place.about)}", _ICONS[place.kind], **place.address)

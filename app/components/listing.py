@@ -1,9 +1,14 @@
-"""Lists of kernels and of entries: a link to each, and in some tick boxes and headers that sort."""
+"""Lists of kernels and of entries, and tables of a few rows, drawn as HTML by scripts of our own.
+
+A list has a link to each row, and in some tick boxes and headers that sort. Streamlit's grid takes 300 kB of programs
+and more than half a second of the browser, which the first page of all is not to wait for; and pandas on the server.
+See ``app.tables`` for tables that are sorted and searched.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,8 +16,9 @@ import streamlit as st
 
 from app import context, widgets
 from app.components import mount
-from app.presenters.kernels.listed import COLUMNS, kernel_table
-from app.presenters.shared import Column, Line, Row, kernel_address
+from app.presenters.columns import Column, cells, csv_text, rows_of
+from app.presenters.listed import COLUMNS
+from app.presenters.shared import Row, kernel_address
 from cache_engine.model.key import is_key
 
 _CLICKED = "clicked in "
@@ -67,10 +73,9 @@ def kernel_list(
     """
     if address is None:
         _open_clicked(key)
-    keys = [row["key"] for row in rows]
     linked_list(
-        kernel_table(rows, context.timezone(), time.time()),
-        [(one, context.here((address or kernel_address)(one))) for one in keys],
+        rows,
+        [(row["key"], context.here((address or kernel_address)(row["key"]))) for row in rows],
         COLUMNS,
         key=key,
         label="Kernels",
@@ -81,7 +86,7 @@ def kernel_list(
 
 
 def linked_list(
-    lines: Sequence[Line],
+    values: Sequence[Any],
     links: Sequence[tuple[str, str]],
     columns: Sequence[Column],
     *,
@@ -94,22 +99,28 @@ def linked_list(
     """A table whose rows are links.
 
     Args:
-        links: of each line what names it, and where it leads.
+        links: of each value what names it, and where its row leads.
         label: what the rows are, for screen readers.
         ticked: the ticked rows; ``None`` for a list without tick boxes. See ``picked``.
         sorted_by, on_sort: as of ``kernel_list``.
     """
+    made = cells(rows_of(values, columns, context.timezone()), columns, time.time())
     mount(
         "kernel_table",
         key=_name(key),
         data={
             "name": key,
             "label": label,
-            "columns": [{"name": one.name, "numeric": one.numeric, "sort": one.sort} for one in columns],
+            "columns": [{"name": one.name, "numeric": one.is_numeric, "sort": one.sort} for one in columns],
             "hidden": [one.name for one in columns if one.hidden],
             "rows": [
-                {"key": named, "href": href, "cells": list(line.cells.values()), "titles": line.titles}
-                for line, (named, href) in zip(lines, links, strict=True)
+                {
+                    "key": named,
+                    "href": href,
+                    "cells": [cell["text"] for cell in line],
+                    "titles": _titles(columns, value, line),
+                }
+                for value, line, (named, href) in zip(values, made, links, strict=True)
             ],
             "picks": None if ticked is None else {"generation": _cleared(key), "keys": list(ticked)},
             "sorted": None if sorted_by is None else {"by": sorted_by[0], "ascending": sorted_by[1]},
@@ -118,6 +129,15 @@ def linked_list(
         on_sort_change=partial(_note_sort, key, on_sort),
         on_picked_change=_nothing,
     )
+
+
+def _titles(columns: Sequence[Column], value: Any, line: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The words of those cells of a row that say more when pointed at."""
+    given = (
+        (one.name, one.title(value) if one.title else cell.get("title"))
+        for one, cell in zip(columns, line, strict=True)
+    )
+    return {name: words for name, words in given if words}
 
 
 def _note_click(key: str) -> None:
@@ -150,3 +170,29 @@ def _cleared(key: str) -> int:
 
 def _name(key: str) -> str:
     return f"list of {key}"
+
+
+def draw_table(
+    values: Iterable[Any], columns: Sequence[Column], *, key: str, label: str, only: Collection[str] | None = None
+) -> None:
+    """Draws a table, with a button that saves all of it as CSV.
+
+    Args:
+        columns: links among them open in another tab.
+        label: what it is of, for screen readers and as the name of the file.
+        only: the columns to draw; by default all. The file has all.
+    """
+    rows = rows_of(values, columns, context.timezone())
+    drawn = [column for column in columns if only is None or column.name in only]
+    links = [column.name for column in drawn if column.kind == "link"]
+    here = [{**row, **{name: row[name] and context.here(row[name]) for name in links}} for row in rows]
+    mount(
+        "table",
+        key=key,
+        data={
+            "label": label,
+            "columns": [{"name": column.name, "numeric": column.is_numeric} for column in drawn] if rows else [],
+            "cells": cells(here, drawn, time.time()),
+            "file": csv_text(rows),
+        },
+    )

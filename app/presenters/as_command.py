@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.presenters.compiling.forms import OWN_TABLE, command_of, shape_form, table_form, tune_form
-from app.presenters.store.admin import asked_keys
+from app.presenters.admin import asked_keys
+from app.presenters.forms import OWN_TABLE, command_of, shape_form, table_form, tune_form
 from cache_engine.index.queries import FACETS
 
 Values = Mapping[str, Any]
 
 _ADMIN = {
     "Integrity": ("verify",),
-    "Quarantine": ("quarantine", "ls"),
-    "Results": ("evaluations", "prune", "--dry-run"),
-    "Packs": ("export", "kernels.gemmpack"),
-    "Index": ("sync",),
+    "Quarantine": ("verify", "--quarantined"),
+    "Results": ("evaluations", "clean"),
+    "Packs": ("pack", "export", "kernels.gemmpack"),
+    "Index": ("store", "sync"),
     "Settings": ("doctor", "--settings"),
-    "Audit log": ("audit",),
+    "Audit log": ("log", "--audit"),
     "Decisions": ("log",),
 }
 """For each tab of Admin. What deletes is shown as its dry run."""
@@ -40,7 +40,7 @@ def equal(page: str, values: Values, arch: str) -> tuple[str, ...] | None:
 
 def _overview(values: Values, _: str) -> tuple[str, ...]:
     span = _SPANS.get(str(values.get("span")))
-    return ("history", "--since", span) if span else ("stats",)
+    return ("stats", "--history", "--since", span) if span else ("stats",)
 
 
 def _kernels(values: Values, _: str) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def _kernels(values: Values, _: str) -> tuple[str, ...]:
         options.append(f"--sort={str(values['sort']).replace(' ', '-')}")
     if values.get("asc") in (True, "true", "1"):
         options.append("--ascending")
-    return ("search", *text, *options) if text else ("ls", *options)
+    return ("ls", *text, *options)
 
 
 def _kernel(values: Values, _: str) -> tuple[str, ...] | None:
@@ -61,14 +61,15 @@ def _kernel(values: Values, _: str) -> tuple[str, ...] | None:
 
 def _compare(values: Values, _: str) -> tuple[str, ...] | None:
     both = [str(values[side]) for side in ("a", "b") if values.get(side)]
-    return ("diff", *both, "--sass") if len(both) == 2 else None
+    return ("show", *both, "--sass") if len(both) == 2 else None
 
 
 def _coverage(values: Values, _: str) -> tuple[str, ...] | None:
     if not values.get("model"):
         return None
     dtype = [f"--dtype={values['dtype']}"] if values.get("dtype") else []
-    return ("coverage", str(values["model"]), *(f"--arch={arch}" for arch in _several(values.get("archs"))), *dtype)
+    targets = [f"--arch={arch}" for arch in _several(values.get("archs"))]
+    return ("warm", str(values["model"]), "--dry-run", "--by-shape", *targets, *dtype)
 
 
 def _demand(values: Values, _: str) -> tuple[str, ...]:
@@ -120,7 +121,7 @@ def _admin(values: Values, _: str) -> tuple[str, ...] | None:
     tab = str(values.get("tab") or "Cleanup")
     if tab == "Cleanup":
         rule = _clean_options(values)
-        return None if rule is None else ("clean", *rule, "--dry-run")
+        return None if rule is None else ("clean", *rule)
     kinds = [f"--kind={kind}" for kind in _several(values.get("kind"))] if tab == "Decisions" else []
     return (*_ADMIN[tab], *kinds) if tab in _ADMIN else None
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Pattern = Literal["", "/", "x", "+", "."]
-Symbol = Literal["circle", "diamond", "square", "cross", "triangle", "x"]
-SYMBOLS: tuple[Symbol, ...] = ("circle", "diamond", "square", "cross", "triangle", "x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,68 +57,8 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line through points; all their coordinates are positive."""
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    colour: str
-    dashed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Dots:
-    """Points of one name with positive coordinates.
-
-    Attributes:
-        words: what each says.
-        small: for many points.
-    """
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    words: Sequence[str]
-    colour: str
-    symbol: Symbol
-    small: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Cloud:
-    """Points and lines on two logarithmic axes; ``across`` and ``up`` are the titles of these, ``height`` in pixels."""
-
-    title: str
-    across: str
-    up: str
-    lines: Sequence[Line]
-    dots: Sequence[Dots]
-    height: int = 420
-
-
-@dataclass(frozen=True, slots=True)
-class HeatMap:
-    """A colour for each cell, from 0 to 100; ``None`` is empty.
-
-    Attributes:
-        columns, rows: the names of these, the first row at the bottom.
-        across, up: the titles of the axes.
-        scale: what the colours mean.
-        height: in pixels.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[str]
-    values: Sequence[Sequence[float | None]]
-    across: str
-    up: str
-    scale: str
-    height: int = 420
-
-
-@dataclass(frozen=True, slots=True)
 class Course:
-    """How one number went, at least twice: a line from its least to its greatest value, without axes.
+    """The course of one number, of at least two values: a line from its least to its greatest value, without axes.
 
     Attributes:
         words: what each value says.
@@ -133,4 +71,4 @@ class Course:
     height: int = 56
 
 
-Figure = Bars | Cloud | HeatMap | Course
+Figure = Bars | Course

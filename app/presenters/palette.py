@@ -1,4 +1,4 @@
-"""What the search in the header finds, and where each leads: pages, settings, models, targets. No Streamlit here."""
+"""The finds of the search in the header: pages, settings, models and targets. No Streamlit here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 6
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a line of the search leads.
+    """The target of a line of the search.
 
     Attributes:
         kind: what it is: ``Page``, ``Setting``, ``Model``, ``Target``, ``Kernel``, or ``Entry`` of another framework.
@@ -77,7 +77,7 @@ PAGES = (
 
 
 def places(text: str) -> list[Place]:
-    """What has every word of a text, at most ``MOST`` of each kind; without a word, every page."""
+    """The places that have every word of a text, at most ``MOST`` of each kind; without a word, every page."""
     wanted = text.casefold().split()
     if not wanted:
         return list(PAGES)

@@ -1,4 +1,4 @@
-"""What several pages share: numbers with their names, times, colours. No Streamlit in this package.
+"""The parts that several pages share: numbers with their names, times, colours. No Streamlit in this package.
 
 Text from the store never becomes markup: tables show it as it is, and Plotly, which reads some HTML, gets it escaped.
 """
@@ -36,29 +36,6 @@ class Tile:
     change_is_good: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a list whose rows are links.
-
-    Attributes:
-        sort: the order that its header asks for, of those of the list's query.
-        hidden: whether it is shown only to readers who choose it.
-    """
-
-    name: str
-    sort: str = ""
-    numeric: bool = False
-    hidden: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A row of such a list: a text for each column, and what some of them say when pointed at."""
-
-    cells: dict[str, str]
-    titles: dict[str, str]
-
-
 def moment(seconds: float, zone: tzinfo) -> datetime | None:
     """A time on the reader's clock; ``None`` for "never"."""
     try:
@@ -79,12 +56,12 @@ def total(rows: Iterable[Row], column: str) -> int:
 
 
 def page_count(total: int, page_rows: int) -> int:
-    """How many pages a list has; at least one."""
+    """The number of pages of a list; at least one."""
     return max(1, -(-total // page_rows))
 
 
 def rows_shown(offset: int, shown: int, total: int) -> str:
-    """Which rows of a list a page shows: ``"21–40 of 1,234"``."""
+    """The rows of a list that a page shows, in words: ``"21–40 of 1,234"``."""
     return f"{offset + 1:,}–{offset + shown:,} of {total:,}"
 
 

@@ -1,1 +1,1 @@
-"""What a page shows, where its script would be too long: a compile farm, a fleet of stores, kernels of others."""
+"""Views of pages whose scripts would be too long: a compile farm, a fleet of stores, evaluations, kernels of others."""

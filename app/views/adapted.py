@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 
 import streamlit as st
 
 from app import context, tables, widgets
 from app.components.code_view import component
-from app.components.tiles import draw_tiles
-from app.presenters.kernels.adapted import adapted_properties, adapted_table, adapted_tiles, part_table, stage_table
-from app.presenters.kernels.kernel import event_rows
+from app.components.figure import draw_tiles
+from app.presenters.columns import Column
+from app.presenters.kernel import EVENTS
+from app.presenters.others import PARTS, adapted_columns, adapted_facts, adapted_tiles
 from app.presenters.shared import kernel_address, rows_shown
 from cache_engine.frameworks.groups import Group, describe
 from cache_engine.index import queries
@@ -39,36 +41,30 @@ def list_adapted(
     offset = widgets.paging(total, _ROWS, key="others")
     rows = context.ask(queries.kernels, wanted, sort=sort, descending=descending, limit=_ROWS, offset=offset)
     st.caption(f"{rows_shown(offset, len(rows), total)}. They keep these in this store.")
-    tables.show(
-        adapted_table(rows, context.timezone(), address),
-        height="content",
-        sizes=["Code", "On disk"],
-        times=["Compile time"],
-        column_config={"Hits": tables.COUNT, "Last used": tables.AGE, "Open": tables.LINK},
-        key="adapted",
-    )
+    tables.draw(rows, adapted_columns(address), height="content", key="adapted")
     return total
 
 
 def show_adapted(group: Group) -> None:
     """Everything about one."""
-    known, zone = describe(group), context.timezone()
+    known = describe(group)
     row = context.ask(queries.adapted_kernel, group.key)
     draw_tiles(adapted_tiles(known, row))
     left, right = st.columns(2)
     with left:
         st.header("Properties")
-        tables.show(adapted_properties(group.framework, known, row, zone), height="content", key="facts")
+        tables.properties(adapted_facts(group.framework, known, row, context.timezone()), key="facts")
     with right:
         st.header("Parts")
-        tables.show(part_table(known), sizes=["Size"], height="content", key="parts")
+        tables.draw(known.parts, PARTS[:3], height="content", key="parts")
         if group.stages_ms:
             st.header("Stages of the compile")
-            tables.show(stage_table(group.stages_ms), times=["Time"], height="content", key="stages")
+            columns = (Column("Stage", itemgetter(0)), Column("Time", itemgetter(1), "ms"))
+            tables.draw(group.stages_ms.items(), columns, height="content", key="stages")
     _code(group)
     if events := context.ask(queries.events_of, group.key):
         st.header("History")
-        tables.show(event_rows(events, zone), height="content", key="history")
+        tables.draw(events, EVENTS, height="content", key="history")
 
 
 def _code(group: Group) -> None:

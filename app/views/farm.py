@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+from datetime import tzinfo
 from urllib.parse import urlsplit
 
 import streamlit as st
 
 from app import context, guard, tables, widgets
 from app.components import figure
-from app.components.tiles import draw_tiles
-from app.presenters.store.farm import (
-    COMMANDS,
-    failure_table,
-    farm_tiles,
-    hour_figure,
-    hour_table,
-    run_name,
-    run_share,
-    run_words,
-    worker_table,
-)
+from app.components.figure import draw_tiles
+from app.presenters.columns import Column
+from app.presenters.figure import Bars, Pattern, Series
+from app.presenters.history import hour_names
+from app.presenters.shared import COLOURS, Row, Tile, moment, when
 from cache_engine.errors import ExtraMissing
 from cache_engine.team.board import MOST_FAILURES
 from cache_engine.team.broker import Broker
-from cache_engine.team.watching import MOST_RUNS, MOST_WORKERS, RUNNING, Farm, SeenRun, Watcher
-from cache_engine.units import human_age, printable
+from cache_engine.team.watching import MOST_RUNS, MOST_WORKERS, RUNNING, Farm, Hour, SeenRun, Watcher
+from cache_engine.units import counted, human_age, human_ms, printable
 
 POLL_S = 3.0
 _WAIT_S = 1.0
+COMMANDS = (
+    "redis-server",
+    "gemm-cache farm worker --broker redis://host:6379/0 --remote s3://bucket/kernels --sign builder_key",
+    "gemm-cache farm compile Llama-3.1-8B --arch sm_80 --arch sm_90a --broker redis://host:6379/0 "
+    "--remote s3://bucket/kernels",
+)
+"""Those of docs/team.md; a test compares them."""
 _STEPS = (
     "A server of Redis is the queue. Only workers and submitters may reach it:",
     "Workers compile, on as many machines as you have. Each kernel is signed and sent to the remote:",
@@ -36,7 +37,7 @@ _STEPS = (
 
 
 def what_a_farm_is() -> None:
-    """What to read where no broker is set."""
+    """The words of the page where no broker is set."""
     st.text(
         "A farm compiles a model on many machines. Workers take kernels from a queue, compile each once, and send it "
         "to the remote, signed. Every other machine gets it from there."
@@ -47,12 +48,12 @@ def what_a_farm_is() -> None:
             st.code(command, language=None, wrap_lines=True)
         st.text("To see it on this page, name the queue before you start the dashboard:")
         st.code("export GEMM_CACHE_BROKER=redis://host:6379/0", language=None, wrap_lines=True)
-    widgets.page_link("../pages/docs.py", label="Team", icon=":material/menu_book:", query_params={"document": "team"})
+    widgets.page_link("docs", "Team", "menu_book", document="team")
 
 
 @st.fragment(run_every=POLL_S)
 def follow(broker: str, remote: str | None) -> None:
-    """What the farm of a broker and a remote does, drawn again every few seconds."""
+    """The farm of a broker and a remote, drawn again every few seconds."""
     url = urlsplit(broker)
     st.text(printable(f"Queue: {url.hostname}:{url.port or 6379}"))
     try:
@@ -61,21 +62,18 @@ def follow(broker: str, remote: str | None) -> None:
         widgets.problem("The farm is not installed.", str(error))
         return
     if trouble:
-        old = "" if farm is None else f" Showing what it said {_ago(age_s)}."
+        ago = f"{age_s:.0f} s ago" if age_s < 60 else human_age(age_s)
+        old = "" if farm is None else f" Showing what it said {ago}."
         st.warning(f"The queue does not answer.{old}", icon=":material/cloud_off:")
         st.text(trouble)
     if farm is None:
         st.caption("Nothing is known yet. Lookups and compiles of this machine do not need the farm.")
         return
-    draw_tiles(farm_tiles(farm))
+    draw_tiles(_tiles(farm))
     _runs(farm, broker, remote)
     _workers(farm)
     _throughput(farm)
     _failures(farm)
-
-
-def _ago(age_s: float) -> str:
-    return f"{age_s:.0f} s ago" if age_s < 60 else human_age(age_s)
 
 
 def _runs(farm: Farm, broker: str, remote: str | None) -> None:
@@ -87,8 +85,10 @@ def _runs(farm: Farm, broker: str, remote: str | None) -> None:
             # Where there is nothing to cancel, a bar that is full reaches the other side.
             running = seen.state == RUNNING
             left, *right = st.columns([5, 1], vertical_alignment="center") if running else [st.container()]
-            left.text(run_name(seen))
-            left.progress(run_share(seen), text=run_words(seen))
+            archs = ", ".join(filter(None, seen.run.archs)) or "the default target"
+            left.text(f"{seen.run.table} for {archs}")
+            done = (seen.run.kernels - seen.run.left) / max(1, seen.run.kernels)
+            left.progress(min(1.0, max(0.0, done)), text=_run_words(seen))
             for place in right:
                 with place:
                     _cancel(seen, Broker(broker, farm.keys, wait_s=_WAIT_S), _watcher(broker, remote))
@@ -122,7 +122,7 @@ def _workers(farm: Farm) -> None:
         st.caption("No worker was heard of in the last day. gemm-cache farm worker starts one.")
         return
     tables.show(
-        worker_table(farm),
+        _worker_table(farm),
         times=["For"],
         column_config={"Processes": tables.COUNT, "Compiles": st.column_config.TextColumn(width="large")},
         height="content",
@@ -137,11 +137,9 @@ def _throughput(farm: Farm) -> None:
     if not any(one.compiled or one.found or one.failed for one in farm.hours):
         st.caption("Nothing was compiled in the last 24 hours.")
         return
-    zone = context.timezone()
-    figure.draw(hour_figure(farm.hours, zone), key="hours")
+    figure.draw(_hour_figure(farm.hours, context.timezone()), key="hours")
     with st.expander("Show data table"):
-        columns = dict.fromkeys(("Compiled", "Found", "Failed"), tables.COUNT)
-        tables.show(hour_table(farm.hours, zone), column_config=columns, key="hours-table")
+        tables.draw(reversed(farm.hours), _HOURS, key="hours-table")
 
 
 def _failures(farm: Farm) -> None:
@@ -149,14 +147,94 @@ def _failures(farm: Farm) -> None:
     if not farm.failures:
         st.caption("No failure.")
         return
-    tables.show(
-        failure_table(farm, context.timezone()),
-        column_config={"When": tables.AGE, "Cause": st.column_config.TextColumn(width="large")},
-        key="failed",
-    )
+    tables.draw(farm.failures, _FAILED, key="failed")
     st.caption(f"The newest first; the last {MOST_FAILURES} are stored.")
 
 
 @st.cache_resource(show_spinner=False, max_entries=4)
 def _watcher(broker: str, remote: str | None) -> Watcher:
     return Watcher(broker, remote)
+
+
+_OUTCOMES: tuple[tuple[str, str, str, Pattern], ...] = (
+    ("compiled", "Compiled", COLOURS[0], ""),
+    ("found", "Found", COLOURS[1], "/"),
+    ("failed", "Failed", COLOURS[2], "x"),
+)
+
+
+def _tiles(farm: Farm) -> list[Tile]:
+    """The numbers."""
+    day, last = farm.hours, farm.hours[-2:]
+    return [
+        Tile("Waiting", f"{farm.waiting:,}", "Kernels that no worker has taken."),
+        Tile("In work", f"{farm.taken:,}", "Kernels that workers have taken and not finished."),
+        Tile(
+            "Workers",
+            f"{len(farm.here):,}",
+            f"Heard of in the last half minute; together they compile {counted(farm.processes, 'kernel')} at a time.",
+        ),
+        Tile(
+            "Compiled",
+            f"{sum(one.compiled for one in day):,}",
+            f"In the last 24 hours; {sum(one.compiled for one in last):,} since the last full hour began.",
+        ),
+        Tile("Failed", f"{sum(one.failed for one in day):,}", "In the last 24 hours."),
+    ]
+
+
+def _run_words(seen: SeenRun) -> str:
+    """The progress of a run, in a sentence."""
+    run = seen.run
+    done = f"{run.kernels - run.left:,} of {counted(run.kernels, 'kernel')} are in the remote"
+    if seen.state == RUNNING:
+        return f"{done}; about {human_ms(run.eta_s * 1e3)} left (predicted)."
+    return f"{done}; {seen.state}, last heard of {human_age(seen.heard_s)}."
+
+
+def _worker_table(farm: Farm) -> list[Row]:
+    """Each process that compiles, and each worker that does not, the one last heard of first."""
+    rows = []
+    for worker in farm.workers:
+        of_worker = {
+            "Worker": worker.name,
+            "Host": worker.present.host,
+            "Processes": worker.present.processes,
+            "Last heard": human_age(worker.heard_s) if worker.heard_s >= 60 else f"{worker.heard_s:.0f} s ago",
+            "State": "here" if worker.is_here else "gone",
+        }
+        doing = worker.doing if worker.is_here else ()
+        rows += [
+            {**of_worker, "Compiles": one.kernel, "For": max(0.0, farm.at - one.since) * 1e3} for one in doing
+        ] or [{**of_worker, "Compiles": "", "For": None}]
+    return rows
+
+
+def _hour_figure(hours: tuple[Hour, ...], zone: tzinfo) -> Bars:
+    """The outcomes of each of the last 24 hours."""
+    starts = [when(one.start, zone) for one in hours]
+    series = []
+    for field, name, colour, pattern in _OUTCOMES:
+        counts = [getattr(one, field) for one in hours]
+        words = [f"{start}\n{name}: {count:,}" for start, count in zip(starts, counts, strict=True)]
+        series.append(Series(name, counts, words, colour, pattern))
+    names = hour_names([moment(one.start, zone) for one in hours])
+    return Bars("Kernels per hour", starts, series, "Kernels", f"1 bar = 1 hour, {zone}", stacked=True, names=names)
+
+
+_HOURS = (
+    Column("From", "start", "when"),
+    Column("Compiled", "compiled", "count"),
+    Column("Found", "found", "count"),
+    Column("Failed", "failed", "count"),
+)
+"""The numbers of the figure."""
+
+
+_FAILED = (
+    Column("When", "at", "age"),
+    Column("Kernel", "kernel"),
+    Column("Cause", "error", width="large"),
+    Column("Worker", "worker"),
+    Column("Key", lambda one: one.key[:12]),
+)

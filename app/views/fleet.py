@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
 
 from app import context, widgets
+from app.presenters.columns import Column
+from app.presenters.overview import Check, remote_check
 from app.presenters.palette import plain
-from app.presenters.store.fleet import Node
-from app.presenters.store.remote import remote_check
+from app.presenters.shared import Row, Tile
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries
+from cache_engine.model.events import REMOTE, TIERS, hit_rate
+from cache_engine.units import counted, human_bytes, human_ms, human_rate
 
 _EVENTS = 500
 _SWITCH = "store chosen by the switch"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A store of a fleet.
+
+    Attributes:
+        row: the mirror's overview; ``None`` where it cannot be read.
+        trouble: why it cannot.
+        remote: the state of its remote, if it has one.
+    """
+
+    name: str
+    path: str
+    row: Row | None
+    trouble: str = ""
+    remote: Check | None = None
+
+    @property
+    def hits(self) -> int:
+        """Lookups that a tier served."""
+        return sum(self.row[f"{tier}_hits"] for tier in TIERS) if self.row else 0
+
+    @property
+    def misses(self) -> int:
+        """Lookups that none did."""
+        return int(self.row["misses"]) if self.row else 0
 
 
 def is_one() -> bool:
@@ -48,12 +83,7 @@ def _switched() -> None:
 
 def link(node: Node) -> None:
     """A link to the pages of a store."""
-    widgets.page_link(
-        "../pages/overview.py",
-        label=plain(f"Open {node.name}"),
-        icon=":material/inventory_2:",
-        query_params={context.STORE: node.name},
-    )
+    widgets.page_link("overview", plain(f"Open {node.name}"), "inventory_2", **{context.STORE: node.name})
 
 
 def nodes() -> list[Node]:
@@ -70,3 +100,53 @@ def _node(name: str) -> Node:
     except (GemmCacheError, OSError) as error:
         return Node(name, path, None, str(error))
     return Node(name, path, row, remote=remote_check(row, events, opened.settings, time.time()))
+
+
+def tiles(nodes: Sequence[Node]) -> list[Tile]:
+    """The sums over all stores that can be read, over all time."""
+    rows = [node.row for node in nodes if node.row is not None]
+    hits, misses = sum(node.hits for node in nodes), sum(node.misses for node in nodes)
+
+    def total(name: str) -> int:
+        return sum(row[name] for row in rows)
+
+    return [
+        Tile(
+            "Stores",
+            f"{len(rows):,}" if len(rows) == len(nodes) else f"{len(rows):,} of {len(nodes):,}",
+            f"Of {counted(len(nodes), 'store')}, so many can be read.",
+        ),
+        Tile("Kernels", f"{total('entries'):,}", "In all stores; one that several have counts in each."),
+        Tile("On disk", human_bytes(total("stored_bytes")), "In all stores."),
+        Tile(
+            "Hit rate",
+            human_rate(hit_rate(hits, misses)),
+            f"Of all stores and tiers, over all time: {counted(hits, 'hit')}, {counted(misses, 'miss', 'misses')}.",
+        ),
+        Tile(
+            "Compile time saved",
+            human_ms(total("saved_us") / 1e3),
+            "Sum of the original compile times of all hits on disk, in packs and in a remote, over all time.",
+        ),
+    ]
+
+
+def _of_row(value: Callable[[Row], Any]) -> Callable[[Node], Any]:
+    """A value of the stores that can be read."""
+    return lambda node: None if node.row is None else value(node.row)
+
+
+NODES = (
+    Column("Store", "name"),
+    Column("Open", lambda node: f".?{urlencode({'store': node.name})}", "link"),
+    Column("State", lambda node: "cannot be read" if node.trouble else "fine"),
+    Column("Kernels", _of_row(itemgetter("entries")), "count"),
+    Column("On disk", _of_row(itemgetter("stored_bytes")), "bytes"),
+    Column("Hits", lambda node: node.hits if node.row else None, "count"),
+    Column("Misses", lambda node: node.misses if node.row else None, "count"),
+    Column("Hit rate", lambda node: hit_rate(node.hits, node.misses) if node.row else None, "share"),
+    Column("From the remote", _of_row(itemgetter(f"{REMOTE}_hits")), "count"),
+    Column("Sent to it", _of_row(itemgetter("remote_sent")), "count"),
+    Column("Folder", "path"),
+)
+"""A row for each store."""

@@ -13,7 +13,7 @@ from benchmarks.entries.subjects import PROBLEM, large_cubin, store_of
 from benchmarks.results import Report
 from benchmarks.timing import compare
 from cache_engine.cache.cache import Cache, open_cache
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 from cache_engine.model.gemm import GemmProblem, Specialisation
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore

@@ -278,14 +278,13 @@ def _play(
 def report_verb(replayed: Path, file: Path, force: bool, as_json: bool) -> None:
     """Write one HTML file with figures of what `replay --json` printed into FILE."""
     from benchmarks.replay.replayed import replay_report
-    from cache_engine.cli.documents.store import Reported
     from cache_engine.insight.report.page import written
 
     report = replay_report(replayed)
     text = written(report, time.time()).encode()
     write_file(file, text, force=force)
-    document = Reported(file=str(file), title=report.title, bytes=len(text))
-    emit(document, as_json, lambda: print(printable(f"{document.title}: {file}, {human_bytes(len(text))}.")))
+    document = {"file": str(file), "title": report.title, "bytes": len(text)}
+    emit(document, as_json, lambda: print(printable(f"{report.title}: {file}, {human_bytes(len(text))}.")))
 
 
 # ---- For people ----

@@ -25,7 +25,7 @@ from cache_engine.model.events import CORRUPT, EVICT, PUBLISH
 from cache_engine.process import run_at_end
 from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore, open_store
-from cache_engine.store.journal import DecisionLog, Journal, fold_when_long
+from cache_engine.store.journal import Journal, fold_when_long
 from cache_engine.store.lock import file_lock_to_delete
 from cache_engine.store.pins import is_pinned
 
@@ -49,7 +49,7 @@ class Shelf:
         self._journal = Journal(
             layout.journal,
             fold=partial(fold_when_long, layout),
-            log=DecisionLog(layout),
+            log=layout,
         )
         # By key and digest of a kernel that was unpacked: when it was made, and microseconds of its compile. What the
         # header says of the key is unproved until then: a file may hold another kernel's bytes under a forged one.

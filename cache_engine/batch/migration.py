@@ -14,7 +14,7 @@ from functools import partial
 from cache_engine.batch.warm import side_by_side
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.making import make_artifact
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Selection
 from cache_engine.cache.stages import StageClock
 from cache_engine.errors import CompileError, CorruptEntry, GemmCacheError, NotHereError, UsageError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cache_engine.batch.warm import side_by_side
 from cache_engine.cache.cache import Cache, CompiledKernel
 from cache_engine.cache.history import compared
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Selection
 from cache_engine.compilers import COMPILERS
 from cache_engine.errors import GemmCacheError, GpuRequired

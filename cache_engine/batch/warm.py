@@ -8,31 +8,16 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, Unpack
 
 from cache_engine.cache.cache import Cache, CompiledKernel
 from cache_engine.cache.making import compile_of
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, NotHereError
 from cache_engine.evaluator.catalogue import TOKENS, ModelShape, shapes_of
 from cache_engine.insight.coverage import Cell, Covering, coverage, distinct, require_served, wanted
-from cache_engine.model.gemm import (
-    NO_EPILOGUE,
-    OPT_LEVELS,
-    SCALE_BLOCK,
-    DType,
-    DTypeLike,
-    EpilogueLike,
-    GemmProblem,
-    Layout,
-    LayoutLike,
-    Mode,
-    ModeLike,
-    Scales,
-    ScalesLike,
-    Specialisation,
-    SpecialisationLike,
-)
+from cache_engine.model.gemm import DType, GemmProblem, ProblemOptions
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.model.sizes import count_sizes, parse_sizes
@@ -159,16 +144,9 @@ def problems_of(
     *,
     arch: str | Sequence[str] | None = None,
     m: str | Iterable[int] = TOKENS,
-    dtype: DTypeLike = DType.BF16,
-    out_dtype: DTypeLike | None = None,
-    layout: LayoutLike = Layout.NT,
-    epilogue: EpilogueLike | None = None,
-    specialisation: SpecialisationLike = Specialisation.NK,
-    opt_level: int = OPT_LEVELS[-1],
-    scales: ScalesLike = Scales.NONE,
-    mode: ModeLike = Mode.BATCHED,
     family: str | None = None,
     compiler: str | None = None,
+    **asked: Unpack[ProblemOptions],
 ) -> list[GemmProblem]:
     """One problem for each kernel that a model's layers need: once ``warm`` has got these, every m is a hit.
 
@@ -187,41 +165,23 @@ def problems_of(
         arch: one target or several; by default the local GPU's, else the setting ``default_arch``.
         m: numbers of tokens, as text with ranges such as ``"1,16,64-512"``, or as whole numbers. A shape that has its
             own m keeps it.
-        dtype: element type of A and B.
-        out_dtype: element type of C; by default as of ``GemmProblem``.
-        layout: how A and B are stored.
-        epilogue: of every layer; by default each shape's own, such as a bias.
-        specialisation: which sizes are constants of the kernels.
-        opt_level: how hard the compiler may optimise.
-        scales: the blocks of A and B that have a scale each.
-        mode: of the products of experts, which are then groups: ``"grouped"``, with the rows of all, or ``"masked"``,
-            with room for every token in each.
         family: of kernels to take; give ``warm`` the same.
         compiler: which compiler makes them; give ``warm`` the same.
+        asked: what else each problem has, as ``GemmProblem`` takes it, such as ``dtype="fp16"``. The epilogue is by
+            default each shape's own, such as a bias. The mode is of the products of experts, which are then groups:
+            ``"grouped"``, with the rows of all, or ``"masked"``, with room for every token in each.
 
     Raises:
         UsageError: when there is no such model or file, or no kernel can serve one of the shapes.
         InvalidProblem: when a type, layout, target or size is not supported.
         CompilerMissing: when the compiler is not installed, so that no key can be made.
     """
-    asked = GemmProblem(
-        1, 1, SCALE_BLOCK, dtype=dtype, out_dtype=out_dtype, layout=layout, epilogue=epilogue or NO_EPILOGUE,
-        specialisation=specialisation, opt_level=opt_level,
-        scales=scales,
-    )  # fmt: skip
-    shapes = shapes_of(model) if isinstance(model, str | Path) else list(model)
+    options: dict[str, Any] = {"dtype": DType.BF16, **asked}
     rows = wanted(
-        shapes,
-        asked.dtype,
-        [arch] if arch is None or isinstance(arch, str) else arch,
-        parse_sizes(m if isinstance(m, str) else ",".join(map(str, m))),
-        epilogue=None if epilogue is None else asked.epilogue,
-        out_dtype=asked.out_dtype,
-        layout=asked.layout,
-        specialisation=asked.specialisation,
-        opt_level=asked.opt_level,
-        scales=asked.scales,
-        mode=mode,
+        shapes_of(model) if isinstance(model, str | Path) else list(model),
+        archs=[arch] if arch is None or isinstance(arch, str) else arch,
+        ms=parse_sizes(m if isinstance(m, str) else ",".join(map(str, m))),
+        **options,
     )
     cells = coverage(cache, rows, family, compiler)
     require_served(cells)

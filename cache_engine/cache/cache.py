@@ -5,46 +5,47 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from cache_engine import logs
 from cache_engine.cache.elsewhere import Elsewhere
 from cache_engine.cache.history import History
-from cache_engine.cache.making import measurement
-from cache_engine.cache.opening import SWITCHED_OFF, journal_of, packs_of, store_of
-from cache_engine.cache.queue.tickets import Priority, QueueState, queue_state
-from cache_engine.cache.selection import Selection, Selector
-from cache_engine.cache.serving import COMPILED, CompiledKernel, Serving, refusal
-from cache_engine.cache.serving.faster import Faster
-from cache_engine.cache.serving.meanwhile import Meanwhile, check_asked, check_wait
+from cache_engine.cache.queue import Priority, QueueState, queue_state
+from cache_engine.cache.selection import Faster, Selection, Selector, check_asked, check_wait
+from cache_engine.cache.serving import COMPILED, SWITCHED_OFF, CompiledKernel, Serving, refusal
 from cache_engine.cache.stages import VALIDATE, OnStage, StageClock
 from cache_engine.cache.tiers import Found, Preloaded
-from cache_engine.errors import PackUnusable, StoreError, StoreUnusable
+from cache_engine.errors import ExtraMissing, PackUnusable, StoreError, StoreUnusable, UsageError
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import Statistics, Tally
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
-from cache_engine.settings import NO_DEVICE, Settings
+from cache_engine.settings import FAST_MATH, NO_DEVICE, Settings
 from cache_engine.store.base import Loaded
-from cache_engine.store.disk import DiskStore
-from cache_engine.store.journal import NoJournal, journal_bytes, read_journal
+from cache_engine.store.disk import DiskStore, open_store
+from cache_engine.store.journal import Journal, NoJournal, fold_when_long
 from cache_engine.store.layout import StoreLayout
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
     from cache_engine.cache.queue.behind import Better
+    from cache_engine.cache.serving.meanwhile import Meanwhile
     from cache_engine.evaluator.results import Evaluations
     from cache_engine.gpu.timer import Timing
     from cache_engine.index import Connection
     from cache_engine.index.foreign import Progress, Scanned
     from cache_engine.index.sync import Mirror
+    from cache_engine.store.pack import Pack
     from cache_engine.store.timings import Timings
     from cache_engine.upkeep.admin import Admin
 
@@ -52,6 +53,10 @@ __all__ = ["COMPILED", "Cache", "CompiledKernel", "open_cache"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+PACKS_ALONE = "only packs are used (enable_caching = packs)"
+"""Why a cache of packs alone has no store."""
+_log = logging.getLogger(__name__)
 
 _MOVED = {"present_components": "selector.present"}
 """Names that ``Cache`` had in 0.2 and ``admin`` has not, and where they are now."""
@@ -70,7 +75,7 @@ class Cache:
         self.settings, self._without_store = settings, without_store
         self._store, self.has_store = store, store is not None
         history = (
-            History(lambda: self.timings, settings.timings_of) if store and settings.timings_of != NO_DEVICE else None
+            History(self._timings_there, settings.timings_of) if store and settings.timings_of != NO_DEVICE else None
         )
         self.journal = journal_of(store)
         packs, refused = packs_of(settings, self.journal)
@@ -79,7 +84,13 @@ class Cache:
         self.selector = Selector(settings, history=history, elsewhere=self.elsewhere)
         self.faster = Faster(self.selector, self.elsewhere)
         self._serving = Serving(store, self.elsewhere, settings, self.journal, self.faster, without_store)
-        self.meanwhile = Meanwhile(self._serving, self.selector, self.elsewhere, settings)
+
+    @cached_property
+    def meanwhile(self) -> Meanwhile:
+        """What serves while a kernel is compiled in the background."""
+        from cache_engine.cache.serving.meanwhile import Meanwhile
+
+        return Meanwhile(self._serving, self.selector, self.elsewhere, self.settings)
 
     @cached_property
     def admin(self) -> Admin:
@@ -176,7 +187,15 @@ class Cache:
         return self.selector.select(self.targeted(problem), family, compiler, config)
 
     def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
-        """The problem with its target set: as given, else that of the local GPU, else the default."""
+        """The problem with its target set: as given, else that of the local GPU, else the default.
+
+        So is fast math, for records to say what their kernels have: ``None`` where neither problem nor settings ask.
+        """
+        by_default = FAST_MATH in self.settings.compiler_flags
+        fast = by_default if problem.fast_math is None else problem.fast_math
+        stated = fast if fast or by_default else None
+        if stated is not problem.fast_math:
+            problem = replace(problem, fast_math=stated)
         if arch is None and problem.arch is None:
             from cache_engine.gpu.probe import local_arch
 
@@ -187,6 +206,8 @@ class Cache:
         """Stores a timing, to choose configs by; returns why that failed. ``config_from`` overrides the kernel's."""
         if self._store is None:
             return Failure(self._without_store)
+        from cache_engine.cache.making import measurement
+
         try:
             self.timings.add([measurement(kernel.record, kernel.problem, timing, config_from or kernel.config_from)])
         except (OSError, StoreError) as error:
@@ -237,6 +258,11 @@ class Cache:
         from cache_engine.store.timings import Timings
 
         return Timings(self.layout, durable=self.settings.is_durable, lock_timeout_s=self.settings.lock_timeout_s)
+
+    def _timings_there(self) -> Timings | None:
+        """The measurements, if there are any, by a single look at the disk."""
+        there = "timings" in self.__dict__ or (self._store is not None and self._store.layout.timings.is_dir())
+        return self.timings if there else None
 
     @cached_property
     def demand(self) -> Demand:
@@ -332,7 +358,7 @@ class Cache:
         if isinstance(self.journal, NoJournal) and s.enable_caching:
             totals = self.journal.totals
             return Statistics(0, 0, s.max_entries, s.max_bytes, 0, totals, totals, s.reads_remote, *memory)
-        from cache_engine.store.journal.folding import last_day
+        from cache_engine.store.journal.folding import journal_bytes, last_day, read_journal
 
         tally = read_journal(self.layout.journal)
         size, day = journal_bytes(self.layout.journal), last_day(tally.periods, time.time())
@@ -340,6 +366,8 @@ class Cache:
 
     def tally(self) -> Tally:
         """The sums of the journal: over time, use and the last events; this process's own counts included."""
+        from cache_engine.store.journal import read_journal
+
         self._serving.settle()
         self.journal.flush()
         return read_journal(self.layout.journal)
@@ -353,7 +381,8 @@ class Cache:
 
     def close(self) -> None:
         """Writes the last usage counts, ends cleaning and compiles in the background; safe in a signal handler."""
-        self.meanwhile.close(wait=not self.journal.is_interrupted)
+        if "meanwhile" in self.__dict__:
+            self.meanwhile.close(wait=not self.journal.is_interrupted)
         for opened in {"evaluations", "timings"} & self.__dict__.keys():
             getattr(self, opened).close()
         self._serving.close()
@@ -400,3 +429,60 @@ def open_cache(
             cache.close()
             raise
     return cache
+
+
+def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Settings, str]:
+    """The store to open a ``Cache`` with, or none, the settings, and the reason why there is none.
+
+    A directory that cannot be found, made or written, as in a read-only container, is no error where the settings name
+    packs.
+
+    Args:
+        create: whether to make a store where there is none.
+
+    Raises:
+        StoreUnusable: when the directory cannot serve as a store.
+    """
+    if settings.log is not None:
+        logs.configure(settings.log)
+    if not settings.uses_directory:
+        return None, settings, PACKS_ALONE if settings.enable_caching else SWITCHED_OFF
+    try:
+        layout = open_store(settings.directory(), trust=settings.trust_store, create=create)
+    except StoreUnusable as error:
+        if not (create and settings.packs and isinstance(error.__cause__, (OSError, RuntimeError))):
+            raise
+        _log.warning("packs are served, and kernels are cached in this process alone: %s", error)
+        return None, settings, str(error)
+    return DiskStore(layout, durable=settings.is_durable), settings, ""
+
+
+def journal_of(store: DiskStore | None) -> Journal:
+    """The journal of a store; without one, counts in memory."""
+    if store is None:
+        return NoJournal()
+    return Journal(
+        store.layout.journal,
+        fold=partial(fold_when_long, store.layout),
+        log=store.layout,
+    )
+
+
+def packs_of(settings: Settings, journal: Journal) -> tuple[list[Pack], list[str]]:
+    """Opens the packs, if caching is on: those that can be used, and why the others cannot, warned of and counted."""
+    packs: list[Pack] = []
+    refused: list[str] = []
+    if not (settings.packs and settings.enable_caching):
+        return packs, refused
+    from cache_engine.store.pack import Pack, find_packs
+    from cache_engine.store.signatures import proof_for
+    from cache_engine.upkeep.survey import check_code
+
+    for path in find_packs(settings.packs):
+        try:
+            packs.append(Pack(path, trust=settings.trust_store, check=check_code, prove=proof_for(settings)))
+        except (PackUnusable, UsageError, ExtraMissing) as error:
+            journal.failure(Pack.name)
+            refused.append(str(error))
+            _log.warning("%s", error)
+    return packs, refused

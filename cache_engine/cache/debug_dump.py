@@ -17,9 +17,9 @@ from cache_engine._version import __version__, version_and_build
 from cache_engine.cache.making import make_artifact
 from cache_engine.cache.selection import Selection
 from cache_engine.cache.stages import StageClock
+from cache_engine.compilers.contents import KEYED
 from cache_engine.compilers.diagnostics import report, warnings
 from cache_engine.compilers.disassembly import sass
-from cache_engine.compilers.environment import KEYED
 from cache_engine.errors import CompileError, GemmCacheError, UsageError
 from cache_engine.gpu.probe import gpu
 from cache_engine.kernels.family import launch_of

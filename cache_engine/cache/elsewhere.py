@@ -13,13 +13,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import Record
 from cache_engine.model.fingerprint import Provenance, ToolchainFingerprint
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.pack import Pack
+
+if TYPE_CHECKING:
+    from cache_engine.store.pack import Pack
 
 _log = logging.getLogger(__name__)
 

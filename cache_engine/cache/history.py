@@ -44,11 +44,11 @@ _Rankings = dict[_Kind, dict[int, list[Measurement]]]
 class History:
     """Verified measurements by problem. Safe to use from several threads at once."""
 
-    def __init__(self, timings: Callable[[], Timings], device: str | None = None) -> None:
+    def __init__(self, timings: Callable[[], Timings | None], device: str | None = None) -> None:
         """Reads nothing yet.
 
         Args:
-            timings: gives the measurements there are.
+            timings: gives the measurements, if there are any.
             device: whose: a GPU's name, or the first digits of its fingerprint. By default the local GPU, so without
                 one there is no history.
         """
@@ -135,9 +135,9 @@ class History:
 
     def _measurements(self) -> list[Measurement]:
         """The device's timings; none where they are unreadable: a lookup never fails for that."""
-        timings = self._timings()
         try:
-            if not timings.exist():
+            timings = self._timings()
+            if timings is None:
                 return []
             if self._device is not None:
                 return self._of_named(timings, self._device)
@@ -161,7 +161,7 @@ class History:
         if named:
             return max(named, key=lambda there: there[0].measured_at)
         _log.warning(
-            "there are no timings of %r, and the cost model chooses; gemm-cache timings ls lists what there is", name
+            "there are no timings of %r, and the cost model chooses; gemm-cache timings lists what there is", name
         )
         return []
 

@@ -7,8 +7,8 @@ from functools import cache as cached
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.cache.operator import code_found, default_cache, fuses
+from cache_engine.cache.selection import check_wait
 from cache_engine.cache.serving.launching import Product, code_of
-from cache_engine.cache.serving.meanwhile import check_wait
 from cache_engine.cache.stages import StageClock
 from cache_engine.errors import UsageError
 from cache_engine.gpu.matmul_plan import Asked, asked_alike

@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cache_engine.cache.cache import COMPILED, Cache, CompiledKernel, open_cache
+from cache_engine.cache.selection import check_wait
 from cache_engine.cache.serving.launching import Product, code_of
-from cache_engine.cache.serving.meanwhile import check_wait
 from cache_engine.cache.stages import COMPILE, StageClock
 from cache_engine.errors import NotCached, StoreUnusable, UsageError
 from cache_engine.gpu.profiling import Counts, OperatorCall, OperatorCalls, OperatorStatistics, Watch
@@ -111,6 +111,7 @@ class GemmOperator:
         specialisation: SpecialisationLike = Specialisation.NK,
         opt_level: int = OPT_LEVELS[-1],
         scales: ScalesLike = Scales.NONE,
+        fast_math: bool | None = None,
         family: str | None = None,
         compiler: str | None = None,
         enable_jit: bool | None = None,
@@ -123,7 +124,7 @@ class GemmOperator:
         """Compiles and opens nothing yet.
 
         Args:
-            dtype: element type of A and B, as of ``GemmProblem``; likewise the next seven.
+            dtype: element type of A and B, as of ``GemmProblem``; likewise the next eight.
             out_dtype: element type of C.
             layout: how A and B are stored.
             arch: the target.
@@ -131,6 +132,7 @@ class GemmOperator:
             specialisation: which sizes are constants of the kernel.
             opt_level: how hard the compiler may optimise.
             scales: the blocks of A and B that have a scale each, such as ``"1x128,128x128"``.
+            fast_math: whether the compiler may use less exact arithmetic.
             family: of kernels to take, as of ``Cache.get_or_compile``.
             compiler: which compiler makes them.
             enable_jit: whether this operator may compile; by default as ``switches`` say.
@@ -147,7 +149,7 @@ class GemmOperator:
         """
         self._kind = GemmProblem(
             1, 1, SCALE_BLOCK, dtype=dtype, out_dtype=out_dtype, layout=layout, arch=arch, epilogue=epilogue,
-            specialisation=specialisation, opt_level=opt_level, scales=scales,
+            specialisation=specialisation, opt_level=opt_level, scales=scales, fast_math=fast_math,
         )  # fmt: skip
         self._family = family
         self._compiler = compiler

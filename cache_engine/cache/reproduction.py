@@ -9,13 +9,13 @@ from itertools import chain
 from pathlib import Path
 
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.flags import ALLOWED, flags_at_level
+from cache_engine.compilers.base import ALLOWED, flags_at_level
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm.fields import FIELDS, Options
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.settings import Settings, variable
+from cache_engine.settings import FAST_MATH, Settings, variable
 
 
 def reproducing_command(record: Record, settings: Settings, store: Path, verb: str = "compile") -> str:
@@ -27,7 +27,7 @@ def reproducing_command(record: Record, settings: Settings, store: Path, verb: s
         store: which store the command uses.
         verb: ``compile``, or ``time`` for the command that times the kernel as well.
     """
-    extra = _extra_flags(record)
+    extra = [flag for flag in _extra_flags(record) if flag != FAST_MATH]
     variables = [_assignment("compiler_flags", " ".join(extra))] if extra or settings.compiler_flags else []
     variables += _cuda(record.compiler, record.compiler_version, record.arch, settings.cuda)
     asked = _arguments(record.problem, record.arch, record.compiler, record.family, record.config)
@@ -39,7 +39,8 @@ def command_of_choice(
     extra_flags: Sequence[str],
 ) -> str:  # fmt: skip
     """The command that compiles what was chosen again, even if it is cached, in the store of the environment."""
-    variables = [_assignment("compiler_flags", " ".join(extra_flags))] if extra_flags else []
+    given = [flag for flag in extra_flags if flag != FAST_MATH]
+    variables = [_assignment("compiler_flags", " ".join(given))] if given else []
     variables += _cuda(compiler.compiler, compiler.version, arch)
     asked = _arguments(problem, arch, compiler.compiler, family, config)
     return " ".join((*variables, shlex.join(("gemm-cache", "compile", *asked, "--force"))))

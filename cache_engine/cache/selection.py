@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import time
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cache_engine.cache.elsewhere import Elsewhere, Stated
 from cache_engine.cache.history import History
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.base import Compiler, Cuda
-from cache_engine.compilers.flags import extra_flags
-from cache_engine.compilers.tools import cuda_for
+from cache_engine.compilers.base import Compiler, Cuda, extra_flags
+from cache_engine.compilers.contents import cuda_for
 from cache_engine.errors import CompilerMissing, GemmCacheError, UsageError
 from cache_engine.gpu.probe import driver_cuda
 from cache_engine.kernels.family import Family
@@ -25,11 +27,12 @@ from cache_engine.model.gemm import OPT_LEVELS, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components, KeyPrefix
 from cache_engine.model.measurement import COST_MODEL, GIVEN
-from cache_engine.settings import LOCAL, Settings
+from cache_engine.settings import FAST_MATH, LOCAL, Settings
 
 if TYPE_CHECKING:
     from cache_engine.kernels.agreement import Factors
 
+MOST_WAIT_MS = 3_600_000
 # A serving process asks for a few thousand sizes; each takes about a kilobyte.
 _MOST_KEPT = 8192
 
@@ -111,11 +114,11 @@ class Selector:
         self.factors: Callable[[], Factors] = tuple if history is None else history.factors
         self._elsewhere = None if settings.toolchain == LOCAL else elsewhere
         self._installed_first = not settings.serves_any_toolchain
-        self._compilers: dict[tuple[str, int, Cuda], Compiler] = {}
+        self._compilers: dict[tuple[str, int, bool, Cuda], Compiler] = {}
         self._missing: dict[Compiler, str] = {}
         self._choices: dict[Asked, _Choice] = {}
         self._kept: dict[Asked, Selection] = {}
-        self._prefixes: dict[tuple[str, str, int, str, Stated | None], KeyPrefix] = {}
+        self._prefixes: dict[tuple[str, Compiler, str, Stated | None], KeyPrefix] = {}
 
     def select(
         self,
@@ -236,7 +239,7 @@ class Selector:
     def _keyed(self, choice: _Choice, stated: Stated | None) -> Selection:
         """The selection of a choice whose key names a toolchain; without one, the compiler installed here."""
         c = choice
-        prefix = self._prefix(c.family, c.compiler, c.problem.opt_level, c.problem.arch or "", stated)
+        prefix = self._prefix(c.family, c.compiler, c.problem.arch or "", stated)
         source = INSTALLED if stated is None else stated.source
         key = prefix.key(c.constants)
         return Selection(
@@ -275,7 +278,8 @@ class Selector:
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> _Choice:
         """The choice without measurements of the problem."""
-        chosen_compiler = self.compiler(_compiler_for(family, compiler).name, problem.arch or "", problem.opt_level)
+        named = _compiler_for(family, compiler).name
+        chosen_compiler = self.compiler(named, problem.arch or "", problem.opt_level, problem.fast_math)
         factors, config_from = (self.factors(), COST_MODEL) if config is None else ((), GIVEN)
         chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes, factors)
         constants = chosen.constants(problem, chosen_config)
@@ -351,14 +355,16 @@ class Selector:
     def is_stale(self, record: Record) -> bool:
         """Whether no kernel asked for here can ever hit the entry: its compiler, template or flags are not these.
 
+        Fast math is no such flag, since any problem can ask for it.
         Where the compiler that made it is not installed this is unknown, and the answer is no.
         """
         stated = None
         if self._elsewhere is not None and not self._installed_first:
             stated = Stated(Provenance.of(record.components).toolchain, "")
+        p = record.problem
         try:
             components = self.present(
-                record.family, record.compiler, record.problem.opt_level, record.arch, stated=stated
+                record.family, record.compiler, p.opt_level, record.arch, bool(p.fast_math), stated=stated
             )
         except CompilerMissing:
             return False
@@ -368,11 +374,13 @@ class Selector:
         return any(made_of.get(label, text) != text for label, text in fp8_constants().items())
 
     def present(
-        self, family: str, compiler: str, level: int, arch: str, *, stated: Stated | None = None
-    ) -> Components | None:
+        self, family: str, compiler: str, level: int, arch: str, fast_math: bool | None = None, *,
+        stated: Stated | None = None,
+    ) -> Components | None:  # fmt: skip
         """The first key components of a family, compiler at a level, and target here; ``None`` when there is no such.
 
         Args:
+            fast_math: as of ``GemmProblem``.
             stated: a toolchain in place of the one installed here.
 
         Raises:
@@ -380,35 +388,39 @@ class Selector:
         """
         if family not in FAMILIES or compiler not in COMPILERS or level not in OPT_LEVELS:
             return None
-        made_by = self.compiler(compiler, arch, level)
+        made_by = self.compiler(compiler, arch, level, fast_math)
         if stated is None and made_by in self._missing:
             raise CompilerMissing(self._missing[made_by])
         try:
-            return self._prefix(FAMILIES[family], made_by, level, arch, stated).components
+            return self._prefix(FAMILIES[family], made_by, arch, stated).components
         except CompilerMissing as error:
             self._missing[made_by] = str(error)  # looking for it takes time, and this is asked for every record
             raise
 
-    def compiler(self, name: str, arch: str, level: int = OPT_LEVELS[-1]) -> Compiler:
-        """A compiler for a target at a level, with the version of CUDA and the flags that the settings ask for."""
+    def compiler(self, name: str, arch: str, level: int = OPT_LEVELS[-1], fast_math: bool | None = None) -> Compiler:
+        """A compiler for a target at a level, with the version of CUDA and the flags that the settings ask for.
+
+        Raises:
+            UsageError: when it has no levels, or takes no flags.
+        """
         cuda = cuda_for(self._cuda, driver_cuda(), arch)
-        compiler = self._compilers.get((name, level, cuda))
+        fast = FAST_MATH in self._compiler_flags if fast_math is None else fast_math
+        compiler = self._compilers.get((name, level, fast, cuda))
         if compiler is None:
             compiler = COMPILERS[name].of_cuda(cuda)
             compiler = compiler if level == OPT_LEVELS[-1] else compiler.at_level(level)
-            if extra := extra_flags(self._compiler_flags):
+            others = (flag for flag in self._compiler_flags if flag != FAST_MATH)
+            if extra := extra_flags((*([FAST_MATH] if fast else ()), *others)):
                 compiler = compiler.with_flags(extra)
-            self._compilers[name, level, cuda] = compiler
+            self._compilers[name, level, fast, cuda] = compiler
         return compiler
 
-    def _prefix(
-        self, family: Family, compiler: Compiler, level: int, arch: str, stated: Stated | None = None
-    ) -> KeyPrefix:
-        """The components that all kernels of a family, compiler at a level, and target have in common.
+    def _prefix(self, family: Family, compiler: Compiler, arch: str, stated: Stated | None = None) -> KeyPrefix:
+        """The components that all kernels of a family, compiler with its flags, and target have in common.
 
         A toolchain that is stated takes the place of the compiler's identity, and of nothing else.
         """
-        identity = (family.name, compiler.name, level, arch, stated)
+        identity = (family.name, compiler, arch, stated)
         prefix = self._prefixes.get(identity)
         if prefix is None:
             toolchain = compiler.fingerprint() if stated is None else stated.toolchain
@@ -449,3 +461,113 @@ def _compiler_for(family: str | None, compiler: str | None) -> Compiler:
         names = " or ".join(each.name for each in able)
         raise UsageError(f"{compiler} cannot compile the {family} family, {names} can; name only one of the two")
     return COMPILERS[compiler]
+
+
+def check_asked(problem: object, config: object) -> None:
+    """Refuses what is no problem, and what is given for a config and is none.
+
+    Raises:
+        UsageError: saying what was given.
+    """
+    if not isinstance(problem, GemmProblem):
+        raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
+    if config is not None and not isinstance(config, KernelConfig):
+        raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
+
+
+def check_wait(wait_ms: object, wait: object = None) -> float | None:
+    """Milliseconds to wait, as given; ``None`` for as long as it takes.
+
+    Args:
+        wait: the same under its old name, which is warned of where the caller was called.
+
+    Raises:
+        UsageError: saying what was given.
+    """
+    if wait is not None:
+        warnings.warn("wait is wait_ms now; the old name goes with 0.4", DeprecationWarning, stacklevel=3)
+        wait_ms = wait
+    if wait_ms is None:
+        return None
+    if isinstance(wait_ms, bool) or not isinstance(wait_ms, int | float) or not 0 <= wait_ms <= MOST_WAIT_MS:
+        wanted = f"a number of milliseconds from 0 to {MOST_WAIT_MS:,}, or None"
+        raise UsageError(f"wait_ms is {wait_ms!r}; it must be {wanted}")
+    return float(wait_ms)
+
+
+LOOK_AGAIN_S = 60.0
+"""After so long a kernel that was not there is looked for again: another process may have compiled it."""
+
+# ---- Exact kernels in place of those that are asked for, where this store's timings say that they are faster ----
+# Only measured times count: without a timing of both for the very m on one device there is no difference to act on.
+
+_REPLACEABLE = (Specialisation.NK, Specialisation.BUCKETED)
+
+_Offer = tuple[Selection | None, float]
+"""The exact kernel, and when to look whether it is there: 0 where it is, infinity where there is no such kernel."""
+
+
+class Faster:
+    """Finds the exact kernels that serve in place of others. Safe to use from several threads."""
+
+    def __init__(self, selector: Selector, elsewhere: Elsewhere) -> None:
+        """Reads nothing yet."""
+        self._selector, self._elsewhere = selector, elsewhere
+        self.forget()
+
+    def forget(self) -> None:
+        """Has timings and kernels looked at again."""
+        self._is_possible: bool | None = None
+        self._kept: dict[Asked, _Offer] = {}
+
+    def there(self, asked: Asked) -> Selection | None:
+        """The exact kernel that serves what is asked for, as it was measured to be faster and is there."""
+        if not self._may_be_any():
+            return None
+        exact, look_at = self._kept.get(asked) or self._keep(asked, self._measured(asked))
+        if look_at and exact is not None and time.monotonic() >= look_at:
+            exact, look_at = self._keep(asked, exact)
+        return None if look_at else exact
+
+    def gone(self, asked: Asked) -> None:
+        """Notes that the kernel is no longer there: what was asked for serves again."""
+        exact, _ = self._kept.get(asked, (None, 0.0))
+        self._kept[asked] = exact, time.monotonic() + LOOK_AGAIN_S
+
+    def measured(self, asked: Asked) -> Selection | None:
+        """The exact kernel that was measured to be faster than what is selected, be it there or not."""
+        if not self._may_be_any():
+            return None
+        kept = self._kept.get(asked)
+        return self._measured(asked) if kept is None else kept[0]
+
+    def _may_be_any(self) -> bool:
+        """Whether any exact kernel was timed. Looked up once."""
+        if self._is_possible is None:
+            history = self._selector.history
+            self._is_possible = history is not None and history.has_exact
+        return self._is_possible
+
+    def _measured(self, asked: Asked) -> Selection | None:
+        problem, family, compiler, config = asked
+        history = self._selector.history
+        if history is None or config is not None or problem.specialisation not in _REPLACEABLE:
+            return None
+        try:
+            selected = self._selector.select(*asked)
+            exact = self._selector.select(replace(problem, specialisation=Specialisation.EXACT), family, compiler, None)
+        except GemmCacheError:
+            return None
+        present_us, exact_us = (
+            history.median_us(one.problem, one.family.name, one.compiler.name, one.config) for one in (selected, exact)
+        )
+        return exact if present_us is not None and exact_us is not None and exact_us < present_us else None
+
+    def _keep(self, asked: Asked, exact: Selection | None) -> _Offer:
+        look_at = math.inf
+        if exact is not None:
+            look_at = 0.0 if self._elsewhere.has(exact.key) else time.monotonic() + LOOK_AGAIN_S
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[asked] = exact, look_at
+        return exact, look_at

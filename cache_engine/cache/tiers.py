@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from cache_engine.errors import CorruptEntry, UsageError
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.store.base import Backfilled, Loaded, Tier
-from cache_engine.units import counted, human_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +47,8 @@ class Preloaded:
     memory_bytes: int
 
     def __str__(self) -> str:
+        from cache_engine.units import counted, human_bytes
+
         parts = [f"{counted(len(self.loaded), 'kernel')} in memory, {human_bytes(self.loaded_bytes)}"]
         if self.missing:
             parts.append(f"{len(self.missing):,} in no tier")

@@ -1,4 +1,4 @@
-"""The verb ``dashboard``: Streamlit on one store, for this machine only by default."""
+"""``gemm-cache dashboard``: Streamlit on one store, for this machine only by default."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ _REACH = {
     help="A further store to show (repeatable); the pages have a switch. Default: the setting stores.",
 )
 @click.option("--read-only", is_flag=True, help="Change nothing: no compile, cancel, deletion or import.")
-@click.option("--headless/--browser", default=True, help="Whether to open a browser.")
+@click.option("--browser", is_flag=True, help="Open a browser.")
 @click.pass_obj
 def dashboard_verb(
     settings: Settings, /, port: int | None, host: str, name: tuple[str, ...], also: tuple[Path, ...], read_only: bool,
-    headless: bool,
+    browser: bool,
 ) -> None:  # fmt: skip
     """Serve the dashboard of the store, until Ctrl-C.
 
@@ -91,7 +91,7 @@ def dashboard_verb(
     serve(
         root,
         listens_at,
-        headless=headless,
+        headless=not browser,
         address=host,
         names=name,
         reach=_REACH["read-only" if read_only else "token" if guarded else "none"],

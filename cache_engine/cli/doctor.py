@@ -1,4 +1,4 @@
-"""The verb ``doctor``: what is installed on this machine, what is missing, and how to get it."""
+"""``gemm-cache doctor``: what is installed on this machine, what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
@@ -17,18 +18,16 @@ import click
 
 from cache_engine._version import version_and_build
 from cache_engine.cache.serving.pack_state import pack_state
-from cache_engine.cli.documents import store
-from cache_engine.cli.documents.store import CheckRow
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, print_table, short_time
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.tools import cuda_for, find_tool
+from cache_engine.compilers.contents import cuda_for, find_tool
 from cache_engine.errors import CompileError, ExtraMissing, GemmCacheError, NotHereError, PackUnusable, UsageError
 from cache_engine.gpu.memory_pool import free_and_total_bytes
 from cache_engine.gpu.probe import driver_cuda, gpu, gpu_extra, local_arch
 from cache_engine.insight.packs import signed_by
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.settings import LOCAL, PACKS, Origin, Settings, unknown_in_words, unknown_variables
+from cache_engine.settings import BY_NAME, LOCAL, PACKS, Origin, Settings, unknown_in_words, unknown_variables, variable
 from cache_engine.settings.extras import how_to_install, pip, require
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.layout import StoreLayout
@@ -64,6 +63,15 @@ _PROOF = """extern "C" __global__ void doctor(float* values) {
 _SIGNS = {OK: "✓", NOTE: "·", PROBLEM: "✗"}
 
 
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked: ``status`` is ``OK``, ``NOTE`` or ``PROBLEM``."""
+
+    name: str
+    status: str
+    detail: str
+
+
 @click.command(
     "doctor",
     cls=Verb,
@@ -82,18 +90,25 @@ def doctor_verb(settings: Settings, /, every: bool, as_json: bool) -> None:
     argument, environment, settings file, or the policy that sets them. Changes nothing and needs no GPU.
     """
     checks = examine(settings)
-    document = store.Diagnosis(
-        checks=checks,
-        ok=all(check.status != PROBLEM for check in checks),
-        settings=store.settings_in_force(settings),
-    )
-    emit(document, as_json, lambda: _print_checks(document, every=every), failed=not document.ok)
+    is_ok = all(check.status != PROBLEM for check in checks)
+    document = {"checks": checks, "ok": is_ok, "settings": [_setting(settings, name) for name in BY_NAME]}
+    emit(document, as_json, lambda: _print_checks(checks, settings, every=every), failed=not is_ok)
 
 
-def examine(settings: Settings) -> list[CheckRow]:
+def _setting(settings: Settings, name: str) -> dict[str, str]:
+    """A setting in force, its origin, and its environment variable. Of a secret only whether it is set."""
+    return {
+        "name": name,
+        "value": settings.shown(name),
+        "origin": settings.origin(name),
+        "variable": variable(name),
+    }
+
+
+def examine(settings: Settings) -> list[Check]:
     """Checks this machine. Changes nothing, and needs no GPU."""
-    checks = [_check("gemm-cache", OK, version_and_build())]
-    checks += [_check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
+    checks = [Check("gemm-cache", OK, version_and_build())]
+    checks += [Check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
     checks += _packages()
     checks.append(_cupy())
     checks += _compilers(settings)
@@ -101,11 +116,11 @@ def examine(settings: Settings) -> list[CheckRow]:
     device = gpu()
     if isinstance(device, DeviceFingerprint):
         checks.append(
-            _check("gpu", OK, f"{device.name}, {device.arch}, {device.sms} SMs, driver for CUDA {device.driver}")
+            Check("gpu", OK, f"{device.name}, {device.arch}, {device.sms} SMs, driver for CUDA {device.driver}")
         )
         checks.append(_device_memory())
     else:
-        checks.append(_check("gpu", NOTE, f"none: {device}. Compiling and browsing work without a GPU"))
+        checks.append(Check("gpu", NOTE, f"none: {device}. Compiling and browsing work without a GPU"))
     checks += _store(settings)
     checks += _packs(settings)
     checks += _remote(settings)
@@ -113,28 +128,28 @@ def examine(settings: Settings) -> list[CheckRow]:
     return checks
 
 
-def _device_memory() -> CheckRow:
+def _device_memory() -> Check:
     try:
         require(gpu_extra(), "launching")
         free, total = free_and_total_bytes()
     except ExtraMissing as error:
-        return _check("device memory", NOTE, str(error))
+        return Check("device memory", NOTE, str(error))
     except Exception as error:  # CuPy says in many ways that it cannot use a GPU
-        return _check("device memory", PROBLEM, f"CuPy cannot use the GPU: {error}")
-    return _check("device memory", OK, f"{human_bytes(free)} free of {human_bytes(total)}")
+        return Check("device memory", PROBLEM, f"CuPy cannot use the GPU: {error}")
+    return Check("device memory", OK, f"{human_bytes(free)} free of {human_bytes(total)}")
 
 
-def _packages() -> Iterator[CheckRow]:
+def _packages() -> Iterator[Check]:
     for name, extra in _PACKAGES.items():
         try:
-            yield _check(name, OK, metadata.version(name))
+            yield Check(name, OK, metadata.version(name))
         except metadata.PackageNotFoundError:
             status = NOTE if extra else PROBLEM
             how = how_to_install(extra) if extra else f"{pip()} install {name}"
-            yield _check(name, status, f"not installed; run: {how}")
+            yield Check(name, status, f"not installed; run: {how}")
 
 
-def _cupy() -> CheckRow:
+def _cupy() -> Check:
     here = []
     for name in ("cupy-cuda13x", "cupy-cuda12x"):
         with suppress(metadata.PackageNotFoundError):
@@ -143,16 +158,16 @@ def _cupy() -> CheckRow:
     again = f"run: pip uninstall --yes {' '.join(name for name, _ in here)} && {how_to_install(extra)}"
     if not here:
         name = "cupy-cuda12x" if extra == "cuda12" else "cupy-cuda13x"
-        return _check(name, NOTE, f"not installed; run: {how_to_install(extra)}")
+        return Check(name, NOTE, f"not installed; run: {how_to_install(extra)}")
     name, version = here[0]
     if len(here) > 1:
-        return _check(name, PROBLEM, f"cupy-cuda12x is installed too, and both write the same files; {again}")
+        return Check(name, PROBLEM, f"cupy-cuda12x is installed too, and both write the same files; {again}")
     if driver is not None and extra == "cuda12" and name == "cupy-cuda13x":
-        return _check(name, PROBLEM, f"{version}, but the driver is for CUDA {driver[0]}.{driver[1]}; {again}")
-    return _check(name, OK, version)
+        return Check(name, PROBLEM, f"{version}, but the driver is for CUDA {driver[0]}.{driver[1]}; {again}")
+    return Check(name, OK, version)
 
 
-def _compilers(settings: Settings) -> Iterator[CheckRow]:
+def _compilers(settings: Settings) -> Iterator[Check]:
     arch, driver = local_arch() or settings.default_arch, driver_cuda()
     for name in COMPILERS:
         compiler = COMPILERS[name].of_cuda(cuda_for(settings.cuda, driver, arch))
@@ -164,33 +179,33 @@ def _compilers(settings: Settings) -> Iterator[CheckRow]:
         except (NotHereError, CompileError) as error:
             # The default compiler must work, unless packs serve without one.
             needed = name == "nvrtc" and (settings.toolchain == LOCAL or not settings.packs)
-            yield _check(name, PROBLEM if needed else NOTE, str(error))
+            yield Check(name, PROBLEM if needed else NOTE, str(error))
             continue
         variables = f", environment {fingerprint.environment}" if fingerprint.environment else ""
         text = f"{fingerprint.version}, build {fingerprint.build}{variables}"
         if compiler.takes == ".cu" and driver is not None and int(fingerprint.version.split(".")[0]) > driver[0]:
             why = f"the driver is for CUDA {driver[0]}.{driver[1]} and loads nothing that it compiles"
-            yield _check(name, PROBLEM, f"{text}, but {why}; run: export GEMM_CACHE_CUDA={driver[0]}")
+            yield Check(name, PROBLEM, f"{text}, but {why}; run: export GEMM_CACHE_CUDA={driver[0]}")
         else:
-            yield _check(name, OK, text)
+            yield Check(name, OK, text)
 
 
-def _tools() -> Iterator[CheckRow]:
+def _tools() -> Iterator[Check]:
     for name in ("cuobjdump", "nvdisasm"):
         try:
-            yield _check(name, OK, str(find_tool(name, f"nvidia-cuda-{name}")))
+            yield Check(name, OK, str(find_tool(name, f"nvidia-cuda-{name}")))
         except NotHereError as error:
-            yield _check(name, PROBLEM, str(error))
+            yield Check(name, PROBLEM, str(error))
 
 
-def _store(settings: Settings) -> Iterator[CheckRow]:
+def _store(settings: Settings) -> Iterator[Check]:
     if settings.enable_caching == PACKS:
-        yield _check("store", NOTE, "not used: enable_caching is packs")
+        yield Check("store", NOTE, "not used: enable_caching is packs")
         return
     try:
         directory = settings.directory()
     except GemmCacheError as error:
-        yield _check("store", PROBLEM, str(error))
+        yield Check("store", PROBLEM, str(error))
         return
     if not settings.directory_exists or _is_empty(directory):
         yield _future_store(directory)
@@ -198,26 +213,26 @@ def _store(settings: Settings) -> Iterator[CheckRow]:
     try:
         layout = open_store(directory, trust=settings.trust_store, create=False)
     except GemmCacheError as error:
-        yield _check("store", PROBLEM, str(error))
+        yield Check("store", PROBLEM, str(error))
         return
     writable = os.access(layout.root, os.W_OK)
-    yield _check("store", OK if writable else NOTE, f"{layout.root}{'' if writable else ', which is read-only'}")
+    yield Check("store", OK if writable else NOTE, f"{layout.root}{'' if writable else ', which is read-only'}")
     kind = _file_system(layout.root)
     if kind in _NETWORK_FILE_SYSTEMS:
-        yield _check(
+        yield Check(
             "file system", NOTE, f"{kind}: locks between machines are best effort; a kernel may be compiled twice"
         )
     else:
-        yield _check("file system", OK, kind)
+        yield Check("file system", OK, kind)
     free = shutil.disk_usage(layout.root).free
     enough = free > settings.max_bytes
     advice = "" if enough else f", less than max_bytes allows the store to take ({human_bytes(settings.max_bytes)})"
     state = PROBLEM if free < NO_FREE_BYTES else OK if enough else NOTE
-    yield _check("free disk", state, f"{human_bytes(free)}{advice}")
+    yield Check("free disk", state, f"{human_bytes(free)}{advice}")
     yield from _speed(layout)
 
 
-def _speed(layout: StoreLayout) -> Iterator[CheckRow]:
+def _speed(layout: StoreLayout) -> Iterator[Check]:
     """The time of a hit on this machine and disk; nothing for a store without kernels that can be read."""
     disk, times = DiskStore(layout), list[float]()
     for key in islice(disk.keys(), _TIMED_KERNELS):
@@ -231,15 +246,15 @@ def _speed(layout: StoreLayout) -> Iterator[CheckRow]:
                 times.append(min(took))
     if times:
         of = f"median of {counted(len(times), 'kernel')}, each the fastest of {_TIMED_READS} reads"
-        yield _check("disk hit", OK, f"{short_time(statistics.median(times))}, every byte verified ({of})")
+        yield Check("disk hit", OK, f"{short_time(statistics.median(times))}, every byte verified ({of})")
 
 
-def _future_store(directory: Path) -> CheckRow:
+def _future_store(directory: Path) -> Check:
     above = next(path for path in (directory, *directory.parents) if os.path.exists(path))
     if not os.access(above, os.W_OK | os.X_OK):
         advice = "name a directory that you may write with --store or GEMM_CACHE_DIR"
-        return _check("store", PROBLEM, f"{directory} cannot be created, because you may not write {above}; {advice}")
-    return _check("store", NOTE, f"{directory} does not exist yet; the first use creates it")
+        return Check("store", PROBLEM, f"{directory} cannot be created, because you may not write {above}; {advice}")
+    return Check("store", NOTE, f"{directory} does not exist yet; the first use creates it")
 
 
 def _is_empty(folder: Path) -> bool:
@@ -248,14 +263,14 @@ def _is_empty(folder: Path) -> bool:
     return False
 
 
-def _packs(settings: Settings) -> Iterator[CheckRow]:
+def _packs(settings: Settings) -> Iterator[Check]:
     signers: TrustedSigners | None = None
     if settings.trusted_signers is not None:
         try:
             signers = named_by(settings)
-            yield _check("trusted signers", OK, f"{signers.path}, {counted(len(signers), 'key')}")
+            yield Check("trusted signers", OK, f"{signers.path}, {counted(len(signers), 'key')}")
         except (UsageError, ExtraMissing) as error:
-            yield _check("trusted signers", PROBLEM, f"{error}; no pack is used")
+            yield Check("trusted signers", PROBLEM, f"{error}; no pack is used")
             return
     for path in find_packs(settings.packs):
         try:
@@ -263,17 +278,17 @@ def _packs(settings: Settings) -> Iterator[CheckRow]:
             state = pack_state(pack, settings)
             is_signed, who = (True, "") if signers is None else signed_by(pack, signers)
         except PackUnusable as error:
-            yield _check("pack", PROBLEM, str(error))
+            yield Check("pack", PROBLEM, str(error))
         except OSError as error:
-            yield _check("pack", PROBLEM, f"{path} cannot be read: {error.strerror or error}")
+            yield Check("pack", PROBLEM, f"{path} cannot be read: {error.strerror or error}")
         else:
             status = PROBLEM if not is_signed else OK if state.is_whole else NOTE
-            yield _check("pack", status, f"{path}, {state.text}{f'; {who}' if who else ''}")
+            yield Check("pack", status, f"{path}, {state.text}{f'; {who}' if who else ''}")
 
 
-def _remote(settings: Settings) -> Iterator[CheckRow]:
+def _remote(settings: Settings) -> Iterator[Check]:
     if settings.writes_remote and settings.signing_key is None:
-        yield _check("remote", PROBLEM, "kernels are not sent to it, as the setting signing_key names no key")
+        yield Check("remote", PROBLEM, "kernels are not sent to it, as the setting signing_key names no key")
     if not settings.reads_remote:
         return
     url = printable(settings.remote or "")
@@ -281,19 +296,19 @@ def _remote(settings: Settings) -> Iterator[CheckRow]:
         require("team", "a remote", "obstore", "redis")
         require("team", "checking signatures", "cryptography")
     except ExtraMissing as error:
-        yield _check("remote", PROBLEM, f"{url} is not asked: {error}")
+        yield Check("remote", PROBLEM, f"{url} is not asked: {error}")
         return
     if settings.trusted_signers is None:
-        yield _check("remote", NOTE, f"{url} is not asked, as the setting trusted_signers names no keys")
+        yield Check("remote", NOTE, f"{url} is not asked, as the setting trusted_signers names no keys")
     else:
-        yield _check("remote", OK, f"{url} is asked for what is not cached here")
+        yield Check("remote", OK, f"{url} is asked for what is not cached here")
 
 
-def _settings(settings: Settings) -> Iterator[CheckRow]:
+def _settings(settings: Settings) -> Iterator[Check]:
     if settings.file is not None:
-        yield _check("settings file", OK, str(settings.file))
+        yield Check("settings file", OK, str(settings.file))
     for name, meant in unknown_variables(os.environ):
-        yield _check("environment", NOTE, unknown_in_words(name, meant))
+        yield Check("environment", NOTE, unknown_in_words(name, meant))
 
 
 def _file_system(path: Path) -> str:
@@ -307,21 +322,17 @@ def _file_system(path: Path) -> str:
     return kind
 
 
-def _check(name: str, status: str, detail: str) -> CheckRow:
-    return CheckRow(name=name, status=status, detail=detail)
-
-
 # ---- For people ----
 
 
-def _print_checks(d: store.Diagnosis, *, every: bool) -> None:
-    rows = [(_SIGNS[check.status], check.name, check.detail) for check in d.checks]
+def _print_checks(checks: list[Check], settings: Settings, *, every: bool) -> None:
+    rows = [(_SIGNS[check.status], check.name, check.detail) for check in checks]
     print_table({"": LEFT, "check": LEFT, "result": LEFT}, rows)
-    listed = [setting for setting in d.settings if every or setting.origin != Origin.DEFAULT]
+    listed = [name for name in BY_NAME if every or settings.origin(name) != Origin.DEFAULT]
     if listed:
         print()
         print_table(
             {"setting": LEFT, "value": LEFT, "origin": LEFT, "variable": LEFT},
-            [(setting.name, setting.value, setting.origin, setting.variable) for setting in listed],
+            [(name, settings.shown(name), settings.origin(name), variable(name)) for name in listed],
             dispensable=("variable",),
         )

@@ -15,35 +15,18 @@ from cache_engine._version import version_and_build
 from cache_engine.cli.support import VerbGroup, run
 from cache_engine.cli.support.verb import LazyVerbs
 
-_WHERE = {
-    "getting": ("compile", "time"),
-    "warm": ("warm", "sample"),
-    "reading.listing": ("ls", "search", "stats"),
-    "reading.inspect": ("show", "diff", "explain"),
-    "doctor": ("doctor",),
-    "measuring.timings": ("tune", "timings"),
-    "measuring.regressions": ("regressions",),
-    "keeping.upkeep": ("clean", "verify", "migrate", "quarantine", "sync"),
-    "keeping.log": ("log",),
-    "keeping.pins": ("pin", "unpin"),
-    "keeping.packs": ("export", "import"),
-    "keeping.preflight": ("preflight",),
-    "predicting.evaluate": ("evaluate",),
-    "predicting.evaluator": ("evaluations",),
-    "predicting.calibrate": ("calibrate",),
-    "predicting.promote": ("promote",),
-    "predicting.demand": ("demand",),
-    "reading.report": ("report",),
-    "keeping.remote": ("remote",),
-    "keeping.farm": ("farm",),
-    "reading.history": ("history", "audit"),
-    "reading.toolchains": ("toolchains", "coverage"),
-    "reading.jobs": ("jobs",),
-    "caches.overview": ("caches",),
-    "moved": ("bench", "replay"),
-    "dashboard": ("dashboard",),
+_SECTIONS = {
+    "Kernels": ("compile", "warm", "ls", "show", "explain", "pin"),
+    "Store": ("stats", "log", "clean", "verify", "store"),
+    "Team": ("pack", "remote", "farm"),
+    "Other frameworks": ("caches",),
+    "Models and chips": ("evaluate", "demand"),
+    "On a GPU": ("tune", "time", "timings"),
+    "More": ("dashboard", "doctor"),
 }
-"""The verbs of each module of this package, which has each as ``NAME_verb``."""
+"""The verbs in the order of ``--help``. The module of its name has each as ``NAME_verb``."""
+_RARE = ("calibrate", "evaluations")
+"""Verbs that ``--help`` only names, on its last line."""
 
 
 def main() -> NoReturn:
@@ -53,7 +36,8 @@ def main() -> NoReturn:
 
 @click.group(
     cls=VerbGroup,
-    commands=LazyVerbs({verb: f"{__package__}.{module}" for module, verbs in _WHERE.items() for verb in verbs}),
+    commands=LazyVerbs({verb: f"{__package__}.{verb}" for verbs in (*_SECTIONS.values(), _RARE) for verb in verbs}),
+    sections=_SECTIONS,
     examples=("compile 4096 7168 2048 --arch sm_90a", "warm Llama-3.1-8B --arch sm_90a", "ls", "doctor --settings"),
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -1,30 +1,191 @@
-"""Verbs that have left the program: for one version they say in one sentence where to go."""
+"""Old names of verbs and options. Each works, hidden, for one version, and says on standard error what its name is now.
+
+Whoever renames a verb or an option adds one row to a table here; nothing else of the program knows old names.
+"""
 
 from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import click
 
 from cache_engine.errors import UsageError
 
+VERBS: Mapping[str, tuple[str, str]] = {
+    "audit": ("log --audit", ""),
+    "caches diff": ("caches show", "A B"),
+    "caches doctor": ("caches --check", ""),
+    "coverage": ("warm --dry-run --by-shape", "MODEL|FILE"),
+    "diff": ("show", "KEY KEY"),
+    "evaluations prune": ("evaluations clean --yes", ""),
+    "evaluations validate": ("calibrate --check all", "FILE"),
+    "export": ("pack export", "FILE"),
+    "history": ("stats --history", ""),
+    "import": ("pack import", "FILE"),
+    "jobs cancel": ("log --jobs --cancel", "ID"),
+    "jobs ls": ("log --jobs", ""),
+    "jobs show": ("log --jobs", "ID"),
+    "migrate": ("store migrate", ""),
+    "preflight": ("pack check", "FILE"),
+    "promote": ("demand --promote", ""),
+    "quarantine delete": ("verify --delete --yes", "NAME"),
+    "quarantine ls": ("verify --quarantined", ""),
+    "quarantine restore": ("verify --restore", "NAME"),
+    "regressions": ("timings", "--from TOOLCHAIN --to TOOLCHAIN"),
+    "remote gc": ("remote clean --yes", ""),
+    "report": ("show", "[KEY] [KEY] --html FILE"),
+    "sample": ("warm --sample", ""),
+    "search": ("ls", "TEXT"),
+    "sync": ("store sync", ""),
+    "timings export": ("timings", "FILE"),
+    "timings ls": ("timings", ""),
+    "toolchains": ("stats --toolchains", ""),
+    "unpin": ("pin --remove", "KEY"),
+}
+"""For each old verb, the words that replace it, and what follows them in the sentence.
+
+The words may end with options: ``"unpin": ("pin --remove", "KEY")``. They take the arguments of the old verb.
+"""
+
+OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("caches clean", "--delete"): ("--yes", ""),
+    ("calibrate", "--kept-out"): ("--check kept-out", ""),
+    ("dashboard", "--headless"): ("", ""),
+    ("evaluate", "--csv"): ("--format csv", ""),
+    ("evaluate", "--config"): ("", "FILE"),
+    ("evaluate", "--expert-counts"): ("--experts", "FILE"),
+    ("evaluate", "--no-partition-search"): ("--no-search partition", ""),
+    ("evaluate", "--no-tile-search"): ("--no-search tile", ""),
+    ("evaluate", "--skew"): ("--experts", "SKEW"),
+    ("evaluations clean", "--unused-days"): ("--days", "DAYS"),
+    ("remote clean", "--older-than"): ("--days", "DAYS"),
+    ("tune", "--report"): ("--check", ""),
+    ("", "--config"): ("--settings-file", "FILE"),
+    ("report", "--output"): ("--html", "FILE"),
+    ("report", "-o"): ("--html", "FILE"),
+}
+"""For each old option of a verb, the words that replace it, and what follows them in the sentence.
+
+A verb is named as it is now, or by its old name where only that had the option; ``""`` means every verb that has no
+option of this name itself. Replaced by ``""``, an option leaves its value, which is then an argument.
+"""
+
 BENCHMARKS = "what measures or simulates is no longer installed; in a checkout of the source, run: python -m benchmarks"
 
+GONE: Mapping[str, str] = {
+    "bench": BENCHMARKS,
+    "bench fleet": "bench fleet is gone; docs/scale.md has what it found",
+    "replay": f"{BENCHMARKS} replay",
+}
+"""For each verb that the program no longer has, where to go."""
 
-def _moved(name: str) -> click.Command:
-    # Whatever was given after the name, --help included: the sentence is the answer.
-    @click.command(
-        name,
-        hidden=True,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "help_option_names": []},
-    )
-    @click.argument("given", nargs=-1, type=click.UNPROCESSED)
-    def verb(given: tuple[str, ...]) -> None:
-        if name == "bench" and given[:1] == ("fleet",):
-            raise UsageError("bench fleet is gone; docs/scale.md has what it found")
-        where = f" {name}" if name == "replay" else ""
-        raise UsageError(f"{BENCHMARKS}{where}")
-
-    return verb
+_PROGRAM = "gemm-cache"
 
 
-bench_verb, replay_verb = _moved("bench"), _moved("replay")
+def old_verb(ctx: click.Context, name: str, group: Callable[[str], click.Group]) -> click.Command | None:
+    """The hidden command of an old verb of the group that ``ctx`` runs; ``group`` makes that of several old verbs."""
+    path = f"{_path(ctx)} {name}".strip()
+    if path in VERBS:
+        return _Renamed(path)
+    if path in GONE:
+        return _Gone(path)
+    if any(old.startswith(f"{path} ") for old in VERBS):
+        return group(name)
+    return None
+
+
+def with_new_options(command: click.Command, ctx: click.Context, arguments: list[str]) -> list[str]:
+    """The arguments of a verb or group, with new names in place of old ones; says each on standard error."""
+    return list(_new_options(command, ctx, _path(ctx), arguments))
+
+
+def _new_options(command: click.Command, ctx: click.Context, path: str, arguments: list[str]) -> Iterator[str]:
+    own = {name: parameter for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    rest, verbs = iter(arguments), {path}
+    may_be_verb = not isinstance(command, click.Group)
+    for word in rest:
+        if may_be_verb and not word.startswith("-"):
+            may_be_verb = False
+            # The verb had verbs of its own, and the first argument is the name of one.
+            if (old := f"{path} {word}") in VERBS:
+                words, more = VERBS[old]
+                say_new_name(ctx, old, f"{words} {more}")
+                verbs.add(old)
+                yield from shlex.split(words)[len(path.split()) :]
+                continue
+        if word == "--" or (isinstance(command, click.Group) and not word.startswith("-")):
+            yield word
+            break
+        name, equals, value = word.partition("=")
+        verb = next((verb for verb in (*verbs, "") if (verb, name) in OPTIONS and name not in own), None)
+        if verb is not None:
+            words, more = OPTIONS[verb, name]
+            say_new_name(ctx, f"{verb} {name}", f"{verb} {words} {more}")
+            *before, name = shlex.split(words) or [""]
+            yield from before
+            yield from filter(None, [f"{name}{equals}{value}" if name else value])
+        else:
+            yield word
+        option = own.get(name)
+        # The value of an option is not the name of a verb, and not an option.
+        if isinstance(option, click.Option) and not (equals or option.is_flag or option.count):
+            yield from (value for value in [next(rest, None)] if value is not None)
+    yield from rest
+
+
+class _Renamed(click.Command):
+    """An old verb: says its new name, and is then the new verb."""
+
+    def __init__(self, old: str) -> None:
+        super().__init__(old.rpartition(" ")[2], hidden=True)
+        self._old = old
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of the new verb."""
+        group = parent or click.get_current_context()
+        words, more = VERBS[self._old]
+        say_new_name(group, self._old, f"{words} {more}")
+        ctx, rest = group.find_root(), shlex.split(words)
+        command = ctx.command
+        while isinstance(command, click.Group) and rest:
+            at = ctx if command is ctx.command else click.Context(command, info_name=info_name, parent=ctx)
+            found = command.get_command(at, rest[0])
+            if found is None:
+                break
+            ctx, command, info_name = at, found, rest.pop(0)
+        renamed = list(_new_options(command, group, self._old, list(args)))
+        return command.make_context(info_name, [*rest, *renamed], parent=ctx, **extra)
+
+
+class _Gone(click.Command):
+    """A verb that the program no longer has. Whatever follows it, ``--help`` included: the sentence is the answer."""
+
+    def __init__(self, old: str) -> None:
+        super().__init__(old, hidden=True, context_settings={"ignore_unknown_options": True, "help_option_names": []})
+        self._old = old
+        self.params.append(click.Argument(["words"], nargs=-1, type=click.UNPROCESSED))
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Raises the sentence."""
+        raise UsageError(GONE.get(" ".join([self._old, *ctx.params["words"][:1]]), GONE[self._old]))
+
+
+def _path(ctx: click.Context) -> str:
+    """The name of the verb that ``ctx`` runs, without that of the program."""
+    names: list[str] = []
+    at: click.Context | None = ctx
+    while at is not None and at.parent is not None:
+        names.insert(0, at.info_name or "")
+        at = at.parent
+    return " ".join(names)
+
+
+def say_new_name(ctx: click.Context, old: str, new: str) -> None:
+    """Says on standard error what is now called so; in no line that a shell completes."""
+    if not ctx.resilient_parsing:
+        print(f"{_PROGRAM} {old.strip()} is now: {_PROGRAM} {' '.join(new.split())}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""How results look on a terminal: tables, fields, progress. Programs read ``--json`` instead.
+"""Results on a terminal: tables, fields, progress. Programs read ``--json`` instead.
 
 Rich lays tables out. The text is the same on a terminal, in a pipe and in a file: no colours, no escapes, nothing cut
 off. Text from a store is never read as markup. Where the locale is C, or the output cannot encode our signs, similar
@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from cache_engine.units import human_ms, printable
@@ -100,6 +101,11 @@ def short_time(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else human_ms(seconds * 1e3)
 
 
+def moment(at: float) -> str:
+    """A time, in seconds since 1970, as date and time of day here."""
+    return f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M}"
+
+
 def sentence(text: str) -> str:
     """A text as a sentence: with a capital and a full stop."""
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
@@ -135,7 +141,7 @@ def progress(description: str, total: int | None, *, time_left: bool = True) -> 
 
 
 def _room() -> int | None:
-    """How wide a table may be; ``None`` in a file or a pipe, unless the environment says."""
+    """The width that a table may have; ``None`` in a file or a pipe, unless the environment says."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size().columns if known else None
 
@@ -170,3 +176,13 @@ def _print(table: Table) -> None:
     _console(out).print(table)
     for line in out.getvalue().rstrip("\n").split("\n"):
         print(line.rstrip())
+
+
+def printed_us(value: object) -> str:
+    """A time in microseconds as people read it; a dash where it is none, as a stored timing may have anything."""
+    return human_ms(value / 1e3) if isinstance(value, int | float) and abs(value) < 1e15 else "–"
+
+
+def printed_number(value: object) -> str:
+    """A number with two decimals; a dash where it is none."""
+    return f"{value:,.2f}" if isinstance(value, int | float) and abs(value) < 1e15 else "–"

@@ -1,17 +1,18 @@
-"""The verbs that fill a store before its kernels are requested: ``warm`` and ``sample``."""
+"""The verb ``warm``: fills a store before its kernels are requested."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cache_engine.batch import results
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import measured, to_json
 from cache_engine.cli.support import (
     Verb,
     device_option,
@@ -24,6 +25,7 @@ from cache_engine.cli.support import (
     wanted_of,
 )
 from cache_engine.errors import UsageError
+from cache_engine.model.documents import picked, to_json
 from cache_engine.model.gemm import GemmProblem, Specialisation
 from cache_engine.model.outcome import in_json
 from cache_engine.model.sizes import sizes_text
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
     from cache_engine.batch.warm import Warmed, WarmPlan
     from cache_engine.cache.cache import Cache
-    from cache_engine.insight.coverage import Wanted
+    from cache_engine.insight.coverage import Cell, Wanted
 
 
 _RANGES_SHOWN = 3
@@ -45,15 +47,17 @@ _RANGES_SHOWN = 3
     cls=Verb,
     examples=(
         "warm Llama-3.1-8B --arch sm_90a",
-        "warm shapes.csv --m 1,16,64-512 --dtype fp16 --dry-run",
+        "warm sample_data/model_gemm_shapes.csv --m 1,16 --dtype fp16 --dry-run",
         "warm DeepSeek-V3 --dtype fp8_e4m3 --scales 1x128,128x128 --mode grouped --m 1-4096",
+        "warm Llama-3.1-8B --dry-run --by-shape",
         "warm Llama-3.1-8B --load",
+        "warm --sample --store ./demo-store",
     ),
-    done="Every kernel is in the store.",
+    done="Every kernel is in the store; with --dry-run, they are listed.",
     failed="Some kernels could not be compiled, stored or loaded; the others are in the store.",
     missing="The compiler is not installed; --load: there is no NVIDIA GPU, or the extra gpu is not installed.",
 )
-@table_options
+@partial(table_options, required=False)
 @click.option("--compiler", help="Compiler: nvrtc, nvcc or triton. Default: that of the family, else nvrtc.")
 @click.option("--family", help="Kernel family: tensor_core, scaled, grouped, simt, triton, hopper. Default: the best.")
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
@@ -65,19 +69,46 @@ _RANGES_SHOWN = 3
     help="Only the dynamic kernels, a few for each dtype, layout and epilogue: they serve any m while others compile.",
 )
 @click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
+@click.option("--by-shape", is_flag=True, help="--dry-run: list how many kernels of each shape and target are stored.")
+@click.option("--missing", is_flag=True, hidden=True)
+@click.option("--sample", is_flag=True, help="Fill the store with 48 example kernels, instead of those of a model.")
 @job_option
 @json_option
 @click.pass_obj
 def warm_verb(
-    settings: Settings, /, jobs: int | None, family: str | None, compiler: str | None, load: bool,
-    floor: bool, dry_run: bool, job: Path | None, as_json: bool, **asked: Any,
+    settings: Settings, /, jobs: int | None, sample: bool, by_shape: bool, missing: bool, as_json: bool, **asked: Any
 ) -> None:  # fmt: skip
     """Compile the missing kernels of a model or a table.
 
-    MODEL is the name of a public model; an unknown name lists the known ones. FILE is a CSV file with the columns n
-    and k, and optionally batch, m and epilogue. Afterwards every m of --m is a hit. After Ctrl-C, the same command
-    resumes.
+    An unknown name of a model lists the known ones. A file may also have the columns batch, m and epilogue. Afterwards
+    every m of --m is a hit. After Ctrl-C, the same command resumes.
+
+    With --sample, the kernels are of public models. Afterwards each is requested again, as another process would, and
+    comes from disk. Then they are requested 28,000 times, in a mix of decode and prefill, so that the store has demand
+    to show; nothing is launched or timed.
     """
+    dry_run = asked["dry_run"]
+    if sample:
+        if asked["table"] is not None or dry_run or asked["load"] or asked["floor"] or asked["archs"]:
+            raise UsageError("--sample has its own 48 kernels; leave MODEL and the other options out")
+        _fill_with_sample(settings, jobs, as_json=as_json)
+        return
+    if asked["table"] is None:
+        raise UsageError("give the name of a MODEL, or a FILE with the shapes; --sample needs neither")
+    if by_shape and not dry_run:
+        raise UsageError("--by-shape compiles nothing; add --dry-run")
+    if by_shape:
+        del asked["job"]  # the dashboard draws a coverage itself
+        _show_coverage(settings, only_missing=missing, as_json=as_json, **asked)
+    else:
+        _warm(settings, jobs, as_json=as_json, **asked)
+
+
+def _warm(
+    settings: Settings, jobs: int | None, *, family: str | None, compiler: str | None, load: bool,
+    floor: bool, dry_run: bool, job: Path | None, as_json: bool, **asked: Any,
+) -> None:  # fmt: skip
+    """Compiles what is missing, or lists it."""
     started = time.perf_counter()
     with reporting(job) as reporter:
         _check_how(family, compiler, load=load, dry_run=dry_run)
@@ -91,7 +122,7 @@ def warm_verb(
             tally = _Tally(plan, reporter)
             if not dry_run:
                 _compile(cache, plan, tally, jobs, family, compiler, load=load)
-        document = measured.Warmed(
+        document = results.Warmed(
             store=str(root),
             problems=plan.problems,
             kernels=len(plan.kernels),
@@ -118,6 +149,41 @@ def warm_verb(
     )
 
 
+def _show_coverage(
+    settings: Settings, *, family: str | None, compiler: str | None, load: bool, floor: bool,
+    dry_run: bool, only_missing: bool, as_json: bool, **asked: Any,
+) -> None:  # fmt: skip
+    """Prints for each shape and target how many of the kernels that serve every m are in the store."""
+    from cache_engine.batch.warm import stored
+    from cache_engine.insight.coverage import coverage, distinct
+
+    _check_how(family, compiler, load=load, dry_run=dry_run)
+    rows = wanted_of(_floor(asked) if floor else asked)
+    with _opened(settings, dry_run) as cache:
+        cells = coverage(cache, rows, family, compiler)
+        keys = {kernel.key for kernel in distinct(cells)}
+        cached = stored(cache, keys)
+    covered = [_covered(cell, cached) for row in cells for cell in row]
+    if only_missing:
+        covered = [row for row in covered if row["missing"] or row["refused"]]
+    counts = {"kernels": len(keys), "cached": len(cached)}
+    document = {"table": asked["table"], "dtype": asked["dtype"], **counts, "rows": covered}
+    emit(document, as_json, lambda: _print_coverage(covered, len(cached), len(keys)))
+
+
+def _covered(cell: Cell, cached: Collection[str]) -> dict[str, Any]:
+    """A shape on a target: how many of its kernels are stored, the keys of the others, or why no kernel serves it."""
+    missing = [kernel.key for kernel in cell.kernels if kernel.key not in cached]
+    return {
+        **picked(cell.shape, "model", "operation", "n", "k", "batch"),
+        "arch": cell.arch,
+        "kernels": len(cell.kernels),
+        "cached": len(cell.kernels) - len(missing),
+        "missing": missing,
+        "refused": cell.refused,
+    }
+
+
 def _floor(asked: dict[str, Any]) -> dict[str, Any]:
     """The same options, for dynamic kernels."""
     if asked["specialisation"] not in (Specialisation.NK, Specialisation.DYNAMIC):
@@ -133,7 +199,7 @@ def _opened(settings: Settings, dry_run: bool) -> Cache:
 def _plan(
     cache: Cache, rows: list[list[Wanted]], family: str | None, compiler: str | None, jobs: int | None
 ) -> WarmPlan:
-    """What getting the kernels for all this would do."""
+    """The plan for getting the kernels of these shapes."""
     from cache_engine.batch.warm import plan_warming
     from cache_engine.insight.coverage import coverage
 
@@ -184,24 +250,7 @@ def _compile(
         warm(cache, problems, jobs, on_done, family, compiler, load=load)
 
 
-@click.command(
-    "sample",
-    cls=Verb,
-    examples=("sample --store ./demo-store", "sample --jobs 2"),
-    done="All 48 kernels are in the store.",
-    failed="Some kernels could not be compiled.",
-    missing="The compiler is not installed.",
-)
-@click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
-@json_option
-@click.pass_obj
-def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
-    """Fill the store with 48 example kernels.
-
-    They are kernels of public models. Afterwards each is requested again, as another process would, and comes from
-    disk. Then they are requested 28,000 times, in a mix of decode and prefill, so that the store has demand to show;
-    nothing is launched or timed.
-    """
+def _fill_with_sample(settings: Settings, jobs: int | None, *, as_json: bool) -> None:
     from cache_engine.batch.sample import request_kernels, sample_problems
     from cache_engine.batch.warm import warm
 
@@ -216,11 +265,11 @@ def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
         requests = request_kernels(cache, {one.kernel.key for one in again if one.kernel is not None})
     failed = [one for one in done if one.kernel is None]
     compiled = sum(one.kernel is not None and one.kernel.tier == "compiled" for one in done)
-    document = measured.Sampled(
+    document = results.Sampled(
         store=str(settings.directory()),
         compiled=compiled,
         found=len(done) - compiled - len(failed),
-        failed=[measured.FailedProblem(problem=str(one.problem), error=in_json(one.error)) for one in failed],
+        failed=[results.FailedProblem(problem=str(one.problem), error=in_json(one.error)) for one in failed],
         found_again=sum(one.kernel is not None and one.kernel.tier == "disk" for one in again),
         requests=requests,
         seconds=time.perf_counter() - started,
@@ -228,13 +277,13 @@ def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
     emit(document, as_json, lambda: _print_sample(document), failed=failed)
 
 
-def _listed(plan: WarmPlan) -> list[measured.NeededKernel]:
+def _listed(plan: WarmPlan) -> list[results.NeededKernel]:
     """The kernels of a plan."""
     return [
-        measured.NeededKernel(
+        results.NeededKernel(
             key=kernel.key,
             problem=_named(kernel.selection.problem, str(kernel.ms[0][0])),
-            m=[measured.ServedSizes(first=each[0], last=each[-1], step=each.step) for each in kernel.ms],
+            m=[results.ServedSizes(first=each[0], last=each[-1], step=each.step) for each in kernel.ms],
             family=kernel.selection.family.name,
             compiler=kernel.selection.compiler.name,
             config_text=str(kernel.selection.config),
@@ -250,7 +299,7 @@ class _Tally:
 
     def __init__(self, plan: WarmPlan, reporter: Reporter | None) -> None:
         self.total, self.compiled, self.found = len(plan.kernels) + len(plan.refused), 0, 0
-        self.failed: list[measured.FailedProblem] = []
+        self.failed: list[results.FailedProblem] = []
         self._reporter = reporter
         for cell in plan.refused:
             self._fail(_named(cell.problem, sizes_text(cell.ms)), cell.refused)
@@ -268,7 +317,7 @@ class _Tally:
 
     def _fail(self, problem: str, error: str) -> None:
         """Counts one that is not in the store now, and says why."""
-        self.failed.append(measured.FailedProblem(problem=problem, error=error))
+        self.failed.append(results.FailedProblem(problem=problem, error=error))
         self._report()
 
     def _report(self) -> None:
@@ -287,7 +336,7 @@ def _named(problem: GemmProblem, ms: str) -> str:
 
 
 def _planned(plan: WarmPlan) -> str:
-    """How many kernels a warm-up compiles, and how long that takes by prediction."""
+    """The number of kernels that a warm-up compiles, and the predicted time, in words."""
     kernels, missing, estimate = len(plan.kernels), len(plan.missing), plan.estimate
     takes = f"; about {human_ms(estimate.seconds * 1e3)}, {estimate.by}" if missing else ""
     return printable(
@@ -296,7 +345,7 @@ def _planned(plan: WarmPlan) -> str:
     )
 
 
-def _print_planned(d: measured.Warmed, plan: WarmPlan) -> None:
+def _print_planned(d: results.Warmed, plan: WarmPlan) -> None:
     """Prints the kernels of a dry run, and how many there are."""
     rows = [
         (one.key[:12], "yes" if one.stored else "no", one.problem, _shortened(one.m), one.family, one.config_text)
@@ -308,14 +357,14 @@ def _print_planned(d: measured.Warmed, plan: WarmPlan) -> None:
     print(f"\n{_planned(plan)}")
 
 
-def _shortened(served: list[measured.ServedSizes]) -> str:
+def _shortened(served: list[results.ServedSizes]) -> str:
     """The first ranges of m, and how many more there are; ``--json`` has them all."""
     text = sizes_text(range(one.first, one.last + 1, one.step) for one in served[:_RANGES_SHOWN])
     more = len(served) - _RANGES_SHOWN
     return text if more <= 0 else f"{text} and {counted(more, 'range')} more"
 
 
-def _print_warmed(d: measured.Warmed) -> None:
+def _print_warmed(d: results.Warmed) -> None:
     _print_failed(d.failed)
     failed = f", {len(d.failed):,} failed" if d.failed else ""
     loaded = "" if d.loaded is None else f", {d.loaded:,} loaded on the GPU"
@@ -324,7 +373,7 @@ def _print_warmed(d: measured.Warmed) -> None:
     print(printable(f"{counts}, for {counted(d.problems, 'problem')}, in {took}; stored in {d.store}."))
 
 
-def _print_failed(failed: list[measured.FailedProblem]) -> None:
+def _print_failed(failed: list[results.FailedProblem]) -> None:
     """Prints failures; those of one cause share a line."""
     by_cause: dict[str, list[str]] = {}
     for failure in failed:
@@ -334,9 +383,25 @@ def _print_failed(failed: list[measured.FailedProblem]) -> None:
         print(printable(f"failed: {problems[0]}{more}: {cause}"), file=sys.stderr)
 
 
-def _print_sample(d: measured.Sampled) -> None:
+def _print_sample(d: results.Sampled) -> None:
     for failure in d.failed:
         print(printable(f"failed: {failure.problem}: {failure.error}"), file=sys.stderr)
     counts = f"{counted(d.compiled, 'kernel')} compiled, {d.found} found in {d.store}"
     print(printable(f"{counts}, in {human_ms(d.seconds * 1e3)}."))
     print(f"Re-requested: {counted(d.found_again, 'disk hit')}. Then {counted(d.requests, 'request')}, as of a server.")
+
+
+def _print_coverage(rows: list[dict[str, Any]], cached: int, kernels: int) -> None:
+    columns: dict[str, terminal.Align] = {"operation": terminal.LEFT, "n × k": terminal.RIGHT}
+    columns |= {"batch": terminal.RIGHT, "target": terminal.LEFT, "cached": terminal.RIGHT, "": terminal.LEFT}
+    terminal.print_table(
+        columns,
+        [
+            (
+                row["operation"], f"{row['n']} × {row['k']}", row["batch"], row["arch"],
+                "–" if row["refused"] else f"{row['cached']:,} of {row['kernels']:,}", row["refused"],
+            )
+            for row in rows
+        ],
+    )  # fmt: skip
+    print(f"\n{cached:,} of {counted(kernels, 'kernel')} cached.")

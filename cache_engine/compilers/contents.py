@@ -1,4 +1,4 @@
-"""The SHA-256 of files, remembered across processes, and whether a file has changed since.
+"""Files of compilers: where they are, the SHA-256 of each, remembered across processes, and what the environment adds.
 
 A compiler has hundreds of megabytes, and hashing them takes longer than a compile. So one small file of the user stores
 the digests, each with the identity of its file: device, inode, size, mtime and ctime in nanoseconds. No program can set
@@ -10,17 +10,23 @@ The format is a line with the SHA-256 of all that follows, then a line for each 
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
 import os
 import re
+import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
-from cache_engine.errors import CompilerMissing
+from cache_engine.compilers.base import Cuda
+from cache_engine.errors import CompilerMissing, ToolMissing
+from cache_engine.model.architecture import ARCHITECTURES, CUDA_VERSIONS
 from cache_engine.settings import user_cache_folder
 
 Identity = tuple[int, int, int, int, int]
@@ -195,3 +201,173 @@ def _save(place: Path, known: Known, fresh: Known) -> None:
                 os.replace(new, place / "digests")
     finally:
         os.close(file)
+
+
+# ---- The environment variables that NVRTC reads, and which of them are part of the key ----
+# NVRTC runs in this process, where other threads may read and set variables, so we cannot hide any from it. The key
+# contains each variable that is set and could change the output. NVCC and Triton run in separate processes, with an
+# environment of named variables only.
+#
+# Source: every call of ``getenv`` in libnvrtc 12.9, 13.0 and 13.5, found in its machine code and by a ``getenv`` that
+# records the names it gets. ``tests/compilers/test_environment.py`` finds them again in the installed libraries.
+
+KEYED = (
+    "AS_SECURE_LOG_FILE",
+    "CAN_FINALIZE_DEBUG",
+    "DUMP_KNOBS_TO_FILE",
+    "EDG_BASE",
+    "EDG_MODULES_PATH",
+    "FINALIZER_CUBIE",
+    "FINALIZER_USE_LEGACY_ELF_BUILDER",
+    "LIBNVVM_DISABLE_CONCURRENT_API",
+    "LLVM_IGNORED_ENV_VAR",
+    "LLVM_OVERRIDE_PRODUCER",
+    "NVRTCWIZ",
+    "NVRTC_APPEND_FLAGS",
+    "NVRTC_DISABLE_CONCURRENT_NVVM",
+    "NVRTC_DISABLE_PCH",
+    "NVRTC_INTERNAL_GLOBAL_LOCK",
+    "NVRTC_PCH_HEAP_SIZE",
+    "NVVM_IR_VER_CHK",
+    "NV_NVVM_VERSION",
+)
+"""The key contains the values of these where they are set. All belong to NVIDIA or LLVM and are rarely set."""
+
+_OPENSSL = "read by OpenSSL inside NVRTC, which a compile calls only for checksums"
+_CRASH = "how LLVM prints the stack of a crash"
+_PRINTED = "how messages look"
+_FILES = "the folder of temporary files or of the user's files; our sources name none"
+
+LEFT_OUT = {
+    "COLUMNS": _PRINTED,
+    "CTLOG_FILE": _OPENSSL,
+    "CUDA_CACHE_DISABLE": "switches NVRTC's own cache, which our flags switch off",
+    "EDG_COLORS": _PRINTED,
+    "GCC_COLORS": _PRINTED,
+    "HOME": _FILES,
+    "HTTPS_PROXY": _OPENSSL,
+    "LLVM_DISABLE_SYMBOLIZATION": _CRASH,
+    "LLVM_ENABLE_SYMBOLIZER_MARKUP": _CRASH,
+    "LLVM_SYMBOLIZER_PATH": _CRASH,
+    "MAKEFLAGS": "the number of threads that make lends; set in every run of make",
+    "NOCOLOR": _PRINTED,
+    "NO_PROXY": _OPENSSL,
+    "OPENSSL_CONF": _OPENSSL,
+    "OPENSSL_CONF_INCLUDE": _OPENSSL,
+    "OPENSSL_ENGINES": _OPENSSL,
+    "OPENSSL_MODULES": _OPENSSL,
+    "OPENSSL_ia32cap": _OPENSSL,
+    "PATH": "where LLVM looks for its symbolizer",
+    "PWD": "the working folder, which only debug information names; our flags ask for none",
+    "TEMP": _FILES,
+    "TEMPDIR": _FILES,
+    "TERM": _PRINTED,
+    "TMP": _FILES,
+    "TMPDIR": _FILES,
+    "bar": "LLVM compares it with an address that no variable can have",
+    "http_proxy": _OPENSSL,
+    "https_proxy": _OPENSSL,
+    "no_proxy": _OPENSSL,
+}
+"""These do not change the code; the reason follows each. Hashing them would only make users and folders miss."""
+
+
+@cache
+def environment_of_nvrtc() -> str:
+    """The environment in NVRTC's keys: each variable that is set, with a hash of its value; empty when none is set.
+
+    It is a hash because a value may be a path. NVRTC reads some variables once per process, and so does this.
+    """
+    return _environment_now()
+
+
+def check_environment_unchanged() -> None:
+    """Refuses to compile after a variable has changed.
+
+    Raises:
+        CompilerMissing: because the kernel would be stored under the key of another environment.
+    """
+    if _environment_now() != environment_of_nvrtc():
+        raise CompilerMissing(
+            "an environment variable that NVRTC reads was changed while this process ran; set it before the process "
+            f"starts, or leave it unset (they are {', '.join(KEYED)})"
+        )
+
+
+def _environment_now() -> str:
+    # getenv, as in NVRTC, also sees what C libraries have set. PyDLL holds the GIL, so no Python thread changes the
+    # environment meanwhile.
+    getenv = ctypes.PyDLL(None).getenv
+    getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_char_p
+    values = ((name, getenv(name.encode())) for name in KEYED)
+    # A variable set to nothing is still set: NVRTC only checks whether some of them exist.
+    return " ".join(f"{name}={hashlib.sha256(value).hexdigest()[:32]}" for name, value in values if value is not None)
+
+
+# ---- NVIDIA's files: first in the PyPI packages, then on the system; and which versions of CUDA may compile ----
+
+HOW_TO_CHOOSE = "set GEMM_CACHE_CUDA to the version of CUDA that is to compile"
+_LOCAL = Path("/usr/local")
+
+
+@lru_cache(maxsize=256)
+def cuda_for(asked: str, driver: tuple[int, int] | None, arch: str) -> Cuda:
+    """The major versions of CUDA that may compile for a target.
+
+    Args:
+        asked: the setting ``cuda``.
+        driver: the version of CUDA that the driver supports, if there is a driver; it loads no code of a later one.
+        arch: a target that is not known excludes none.
+    """
+    versions: tuple[int, ...] = CUDA_VERSIONS
+    why = []
+    if asked != "auto":
+        versions = (int(asked),)
+        why.append(f"the setting cuda is {asked}")
+    elif driver is not None and driver[0] < versions[0]:
+        versions = tuple(version for version in versions if version <= driver[0])
+        why.append(f"the driver is for CUDA {driver[0]}.{driver[1]}")
+    known = ARCHITECTURES[arch].cuda_versions if arch in ARCHITECTURES else CUDA_VERSIONS
+    if known != CUDA_VERSIONS:
+        why.append(f"only CUDA {' or '.join(map(str, known))} compiles for {arch}")
+    return Cuda(tuple(version for version in versions if version in known), " and ".join(why))
+
+
+def package_files(pattern: str, folder: str = "cu13") -> Iterator[Path]:
+    """Files of installed ``nvidia-*`` packages that match, such as ``lib/libnvrtc.so.*``.
+
+    Args:
+        folder: those for CUDA 13 share ``cu13``; for CUDA 12 each has its own, such as ``cuda_nvrtc``.
+    """
+    spec = find_spec("nvidia")
+    for location in (spec.submodule_search_locations or ()) if spec is not None else ():
+        yield from sorted(Path(location, folder).glob(pattern))
+
+
+def toolkit_files(cuda: int, pattern: str) -> Iterator[Path]:
+    """Files that match in the toolkit that ``CUDA_HOME`` names, then in those of a version in ``/usr/local``."""
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    installed = sorted(_LOCAL.glob(f"cuda-{cuda}*"), key=lambda path: (len(path.name), path.name), reverse=True)
+    for toolkit in (*([Path(named)] if named else ()), *installed):
+        yield from sorted(toolkit.glob(pattern))
+
+
+def find_tool(name: str, package: str) -> Path:
+    """The executable called ``name``: the package's, else the one on the path, else a toolkit's.
+
+    Raises:
+        ToolMissing: naming the package that has it.
+    """
+    for path in find_tools(name):
+        return path
+    raise ToolMissing(f"{name} is not installed; run: pip install {package}")
+
+
+def find_tools(name: str) -> Iterator[Path]:
+    """Every executable called ``name``, as ``find_tool`` prefers them."""
+    yield from package_files(f"bin/{name}")
+    on_path = shutil.which(name)
+    if on_path is not None:
+        yield Path(on_path)
+    for version in CUDA_VERSIONS:
+        yield from toolkit_files(version, f"bin/{name}")

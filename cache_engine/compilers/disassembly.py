@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 
-from cache_engine.compilers.tools import find_tool, find_tools
+from cache_engine.compilers.contents import find_tool, find_tools
 from cache_engine.errors import GemmCacheError, ToolMissing
 from cache_engine.model.artifact import Resources
 

@@ -18,11 +18,9 @@ from itertools import chain
 from pathlib import Path
 from threading import Lock
 
-from cache_engine.compilers.base import Compiled, Cuda
-from cache_engine.compilers.contents import WatchedFiles
+from cache_engine.compilers.base import LINE_TABLES, Compiled, Cuda, flags_at_level
+from cache_engine.compilers.contents import HOW_TO_CHOOSE, WatchedFiles, package_files, toolkit_files
 from cache_engine.compilers.diagnostics import first_error
-from cache_engine.compilers.flags import LINE_TABLES, flags_at_level
-from cache_engine.compilers.tools import HOW_TO_CHOOSE, package_files, toolkit_files
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.process import renew_after_fork, unforked

@@ -17,12 +17,16 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 
-from cache_engine.compilers.base import Compiled, Cuda
-from cache_engine.compilers.contents import WatchedFiles, digests
-from cache_engine.compilers.diagnostics import first_error
-from cache_engine.compilers.environment import check_environment_unchanged, environment_of_nvrtc
-from cache_engine.compilers.flags import LINE_TABLES, flags_at_level
-from cache_engine.compilers.tools import HOW_TO_CHOOSE, package_files, toolkit_files
+from cache_engine.compilers.base import LINE_TABLES, Compiled, Cuda, flags_at_level
+from cache_engine.compilers.contents import (
+    HOW_TO_CHOOSE,
+    WatchedFiles,
+    check_environment_unchanged,
+    digests,
+    environment_of_nvrtc,
+    package_files,
+    toolkit_files,
+)
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.fingerprint import ToolchainFingerprint
@@ -257,6 +261,14 @@ class Nvrtc:
             check_environment_unchanged()
             status = nvrtc.nvrtcCompileProgram(program, len(options), given)
             log = _text(nvrtc, program, "ProgramLog").rstrip(b"\0\n").decode("utf-8", "replace")
+            if status == 0:
+                # The first compile loads the companion library.
+                self._installation().check_unchanged()
+                self._installation().check_companion()
+                ptx = _text(nvrtc, program, "PTX").rstrip(b"\0")
+                return Compiled(_text(nvrtc, program, "CUBIN"), ptx, log.encode())
+            from cache_engine.compilers.diagnostics import first_error
+
             if status == _NO_BUILTINS:
                 package = self._installation().package
                 raise CompilerMissing(f"NVRTC cannot compile ({first_error(log) or log}); run: {_reinstall(package)}")
@@ -266,19 +278,13 @@ class Nvrtc:
                     f"NVRTC {installed.fingerprint.version} {reason}; install another version: pip "
                     f"install --upgrade {installed.package}"
                 )
-            if status != 0:
-                error = nvrtc.nvrtcGetErrorString(status).decode()
-                raise CompileError(
-                    f"NVRTC rejected the source for {arch}: {first_error(log) or error}",
-                    log=log,
-                    source=source,
-                    flags=options,
-                )
-            # The first compile loads the companion library.
-            self._installation().check_unchanged()
-            self._installation().check_companion()
-            ptx = _text(nvrtc, program, "PTX").rstrip(b"\0")
-            return Compiled(_text(nvrtc, program, "CUBIN"), ptx, log.encode())
+            error = nvrtc.nvrtcGetErrorString(status).decode()
+            raise CompileError(
+                f"NVRTC rejected the source for {arch}: {first_error(log) or error}",
+                log=log,
+                source=source,
+                flags=options,
+            )
 
     def preprocess(self, source: str, arch: str) -> None:
         """``None``: NVRTC cannot print preprocessed source; see ``Compiler.preprocess``."""

@@ -15,9 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cache_engine.compilers.base import Compiled, Cuda
+from cache_engine.compilers.base import Compiled, Cuda, flags_at_level
 from cache_engine.compilers.contents import WatchedFiles, digests
-from cache_engine.compilers.flags import flags_at_level
 from cache_engine.errors import CompileError, CompilerMissing, InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import ToolchainFingerprint
@@ -147,7 +146,7 @@ class Triton:
 
     def with_flags(self, extra: tuple[str, ...]) -> Triton:  # noqa: ARG002
         """Refuses them, because they are flags of CUDA C++; see ``Compiler.with_flags``."""
-        raise UsageError("Triton accepts no compiler_flags; unset them to use it")
+        raise UsageError("Triton accepts no compiler_flags and no fast math; unset them, or leave out --fast-math")
 
     def at_level(self, level: int) -> Triton:
         """The same compiler at another level of ptxas, with workers of its own; see ``Compiler.at_level``."""

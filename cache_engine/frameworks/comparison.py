@@ -26,8 +26,8 @@ class Difference:
 
     group: str
     name: str
-    one: str | None
-    other: str | None
+    a: str | None
+    b: str | None
     meaning: str
 
 

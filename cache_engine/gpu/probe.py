@@ -10,7 +10,6 @@ from functools import cache
 from cache_engine.errors import GpuRequired
 from cache_engine.model.architecture import ARCHITECTURES, compiled_for
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.settings.extras import needing
 
 # ---- NVIDIA's management library: clock, memory and the driver's release; ``None`` when unavailable ----
 #
@@ -207,5 +206,7 @@ def require_gpu(what: str) -> DeviceFingerprint:
 @cache
 def _import_cupy(what: str) -> None:
     """Imports CuPy, which every user of a GPU then does; cached, as ``matmul`` asks at each call."""
+    from cache_engine.settings.extras import needing
+
     with needing(gpu_extra(), what):
         import cupy  # noqa: F401

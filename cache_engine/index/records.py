@@ -168,11 +168,10 @@ def _read_timings(layout: StoreLayout, skipped: dict[str, tuple[int, str]]) -> t
 
 def _row(one: Measurement) -> rows.Row:
     """The row of ``timings`` for a measurement, in the order of the columns."""
-    p = one.problem
     numbers = ("p10_us", "p90_us", "tflops", "reference_median_us", "speed_ratio", "max_rel_error")
     return (
-        one.key, one.family, one.compiler, one.arch, str(one.config), one.config_from, p.m, p.n, p.k, p.batch, p.dtype,
-        p.out_dtype, p.layout, p.epilogue, one.device.name, one.device.digest(), one.device.driver, one.median_us,
+        one.key, one.family, one.compiler, one.arch, str(one.config), one.config_from,
+        *msgspec.structs.astuple(one.problem), one.device.name, one.device.digest(), one.device.driver, one.median_us,
         *(_number(one.timing.get(name)) for name in numbers), one.verified, one.measured_at, one.measured_by,
         msgspec.json.encode(one.timing).decode(),
     )  # fmt: skip

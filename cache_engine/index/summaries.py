@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.index.rows import fetch
 from cache_engine.model.asked import Shape
+from cache_engine.model.gemm.fields import FIELDS, Options
 from cache_engine.usage.demand import MOST_COUNTERS, Counter, Ledger, Sketch
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def nearest_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> 
     """
     named = (
         ("toolchain", "toolchain"), ("target", "arch"), ("types", "dtype || out_dtype"), ("layout", "layout"),
-        ("fixed sizes", "specialisation"), ("optimisation level", "opt_level"), ("family", "family"),
-        ("config", "config"), ("template", "template"), ("flags", "flags"), ("batch", "batch"),
+        *((field.label.lower(), field.name) for field in FIELDS if field.name in Options.__struct_fields__),
+        ("family", "family"), ("config", "config"), ("template", "template"), ("flags", "flags"), ("batch", "batch"),
     )  # fmt: skip
     differing = ", ".join(
         f"if(({sql}) IS DISTINCT FROM other_{number}, '{name}', NULL)" for number, (name, sql) in enumerate(named)

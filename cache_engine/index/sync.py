@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
-"""What the system, and DuckDB with it, says of a full disk. The mirror is then in a private folder."""
+"""The words of the system, and of DuckDB with it, for a full disk. The mirror is then in a private folder."""
 
 SCHEMA = rows.with_columns(Path(__file__).with_name("schema.sql").read_text(encoding="utf-8"), RecordedProblem, Shape)
 # A mirror with another schema is rebuilt; the hash replaces a number that one could forget to raise.
@@ -219,7 +219,9 @@ class Mirror:
         try:
             with file_lock(self._layout.mirror_lock, _READ_TIMEOUT_S, shared=True):
                 if not is_own(self._layout):
-                    raise MirrorError(f"{self.path} is not your own file; gemm-cache sync --rebuild creates it again")
+                    raise MirrorError(
+                        f"{self.path} is not your own file; gemm-cache store sync --rebuild creates it again"
+                    )
                 try:
                     with (
                         self._reading() as connection,

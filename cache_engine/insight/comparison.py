@@ -59,7 +59,7 @@ class Comparison:
         components: what their keys were hashed from, as far as it differs.
         config: the fields of their configs, as far as they differ.
         resources, occupancy, instructions: all there is, also what is the same.
-        notes: what the differences of the keys mean, and what could not be compared.
+        notes: what the differences of the keys mean, and what could not be compared or inspected.
     """
 
     components: tuple[Pair, ...]
@@ -90,7 +90,7 @@ def compare(first: Inspected, second: Inspected) -> Comparison:
         tuple(pairs(_resources(first), _resources(second))),
         tuple(pairs(_occupancy(first), _occupancy(second))),
         tuple(pairs(_instructions(first), _instructions(second))),
-        notes,
+        tuple(dict.fromkeys((*notes, *first.notes, *second.notes))),
     )
 
 
@@ -111,7 +111,7 @@ def _keys(first: Inspected, second: Inspected) -> tuple[tuple[Pair, ...], tuple[
     notes = [f"Input {_named(each)}: {each.meaning}." for each in found if each.meaning]
     if hidden := "; ".join(dict.fromkeys((*first.inputs.hidden, *second.inputs.hidden))):
         notes.append(f"The keys have inputs that {first.group.framework} does not store: {hidden}.")
-    return tuple(Pair(_named(each), each.one, each.other) for each in found), tuple(notes)
+    return tuple(Pair(_named(each), each.a, each.b) for each in found), tuple(notes)
 
 
 def _named(each: Difference) -> str:

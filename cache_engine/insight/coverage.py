@@ -14,8 +14,17 @@ from cache_engine.cache.cache import Cache
 from cache_engine.cache.selection import Selection, Selector
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError
 from cache_engine.evaluator.catalogue import TOKENS, ModelShape
-from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Layout, Mode, Specialisation
-from cache_engine.model.gemm.kinds import checked_mode
+from cache_engine.model.gemm import (
+    INPUT_DTYPES,
+    NO_EPILOGUE,
+    DType,
+    EpilogueLike,
+    GemmProblem,
+    Layout,
+    Mode,
+    Specialisation,
+)
+from cache_engine.model.gemm.kinds import checked_mode, member_of
 from cache_engine.model.key import CacheKey
 from cache_engine.model.sizes import Sizes, count_sizes, parse_sizes, sizes_text
 
@@ -84,7 +93,7 @@ MOST_CHOICES = 300_000
 """Of one coverage: finding them takes seconds. See ``choices``."""
 
 MOST_EXACT = 256
-"""How long a range may be where each m is a kernel."""
+"""The longest range where each m is a kernel."""
 
 _SIZES_PER_CHOICE = 16  # a range is looked at once for each of the lowest tile's heights
 
@@ -131,11 +140,11 @@ class Cell:
 
 def wanted(
     shapes: Sequence[ModelShape],
-    dtype: DType,
+    dtype: str,
     archs: Sequence[str | None],
     ms: Sizes = EVERY_M,
     *,
-    epilogue: Epilogue | None = None,
+    epilogue: EpilogueLike | None = None,
     most: int = MOST_CHOICES,
     mode: str = Mode.BATCHED,
     **asked: Any,
@@ -160,6 +169,7 @@ def wanted(
             f"an exact kernel serves one m, so m of {sizes_text(ms)} needs {count_sizes(ms):,} kernels for each shape; "
             f"name the sizes you need, in ranges of {MOST_EXACT} at most, or use another specialisation"
         )
+    element = member_of(DType, "dtype", dtype, INPUT_DTYPES)
     of_experts = checked_mode(mode, Layout.NT, Specialisation.NK)
     count = choices(shapes, ms, len(archs), of_experts)
     if count > most:
@@ -173,9 +183,10 @@ def wanted(
         sizes = shape.row_sizes(ms, own_mode) if shape.m is None else (range(shape.m, shape.m + 1),)
         finish = epilogue
         if finish is None:  # int8 takes none: a bias is added after its sums are scaled
-            finish = NO_EPILOGUE if dtype is DType.INT8 else shape.epilogue
+            finish = NO_EPILOGUE if element is DType.INT8 else shape.epilogue
         # The largest m breaks a limit if any does.
-        problem = replace(shape.problem(sizes[-1][-1], dtype), epilogue=finish, mode=own_mode, **asked)
+        own = {**asked, "epilogue": finish, "mode": own_mode}
+        problem = replace(shape.problem(sizes[-1][-1], element), **own)
         rows.append([Wanted(shape, replace(problem, arch=arch), sizes) for arch in archs])
     return rows
 

@@ -147,7 +147,7 @@ def _fault_of_entry(cache: Cache, selection: Selection) -> str | None:
 def _in_words(gone: Departure) -> str:
     if gone.is_evicted:
         return f"the kernel with this key was {gone.words}; compiling stores it again"
-    return f"the entry with this key was {gone.words}; compiling replaces it, and gemm-cache quarantine ls lists it"
+    return f"the entry with this key was {gone.words}; compiling replaces it; gemm-cache verify --quarantined lists it"
 
 
 def _ask_instead(cache: Cache, selection: Selection, present: Record, asked: KernelConfig | None) -> str | None:

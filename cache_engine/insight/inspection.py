@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, InvalidProblem
@@ -12,9 +12,9 @@ from cache_engine.frameworks.groups import Group, describe, inputs_of, text_of
 from cache_engine.frameworks.values import Entry, KeyFactors
 from cache_engine.kernels.family import threads_of
 from cache_engine.kernels.select import FAMILIES
-from cache_engine.model.architecture import architecture
+from cache_engine.model.architecture import Occupancy, architecture, occupancy
 from cache_engine.model.artifact import Record
-from cache_engine.model.occupancy import Occupancy, occupancy
+from cache_engine.model.documents import picked
 from cache_engine.model.outcome import Failure
 from cache_engine.store.codec import stored_bytes
 from cache_engine.units import human_bytes, human_ms
@@ -184,6 +184,21 @@ def titled(record: Record) -> str:
     types += f" scaled {p.scales}" if p.scales else ""
     batch = f" {p.batch} groups {p.mode}" if p.mode else f" batch {p.batch}" if p.batch > 1 else ""
     return f"{p.m}×{p.n}×{p.k}{batch} {types} {record.arch} · {record.family}"
+
+
+def record_document(record: Record) -> dict[str, Any]:
+    """A record as JSON documents state it."""
+    p = record.problem
+    return {
+        **picked(record, "key", "name", "arch", "compiler", "family", "config"),
+        **picked(p, "specialisation", "opt_level"),
+        **picked(record, "compiler_version", "problem", "size_bytes"),
+        "stored_bytes": stored_bytes(record),
+        **picked(record.resources, "registers", "shared_bytes", "stack_bytes", "spill_bytes"),
+        **picked(record, "compile_ms", "stages_ms", "created_at", "created_by"),
+        "components": dict(record.components),
+        **picked(record, "warnings", "config_from"),
+    }
 
 
 def described(record: Record, created: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cache_engine.cache.cache import Cache
-from cache_engine.cache.queue.tickets import QueueState
+from cache_engine.cache.queue import QueueState
 from cache_engine.model.events import Statistics
 from cache_engine.store.files import refuse_device
 from cache_engine.store.journal.spans import LOOKUPS, Distribution, ceiling_s, distributions

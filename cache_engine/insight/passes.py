@@ -146,9 +146,29 @@ class Priced:
         return int(moved) * self.operation.calls
 
     @property
+    def rate(self) -> float:
+        """Floating-point operations per second."""
+        return self.operation.work.flops / (self.cost.latency_us * 1e-6)
+
+    @property
+    def intensity(self) -> float:
+        """Floating-point operations per byte, each operand moved once."""
+        return self.operation.work.flops / self.operation.work.moved_bytes
+
+    @property
+    def peak(self) -> float:
+        """Operations per second of the chip at most, of the operation's type."""
+        return peak_of(self.chip, self.operation.work.dtype)
+
+    @property
+    def roof(self) -> float:
+        """Operations per second at most, of an operation of this intensity."""
+        return min(self.peak, self.chip.dram_bandwidth * self.intensity)
+
+    @property
     def utilization(self) -> float:
         """Share of the chip's peak."""
-        return self.operation.work.flops / (self.cost.latency_us * 1e-6 * peak_of(self.chip, self.operation.work.dtype))
+        return self.rate / self.peak
 
     @property
     def bound_by(self) -> str:

@@ -16,6 +16,7 @@ from cache_engine.errors import CompilerMissing, UsageError
 from cache_engine.model.artifact import Record
 from cache_engine.model.fingerprint import toolchain_text
 from cache_engine.model.measurement import Measurement
+from cache_engine.settings import FAST_MATH
 from cache_engine.units import defused
 
 PRESENT, STALE, UNKNOWN = "present", "stale", "unknown"
@@ -81,7 +82,8 @@ def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made
 def _state(cache: Cache, way: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Whether kernels made in a way can be hit here, and what has changed if they cannot."""
     try:
-        components = cache.selector.present(way["family"], way["compiler"], way["opt_level"], way["arch"])
+        fast = FAST_MATH in way["flags"].split()
+        components = cache.selector.present(way["family"], way["compiler"], way["opt_level"], way["arch"], fast)
     except CompilerMissing:
         return UNKNOWN, ()
     except ValueError:  # a record made up: no key can be made of what it says
@@ -125,7 +127,9 @@ class Change:
 
     Attributes:
         name: the kernel's.
+        from_key, to_key: empty for the compile time, which is judged over all kernels.
         metric: one of ``METRICS``.
+        ratio: after over before; infinity, which is ``null`` in JSON, where there was nothing before.
         is_certain: whether it is more than noise: always, but for a time whose ranges from p10 to p90 overlap, and for
             the compile time of one kernel.
         where: of a time, the GPU, m, and the drivers; else empty.
@@ -137,13 +141,9 @@ class Change:
     metric: str
     before: float
     after: float
+    ratio: float
     is_certain: bool = True
     where: str = ""
-
-    @property
-    def ratio(self) -> float:
-        """After over before; infinity where there was nothing before."""
-        return self.after / self.before if self.before else float("inf") if self.after else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +168,7 @@ class Regressions:
     """The changes from one toolchain to another.
 
     Attributes:
+        threshold: by which share a figure may grow.
         kernels: how many both have made.
         summaries: by metric.
         worse: what is worse by more than the threshold, the worst first. Compile time is there, if at all, as the
@@ -176,6 +177,7 @@ class Regressions:
 
     from_toolchain: str
     to_toolchain: str
+    threshold: float
     kernels: int
     summaries: tuple[Summary, ...]
     worse: tuple[Change, ...]
@@ -207,9 +209,9 @@ def regressions(
     compiles = next(one for one in summaries if one.metric == COMPILE)
     if compiles.median_ratio is not None and compiles.median_ratio > 1 + threshold:
         name = f"median ratio of {compiles.compared} kernels"
-        worse.append(Change(name, "", "", COMPILE, 1.0, compiles.median_ratio))
+        worse.append(Change(name, "", "", COMPILE, 1.0, compiles.median_ratio, compiles.median_ratio))
     worse.sort(key=lambda one: (-one.ratio, one.metric, one.name))
-    return Regressions(before, after, len(pairs), summaries, tuple(worse))
+    return Regressions(before, after, threshold, len(pairs), summaries, tuple(worse))
 
 
 def _toolchain(there: Iterable[str], asked: str) -> str:
@@ -232,7 +234,7 @@ def _static(pairs: Iterable[tuple[Record, Record]]) -> Iterator[Change]:
             (CODE, old.size_bytes, new.size_bytes),
             (COMPILE, old.compile_ms, new.compile_ms),
         ):
-            yield Change(old.name, old.key, new.key, metric, before, after, is_certain=metric != COMPILE)
+            yield Change(old.name, old.key, new.key, metric, before, after, _ratio(before, after), metric != COMPILE)
 
 
 def _timed(pairs: Iterable[tuple[Record, Record]], timings: Iterable[Measurement]) -> Iterator[Change]:
@@ -251,7 +253,12 @@ def _timed(pairs: Iterable[tuple[Record, Record]], timings: Iterable[Measurement
             drivers = " → ".join(dict.fromkeys((was.device.driver, is_now.device.driver)))
             where = f"{place[0]}, m = {place[1]}, driver {drivers}"
             apart = _apart(was.timing, is_now.timing)
-            yield Change(old.name, old.key, new.key, TIME, was.median_us, is_now.median_us, apart, where)
+            times = (was.median_us, is_now.median_us)
+            yield Change(old.name, old.key, new.key, TIME, *times, _ratio(*times), apart, where)
+
+
+def _ratio(before: float, after: float) -> float:
+    return after / before if before else float("inf") if after else 1.0
 
 
 def _apart(was: Mapping[str, object], is_now: Mapping[str, object]) -> bool:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.kernels.source import fp8_constants
-from cache_engine.model.architecture import Architecture, architecture
+from cache_engine.model.architecture import Architecture, architecture, occupancy
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
     Activation,
@@ -21,7 +21,6 @@ from cache_engine.model.gemm import (
     bucket_of,
 )
 from cache_engine.model.kernel import Box, KernelConfig, Launch, ceil_div
-from cache_engine.model.occupancy import occupancy
 
 # Rows of tiles that consecutive blocks walk down before moving one column on (templates/raster.cuh).
 RASTER_ROWS = 8

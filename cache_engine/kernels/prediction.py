@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.kernels.family import Family, check_config, threads_of
 from cache_engine.kernels.rates import L2_BYTES, SCHEDULERS, SHARED_BYTES, rates_of
-from cache_engine.model.architecture import Architecture
+from cache_engine.model.architecture import Architecture, occupancy
 from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem, Scales
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.model.occupancy import occupancy
 
 if TYPE_CHECKING:
     from cache_engine.kernels.agreement import Factors

@@ -8,9 +8,10 @@ from typing import Annotated
 import msgspec
 
 from cache_engine.model.gemm import GemmProblem, Specialisation, bucket_of
-from cache_engine.model.gemm.fields import Options
+from cache_engine.model.gemm.fields import Options, chosen
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
+from cache_engine.settings import FAST_MATH
 
 # Bounds on numbers in files, far beyond any real one: what is read must fit wherever it goes.
 MOST_COUNT = 2**53
@@ -75,6 +76,9 @@ class Blob(msgspec.Struct, frozen=True):
     sections: dict[str, Section]
 
 
+_SHOWN_APART = ("scales", "specialisation", "opt_level")
+
+
 class RecordedProblem(Options, frozen=True):
     """A problem as plain values, so that a record of a program that knows more dtypes or targets can still be read."""
 
@@ -93,11 +97,10 @@ class RecordedProblem(Options, frozen=True):
 
     @property
     def types(self) -> str:
-        """Element types, scales, layout, mode and epilogue, for people."""
-        epilogue = f"; epilogue {self.epilogue}" if self.epilogue else ""
+        """Element types, scales, layout, and other options that change the result, for people."""
         scales = f" with scales {self.scales}" if self.scales else ""
-        mode = f"; mode {self.mode}" if self.mode else ""
-        return f"{self.dtype} in{scales}, {self.out_dtype} out; layout {self.layout}{mode}{epilogue}"
+        others = (f"; {each.in_words(value)}" for each, value in chosen(self) if each.name not in _SHOWN_APART)
+        return f"{self.dtype} in{scales}, {self.out_dtype} out; layout {self.layout}{''.join(others)}"
 
     @property
     def served(self) -> str:
@@ -154,6 +157,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str
     warnings: tuple[str, ...] = ()
     config_from: str = ""
+
+    def __post_init__(self) -> None:
+        """Reads from the flags what older records do not say of their problem: whether it has fast math."""
+        flags = next((value for name, value in self.components if name == "flags"), "")
+        if not self.problem.fast_math and FAST_MATH in flags.split():
+            msgspec.structs.force_setattr(self, "problem", msgspec.structs.replace(self.problem, fast_math=True))
 
     def __repr__(self) -> str:
         return f"<Record {self.key[:12]}: {self.name}, {self.arch}>"

@@ -28,7 +28,7 @@ RECENT_ACTS = 5000
 REMOTE = "remote"
 """The tier of an object store that a team shares."""
 TIERS = ("memory", "pack", "disk", REMOTE)
-"""What a lookup asks, in this order."""
+"""The tiers that a lookup asks, in this order."""
 AUTOMATIC = "automatic"
 """The author of an automatic cleaning."""
 

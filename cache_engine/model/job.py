@@ -14,7 +14,7 @@ MOST_BYTES = 8 * 2**20
 """Of a job's file."""
 
 Asked = dict[str, str | int | bool | list[str]]
-"""What a form asked for, by the names of its fields."""
+"""The values of a form, by the names of its fields."""
 
 # A file may say anything. What would be no time, no count or no state makes it one that cannot be read.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2**31), le=1e11)]

@@ -12,10 +12,9 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import is_key
 
 GIVEN, COST_MODEL, TUNED = "given", "cost model", "tuning"
-"""Where a config comes from; ``"measured on …"`` where measurements chose it."""
+"""The origins of a config; ``"measured on …"`` where measurements chose it."""
 
 _TEXTS = ("family", "compiler", "compiler_version", "arch", "config_from", "measured_by")
-_PROBLEM_TEXTS = ("dtype", "out_dtype", "layout", "epilogue", "specialisation")
 _TIMES = ("p10_us", "p90_us", "tflops", "reference_median_us", "speed_ratio", "max_rel_error")
 _LONGEST_TEXT = 300
 _LARGEST = 1e300
@@ -64,7 +63,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             return "key is not that of a kernel"
         texts = {name: getattr(self, name) for name in _TEXTS}
         texts |= {f"device {name}": getattr(self.device, name) for name in ("name", "arch", "driver")}
-        texts |= {f"problem {name}": getattr(self.problem, name) for name in _PROBLEM_TEXTS}
+        problem = msgspec.structs.asdict(self.problem)
+        texts |= {f"problem {name}": value for name, value in problem.items() if isinstance(value, str)}
         for name, text in texts.items():
             if len(text) > _LONGEST_TEXT or not text.isprintable():
                 return f"{name} must be at most {_LONGEST_TEXT} printable characters"

@@ -5,6 +5,7 @@ The settings file and the environment are read in one place, once per ``load``.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -15,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cache_engine.errors import StoreUnusable, UsageError
+from cache_engine.inputs import open_input, others_may_change
 from cache_engine.settings import kinds
-from cache_engine.settings.file import VARIABLE as CONFIG_VARIABLE
-from cache_engine.settings.file import find, read, user_cache_folder
 from cache_engine.settings.kinds import MIN_TOKEN_LENGTH, POLICIES, Kind, expanded, parse_bytes, parse_place
 
 __all__ = [
@@ -36,6 +36,13 @@ NO_DEVICE = "none"
 FAST_MATH = "--use_fast_math"
 """One of ``compiler_flags``."""
 _PREFIX = "GEMM_CACHE_"
+_FILE_NAME = "gemm-cache.toml"
+CONFIG_VARIABLE = "GEMM_CACHE_CONFIG"
+"""The environment variable that names the file; ``/dev/null`` means no file."""
+_MOST_BYTES = 64 * 1024
+_NOT_THERE = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EACCES}
+)  # the last in a home that this process may not enter
 MOST_SLOTS = 1024  # a lock file each
 
 
@@ -192,8 +199,8 @@ class Settings:
             environment = os.environ
             _warn_of_unknown(tuple(unknown_variables(environment)))
         settings = cls()
-        path, is_named = find(environment, file)
-        said = None if path is None else read(path, named=is_named)
+        path, is_named = _find(environment, file)
+        said = None if path is None else _read(path, named=is_named)
         if path is not None and said is not None:
             settings = replace(_overridden(settings, _of_file(said, path, settings), Origin.FILE), file=path)
         texts = {name: text for name in (*BY_NAME, *REPLACED) if (text := environment.get(variable(name)))}
@@ -453,3 +460,80 @@ def _of_file(said: Mapping[str, object], path: Path, settings: Settings) -> dict
         name: BY_NAME[name].metadata["kind"].file(value, path.parent, where + name) for name, value in given.items()
     }
     return values | _replaced(said, values, settings, where)
+
+
+# ---- The settings file ----
+# It is read from the user's own folder, or because the user names it; never from the current directory, which may be a
+# project that another person controls.
+
+
+def default_place(environment: Mapping[str, str]) -> Path | None:
+    """The user's own settings file, there or not; ``None`` where the user has no home.
+
+    As platformdirs has it on Linux, whose import takes as long as everything else before the first key.
+    """
+    folder = environment.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(folder):
+        folder = os.path.join(environment.get("HOME", ""), ".config")
+    return Path(folder, "gemm-cache", _FILE_NAME) if os.path.isabs(folder) else None
+
+
+def user_cache_folder(name: str) -> Path | None:
+    """A folder of ours among the user's caches, made or not; ``None`` where the user has none.
+
+    As platformdirs has it on Linux, whose import takes as long as everything else before the first key.
+    """
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):
+        home = os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home, name) if os.path.isabs(home) else None
+
+
+def _find(environment: Mapping[str, str], named: str | Path | None) -> tuple[Path | None, bool]:
+    """The settings file to read, if any, and whether it was named: then it must be there.
+
+    Args:
+        named: the file that an argument names; before the environment, and that before the user's own.
+
+    Raises:
+        UsageError: when the name is empty.
+    """
+    if named is not None and not str(named):
+        raise UsageError("the name of the settings file is empty; give a file")
+    chosen = named or environment.get(CONFIG_VARIABLE)
+    if chosen is None or not str(chosen):
+        return default_place(environment), False
+    path = expanded(Path(chosen)).absolute()
+    return (None, True) if str(path) == os.devnull else (path, True)
+
+
+def _read(path: Path, *, named: bool) -> dict[str, object] | None:
+    """The content of a settings file, by key; ``None`` when there is no file and none was named.
+
+    Args:
+        named: whether the user names the file. Another that users other than you and root can change is refused.
+
+    Raises:
+        UsageError: when it cannot be read, is too large, or is not TOML; with the file's name.
+    """
+    try:
+        with open_input(path) as file:
+            why = "" if named else others_may_change(os.fstat(file.fileno()))
+            content = file.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        if not named and isinstance(error, OSError) and error.errno in _NOT_THERE and not os.path.lexists(path):
+            return None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"settings file {path} cannot be read: {reason}") from error
+    if why:
+        raise UsageError(f"settings file {path} {why}; change that, or name the file with {CONFIG_VARIABLE} to use it")
+    if len(content) > _MOST_BYTES:
+        raise UsageError(f"settings file {path} has more than {_MOST_BYTES // 1024} KiB; it is not a settings file")
+    import tomllib  # 5 ms, where there is a file
+
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"settings file {path} is not TOML: it is not UTF-8 text") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"settings file {path} is not TOML: {error}") from error

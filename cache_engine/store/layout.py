@@ -45,8 +45,8 @@ class TicketName(NamedTuple):
     """The parts of a ticket's name; see ``queue``.
 
     Attributes:
-        state: what its owner does, one of ``queue.tickets.State``.
-        priority: one of ``queue.tickets.Priority``.
+        state: what its owner does, one of ``cache.queue.State``.
+        priority: one of ``cache.queue.Priority``.
         since_us: when it was made, microseconds since 1970.
         key: the kernel.
         pid: its owner.

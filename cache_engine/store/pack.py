@@ -266,7 +266,7 @@ class Pack:
     def _read_header(self) -> tuple[int, int, bytes]:
         header = os.pread(self._file.descriptor, _HEADER.size, 0)
         if len(header) < _HEADER.size or header[:8] != _MAGIC:
-            raise PackUnusable(f"{self.path} is not a pack; gemm-cache export makes one")
+            raise PackUnusable(f"{self.path} is not a pack; gemm-cache pack export makes one")
         _, version, zero, more_zero, count, index, digest = _HEADER.unpack(header)
         if version != FORMAT:
             raise PackUnusable(f"{self.path} is a pack of format {version}; this program reads format {FORMAT}")

@@ -35,7 +35,7 @@ def pin(layout: StoreLayout, key: CacheKey) -> None:
         OSError: when the disk refuses.
     """
     if len(pinned_keys(layout) - {key}) >= MOST_PINS:
-        raise StoreError(f"{MOST_PINS:,} kernels are pinned, and no more can be; unpin some with gemm-cache unpin")
+        raise StoreError(f"{MOST_PINS:,} kernels are pinned, and no more can be; gemm-cache pin --remove ends some")
     with suppress(FileExistsError):
         layout.pins.mkdir(mode=0o700)
         sync_folder(str(layout.root))

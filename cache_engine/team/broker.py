@@ -20,10 +20,10 @@ from cache_engine.team.messages import MOST_BYTES, Asked, asked
 from cache_engine.units import human_bytes, printable
 
 LEASE_S = 20
-"""How long after a process died another compiles its key; one that lives renews its lease four times as often."""
+"""The time after which another process compiles the key of one that died; a living one says so four times as often."""
 MOST_ANSWER_BYTES = 8 << 20
 FARMS = "gemm-cache-farm:farms"
-"""Which farms have used this Redis of late, for ``farm status`` without a remote."""
+"""The farms that have used this Redis of late, for ``farm status`` without a remote."""
 _DAY_S = 86_400
 _WAIT_S = 5.0
 _CHUNK = 500  # messages

@@ -22,9 +22,9 @@ from cache_engine.units import counted
 _T = TypeVar("_T")
 
 GIVE_UP_S = 600.0
-"""How long a broker may be away."""
+"""The time for which a broker may be away."""
 MOST_SENT = 10
-"""How often a kernel is asked for, where workers end with it or say that it is in the remote and it is not."""
+"""The number of times a kernel is asked for, where workers end with it or say wrongly that it is in the remote."""
 _POLL_S = 0.5
 _QUIET_S, _LONG_S = 3.0, 48.0
 """After so long without an answer the remote and the broker are asked what became of the rest; each time after twice as

@@ -23,7 +23,7 @@ from queue import Empty
 from typing import Any
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 from cache_engine.cache.remote.entries import MOST_BYTES, name_of
 from cache_engine.cache.remote.moving import push
 from cache_engine.cache.remote.opening import open_remote
@@ -40,9 +40,9 @@ from cache_engine.units import counted, human_ms, printable
 
 _TASK, _QUEUE = "gemm_cache.compile", "farm"
 _MESSAGE_S = 1.0
-"""How long the broker is asked for a message, and so how soon a signal is obeyed."""
+"""The time for which the broker is asked for a message, and within which a signal is obeyed."""
 _TURN_S = 0.05
-"""How often Celery looks what its processes have finished, while all have work."""
+"""The interval at which Celery looks what its processes have finished, while all have work."""
 _MOST_REFUSED = 100
 """Messages that are refused before a signal is obeyed."""
 

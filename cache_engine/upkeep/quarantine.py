@@ -124,7 +124,7 @@ def find(store: DiskStore, names: Iterable[str]) -> list[Item]:
         fitting = exact or [item for item in there if len(name) >= 4 and item.key and item.key.startswith(name)]
         if len(fitting) != 1:
             found_words = "no item" if not fitting else f"{len(fitting)} items"
-            raise StoreError(f"{found_words} in quarantine named {name!r}; gemm-cache quarantine ls lists all")
+            raise StoreError(f"{found_words} in quarantine named {name!r}; gemm-cache verify --quarantined lists all")
         found += fitting
     return found
 

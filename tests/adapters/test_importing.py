@@ -27,12 +27,12 @@ def theirs(tmp_path: Path) -> Path:
 
 def test_every_kernel_is_taken_as_it_is_and_once(store: DiskStore, theirs: Path, tmp_path: Path) -> None:
     place = store.layout.root
-    planned = document("import", theirs, "--dry-run", store=place)
+    planned = document("pack", "import", theirs, "--dry-run", store=place)
     assert (planned["taken"], planned["present"], planned["refused"], planned["left"]) == (4, 0, [], [])
     assert not list(store.layout.groups.glob("*"))
     with open_cache(place) as cache:
         assert cache.query(queries.acts) == []
-    done = document("import", theirs, store=place)
+    done = document("pack", "import", theirs, store=place)
     assert (done["taken"], done["taken_bytes"]) == (4, planned["taken_bytes"])
     assert done["taken_bytes"] == sum(path.stat().st_size for path in store.layout.groups.iterdir())
     for expected in triton_groups(tmp_path / "expected").values():
@@ -41,7 +41,7 @@ def test_every_kernel_is_taken_as_it_is_and_once(store: DiskStore, theirs: Path,
         assert (found.name, found.index, found.files) == (expected.name, expected.index, expected.files)
         assert found.made_at == (theirs / found.name / f"__grp__{found.index}").stat().st_mtime
         assert found.compile_ms is None
-    again = document("import", theirs, store=place)
+    again = document("pack", "import", theirs, store=place)
     assert (again["taken"], again["present"]) == (0, 4)
     assert list(check(store)) == []
     with open_cache(place) as cache:
@@ -52,14 +52,14 @@ def test_every_kernel_is_taken_as_it_is_and_once(store: DiskStore, theirs: Path,
 
 def test_a_moved_cache_is_imported_by_its_own_files(store: DiskStore, theirs: Path) -> None:
     moved = theirs.rename(theirs.with_name("moved"))
-    assert document("import", moved, store=store.layout.root)["taken"] == 4
+    assert document("pack", "import", moved, store=store.layout.root)["taken"] == 4
 
 
 def test_a_damaged_kernel_of_ours_is_replaced(store: DiskStore, theirs: Path) -> None:
-    document("import", theirs, store=store.layout.root)
+    document("pack", "import", theirs, store=store.layout.root)
     path = next(store.layout.groups.iterdir())
     path.write_bytes(b"damaged")
-    done = document("import", theirs, store=store.layout.root)
+    done = document("pack", "import", theirs, store=store.layout.root)
     assert (done["taken"], done["present"]) == (1, 3)
     assert list(check(store)) == []
 
@@ -113,11 +113,11 @@ def test_what_is_no_kernel_is_left_with_the_reason(
     store: DiskStore, theirs: Path, change: Callable[[Path], None], why: str
 ) -> None:
     change(theirs / TILE)
-    done = document("import", theirs, store=store.layout.root)
+    done = document("pack", "import", theirs, store=store.layout.root)
     assert (done["taken"], done["refused"]) == (3, [])
     (left,) = done["left"]
     assert why in left["cause"]
-    assert "\x1b" not in run("import", theirs, store=store.layout.root).stderr
+    assert "\x1b" not in run("pack", "import", theirs, store=store.layout.root).stderr
 
 
 def _link(folder: Path) -> None:
@@ -191,7 +191,7 @@ def test_what_is_damaged_or_forged_is_refused_and_the_rest_is_taken(
     store: DiskStore, theirs: Path, change: Callable[[Path], None], why: str
 ) -> None:
     change(theirs / TILE)
-    done = document("import", theirs, store=store.layout.root, code=1)
+    done = document("pack", "import", theirs, store=store.layout.root, code=1)
     assert (done["taken"], done["left"]) == (3, [])
     (refused,) = done["refused"]
     assert why in refused["cause"]
@@ -199,7 +199,7 @@ def test_what_is_damaged_or_forged_is_refused_and_the_rest_is_taken(
 
 
 def test_a_directory_that_is_not_there_or_empty_is_said(store: DiskStore, tmp_path: Path) -> None:
-    assert run("import", tmp_path / "nowhere", store=store.layout.root).returncode == 2
+    assert run("pack", "import", tmp_path / "nowhere", store=store.layout.root).returncode == 2
     (tmp_path / "empty").mkdir()
-    done = document("import", tmp_path / "empty", store=store.layout.root)
+    done = document("pack", "import", tmp_path / "empty", store=store.layout.root)
     assert (done["taken"], done["present"], done["left"]) == (0, 0, [])

@@ -60,15 +60,15 @@ def two(store: DiskStore, tmp_path: Path) -> Two:
 
 def test_they_arrive_as_they_were_with_ours(two: Two, tmp_path: Path) -> None:
     pack, one, other = tmp_path / "all.gemmpack", two.one.layout.root, two.other.layout.root
-    exported = document("export", pack, store=one)
+    exported = document("pack", "export", pack, store=one)
     assert (exported["entries"], exported["refused"]) == (len(two.groups) + 1, [])
-    planned = document("import", pack, "--dry-run", store=other)
+    planned = document("pack", "import", pack, "--dry-run", store=other)
     assert (planned["taken"], list(two.other.layout.groups.glob("*"))) == (len(two.groups) + 1, [])
-    done = document("import", pack, store=other)
+    done = document("pack", "import", pack, store=other)
     assert (done["taken"], done["present"], done["refused"]) == (len(two.groups) + 1, 0, [])
     assert {key: read_group(two.other.layout, key) for key in two.groups} == two.groups
     assert two.other.get(two.ours) == two.one.get(two.ours)
-    again = document("import", pack, store=other)
+    again = document("pack", "import", pack, store=other)
     assert (again["taken"], again["present"]) == (0, len(two.groups) + 1)
     assert run("verify", store=other).returncode == 0
 
@@ -78,14 +78,14 @@ def test_targets_choose_and_a_damaged_one_is_replaced(two: Two, tmp_path: Path) 
     old = next(group for group in two.groups.values() if group.name == SCALE_SM_80)
     chosen = {key for key, group in two.groups.items() if describe(group).arch == "sm_80"}
     assert {old.key} <= chosen < set(two.groups)
-    document("export", pack, "--arch", "sm_80", store=one)
+    document("pack", "export", pack, "--arch", "sm_80", store=one)
     there = {incoming.key: incoming for incoming in look_into(two.other, Pack(pack)) if incoming.adapted is not None}
     assert set(there) == chosen
     assert (there[old.key].name, there[old.key].arch, there[old.key].refused) == ("scale", "sm_80", "")
-    document("import", pack, store=other)
+    document("pack", "import", pack, store=other)
     assert {path.name for path in two.other.layout.groups.iterdir()} == chosen
     Path(two.other.layout.group_path(old.key)).write_bytes(b"damaged")
-    assert document("import", pack, store=other)["taken"] == 1
+    assert document("pack", "import", pack, store=other)["taken"] == 1
     assert read_group(two.other.layout, old.key) == old
 
 

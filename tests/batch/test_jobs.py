@@ -30,7 +30,7 @@ from cache_engine.batch.jobs import (
     Reporter,
     _process_start,
 )
-from cache_engine.cli.measuring.timings import _steps
+from cache_engine.cli.tune import _steps
 from cache_engine.errors import StoreError, TooManyJobs
 from cache_engine.gpu.probe import gpu
 from cache_engine.store.disk import open_store

@@ -15,9 +15,9 @@ from benchmarks.kernels import speed as kernel_speed
 from benchmarks.kernels.speed import Kept, Measured, Report, Run, cases, file_name, load, save, summarise
 from benchmarks.results import LeftOut
 from cache_engine.cache.cache import Cache
-from cache_engine.cli.documents import to_json
 from cache_engine.errors import UsageError
 from cache_engine.gpu.probe import gpu
+from cache_engine.model.documents import to_json
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
 from tests.benchmarks.running import run

@@ -28,8 +28,8 @@ from playwright.sync_api import (
 )
 
 from cache_engine.batch.jobs import Job, Jobs
+from cache_engine.cache.queue import Priority
 from cache_engine.cache.queue.slots import Slots
-from cache_engine.cache.queue.tickets import Priority
 from cache_engine.model.key import CacheKey
 from cache_engine.store.layout import StoreLayout
 from tests.browser.forked import Forked

@@ -42,7 +42,7 @@ def test_triton_is_served_through_our_store_in_a_second_process(page: Page, tmp_
 
     (row,) = document("ls", "--framework", "triton", store=tmp_path / "store")["adapted"]["rows"]
     assert (row["name"], row["arch"], row["hits"]) == ("scale", "sm_90a", 1)
-    assert "scale" in run("search", "scale", store=tmp_path / "store").stdout
+    assert "scale" in run("ls", "scale", store=tmp_path / "store").stdout
 
     with served([sys.executable, "-m", "cache_engine"], tmp_path / "store") as address:
         page.goto(f"{address}/kernels")

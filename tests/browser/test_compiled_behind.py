@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from cache_engine import GemmProblem, open_cache
-from cache_engine.cache.queue.tickets import queue_state
+from cache_engine.cache.queue import queue_state
 from cache_engine.model.gemm import Specialisation
 from cache_engine.store.lock import file_lock
 from tests.browser.conftest import served

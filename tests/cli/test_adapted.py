@@ -33,9 +33,9 @@ def test_ls_and_search_list_them_after_ours(store: DiskStore, tile: CacheKey) ->
     assert row["compile_ms"] == sum(STAGES.values())
     printed = run("ls", store=place).stdout
     assert printed.index(ours[:12]) < printed.index("Kernels of other frameworks") < printed.index(tile[:12])
-    found = document("search", "tile", "sm_90a", store=place)
+    found = document("ls", "tile", "sm_90a", store=place)
     assert (found["total"], found["adapted"]["total"]) == (0, 1)
-    assert tile[:12] in run("search", "tile", "sm_90a", store=place).stdout
+    assert tile[:12] in run("ls", "tile", "sm_90a", store=place).stdout
 
 
 def test_filters_choose_ours_or_theirs(store: DiskStore, tile: CacheKey) -> None:
@@ -82,7 +82,7 @@ def test_show_says_what_is_known_and_prints_its_texts(store: DiskStore, tile: Ca
 def test_diff_says_which_inputs_of_the_key_differ(store: DiskStore, tile: CacheKey, tmp_path: Path) -> None:
     place = store.layout.root
     one, other, old = (put_kernel(store.layout, tmp_path / key, key) for key in (SCALE, SCALE_8_WARPS, SCALE_SM_80))
-    found = document("diff", one[:8], other[:8], store=place)
+    found = document("show", one[:8], other[:8], store=place)
     assert (found["keys"], found["names"]) == ([one, other], ["scale", "scale"])
     four_and_eight = {"name": "num_warps", "first": 4, "second": 8}
     assert found["config"] == [four_and_eight]
@@ -91,7 +91,7 @@ def test_diff_says_which_inputs_of_the_key_differ(store: DiskStore, tile: CacheK
     occupancy = {pair["name"]: (pair["first"], pair["second"]) for pair in found["occupancy"]}
     assert occupancy["arch"] == ("sm_90a", "sm_90a")
     assert occupancy["blocks_per_sm"][0] == 2 * occupancy["blocks_per_sm"][1]
-    found = document("diff", one, old, "--sass", store=place)
+    found = document("show", one, old, "--sass", store=place)
     pairs = {pair["name"]: (pair["first"], pair["second"]) for pair in found["components"]}
     assert pairs["target arch"] == ("90", "80")
     assert {"triton_version", "num_warps"}.isdisjoint(pairs)
@@ -101,11 +101,11 @@ def test_diff_says_which_inputs_of_the_key_differ(store: DiskStore, tile: CacheK
     for name in ("registers", "shared_bytes", "code_bytes", "spill_bytes"):
         assert resources[name] == tuple(each[name] for each in known), name
     assert f"--- {one[:12]} scale" in found["sass"]
-    printed = run("diff", one, old, store=place).stdout
+    printed = run("show", one, old, store=place).stdout
     places = [printed.index(text) for text in ("Key differences", "Theoretical occupancy", "Input target arch")]
     assert places == sorted(places)
     assert "The keys are equal" not in printed
-    same = run("diff", tile, tile, store=place).stdout
+    same = run("show", tile, tile, store=place).stdout
     assert ("The keys are equal." in same, "does not store:" in same) == (True, False)
 
 
@@ -114,7 +114,7 @@ def test_diff_with_one_of_ours_compares_all_but_the_keys(compiled_store: Path, t
     shutil.copytree(compiled_store, place)
     store = make_store(place)
     ours = next(iter(store.keys()))
-    found = document("diff", ours, put_kernel(store.layout, tmp_path / "made"), store=place)
+    found = document("show", ours, put_kernel(store.layout, tmp_path / "made"), store=place)
     assert found["components"] == []
     assert "These kernels are of different frameworks: their keys have no inputs in common." in found["notes"]
     resources = {pair["name"]: (pair["first"], pair["second"]) for pair in found["resources"]}
@@ -126,11 +126,11 @@ def test_diff_of_what_states_no_inputs_says_so(store: DiskStore) -> None:
     groups = [Group("cuda_core", name, "program", {"program": b".version 8.0 %d" % at}) for at, name in enumerate("ab")]
     for group in groups:
         put_group(store.layout, group, durable=False)
-    found = document("diff", *(group.key for group in groups), store=store.layout.root)
+    found = document("show", *(group.key for group in groups), store=store.layout.root)
     assert found["components"] == []
     assert any("cuda_core keys a kernel by a digest, and stores no input of it" in note for note in found["notes"])
     assert any(note.startswith("occupancy is not known") for note in found["notes"])
-    assert run("diff", *(group.key for group in groups), "--sass", store=store.layout.root).returncode == 2
+    assert run("show", *(group.key for group in groups), "--sass", store=store.layout.root).returncode == 2
 
 
 def test_a_damaged_one_is_said_and_an_unknown_key_too(store: DiskStore, tile: CacheKey) -> None:
@@ -145,12 +145,12 @@ def test_a_pinned_one_is_not_evicted(store: DiskStore, tile: CacheKey) -> None:
     place = store.layout.root
     assert document("pin", tile[:8], store=place)["pinned"] == [tile]
     assert document("show", tile, store=place)["pinned"] is True
-    assert document("clean", "--all", store=place)["victims"] == []
-    assert document("unpin", tile[:8], store=place)["pinned"] == []
-    planned = document("clean", "--arch", "sm_90a", "--dry-run", store=place)
+    assert document("clean", "--yes", "--all", store=place)["victims"] == []
+    assert document("pin", "--remove", tile[:8], store=place)["pinned"] == []
+    planned = document("clean", "--arch", "sm_90a", store=place)
     assert [victim["key"] for victim in planned["victims"]] == [tile]
-    assert document("clean", "--arch", "sm_80", store=place)["victims"] == []
-    assert [victim["key"] for victim in document("clean", "--key", tile[:8], store=place)["victims"]] == [tile]
+    assert document("clean", "--yes", "--arch", "sm_80", store=place)["victims"] == []
+    assert [victim["key"] for victim in document("clean", "--yes", "--key", tile[:8], store=place)["victims"]] == [tile]
     assert document("ls", store=place)["adapted"]["total"] == 0
 
 

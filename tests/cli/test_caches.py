@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.cli.caches import comparing, indexed
+from cache_engine.cli import caches, caches_show
 from cache_engine.cli.main import commands
 from cache_engine.errors import GemmCacheError, MirrorError, StoreUnusable
 from cache_engine.index import foreign, foreign_queries
@@ -45,7 +45,7 @@ class Machine:
 def machine(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Machine:
     """A machine whose only cache is Triton's: all of it is read, or the index of a store is used."""
     if request.param == "indexed":
-        monkeypatch.setattr(indexed, "PAYS_FROM", 0)
+        monkeypatch.setattr(caches, "PAYS_FROM", 0)
         monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "indexing store"))
         open_cache(tmp_path / "indexing store").close()
     monkeypatch.setenv("COLUMNS", "300")  # a table drops columns next to long paths, as those of xdist's workers are
@@ -167,22 +167,22 @@ def test_a_machine_without_any_cache_is_told_how_to_name_one(machine: Machine) -
 
 def test_two_entries_are_compared_by_the_inputs_of_their_keys(machine: Machine) -> None:
     ids = [row["id"] for row in machine.json("ls", "scale", "--arch", "sm_90a", "--sort", "name")["entries"]]
-    found = machine.json("diff", *ids)
+    found = machine.json("show", *ids)
     (each,) = found["differences"]
     assert (each["name"], sorted((each["a"], each["b"]))) == ("num_warps", ["4", "8"])
-    printed = machine.run("diff", *ids).stdout
+    printed = machine.run("show", *ids).stdout
     assert "num_warps" in printed
     assert "May differ too, and is not stored: the build of Triton" in printed
-    assert "They are the same key." in machine.run("diff", ids[0], ids[0]).stdout
+    assert "They are the same key." in machine.run("show", ids[0], ids[0]).stdout
 
 
 def test_two_directories_are_compared_named_or_known(machine: Machine, tmp_path: Path) -> None:
     other = unpack("triton", tmp_path / "other")
     (row,) = machine.json("ls", "tile")["entries"]
     shutil.rmtree(other / row["id"])
-    found = machine.json("diff", machine.cache, f"triton={other}")
+    found = machine.json("show", machine.cache, f"triton={other}")
     assert (found["same"], found["changed"], [each["id"] for each in found["only_a"]]) == (3, [], [row["id"]])
-    assert "1 entry only in A, 0 entries only in B." in machine.run("diff", machine.cache, f"triton={other}").stdout
+    assert "1 entry only in A, 0 entries only in B." in machine.run("show", machine.cache, f"triton={other}").stdout
 
 
 def test_what_cannot_be_compared_is_refused(machine: Machine, tmp_path: Path) -> None:
@@ -192,21 +192,21 @@ def test_what_cannot_be_compared_is_refused(machine: Machine, tmp_path: Path) ->
         ((machine.cache, tmp_path), f"write KIND={tmp_path}"),
         (("nothing", row["id"]), "no entry has an id"),
     ):
-        assert said in str(machine.run("diff", *arguments, code=1).exception)
+        assert said in str(machine.run("show", *arguments, code=1).exception)
 
 
-def test_the_doctor_finds_a_planted_empty_entry_and_says_what_to_do(machine: Machine) -> None:
-    printed = machine.run("doctor", code=1).stdout
+def test_the_check_finds_a_planted_empty_entry_and_says_what_to_do(machine: Machine) -> None:
+    printed = machine.run("--check", code=1).stdout
     assert "points elsewhere: 4 findings" in printed  # the fixture has moved them
     for group in machine.cache.rglob("__grp__*"):
         group.write_text(group.read_text().replace(str(machine.cache.with_name("triton")), str(machine.cache)))
-    assert "Nothing is wrong in 1 directory." in machine.run("doctor").stdout
+    assert "Nothing is wrong in 1 directory." in machine.run("--check").stdout
     (row,) = machine.json("ls", "tile")["entries"]
     (machine.cache / row["id"] / "tile.cubin").write_bytes(b"")
-    printed = machine.run("doctor", code=1).stdout
+    printed = machine.run("--check", code=1).stdout
     assert f"empty file: 1 finding\n  {machine.cache}/{row['id']}: {row['id']}/tile.cubin\n" in printed
     assert "  What to do: the framework may load it" in printed
-    document = json.loads(machine.run("doctor", "--json", code=1).stdout)
+    document = json.loads(machine.run("--check", "--json", code=1).stdout)
     (found,) = document["findings"]
     assert (found["ailment"], found["kind"], found["id"]) == ("empty file", "triton", row["id"])
     assert "delete the entry" in found["cure"]
@@ -268,11 +268,11 @@ def test_two_caches_of_vllm_differ_in_a_port_and_in_a_tuned_config(machine: Mach
             (folder / "cache_key_factors.json").write_text(json.dumps({"code_hash": "c", "env": environment}))
             (folder / "abc.best_config").write_text(json.dumps({"tuned by": name}))
     sides = [f"vllm={tmp_path / name}" for name in ("a", "b")]
-    document = machine.json("diff", *sides)
+    document = machine.json("show", *sides)
     ((changed,), (cause,)) = document["changed"], document["causes"]
     assert (changed["id"], changed["parts"]) == ("1111111111/rank_0_0/backbone", ["abc.best_config"])
     assert (cause["group"], cause["name"], cause["entries"]) == ("environment", "VLLM_PORT", 1)
-    printed = machine.run("diff", *sides).stdout
+    printed = machine.run("show", *sides).stdout
     assert "VLLM_PORT: a port of the network" in printed
 
 
@@ -285,7 +285,7 @@ def test_a_list_shows_the_key_of_an_id_without_its_name_and_that_is_enough(machi
     assert len({*keys}) == len(keys) == 2
     (source,) = place.glob(f"cache/*{keys[0]}*/kernel.cu")
     assert machine.json("show", keys[0], "--part", "kernel.cu", *there)["text"] == source.read_text()
-    assert "argument 12" in machine.run("diff", *keys, *there).stdout
+    assert "argument 12" in machine.run("show", *keys, *there).stdout
     assert keys[1] in str(machine.run("show", "cache/", *there, code=1).exception)
 
 
@@ -328,7 +328,7 @@ def test_a_framework_that_keeps_nothing_on_disk_is_named(
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cutlass-dsl\nVersion: 4.8.1\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
     assert machine.json()["in_memory"] == ["CuTe DSL 4.8.1"]
-    for verb, code in (((), 0), (("doctor",), 1)):
+    for verb, code in (((), 0), (("--check",), 1)):
         assert "CuTe DSL 4.8.1 is installed and keeps nothing on disk" in machine.run(*verb, code=code).stdout
 
 
@@ -337,7 +337,7 @@ def test_programs_without_inputs_are_compared_by_what_was_made(machine: Machine,
     there = ("--cache", f"cuda_core={place}")
     rows = machine.json("ls", "--kind", "cuda_core", *there)["entries"]
     ids = [next(row["id"] for row in rows if row["arch"] == arch) for arch in ("sm_80", "sm_90a")]
-    printed = machine.run("diff", *ids, *there).stdout
+    printed = machine.run("show", *ids, *there).stdout
     assert re.search(r"^target +sm_80 +sm_90a$", printed, re.MULTILINE)
     assert not re.search(r"^version", printed, re.MULTILINE)  # neither is known
     assert all(each in printed for each in ids)
@@ -351,12 +351,12 @@ def test_in_a_pipe_both_values_are_whole_and_on_a_terminal_where_they_differ(
         folder = tmp_path / name / f"{name}123456789" / "rank_0_0" / "backbone"
         folder.mkdir(parents=True)
         (folder / "cache_key_factors.json").write_text(json.dumps({"env": {"X": value}}))
-    printed = machine.run("diff", *(f"vllm={tmp_path / name}" for name in "ab")).stdout
+    printed = machine.run("show", *(f"vllm={tmp_path / name}" for name in "ab")).stdout
     assert all(value in printed for value in values)
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stdout", terminal)
-    assert comparing._both(*values) == tuple(f"…{'x' * 20}{end}{'y' * 37}…" for end in ("one", "two"))
-    assert comparing._around(values[1], 0) == f"{'x' * 60}…"
-    assert comparing._around(values[0], 203) == f"…{'y' * 60}"
-    assert comparing._around(None, 0) == "–"
+    assert caches_show._both(*values) == tuple(f"…{'x' * 20}{end}{'y' * 37}…" for end in ("one", "two"))
+    assert caches_show._around(values[1], 0) == f"{'x' * 60}…"
+    assert caches_show._around(values[0], 203) == f"…{'y' * 60}"
+    assert caches_show._around(None, 0) == "–"

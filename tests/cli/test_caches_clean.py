@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import pty
 import shutil
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,6 @@ from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.model.outcome import Failure
 from cache_engine.store.journal import read_journal
 from tests.cli.test_caches import Machine
-from tests.foreign.fixtures import unpack
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ def test_what_is_deleted_is_what_was_listed_and_the_audit_has_it(machine: Machin
     listed = machine.json("clean", "--arch", "sm_80", "tile", "--all")
     assert listed["entries"] == []
     listed = machine.json("clean", "--arch", "sm_80")
-    assert machine.json("clean", "--arch", "sm_80", "--delete") == listed
+    assert machine.json("clean", "--arch", "sm_80", "--yes") == listed
     (row,) = listed["entries"]
     assert not (machine.cache / row["id"]).exists()
     assert len(list(machine.cache.iterdir())) == 3
@@ -75,13 +72,13 @@ def test_what_is_to_be_deleted_is_in_the_audit_before_it_goes(
     monkeypatch.setattr(
         "cache_engine.frameworks.deleting.time.sleep", lambda _: seen.append(audited(tmp_path / "store"))
     )
-    machine.run("clean", "--all", "--delete")
+    machine.run("clean", "--all", "--yes")
     assert seen == [[(0, f"triton, {machine.cache}: 4 entries to delete")]]
 
 
 @pytest.mark.soak
 def test_a_cleaning_that_is_killed_is_in_the_audit(machine: Machine, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cache_engine", "caches", "clean", "--all", "--delete"]
+    command = [sys.executable, "-m", "cache_engine", "caches", "clean", "--all", "--yes"]
     with subprocess.Popen(command) as process:
         while list(machine.cache.glob("*/__grp__*")):
             assert process.poll() is None
@@ -92,14 +89,14 @@ def test_a_cleaning_that_is_killed_is_in_the_audit(machine: Machine, tmp_path: P
 
 def test_nothing_is_deleted_where_no_audit_can_be_written(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "no")
-    machine.run("clean", "--days", 30, "--delete", code=1)
+    machine.run("clean", "--days", 30, "--yes", code=1)
     assert len(list(machine.cache.glob("*/__grp__*"))) == 4
 
 
 def test_what_stays_is_said_with_the_reason_and_is_a_failure(machine: Machine) -> None:
     (machine.cache / next(machine.cache.iterdir()).name / "new").touch()
-    assert "--delete does it." in machine.run("clean", "--kind", "triton").stdout
-    done = machine.run("clean", "--kind", "triton", "--delete", code=1)
+    assert "--yes does it." in machine.run("clean", "--kind", "triton").stdout
+    done = machine.run("clean", "--kind", "triton", "--yes", code=1)
     assert "3 entries deleted" in done.stdout
     assert f"1 entry of triton in {machine.cache} not deleted: it was written less than 10 minutes ago" in done.stdout
 
@@ -108,12 +105,12 @@ def test_where_no_safe_way_is_known_only_offline_deletes_and_says_what_to_stop(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Triton, "plan_delete", lambda *_: Failure("nothing is known of its readers"))
-    done = machine.run("clean", "--all", "--delete", code=1)
+    done = machine.run("clean", "--all", "--yes", code=1)
     assert "4 entries of triton" in done.stdout
     assert "nothing is known of its readers" in done.stdout
     assert "stop all of them" in done.stdout
     assert len(list(machine.cache.iterdir())) == 4
-    done = machine.run("clean", "--all", "--offline", "--delete")
+    done = machine.run("clean", "--all", "--offline", "--yes")
     assert "Warning: --offline deletes files at once." in done.stderr
     assert list(machine.cache.iterdir()) == []
 
@@ -128,10 +125,10 @@ def test_of_the_irs_alone_what_is_listed_is_deleted_and_the_kernels_stay(machine
     listed = machine.json("clean", "--days", 30, "--irs-only")
     assert listed["size_bytes"] == sum(path.stat().st_size for path in irs)
     assert len(listed["entries"]) == 4
-    assert machine.json("clean", "--days", 30, "--irs-only", "--delete") == listed
+    assert machine.json("clean", "--days", 30, "--irs-only", "--yes") == listed
     assert not any(path.exists() for path in irs)
     assert len(machine.json("ls")["entries"]) == 4
-    done = machine.run("clean", "--all", "--irs-only", "--delete")
+    done = machine.run("clean", "--all", "--irs-only", "--yes")
     assert "IRs of 0 entries deleted" in done.stdout
 
 
@@ -141,7 +138,7 @@ def test_the_irs_alone_go_in_no_other_way(machine: Machine, other: tuple[str, ..
     assert isinstance(done.exception, UsageError)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--irs-only",), ("--delete",), ("--offline", "--delete")])
+@pytest.mark.parametrize("arguments", [(), ("--irs-only",), ("--yes",), ("--offline", "--yes")])
 def test_no_rule_is_no_order_to_delete_everything(machine: Machine, arguments: tuple[str, ...]) -> None:
     done = machine.run("clean", *arguments, code=1)
     assert isinstance(done.exception, UsageError)
@@ -165,17 +162,17 @@ def moved(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_directory_that_is_not_in_use_is_cleaned_only_where_it_is_named(machine: Machine, moved: Path) -> None:
-    """With TRITON_CACHE_DIR=/scratch, ``--kind triton --all --delete`` emptied ~/.triton/cache too."""
+    """With TRITON_CACHE_DIR=/scratch, ``--kind triton --all --yes`` emptied ~/.triton/cache too."""
     listed = machine.json("clean", "--kind", "triton", "--all")
     assert {row["path"] for row in listed["entries"]} == {str(moved)}
     assert [tuple(row.values()) for row in listed["directories"]] == [
         ("triton", str(moved), 4, listed["size_bytes"], ""),
         ("triton", str(machine.cache), 0, 0, "TRITON_CACHE_DIR"),
     ]
-    printed = machine.run("clean", "--kind", "triton", "--all", "--delete").stdout
+    printed = machine.run("clean", "--kind", "triton", "--all", "--yes").stdout
     assert f"{machine.cache} is not in use here: TRITON_CACHE_DIR is set" in printed
     assert (len(list(machine.cache.iterdir())), list(moved.iterdir())) == (4, [])
-    machine.run("clean", "--in", machine.cache, "--delete")
+    machine.run("clean", "--in", machine.cache, "--yes")
     assert list(machine.cache.iterdir()) == []
 
 
@@ -190,11 +187,11 @@ def test_a_directory_within_one_in_use_is_cleaned_only_where_it_is_named(
     (above / "stray").touch()
     monkeypatch.setenv(variable, str(above))
     before = sorted(machine.cache.rglob("*"))
-    done = machine.run("clean", "--kind", kind, "--all", "--offline", "--delete", code=1)
+    done = machine.run("clean", "--kind", kind, "--all", "--offline", "--yes", code=1)
     assert "it is in a directory of another cache" in done.stdout
     assert not (above / "stray").exists()
     assert sorted(machine.cache.rglob("*")) == before
-    machine.run("clean", "--in", machine.cache, "--offline", "--delete")
+    machine.run("clean", "--in", machine.cache, "--offline", "--yes")
     assert list(machine.cache.iterdir()) == []
 
 
@@ -210,35 +207,7 @@ def test_a_directory_that_is_not_in_use_is_listed_apart_and_its_entries_only_whe
     (entry, *_) = machine.json("ls")["entries"]
     assert machine.json("show", entry["id"])["path"] == str(moved)
     assert machine.json("show", entry["id"], "--in", machine.cache)["path"] == str(machine.cache)
-    assert machine.json("diff", moved, machine.cache)["same"] == 4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "answer", "code"),
-    [((), "n", 1), pytest.param((), "y", 0, marks=pytest.mark.soak), (("--yes",), "", 0)],
-)
-def test_a_terminal_is_asked_before_anything_is_deleted(
-    machine: Machine, tmp_path: Path, arguments: tuple[str, ...], answer: str, code: int
-) -> None:
-    """After the plan, with its directory and its sum; ``--yes`` answers."""
-    cache = unpack("cuda_core", tmp_path)
-    count = sum(path.is_file() for path in cache.rglob("*"))
-    main, side = pty.openpty()
-    command = [sys.executable, "-m", "cache_engine", "caches", "clean", "--cache", f"cuda_core={cache}"]
-    command += ["--in", str(cache), "--delete", *arguments]
-    with subprocess.Popen(command, stdin=side, stdout=side, stderr=side) as process:
-        os.close(side)
-        os.write(main, f"{answer}\n".encode())
-        printed = b""
-        with suppress(OSError):  # the other side is closed
-            while more := os.read(main, 10_000):
-                printed += more
-    os.close(main)
-    assert process.returncode == code
-    assert sum(path.is_file() for path in cache.rglob("*")) == (count if code else 0)
-    asked = f"Delete {count} entries, ".encode()
-    assert (asked in printed) == (not arguments)
-    assert f"cuda_core in {cache}: {count} entries, ".encode() in printed.partition(asked)[0]
+    assert machine.json("show", moved, machine.cache)["same"] == 4
 
 
 def test_of_more_than_twenty_entries_twenty_are_listed_and_the_rest_counted(machine: Machine) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cache_engine.compilers.tools import find_tool
+from cache_engine.compilers.contents import find_tool
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index.queries import OLD_SORTS, SORTS
 from cache_engine.upkeep.cleaning import GRACE_S
@@ -171,16 +171,16 @@ def test_lists_are_filtered_sorted_and_paged(compiled_store: Path) -> None:
     assert document("ls", "--dtype", "fp32", "--dtype", "fp16", store=compiled_store)["total"] == 2
     page = document("ls", "--sort", "name", "--limit", "1", "--offset", "3", store=compiled_store)
     assert page["rows"][0]["name"] == min(row["name"] for row in everything["rows"])
-    assert document("search", "tensor_core", "SM_80", store=compiled_store)["total"] == 1
+    assert document("ls", "tensor_core", "SM_80", store=compiled_store)["total"] == 1
     for found in ("tensor_*", "compile_ms>1", "created<1d", "specialise=nk", "size>1KB", "out=fp32 simt"):
-        assert document("search", *found.split(), store=compiled_store)["total"] > 0, found
+        assert document("ls", *found.split(), store=compiled_store)["total"] > 0, found
     for none in ("hits>100000", "created>1d", "specialise=exact", "size>1GB", "tensor*%", "key='"):
-        assert document("search", none, store=compiled_store)["total"] == 0, none
-    assert [document("search", hits, store=compiled_store)["total"] for hits in ("hits=0", "hits>0")] == [3, 1]
-    unknown = run("search", "zzz=3", store=compiled_store)
+        assert document("ls", none, store=compiled_store)["total"] == 0, none
+    assert [document("ls", hits, store=compiled_store)["total"] for hits in ("hits=0", "hits>0")] == [3, 1]
+    unknown = run("ls", "zzz=3", store=compiled_store)
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert "zzz=3: there is no field zzz. Fields: m, n, k, " in unknown.stderr
-    nothing = run("search", "nothing like this", store=compiled_store).stdout
+    nothing = run("ls", "nothing like this", store=compiled_store).stdout
     assert "No kernel matches.\n" in nothing
     assert "valid arch values: sm_75, sm_80, sm_90\n" in nothing
     refused = run("ls", "--sort", "colour", store=compiled_store)
@@ -209,16 +209,19 @@ def test_statistics_add_up(compiled_store: Path) -> None:
 
 
 def test_clean_says_then_does(compiled_store: Path) -> None:
-    planned = document("clean", "--max-entries", "1", "--dry-run", store=compiled_store)
+    planned = document("clean", "--max-entries", "1", store=compiled_store)
     assert planned["dry_run"]
     assert len(planned["victims"]) == 3
     assert document("ls", store=compiled_store)["total"] == 4
-    done = document("clean", "--max-entries", "1", store=compiled_store)
+    done = document("clean", "--yes", "--max-entries", "1", store=compiled_store)
     assert done["cleaned"]["evicted"] == 3
     assert document("ls", store=compiled_store)["total"] == 1
-    assert document("clean", "--max-bytes", "0B", store=compiled_store)["victims"][0]["reason"] == "store too large"
+    assert (
+        document("clean", "--yes", "--max-bytes", "0B", store=compiled_store)["victims"][0]["reason"]
+        == "store too large"
+    )
     assert document("ls", store=compiled_store)["total"] == 0
-    assert run("clean", "--max-bytes", "lots", store=compiled_store).returncode == 2
+    assert run("clean", "--yes", "--max-bytes", "lots", store=compiled_store).returncode == 2
 
 
 def test_clean_by_age(place: Path) -> None:
@@ -226,9 +229,9 @@ def test_clean_by_age(place: Path) -> None:
     old, young = publish(store, 1), publish(store, 2)
     then = time.time() - 30 * 86_400
     os.utime(record_file(store, old), (then, then))
-    assert [victim["key"] for victim in document("clean", "--expired", store=place)["victims"]] == [old]
+    assert [victim["key"] for victim in document("clean", "--yes", "--expired", store=place)["victims"]] == [old]
     assert [row["key"] for row in document("ls", store=place)["rows"]] == [young]
-    assert document("clean", "--all", store=place)["cleaned"]["evicted"] == 1
+    assert document("clean", "--yes", "--all", store=place)["cleaned"]["evicted"] == 1
 
 
 def test_verify_finds_repairs_and_then_finds_nothing(compiled_store: Path) -> None:
@@ -244,16 +247,16 @@ def test_verify_finds_repairs_and_then_finds_nothing(compiled_store: Path) -> No
         "truncated",
         "stale temporary",
     ]
-    repaired = document("verify", "--repair", store=compiled_store)
+    repaired = document("store", "repair", store=compiled_store)
     assert all(finding["repaired"] for finding in repaired["findings"])
     assert document("verify", store=compiled_store) == {"checked": 3, "findings": []}
 
 
 def test_sync_and_rebuild(compiled_store: Path) -> None:
-    first = document("sync", store=compiled_store)
+    first = document("store", "sync", store=compiled_store)
     assert first["added"] == 4
-    assert document("sync", store=compiled_store)["added"] == 0
-    assert document("sync", "--rebuild", store=compiled_store)["added"] == 4
+    assert document("store", "sync", store=compiled_store)["added"] == 0
+    assert document("store", "sync", "--rebuild", store=compiled_store)["added"] == 4
 
 
 def test_deleting_the_mirror_loses_no_usage(compiled_store: Path) -> None:
@@ -296,8 +299,8 @@ def test_doctor_reports_an_unusable_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [
-    "ls", "stats", "clean", "verify", "sync", "search x", "show 12", "history", "audit", "toolchains", "demand",
-    "promote", "log", "diff 1 2", "explain 16 64 96", "pin 12",
+    "ls x", "stats", "clean", "verify", "store sync", "show 12", "stats --history", "log --audit", "demand",
+    "stats --toolchains", "demand --promote", "log", "show 1 2", "show --html -", "explain 16 64 96", "pin 12",
 ])  # fmt: skip
 def test_looking_at_a_mistyped_store_makes_none(place: Path, verb: str) -> None:
     done = run(*verb.split(), store=place)
@@ -307,7 +310,7 @@ def test_looking_at_a_mistyped_store_makes_none(place: Path, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", [
-    "warm Qwen3-0.6B --dry-run --arch sm_90", "coverage Qwen3-0.6B",
+    "warm Qwen3-0.6B --dry-run --arch sm_90", "warm Qwen3-0.6B --dry-run --by-shape",
     "tune 64 48 80 --dry-run --arch sm_90", "evaluate 64 48 80 --chip SG2262",
     "evaluate Qwen3-0.6B --chip SG2262 --m 1",
     "remote status file://{remote}", "remote verify --unsigned file://{remote}",
@@ -335,13 +338,10 @@ def test_no_verb_prints_help_and_every_verb_has_some(place: Path) -> None:
     assert {
         "compile",
         "ls",
-        "search",
         "show",
         "stats",
         "clean",
         "verify",
-        "sync",
-        "sample",
         "doctor",
         "dashboard",
     } <= set(verbs)
@@ -371,9 +371,9 @@ def test_ctrl_c_during_sample_leaves_a_sound_store(place: Path, sign: str) -> No
 
 
 def test_sample_compiles_finds_and_asks_again(place: Path) -> None:
-    first = document("sample", store=place)
+    first = document("warm", "--sample", store=place)
     assert (first["compiled"], first["found"], first["failed"], first["found_again"]) == (48, 0, [], 48)
-    second = document("sample", store=place)
+    second = document("warm", "--sample", store=place)
     assert (second["compiled"], second["found"], second["requests"]) == (0, 48, first["requests"])
     asked = document("demand", "--since", "24h", store=place)
     assert (asked["launches"], len(asked["shares"])) == (2 * first["requests"], 48)

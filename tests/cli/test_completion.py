@@ -42,7 +42,7 @@ def test_keys_of_the_store_are_completed_wherever_a_verb_takes_one(compiled_stor
     keys = sorted(make_store(compiled_store).keys())
     short = [key[:12] for key in keys]
     store = ("--store", str(compiled_store))
-    for words in (("show",), ("diff",), ("diff", short[0]), ("clean", "--key"), ("timings", "ls", "--key")):
+    for words in (("show",), ("show", short[0]), ("clean", "--key"), ("timings", "--key")):
         assert _offered(*store, *words) == short
     assert _offered("show", *store, typed=keys[0][:3]) == short[:1], "a store named after the verb counts"
     assert _offered(*store, "show", typed=keys[0][:20]) == [keys[0][:20]]
@@ -57,7 +57,7 @@ def test_without_a_usable_store_nothing_is_offered_and_nothing_made(
     for place in ("none", "file", "bad\0name"):
         assert _offered("--store", str(tmp_path / place), "show") == []
     (tmp_path / "broken.toml").write_text("max_entrys = 1")
-    assert _offered("--config", str(tmp_path / "broken.toml"), "show") == []
+    assert _offered("--settings-file", str(tmp_path / "broken.toml"), "show") == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.toml", "file"]
 
 

@@ -47,7 +47,7 @@ def test_a_second_evaluation_is_a_stored_result(place: Path) -> None:
 
 def test_each_switch_gives_another_result(place: Path) -> None:
     switches: tuple[tuple[object, ...], ...] = (
-        (), ("--no-tile-search",), ("--no-partition-search",), ("--reduce-partial-sums",), ("--compute-rate", 2),
+        (), ("--no-search", "tile"), ("--no-search", "partition"), ("--reduce-partial-sums",), ("--compute-rate", 2),
         ("--dtype", "fp8"), ("--out-dtype", "fp32"), ("--batch", 3),
     )  # fmt: skip
     found = [document(*SHAPE, *CHIP, *switch, store=place) for switch in switches]
@@ -185,23 +185,23 @@ def test_a_small_file_that_declares_to_be_large_is_refused_before_it_is_decompre
     assert "declare 2,147,483,647 bytes, and 32 MiB may be read" in done.stderr
 
 
-def test_prune_says_and_then_does(place: Path) -> None:
+def test_clean_says_and_then_does(place: Path) -> None:
     for m in (1, 2, 3):
         document("evaluate", m, 64, 64, *CHIP, store=place)
-    assert document("evaluations", "prune", store=place)["victims"] == []
-    would = document("evaluations", "prune", "--max-entries", 2, "--dry-run", store=place)
+    assert document("evaluations", "clean", store=place)["victims"] == []
+    would = document("evaluations", "clean", "--max-entries", 2, store=place)
     assert (len(would["victims"]), would["pruned"]) == (1, None)
-    did = document("evaluations", "prune", "--max-entries", 2, store=place)
+    did = document("evaluations", "clean", "--max-entries", 2, "--yes", store=place)
     assert (did["victims"], did["pruned"]) == (would["victims"], 1)
     assert document("evaluations", "ls", store=place)["architectures"][0]["total_entries"] == 2
-    assert run("evaluations", "prune", "--unused-days", 0, store=place).stdout.endswith("Deleted 2 results.\n")
-    acts = document("audit", store=place)["rows"]
+    assert run("evaluations", "clean", "--days", 0, "--yes", store=place).stdout.endswith("Deleted 2 results.\n")
+    acts = document("log", "--audit", store=place)["rows"]
     assert [(act["kind"], act["detail"]) for act in acts] == [
         ("prune", "2 results of SG2262"),
         ("prune", "1 result of SG2262"),
     ]
     assert all(act["by"] for act in acts)
-    assert "1 result of SG2262" in run("audit", store=place).stdout
+    assert "1 result of SG2262" in run("log", "--audit", store=place).stdout
 
 
 def test_reading_creates_no_store_and_an_empty_one_is_reported(place: Path, compiled_store: Path) -> None:
@@ -229,22 +229,22 @@ def test_a_gpu_prediction_shows_the_roofline_too(place: Path) -> None:
         document("evaluate", 4096, 4096, 4096, "--chip", "h100", "--dtype", "fp8", store=place)["latency_us"]
         < (predicted["latency_us"])
     )
-    for extra in (("--no-tile-search",), ("--dtype", "fp32")):
+    for extra in (("--no-search", "tile"), ("--dtype", "fp32")):
         assert run("evaluate", 8, 8, 8, "--chip", "H100", *extra).returncode == 2
 
 
 def test_validate_prints_errors_and_those_of_the_roofline(tmp_path: Path) -> None:
     file = tmp_path / "some.csv"
     file.write_text("arch,M,N,K,latency_us\nH100,64,4096,4096,20\nh100_sxm,4096,4096,4096,200\n")
-    done = run("evaluations", "validate", file, "--json")
+    done = run("calibrate", "--check", "all", file, "--json")
     lines = json.loads(done.stdout)["lines"]
     assert [(line["arch"], line["m_from"], line["m_to"], line["count"]) for line in lines] == [
         ("H100", 0, 0, 2), ("H100", 17, 64, 1), ("H100", 1025, 4096, 1),
     ]  # fmt: skip
     assert lines[0]["model"].keys() == {"mape", "median", "bias", "within_20"}
-    assert "roofline MAPE" in run("evaluations", "validate", file).stdout
+    assert "roofline MAPE" in run("calibrate", "--check", "all", file).stdout
     file.write_text("arch,M,N,K,latency_us\nH100,64,4096,4096,0\n")
-    assert run("evaluations", "validate", file).returncode == 2
+    assert run("calibrate", "--check", "all", file).returncode == 2
 
 
 def test_calibrate_says_before_and_after_and_saves_a_chip(place: Path, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_calibrate_says_before_and_after_and_saves_a_chip(place: Path, tmp_path:
     again = run("calibrate", file, "--chip", "L40S", "--output", chip)
     assert again.returncode == 2
     assert "--force to replace it" in again.stderr
-    whole, *_ = document("evaluations", "validate", file, "--chip", chip, store=place)["lines"]
+    whole, *_ = document("calibrate", "--check", "all", file, "--chip", chip, store=place)["lines"]
     assert (whole["arch"], whole["calibrated_on"]) == ("L40S calibrated", "mine.csv")
     text = run("calibrate", file, "--chip", "L40S").stdout
     assert "mean error 25.0%" in text

@@ -32,17 +32,15 @@ LEAVES = dict(_leaves())
 def test_every_verb_takes_the_global_options_after_its_name(path: tuple[str, ...], tmp_path: Path) -> None:
     verb = LEAVES[path]
     arguments = shlex.split(verb.examples[0])[len(path) :]
-    own = {name for parameter in verb.params if parameter not in verb.global_options for name in parameter.opts}
     extra = ["--store", str(tmp_path / "store"), "-vv", "--no-pager"]
     (tmp_path / "some.toml").write_text("max_entries = 7\n")
-    if "--config" not in own:
-        extra += ["--config", str(tmp_path / "some.toml")]
+    extra += ["--settings-file", str(tmp_path / "some.toml")]
     ctx = verb.make_context(path[-1], [*arguments, *extra])
     settings = settings_of(ctx)
     assert settings.directory() == tmp_path / "store"
     assert settings.log == "debug"
     assert given(ctx)["no_pager"] is True
-    assert settings.max_entries == (5000 if "--config" in own else 7)
+    assert settings.max_entries == 7
     assert not {"store", "verbose", "no_pager"} & set(ctx.params), "they are no arguments of the verb"
 
 
@@ -71,4 +69,4 @@ def test_a_store_named_after_the_verb_is_used_and_logs_leave_standard_output_alo
     assert (tmp_path / "mine" / "metadata").is_dir()
     done = run("compile", *SHAPE, "--config", "gemm-cache.toml", "--store", str(tmp_path / "mine"))
     assert done.returncode == 2
-    assert "name a settings file before the verb" in done.stderr
+    assert "a settings file is given by --settings-file" in done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cli.reading.history import summed
+from cache_engine.cli.stats import summed
 from cache_engine.model.events import CLEAN, DAY_S, HOUR_S, Period
 from cache_engine.store.journal import Journal
 from cache_engine.store.journal.folding import fold_journal
@@ -22,22 +22,22 @@ def test_a_miss_and_a_hit_are_in_the_history(place: Path) -> None:
     began = time.time()
     for _ in range(2):
         document("compile", *SHAPE, store=place)
-    found = document("history", store=place)
+    found = document("stats", "--history", store=place)
     assert found["step_seconds"] == DAY_S
     (row,) = found["rows"]
     assert (row["hits"], row["misses"], row["compiles"]) == ({"disk": 1}, 1, 1)
     assert row["compile_ms"] == pytest.approx(row["saved_ms"], rel=0.01)
     assert began - DAY_S < row["start"] <= time.time()
     assert row["start"] % DAY_S == 0
-    assert "50.0%" in run("history", "--by", "hour", store=place).stdout
-    assert document("history", "--since", "24h", store=place)["step_seconds"] == HOUR_S
+    assert "50.0%" in run("stats", "--history", "--by", "hour", store=place).stdout
+    assert document("stats", "--history", "--since", "24h", store=place)["step_seconds"] == HOUR_S
 
 
 def test_a_store_without_events_has_no_history(place: Path) -> None:
     make_store(place)
-    assert document("history", store=place)["rows"] == []
-    assert run("history", store=place).stdout == "No lookups or compiles in this time.\n"
-    assert run("audit", store=place).stdout == "No action is logged.\n"
+    assert document("stats", "--history", store=place)["rows"] == []
+    assert run("stats", "--history", store=place).stdout == "No lookups or compiles in this time.\n"
+    assert run("log", "--audit", store=place).stdout == "No action is logged.\n"
 
 
 def test_an_action_of_a_kind_that_a_newer_version_writes_is_skipped(place: Path) -> None:
@@ -46,9 +46,9 @@ def test_an_action_of_a_kind_that_a_newer_version_writes_is_skipped(place: Path)
         journal.event("moved to the moon", detail="3 entries", by="some user")
         journal.event(CLEAN, detail="1 entry", by="some user")
     fold_journal(store.layout)
-    assert [act["kind"] for act in document("audit", store=place)["rows"]] == [CLEAN]
+    assert [act["kind"] for act in document("log", "--audit", store=place)["rows"]] == [CLEAN]
     assert document("verify", store=place)["findings"] == []
-    assert document("sync", store=place)["events"] == 2
+    assert document("store", "sync", store=place)["events"] == 2
     assert document("stats", store=place)["entries"] == 0
 
 
@@ -73,19 +73,19 @@ def test_a_longer_sum_stays_a_row_of_its_own() -> None:
 
 def test_who_cleaned_is_in_the_audit_log(place: Path) -> None:
     document("compile", *SHAPE, store=place)
-    document("clean", "--all", store=place)
-    found = document("audit", store=place)
+    document("clean", "--yes", "--all", store=place)
+    found = document("log", "--audit", store=place)
     row, planned = found["rows"]
     assert (found["total"], row["kind"], planned["kind"]) == (2, "clean", "clean")
     assert (planned["bytes"], planned["detail"], planned["by"]) == (0, "1 entry to delete", row["by"])
     assert row["by"]
     assert row["bytes"] > 0
-    text = run("audit", store=place).stdout
+    text = run("log", "--audit", store=place).stdout
     assert row["by"] in text
     assert row["detail"] in text
     document("compile", *SHAPE, store=place)
-    document("clean", "--all", store=place)
-    latest = document("audit", "--limit", "1", store=place)
+    document("clean", "--yes", "--all", store=place)
+    latest = document("log", "--audit", "--limit", "1", store=place)
     assert (latest["total"], len(latest["rows"])) == (4, 1)
     assert latest["rows"][0]["at"] > row["at"]
-    assert "The latest 1 of 4 actions." in run("audit", "--limit", "1", store=place).stdout
+    assert "The latest 1 of 4 actions." in run("log", "--audit", "--limit", "1", store=place).stdout

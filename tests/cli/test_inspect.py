@@ -60,7 +60,7 @@ def test_show_says_what_fusing_the_epilogue_saves(tmp_path: Path) -> None:
 def test_show_without_a_disassembler_prints_the_rest_and_how_to_get_it(compiled_store: Path, tmp_path: Path) -> None:
     key = next(iter(_keys(compiled_store).values()))
     without = (
-        "import sys\nfrom cache_engine.compilers import disassembly, tools\n"
+        "import sys\nfrom cache_engine.compilers import disassembly\n"
         "from cache_engine.errors import ToolMissing\n"
         "def missing(name, package): raise ToolMissing(f'{name} is not installed; run: pip install {package}')\n"
         "disassembly.find_tool = missing\n"
@@ -92,7 +92,7 @@ def test_show_of_damaged_code_prints_the_rest(compiled_store: Path) -> None:
 def test_diff_puts_two_kernels_side_by_side(compiled_store: Path) -> None:
     keys = _keys(compiled_store)
     first, second = keys["sm_90", "bf16"], keys["sm_80", "bf16"]
-    found = document("diff", first[:10], second[:10], store=compiled_store)
+    found = document("show", first[:10], second[:10], store=compiled_store)
     assert found["keys"] == [first, second]
     differing = {pair["name"]: (pair["first"], pair["second"]) for pair in found["components"]}
     assert differing["arch"] == ("sm_90", "sm_80")
@@ -111,7 +111,7 @@ def test_diff_puts_two_kernels_side_by_side(compiled_store: Path) -> None:
         for name in expected[0]:
             assert rows[name] == (expected[0][name], expected[1].get(name))
     assert "sass" not in found
-    text = run("diff", first, second, store=compiled_store).stdout
+    text = run("show", first, second, store=compiled_store).stdout
     assert "Key differences" in text
     assert first[:12] in text
 
@@ -119,26 +119,26 @@ def test_diff_puts_two_kernels_side_by_side(compiled_store: Path) -> None:
 def test_diff_of_machine_code_is_a_unified_diff(compiled_store: Path) -> None:
     keys = _keys(compiled_store)
     first, second = keys["sm_90", "bf16"], keys["sm_80", "bf16"]
-    changes = document("diff", first, second, "--sass", store=compiled_store)["sass"]
+    changes = document("show", first, second, "--sass", store=compiled_store)["sass"]
     assert changes.startswith(f"--- {first[:12]} ")
     assert "\n+++ " in changes
     assert "/*0" not in changes
-    assert "@@ " in run("diff", first, second, "--sass", store=compiled_store).stdout
+    assert "@@ " in run("show", first, second, "--sass", store=compiled_store).stdout
 
 
 def test_diff_of_a_kernel_with_itself_finds_nothing(compiled_store: Path) -> None:
     key = next(iter(_keys(compiled_store).values()))
-    found = document("diff", key, key, "--sass", store=compiled_store)
+    found = document("show", key, key, "--sass", store=compiled_store)
     assert (found["components"], found["config"], found["sass"]) == ([], [], "")
-    text = run("diff", key, key, "--sass", store=compiled_store).stdout
+    text = run("show", key, key, "--sass", store=compiled_store).stdout
     assert "The keys are equal" in text
     assert "The SASS is the same" in text
 
 
 def test_diff_of_no_kernel_fails(compiled_store: Path) -> None:
     key = next(iter(_keys(compiled_store).values()))
-    assert run("diff", key, "0123456789", store=compiled_store).returncode == 1
-    assert run("diff", "xyz", key, store=compiled_store).returncode == 2
+    assert run("show", key, "0123456789", store=compiled_store).returncode == 1
+    assert run("show", "xyz", key, store=compiled_store).returncode == 2
 
 
 # ---- explain ----
@@ -158,7 +158,7 @@ def test_explain_reports_a_hit_and_counts_no_use(compiled_store: Path) -> None:
 def test_explain_of_an_evicted_kernel_says_when_why_and_by_whom(compiled_store: Path) -> None:
     """The journal explains the miss; that another kernel has other sizes does not."""
     key = _keys(compiled_store)["sm_90", "bf16"]
-    document("clean", "--key", key, store=compiled_store)
+    document("clean", "--yes", "--key", key, store=compiled_store)
     found = document("explain", *BF16, "sm_90", store=compiled_store)
     assert (found["hit"], found["key"], found["nearest"]) == (False, key, None)
     expected = f"the kernel with this key was evicted just now: selected, by {local_user()}; compiling stores it again"
@@ -170,7 +170,7 @@ def test_explain_of_an_evicted_kernel_says_when_why_and_by_whom(compiled_store: 
 
 def test_show_of_an_evicted_kernel_says_when_why_and_by_whom(compiled_store: Path) -> None:
     key = _keys(compiled_store)["sm_90", "bf16"]
-    document("clean", "--key", key, store=compiled_store)
+    document("clean", "--yes", "--key", key, store=compiled_store)
     done = run("show", key[:8], store=compiled_store)
     assert (done.returncode, done.stdout) == (1, "")
     said = f"no kernel has key prefix {key[:8]}; {key[:12]} was evicted just now: selected, by {local_user()}; "
@@ -183,7 +183,7 @@ def test_explain_of_a_quarantined_kernel_says_when_and_why(compiled_store: Path)
     key = _keys(compiled_store)["sm_90", "bf16"]
     blob = blob_file(make_store(compiled_store), CacheKey(key))
     blob.write_bytes(blob.read_bytes()[:100])
-    document("verify", "--repair", store=compiled_store)
+    document("store", "repair", store=compiled_store)
     found = document("explain", *BF16, "sm_90", store=compiled_store)
     assert (found["hit"], found["nearest"]) == (False, None)
     (note,) = found["notes"]
@@ -228,7 +228,7 @@ def test_explain_says_how_to_ask_for_a_kernel_of_another_specialisation_that_wou
     assert found["notes"] == ["the kernel that is there would serve this problem too; --opt-level 1 asks for it"]
     assert document("explain", *asked, "--opt-level", "1", store=compiled_store)["key"] == made["key"]
     first, second = made["key"], _keys(compiled_store)["sm_80", "bf16"]
-    differing = {pair["name"] for pair in document("diff", first, second, store=compiled_store)["components"]}
+    differing = {pair["name"] for pair in document("show", first, second, store=compiled_store)["components"]}
     assert {"N", "K", "flags", "arch"} <= differing
 
 
@@ -276,7 +276,7 @@ def test_explain_of_an_empty_store_says_that_there_is_nothing_to_compare(tmp_pat
 
 
 def test_explain_finds_what_a_pack_has(compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("export", tmp_path / "all.gemmpack", store=compiled_store)
+    run("pack", "export", tmp_path / "all.gemmpack", store=compiled_store)
     make_store(tmp_path / "empty")
     monkeypatch.setenv("GEMM_CACHE_PACKS", str(tmp_path / "all.gemmpack"))
     found = document("explain", *BF16, "sm_90", store=tmp_path / "empty")

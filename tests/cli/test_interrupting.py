@@ -36,7 +36,7 @@ _LOADED = ["typing", "cache_engine.errors", "cache_engine.cli.main", "click"]
 
 @pytest.mark.parametrize(
     ("name", "swallows"),
-    [("signal", False), *((name, True) for name in _LOADED), ("cache_engine.cli.reading.listing", False)],
+    [("signal", False), *((name, True) for name in _LOADED), ("cache_engine.cli.stats", False)],
 )
 def test_ctrl_c_while_the_command_is_loaded_is_one_line(name: str, swallows: bool) -> None:
     """Also where the import swallows what a handler raises, as one with callbacks of weak references does."""

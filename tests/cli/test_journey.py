@@ -32,10 +32,10 @@ def test_a_cold_shape_is_served_at_once_compiled_behind_and_seen_in_demand_and_l
     decisions = _document("log", "--kind", "miss", store=place)["rows"]
     assert {(one["key"], one["reason"]) for one in decisions} == {(wanted, "never seen"), (floor["key"], "never seen")}
 
-    assert run("clean", "--all", store=place).returncode == 0
+    assert run("clean", "--yes", "--all", store=place).returncode == 0
     explained = run("explain", *SHAPE, store=place)
     assert "was evicted just now" in explained.stdout
-    promoted = _document("promote", store=place)
+    promoted = _document("demand", "--promote", store=place)
     assert wanted in {row["key"] for row in promoted["rows"] if row["taken"]}
     again = _document("compile", *SHAPE, "--wait", 0, store=place)
     assert (again["key"], again["tier"], again["stands_in_for"]) == (wanted, "disk", "")

@@ -60,7 +60,7 @@ def test_damaged_lines_are_counted_and_verify_repairs_them(compiled_store: Path)
     assert "1 line skipped" in _run(compiled_store, "log").stdout
     found = json.loads(_run(compiled_store, "verify", "--json").stdout)["findings"]
     assert [(one["kind"], one["path"]) for one in found] == [("damaged decisions", "decisions/log.jsonl")]
-    assert _run(compiled_store, "verify", "--repair").returncode == 0
+    assert _run(compiled_store, "store", "repair").returncode == 0
     assert json.loads(_run(compiled_store, "log", "--json").stdout)["damaged"] == 0
 
 
@@ -98,14 +98,17 @@ def test_kernels_are_pinned_kept_and_unpinned(compiled_store: Path) -> None:
     key = next(make_store(compiled_store).keys())
     assert json.loads(_run(compiled_store, "pin", key[:12], "--json").stdout) == {"changed": [key], "pinned": [key]}
     assert key in _run(compiled_store, "pin").stdout
-    kept = json.loads(_run(compiled_store, "clean", "--all", "--dry-run", "--json").stdout)
+    kept = json.loads(_run(compiled_store, "clean", "--all", "--json").stdout)
     assert (kept["kept_entries"], kept["pinned"]) == (1, 1)
     assert kept["victim_compile_s"] > 0
     assert key not in {victim["key"] for victim in kept["victims"]}
-    assert "1 entry pinned and not evicted" in _run(compiled_store, "clean", "--all").stdout
-    assert _run(compiled_store, "unpin", "0" * 12).returncode == 1
-    assert _run(compiled_store, "unpin").returncode == 2
-    assert json.loads(_run(compiled_store, "unpin", "--all", "--json").stdout) == {"changed": [key], "pinned": []}
+    assert "1 entry pinned and not evicted" in _run(compiled_store, "clean", "--yes", "--all").stdout
+    assert _run(compiled_store, "pin", "--remove", "0" * 12).returncode == 1
+    assert _run(compiled_store, "pin", "--remove").returncode == 2
+    assert json.loads(_run(compiled_store, "pin", "--remove", "--all", "--json").stdout) == {
+        "changed": [key],
+        "pinned": [],
+    }
 
 
 def test_wrong_usage_says_what_is_meant(compiled_store: Path) -> None:

@@ -51,7 +51,7 @@ def _a_link_to_a_device(path: Path) -> None:
     path.symlink_to("/dev/null")
 
 
-@pytest.mark.parametrize("verb", [("report", "-o"), ("timings", "export")])
+@pytest.mark.parametrize("verb", [("report", "-o"), ("timings",)])
 @pytest.mark.parametrize("lay_out", [_a_pipe, _a_link_to_a_device])
 def test_what_is_no_file_is_neither_replaced_nor_waited_for(
     compiled_store: Path, tmp_path: Path, verb: tuple[str, str], lay_out: Callable[[Path], None]

@@ -22,19 +22,19 @@ ROOT = Path(__file__).parent.parent.parent
 
 def test_toolchains_say_what_compiled_the_kernels_and_whether_they_can_be_hit(compiled_store: Path) -> None:
     records = list(make_store(compiled_store).records())
-    found = document("toolchains", store=compiled_store)["rows"]
+    found = document("stats", "--toolchains", store=compiled_store)["rows"]
     assert sum(row["entries"] for row in found) == len(records)
     assert {row["compiler"] for row in found} == {record.compiler for record in records}
     assert [row["state"] for row in found] == ["present"]
     assert set(found[0]["archs"]) == {record.arch for record in records}
-    text = run("toolchains", store=compiled_store).stdout
+    text = run("stats", "--toolchains", store=compiled_store).stdout
     assert f"{found[0]['compiler']} {found[0]['version']}" in text
     assert "present" in text
 
 
 def test_toolchains_of_an_empty_store(place: Path) -> None:
     make_store(place)
-    assert run("toolchains", store=place).stdout == "The store is empty.\n"
+    assert run("stats", "--toolchains", store=place).stdout == "The store is empty.\n"
 
 
 def test_coverage_agrees_with_what_warm_would_compile(place: Path) -> None:
@@ -45,49 +45,49 @@ def test_coverage_agrees_with_what_warm_would_compile(place: Path) -> None:
     shapes = place.parent / "shapes.csv"
     shapes.write_text("n,k\n256,192\n512,96\n")
     asked = (shapes, "--arch", "sm_90", "--m", "1-64")
-    before = document("coverage", *asked, store=place)
+    before = document("warm", "--dry-run", "--by-shape", *asked, store=place)
     assert (before["cached"], [row["cached"] for row in before["rows"]]) == (0, [0, 0])
     assert before["kernels"] == document("warm", *asked, "--dry-run", store=place)["missing"]
-    assert "0 of" in run("coverage", *asked, store=place).stdout
+    assert "0 of" in run("warm", "--dry-run", "--by-shape", *asked, store=place).stdout
     shapes.write_text("n,k\n256,192\n")
     document("warm", *asked, store=place)
     shapes.write_text("n,k\n256,192\n512,96\n")
-    after = document("coverage", *asked, store=place)
+    after = document("warm", "--dry-run", "--by-shape", *asked, store=place)
     first, second = after["rows"]
     assert first["cached"] == first["kernels"] > 0 == second["cached"]
     assert first["missing"] == []
     assert len(second["missing"]) == second["kernels"]
     assert after["cached"] == first["kernels"]
-    missing = document("coverage", *asked, "--missing", store=place)["rows"]
+    missing = document("warm", "--dry-run", "--by-shape", *asked, "--missing", store=place)["rows"]
     assert missing == [second]
 
 
 def test_coverage_of_no_model_is_refused(place: Path) -> None:
     make_store(place)
-    assert run("coverage", "no-such-model", store=place).returncode == 2
-    wrong = run("coverage", "Llama-3.1-8B", "--dtype", "bf17", store=place)
+    assert run("warm", "--dry-run", "--by-shape", "no-such-model", store=place).returncode == 2
+    wrong = run("warm", "--dry-run", "--by-shape", "Llama-3.1-8B", "--dtype", "bf17", store=place)
     assert (wrong.returncode, "use one of: fp16" in wrong.stderr) == (2, True)
 
 
 def test_a_job_of_the_dashboard_is_listed_shown_and_canceled(jobs: Jobs) -> None:
     place = jobs._layout.root
-    assert run("jobs", "ls", store=place).stdout == "There are no jobs.\n"
+    assert run("log", "--jobs", store=place).stdout == "There are no jobs.\n"
     done = jobs.start(["compile", *SHAPE])
     long = jobs.start(["warm", "DeepSeek-V3", "--arch", "sm_90", "--jobs", "1"])
-    listed = document("jobs", "ls", store=place)["jobs"]
+    listed = document("log", "--jobs", store=place)["jobs"]
     assert [job["id"] for job in listed] == [long, done]
     assert listed[0]["command"][:2] == ["warm", "DeepSeek-V3"]
-    until(lambda: document("jobs", "show", long, store=place)["pid"])
-    assert document("jobs", "show", long, store=place)["state"] == "running"
-    assert document("jobs", "cancel", long, store=place)["cancel_asked"] is True
-    document("jobs", "cancel", long, store=place)
-    until(lambda: document("jobs", "show", long, store=place)["state"] != "running")
-    assert document("jobs", "show", long, store=place)["state"] == "canceled"
-    until(lambda: document("jobs", "show", done, store=place)["state"] != "running")
-    shown = run("jobs", "show", done, store=place).stdout
+    until(lambda: document("log", "--jobs", long, store=place)["pid"])
+    assert document("log", "--jobs", long, store=place)["state"] == "running"
+    assert document("log", "--jobs", "--cancel", long, store=place)["cancel_asked"] is True
+    document("log", "--jobs", "--cancel", long, store=place)
+    until(lambda: document("log", "--jobs", long, store=place)["state"] != "running")
+    assert document("log", "--jobs", long, store=place)["state"] == "canceled"
+    until(lambda: document("log", "--jobs", done, store=place)["state"] != "running")
+    shown = run("log", "--jobs", done, store=place).stdout
     assert re.search(r"state +done", shown)
     assert '"tier": "compiled"' in shown
-    assert done in run("jobs", "ls", store=place).stdout
+    assert done in run("log", "--jobs", store=place).stdout
 
 
 def test_a_job_that_is_not_there_is_an_error(place: Path) -> None:

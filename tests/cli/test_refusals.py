@@ -29,16 +29,16 @@ def refused(*arguments: object) -> str:
 @pytest.mark.parametrize(
     "command",
     [
-        "import missing.gemmpack",
-        "import missing.gemmpack --dry-run",
+        "pack import missing.gemmpack",
+        "pack import missing.gemmpack --dry-run",
         "evaluations import missing.json",
-        "evaluations validate missing.csv",
+        "calibrate missing.csv --check all",
         "evaluations ls --chip missing.json",
         "evaluations export - --chip missing.json",
         "evaluate 64 64 64 --chip missing.json",
         "warm missing.csv",
         "warm missing/shapes",
-        "export missing/kernels.gemmpack",
+        "pack export missing/kernels.gemmpack",
         "timings export missing/timings.csv",
         "evaluations export missing/results.json --chip SG2262",
         "show SOME --cubin missing/kernel.cubin",
@@ -56,8 +56,42 @@ def test_a_file_that_is_missing_is_wrong_usage(command: str, compiled_store: Pat
     assert "missing" in refused("--store", compiled_store, *words)
 
 
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("show", "KEY"),
+        ("show a b c", "KEY"),
+        ("show a b --ptx", "one KEY"),
+        ("show a --force", "--html"),
+        ("show a --html x --sass", "--sass"),
+        ("show a --html - --json", "--json"),
+        ("show a --cubin - --json", "--cubin -"),
+        ("stats --since 24h", "--history"),
+        ("stats --history --by-arch", "--by-arch"),
+        ("stats --toolchains --prometheus", "--prometheus"),
+        ("log --jobs --audit", "--audit"),
+        ("log --jobs --since 1d", "--since"),
+        ("log --audit --kind miss", "--kind"),
+        ("log 1-1", "--jobs"),
+        ("log --jobs --cancel", "ID"),
+        ("pin --all", "--remove"),
+        ("pin --remove", "--all"),
+        ("verify abc", "NAME"),
+        ("verify --yes", "--delete"),
+        ("verify --restore --signatures", "--signatures"),
+        ("warm", "MODEL"),
+        ("warm Qwen3-8B --by-shape", "--dry-run"),
+        ("warm Qwen3-8B --sample", "MODEL"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(command: str, named: str, place: Path) -> None:
+    """Before a store is opened, and with the name of what to change."""
+    assert named in refused("--store", place, *command.split())
+    assert not place.exists()
+
+
 def test_importing_a_file_that_is_missing_makes_no_store(place: Path) -> None:
-    refused("--store", place, "import", "missing.gemmpack")
+    refused("--store", place, "pack", "import", "missing.gemmpack")
     assert not place.exists()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.store.overview import tier_table
+from app.presenters.overview import tier_table
 from cache_engine.cache.cache import open_cache
 from cache_engine.index import queries
 from cache_engine.model.events import REMOTE_DOWN
@@ -91,10 +91,10 @@ def test_a_remote_is_checked_compiled_again_and_emptied(
     state = document("remote", "status", store=compiled_store)
     assert (state["mode"], state["hits"], state["failures"], state["down_at"]) == ("read", 0, 0, 0.0)
     assert "remote_mode = read; 0 hits, 0 failures" in run("remote", "status", store=compiled_store).stdout
-    assert "say what goes" in run("remote", "gc", store=compiled_store).stderr
-    would = document("remote", "gc", "--max-bytes", "0", "--dry-run", store=compiled_store)
+    assert "say what goes" in run("remote", "clean", store=compiled_store).stderr
+    would = document("remote", "clean", "--max-bytes", "0", store=compiled_store)
     assert (would["deleted"], would["left"]) == (4, 0)
-    assert document("remote", "gc", "--older-than", "1d", store=compiled_store)["deleted"] == 0
+    assert document("remote", "clean", "--days", "1", "--yes", store=compiled_store)["deleted"] == 0
     elsewhere, now = f"file://{tmp_path}/elsewhere", time.time()
     with closing(Journal(make_store(compiled_store).layout.journal, 3600.0)) as journal:
         journal.event(REMOTE_DOWN, detail="connection refused", remote=elsewhere, waited_us=10**6)
@@ -107,11 +107,11 @@ def test_a_remote_is_checked_compiled_again_and_emptied(
     assert "failures" not in text
     assert "connection refused" in text
     assert "for processes that start within" in text
-    listed = run("remote", "gc", "--max-bytes", "0", "--dry-run", store=compiled_store).stdout
+    listed = run("remote", "clean", "--max-bytes", "0", store=compiled_store).stdout
     assert all(key[:12] in listed for key in would["keys"])
-    before = document("audit", store=compiled_store)["total"]
-    assert document("remote", "gc", "--max-bytes", "0", store=compiled_store) == {**would, "dry_run": False}
-    audit = document("audit", store=compiled_store)
+    before = document("log", "--audit", store=compiled_store)["total"]
+    assert document("remote", "clean", "--max-bytes", "0", "--yes", store=compiled_store) == {**would, "dry_run": False}
+    audit = document("log", "--audit", store=compiled_store)
     act = audit["rows"][0]
     assert (audit["total"] - before, act["kind"], act["detail"]) == (2, "clean remote", f"4 kernels of {url}")
     assert (act["bytes"], bool(act["by"])) == (would["deleted_bytes"], True)
@@ -123,7 +123,7 @@ def test_a_remote_is_cleaned_without_a_store_and_a_line_says_so(
 ) -> None:
     monkeypatch.setenv("GEMM_CACHE_REMOTE", f"file://{tmp_path}/remote")
     document("remote", "push", "--sign", Builder(tmp_path / "key").file, store=compiled_store)
-    done = run("remote", "gc", "--max-bytes", "0", "--json", store=place)
+    done = run("remote", "clean", "--max-bytes", "0", "--yes", "--json", store=place)
     assert (done.returncode, json.loads(done.stdout)["deleted"]) == (0, 4)
     assert "No audit log records this deletion" in done.stderr
     assert not place.exists()

@@ -25,7 +25,7 @@ def builder(tmp_path: Path) -> Builder:
 def signed(compiled_store: Path, builder: Builder, tmp_path: Path) -> Path:
     """A pack of four kernels."""
     path = tmp_path / "signed.gemmpack"
-    found = document("export", path, "--sign", builder.file, store=compiled_store)
+    found = document("pack", "export", path, "--sign", builder.file, store=compiled_store)
     assert (found["entries"], found["signed_by"]) == (4, builder.key.fingerprint)
     return path
 
@@ -34,12 +34,12 @@ def test_a_signed_pack_is_imported_and_its_signer_shown(
     signed: Path, builder: Builder, compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, other = tmp_path / "plain.gemmpack", tmp_path / "other"
-    document("export", plain, store=compiled_store)
+    document("pack", "export", plain, store=compiled_store)
     monkeypatch.setenv("GEMM_CACHE_TRUSTED_SIGNERS", str(signers_file(tmp_path, f"builder@ci {builder.line}")))
-    refused = document("import", plain, store=other, code=1)
+    refused = document("pack", "import", plain, store=other, code=1)
     assert (refused["taken"], len(refused["refused"])) == (0, 4)
     assert "not signed: the kernel has no signature" in refused["refused"][0]["cause"]
-    assert document("import", signed, store=other)["taken"] == 4
+    assert document("pack", "import", signed, store=other)["taken"] == 4
     found = document("verify", "--signatures", store=other)
     assert found["findings"] == []
     assert found["signatures"] == [{"standing": "good", "signer": "builder@ci", "kernels": 4, "why": "", "keys": []}]
@@ -53,7 +53,7 @@ def test_a_signed_pack_is_imported_and_its_signer_shown(
 def test_doctor_says_before_a_job_starts_whether_a_pack_would_be_served(
     signed: Path, builder: Builder, compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    document("export", tmp_path / "plain.gemmpack", store=compiled_store)
+    document("pack", "export", tmp_path / "plain.gemmpack", store=compiled_store)
     monkeypatch.setenv("GEMM_CACHE_PACKS", str(tmp_path))
     monkeypatch.setenv("GEMM_CACHE_TRUSTED_SIGNERS", str(signers_file(tmp_path, f"builder@ci {builder.line}")))
     checks = [check for check in document("doctor", store=tmp_path, code=1)["checks"] if check["name"] in _PACKS]
@@ -69,7 +69,7 @@ def test_doctor_says_before_a_job_starts_whether_a_pack_would_be_served(
 
 def test_a_bad_signature_fails_verify_and_says_what_to_do(signed: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    document("import", signed, store=other)
+    document("pack", "import", signed, store=other)
     records = sorted((other / "metadata").glob("*/*.json"))
     first, second = (json.loads(path.read_bytes())["signature"] for path in records[:2])
     records[0].write_text(records[0].read_text().replace(json.dumps(first)[1:-1], json.dumps(second)[1:-1]))
@@ -78,7 +78,7 @@ def test_a_bad_signature_fails_verify_and_says_what_to_do(signed: Path, tmp_path
     (bad,) = [row for row in found["signatures"] if row["standing"] == "bad signature"]
     assert bad["keys"] == [records[0].stem]
     done = run("verify", "--signatures", store=other)
-    assert f"gemm-cache clean --key {records[0].stem[:12]} deletes the kernel" in done.stdout
+    assert f"gemm-cache clean --key {records[0].stem[:12]} --yes deletes the kernel" in done.stdout
     assert document("verify", store=other)["findings"] == []  # nothing is damaged
 
 
@@ -86,7 +86,7 @@ def test_a_bad_signature_fails_verify_and_says_what_to_do(signed: Path, tmp_path
 def test_ssh_keygen_checks_a_record_as_the_docs_say(signed: Path, builder: Builder, tmp_path: Path) -> None:
     """The commands of docs/trust.md."""
     other = tmp_path / "other"
-    document("import", signed, store=other)
+    document("pack", "import", signed, store=other)
     record = next(iter(sorted((other / "metadata").glob("*/*.json"))))
     signers = signers_file(tmp_path, f"builder@ci {builder.line}")
     page = (Path(__file__).parents[2] / "docs" / "trust.md").read_text()
@@ -116,7 +116,7 @@ def test_a_key_that_cannot_sign_is_refused_before_anything_is_written(
         builder.file.unlink()
     else:
         builder.file.chmod(mode)
-    done = run("export", tmp_path / "a.gemmpack", "--sign", builder.file, store=compiled_store)
+    done = run("pack", "export", tmp_path / "a.gemmpack", "--sign", builder.file, store=compiled_store)
     assert (done.returncode, why in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "a.gemmpack").exists()
 
@@ -133,7 +133,7 @@ def test_a_key_with_a_passphrase_needs_a_terminal(compiled_store: Path, tmp_path
     )
     (tmp_path / "locked").write_bytes(locked)
     (tmp_path / "locked").chmod(0o600)
-    done = run("export", tmp_path / "a.gemmpack", "--sign", tmp_path / "locked", store=compiled_store)
+    done = run("pack", "export", tmp_path / "a.gemmpack", "--sign", tmp_path / "locked", store=compiled_store)
     assert (done.returncode, "has a passphrase, and there is no terminal" in done.stderr) == (2, True), done.stderr
     assert SigningKey.read(tmp_path / "locked", lambda: "secret").fingerprint.startswith("SHA256:")
     with pytest.raises(UsageError, match="passphrase is wrong"):

@@ -75,15 +75,15 @@ def test_a_report_says_how_the_cost_model_ranks_what_was_timed(tmp_path: Path) -
     store, problem = tmp_path / "store", GemmProblem(128, 256, 192, arch="sm_90")
     ranked = [config for _, config in ranking(problem, "tensor_core")[:6]]
     with open_cache(store) as cache:
-        assert document("tune", "--report", store=store) == {"devices": []}
-        assert "no timings in this store" in run("tune", "--report", store=store).stdout
+        assert document("tune", "--check", store=store) == {"devices": []}
+        assert "no timings in this store" in run("tune", "--check", store=store).stdout
         times = [predicted_cycles(problem, "tensor_core", config) / 1000 for config in ranked]
         cache.timings.add([invented_timing(problem, config, us) for config, us in zip(ranked, times, strict=True)])
-    (found,) = document("tune", "--report", store=store)["devices"]
+    (found,) = document("tune", "--check", store=store)["devices"]
     assert (found["device"], found["problems"], found["timings"]) == (INVENTED_GPU.name, 1, 6)
     assert found["rank_correlation"] == pytest.approx(1)
     assert found["lowest"] == pytest.approx(1)
-    text = run("tune", "--report", store=store).stdout
+    text = run("tune", "--check", store=store).stdout
     assert "Rank correlation of predicted and measured times (Spearman): 1.00, the median of 1 problem" in text
 
 
@@ -102,35 +102,35 @@ def test_a_dry_run_accepts_families_and_refuses_invalid_input(compiled_store: Pa
 
 
 def test_timings_are_listed_newest_first_and_filtered(timed: Path) -> None:
-    found = document("timings", "ls", store=timed)
+    found = document("timings", store=timed)
     assert [row["measured_at"] for row in found["rows"]] == [3e9, 2e9, 1e9, 5e8]
     assert (found["total"], [device["count"] for device in found["devices"]]) == (4, [3, 1])
     first = found["rows"][0]
     assert (first["device"], first["device_fingerprint"]["driver"], first["extra"]) == ("Invented GPU", "13.0", [1])
-    assert document("timings", "ls", "--device", "invented", store=timed)["total"] == 3
-    assert document("timings", "ls", "--device", INVENTED_GPU.digest()[:6], store=timed)["total"] == 3
-    assert document("timings", "ls", "--key", "abab", store=timed)["total"] == 1
-    assert document("timings", "ls", "--device", "nobody's", store=timed)["rows"] == []
-    assert run("timings", "ls", "--key", "x", store=timed).returncode == 2
-    text = run("timings", "ls", store=timed)
+    assert document("timings", "--device", "invented", store=timed)["total"] == 3
+    assert document("timings", "--device", INVENTED_GPU.digest()[:6], store=timed)["total"] == 3
+    assert document("timings", "--key", "abab", store=timed)["total"] == 1
+    assert document("timings", "--device", "nobody's", store=timed)["rows"] == []
+    assert run("timings", "--key", "x", store=timed).returncode == 2
+    text = run("timings", store=timed)
     assert text.returncode == 0
     assert "WRONG" in text.stdout
     assert "[red]" in text.stdout, "text from a store is no markup"
-    assert "No timing matches" in run("timings", "ls", "--device", "nobody's", store=timed).stdout
+    assert "No timing matches" in run("timings", "--device", "nobody's", store=timed).stdout
 
 
 def test_show_prints_the_timings_of_a_kernel(timed: Path) -> None:
-    key = document("timings", "ls", store=timed)["rows"][0]["key"]
+    key = document("timings", store=timed)["rows"][0]["key"]
     shown = document("show", key, store=timed)
     assert [row["median_us"] for row in shown["timings"]] == [3e9 + 3, 2e9 + 3, 1e9 + 3]
     assert "Timings, newest first:" in run("show", key, store=timed).stdout
 
 
 def test_timings_are_exported_as_json_and_as_csv_that_no_spreadsheet_runs(timed: Path, tmp_path: Path) -> None:
-    rows = document("timings", "ls", store=timed)["rows"]
-    assert json.loads(run("timings", "export", "-", store=timed).stdout) == rows
+    rows = document("timings", store=timed)["rows"]
+    assert json.loads(run("timings", "-", store=timed).stdout) == rows
     for name in ("timings.json", "timings.csv"):
-        assert document("timings", "export", tmp_path / name, store=timed)["timings"] == 4
+        assert document("timings", tmp_path / name, store=timed)["timings"] == 4
     assert json.loads((tmp_path / "timings.json").read_text()) == rows
     with (tmp_path / "timings.csv").open(newline="") as file:
         exported = list(csv.DictReader(file))
@@ -138,17 +138,17 @@ def test_timings_are_exported_as_json_and_as_csv_that_no_spreadsheet_runs(timed:
     assert exported[0]["problem.n"] == str(rows[0]["problem"]["n"])
     assert exported[0]["device_fingerprint.sms"] == "132"
     assert exported[-1]["device"].startswith("'=HYPERLINK")
-    done = run("timings", "export", tmp_path / "timings.csv", store=timed)
+    done = run("timings", tmp_path / "timings.csv", store=timed)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--force to replace it" in done.stderr
-    assert run("timings", "export", tmp_path / "timings.csv", "--force", store=timed).returncode == 0
+    assert run("timings", tmp_path / "timings.csv", "--force", store=timed).returncode == 0
 
 
 def test_cleaning_everything_keeps_timings_and_reports_that(timed: Path) -> None:
-    cleaned = document("clean", "--all", store=timed)
+    cleaned = document("clean", "--yes", "--all", store=timed)
     assert (cleaned["kept_entries"], cleaned["kept_timings"]) == (0, 4)
-    assert document("timings", "ls", store=timed)["total"] == 4
-    assert "Timings are kept: 4 timings." in run("clean", "--all", store=timed).stdout
+    assert document("timings", store=timed)["total"] == 4
+    assert "Timings are kept: 4 timings." in run("clean", "--yes", "--all", store=timed).stdout
     assert document("verify", store=timed)["findings"] == []
 
 

@@ -18,9 +18,9 @@ import pytest
 
 from cache_engine.compilers import COMPILERS, nvrtc
 from cache_engine.compilers.base import Cuda
+from cache_engine.compilers.contents import cuda_for, package_files
 from cache_engine.compilers.disassembly import sass
 from cache_engine.compilers.nvrtc import Nvrtc
-from cache_engine.compilers.tools import cuda_for, package_files
 from cache_engine.errors import CompilerMissing, ToolMissing
 from cache_engine.settings.extras import how_to_install
 from tests.helpers import needs_host_compiler
@@ -259,9 +259,9 @@ def test_nvrtc_of_a_toolkit_or_the_system_is_found_where_there_is_no_package(
     for path in (library, next(library.parent.glob("libnvrtc-builtins.so.12.*"))):
         os.link(path, folder / path.name) if path.stat().st_dev == folder.stat().st_dev else shutil.copy(path, folder)
     code = (
-        "from pathlib import Path\nfrom cache_engine.compilers import COMPILERS, nvrtc, tools\n"
+        "from pathlib import Path\nfrom cache_engine.compilers import COMPILERS, contents, nvrtc\n"
         "from cache_engine.compilers.base import Cuda\nnvrtc.package_files = lambda *_: iter(())\n"
-        f"tools._LOCAL = Path({str(tmp_path if place == '/usr/local' else tmp_path / 'none')!r})\n"
+        f"contents._LOCAL = Path({str(tmp_path if place == '/usr/local' else tmp_path / 'none')!r})\n"
         "compiler = COMPILERS['nvrtc'].of_cuda(Cuda((12,)))\n"
         f"compiler.compile({EMPTY!r}, 'sm_90')\n"
         "print(compiler.fingerprint(), compiler._installation().library)\n"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cache_engine.compilers import COMPILERS
+from cache_engine.compilers.contents import find_tool
 from cache_engine.compilers.disassembly import CLASSES, OTHER, comparable_lines, instruction_mix, sass
-from cache_engine.compilers.tools import find_tool
 from cache_engine.kernels.select import choose
 from cache_engine.kernels.source import render
 from cache_engine.model.gemm import DType, GemmProblem

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from cache_engine.compilers.base import Cuda
-from cache_engine.compilers.environment import KEYED, LEFT_OUT
+from cache_engine.compilers.contents import KEYED, LEFT_OUT, package_files
 from cache_engine.compilers.nvcc import Nvcc, _find_nvcc
-from cache_engine.compilers.tools import package_files
 from cache_engine.compilers.triton import Triton
 from tests.helpers import needs_host_compiler, require_triton
 

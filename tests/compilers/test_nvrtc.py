@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from cache_engine.compilers import COMPILERS, nvrtc
+from cache_engine.compilers.contents import cuda_for, find_tool, package_files
 from cache_engine.compilers.disassembly import resources, sass
 from cache_engine.compilers.elf import cubin_fault
-from cache_engine.compilers.tools import cuda_for, find_tool, package_files
 from cache_engine.errors import CompilerMissing, ToolMissing
 from cache_engine.kernels.select import choose
 from cache_engine.kernels.source import render

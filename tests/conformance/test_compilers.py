@@ -19,12 +19,11 @@ import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.compilers import COMPILERS, nvcc, nvrtc, triton
-from cache_engine.compilers.base import Compiler
+from cache_engine.compilers.base import ALLOWED, Compiler, extra_flags
 from cache_engine.compilers.diagnostics import diagnostics, warnings
 from cache_engine.compilers.disassembly import resources, sass
 from cache_engine.compilers.elf import code_of as elf_code
 from cache_engine.compilers.elf import cubin_fault
-from cache_engine.compilers.flags import ALLOWED, extra_flags
 from cache_engine.errors import CompileError, CompilerMissing, InvalidProblem, Level, UsageError
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render

@@ -10,7 +10,7 @@ import pytest
 
 from cache_engine import GemmProblem, NotCached, StoreUnusable, open_cache, warm
 from cache_engine.cache.cache import Cache
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 
 PROBLEM = GemmProblem(128, 256, 192, arch="sm_90")  # as compiled_store has it
 

@@ -22,7 +22,7 @@ from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.elsewhere import MOST_TOOLCHAINS, STORE, Elsewhere
 from cache_engine.cache.selection import INSTALLED
 from cache_engine.compilers import COMPILERS, nvrtc
-from cache_engine.compilers.tools import package_files
+from cache_engine.compilers.contents import package_files
 from cache_engine.errors import CompilerMissing, NotCached, PackUnusable, StoreUnusable, UsageError
 from cache_engine.gpu import probe
 from cache_engine.kernels.select import ranking
@@ -173,7 +173,7 @@ def test_migrate_and_workers_of_a_farm_make_kernels_that_a_pack_has_of_another_b
     with open_cache(tmp_path / "new") as cache:
         asked = Asked.of("0" * 32, cache.select(PROBLEM))
     monkeypatch.setenv("GEMM_CACHE_PACKS", str(older))
-    assert document("migrate", "--dry-run", store=tmp_path / "older")["to_compile"] == len(SAMPLE)
+    assert document("store", "migrate", "--dry-run", store=tmp_path / "older")["to_compile"] == len(SAMPLE)
     key = SigningKey.read(Builder(tmp_path / "key").file)
     assert working._Maker(Settings.load(dir=tmp_path / "new"), tmp_path.as_uri(), key.sign).checked(asked) == asked.key
     as_asked = Settings(toolchain="pack")
@@ -271,6 +271,9 @@ def test_a_store_that_another_build_filled_serves_and_is_not_stale(compiled_stor
         assert (kernel.tier, kernel.toolchain_from) == ("disk", STORE)
         assert cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
     with open_cache(compiled_store, toolchain="pack", compiler_flags=("--use_fast_math",)) as cache:
+        stale = cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims
+        assert stale == (), "a problem can ask for no fast math"
+    with open_cache(compiled_store, toolchain="pack", compiler_flags=("--ftz=true",)) as cache:
         assert len(cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims) == len(SAMPLE)
 
 

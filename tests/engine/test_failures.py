@@ -14,7 +14,7 @@ import pytest
 from cache_engine.cache import making as making_module
 from cache_engine.cache import serving
 from cache_engine.cache.cache import Cache, open_cache
-from cache_engine.cache.queue.tickets import State, tickets
+from cache_engine.cache.queue import State, tickets
 from cache_engine.errors import CompileError, NotCached
 from cache_engine.store.lock import file_lock
 from cache_engine.upkeep.findings import Kind
@@ -125,6 +125,9 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
     # The environment's own modules are loaded before the user changes, who may not be able to read them.
     as_user = (
         "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.cache.cache, cache_engine.index.sync, "
+        "cache_engine.cache.deciding, cache_engine.cache.making, cache_engine.cache.queue.slots, "
+        "cache_engine.cache.serving.key_lock, cache_engine.cache.serving.team, cache_engine.store.journal.folding, "
+        "cache_engine.store.journal.decisions, "
     )
     as_user += (
         "cache_engine.index.queries, cache_engine.compilers.disassembly, cache_engine.evaluator.catalogue.tables, "

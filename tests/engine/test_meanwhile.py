@@ -13,8 +13,8 @@ import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.operator import GemmOperator
+from cache_engine.cache.queue import State, tickets
 from cache_engine.cache.queue.behind import Better
-from cache_engine.cache.queue.tickets import State, tickets
 from cache_engine.cache.serving import CompiledKernel
 from cache_engine.cache.serving.meanwhile import stand_ins
 from cache_engine.compilers import COMPILERS

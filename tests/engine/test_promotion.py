@@ -14,7 +14,7 @@ from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.demand.demotion import note
 from cache_engine.cache.demand.promotion import plan_promotion, promote
 from cache_engine.cache.demand.times import LaunchTimes
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Asked, Selection
 from cache_engine.insight.explanation import explain
 from cache_engine.model.asked import Shape
@@ -136,21 +136,21 @@ def test_a_budget_is_kept_and_what_cannot_be_compiled_is_said(cache: Cache) -> N
 def test_the_command_prints_the_sum_and_compiles(tmp_path: Path) -> None:
     store = tmp_path / "store"
     open_cache(tmp_path / "empty").close()
-    assert run("promote", store=tmp_path / "empty").stdout.startswith("no request has been counted yet")
+    assert run("demand", "--promote", store=tmp_path / "empty").stdout.startswith("no request has been counted yet")
     assert run("compile", 16, 96, 64, "--dtype", "fp32", "--arch", "sm_90", store=store).returncode == 0
-    assert run("clean", "--all", store=store).returncode == 0
+    assert run("clean", "--yes", "--all", store=store).returncode == 0
 
-    listed = run("promote", "--dry-run", store=store)
+    listed = run("demand", "--promote", "--dry-run", store=store)
     assert listed.returncode == 0, listed.stderr
     assert "1 kernel asked for, 1 of them missing" in listed.stdout
     assert "waits" in listed.stdout
-    dry = json.loads(run("promote", "--dry-run", "--json", store=store).stdout)
+    dry = json.loads(run("demand", "--promote", "--dry-run", "--json", store=store).stdout)
     assert (dry["compiled"], dry["rows"][0]["taken"], dry["rows"][0]["instead"]) == (None, True, None)
     assert dry["rows"][0]["pays_back_after_launches"] == 1
-    done = json.loads(run("promote", "--json", store=store).stdout)
+    done = json.loads(run("demand", "--promote", "--json", store=store).stdout)
     assert (done["compiled"], done["failed"]) == (1, [])
     assert json.loads(run("stats", "--json", store=store).stdout)["entries"] == 1
-    refused = run("promote", "--every", "5", "--json", store=store)
+    refused = run("demand", "--promote", "--every", "5", "--json", store=store)
     assert refused.returncode == 2
     assert "--json prints one document" in refused.stderr
 

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ def run_in_a_shell(command: str, **environment: str) -> Any:
         ),
         pytest.param(GemmProblem(8, 32, 64, 3, arch="sm_80", mode="masked"), {}, {}, id="mode"),
         pytest.param(SMALL, {}, {"compiler_flags": ("--use_fast_math",)}, id="fast-math"),
+        pytest.param(replace(SMALL, fast_math=True), {}, {}, id="fast-math of the problem"),
+        pytest.param(replace(SMALL, fast_math=False), {}, {"compiler_flags": ("--use_fast_math",)}, id="no fast-math"),
         pytest.param(SMALL, {}, {"compiler_flags": ("--fmad=false", "--ftz=true")}, id="flags"),
         pytest.param(
             GemmProblem(8, 32, 32, dtype=DType.FP32, arch="sm_80", opt_level=1, specialisation=Specialisation.EXACT),

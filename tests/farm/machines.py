@@ -26,7 +26,7 @@ import celery.worker.consumer  # noqa: F401
 import pytest
 import redis  # noqa: F401
 
-from cache_engine.cache import making, serving
+from cache_engine.cache import making
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.remote.opening import open_remote
 from cache_engine.cache.selection import Selection
@@ -134,7 +134,7 @@ def _worker(command: dict[str, Any], log: str, broker: str, remote: str, key: st
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Broker, "take", taking)
-        patch.setattr(serving, "make_artifact", compiling)
+        patch.setattr(making, "make_artifact", compiling)
         patch.setattr(working.Worker, "work", working_)
         settings = Settings.load(dir=command["store"], durability="fast").for_batch(1)
         worker = working.Worker(settings, broker, remote, SigningKey.read(Path(key)))

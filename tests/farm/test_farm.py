@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cache_engine.cache import serving
+from cache_engine.cache import making
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.remote.moving import pull, push
 from cache_engine.cache.remote.objects import Objects
@@ -111,14 +111,14 @@ def test_a_message_that_comes_twice_is_compiled_once_however_long_that_takes(
     """Each process has a lease of its own, and renews it."""
     monkeypatch.setattr(broker_module, "LEASE_S", 1)
     monkeypatch.setattr(working, "LEASE_S", 1)
-    compiled, make = list[str](), serving.make_artifact  # type: ignore[attr-defined]
+    compiled, make = list[str](), making.make_artifact
 
     def slowly(selection: Selection, *rest: Any) -> Any:
         compiled.append(selection.key)
         time.sleep(3)
         return make(selection, *rest)
 
-    monkeypatch.setattr(serving, "make_artifact", slowly)
+    monkeypatch.setattr(making, "make_artifact", slowly)
     (one,) = table(cache, 1)
     text = encode(Asked.of("d" * 32, one))
     several = [

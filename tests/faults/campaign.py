@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from cache_engine.cache.queue.tickets import queue_state
+from cache_engine.cache.queue import queue_state
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import ticket_of_name
 from cache_engine.store.lock import file_lock

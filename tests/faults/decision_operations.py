@@ -37,7 +37,7 @@ def _deciding(store: DiskStore, long_bytes: int = log.LONG_BYTES) -> Action:
     def act() -> object:
         usual, log.LONG_BYTES = log.LONG_BYTES, long_bytes
         try:
-            journal = Journal(store.layout.journal, 3600.0, log=log.DecisionLog(store.layout))
+            journal = Journal(store.layout.journal, 3600.0, log=store.layout)
             journal.decided(MISS, detail="third")
             journal.close()
         finally:

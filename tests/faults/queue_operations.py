@@ -12,8 +12,8 @@ from cache_engine._version import version_and_build
 from cache_engine.cache import cache as engine
 from cache_engine.cache import serving
 from cache_engine.cache.making import describe
+from cache_engine.cache.queue import Priority, queue_state
 from cache_engine.cache.queue.slots import Slots
-from cache_engine.cache.queue.tickets import Priority, queue_state
 from cache_engine.cache.selection import Selection, Selector
 from cache_engine.cache.serving.meanwhile import stand_ins
 from cache_engine.cache.stages import COMPILE, StageClock

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cache_engine import open_cache
-from cache_engine.cache.queue.tickets import queue_state
+from cache_engine.cache.queue import queue_state
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import file_lock

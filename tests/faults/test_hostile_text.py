@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from cache_engine.cli.documents import comparing, kernels, to_json
-from cache_engine.cli.reading.inspect import print_difference, print_inspection
-from cache_engine.cli.reading.listing import print_kernels
+from cache_engine.cli.ls import Page, print_kernels
+from cache_engine.cli.show import inspection_document, print_difference, print_inspection
 from cache_engine.index import queries
 from cache_engine.index.sync import Mirror
 from cache_engine.insight.comparison import compare, sass_difference
 from cache_engine.insight.inspection import inspect
 from cache_engine.model.artifact import Blob, Record
+from cache_engine.model.documents import to_json
 from cache_engine.model.key import CacheKey, key_of
 from cache_engine.store.codec import encode_blob, encode_record
 from cache_engine.store.disk import DiskStore
@@ -124,20 +124,18 @@ def test_each_is_found_by_searching_for_it(store: DiskStore, rows: dict[str, dic
 def test_no_terminal_gets_a_control_character(
     store: DiskStore, rows: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_kernels(kernels.kernel_list(len(rows), 0, list(rows.values()), 0, []), {})
+    print_kernels(Page(len(rows), list(rows.values())), Page(0, []), 0, {})
     for record in store.records():
         inspection = inspect(record, None, record.name)
         print_inspection(inspection)
-        document = kernels.shown(record, inspection)
-        assert msgspec.json.decode(msgspec.json.encode(document))["name"] == record.name
+        assert msgspec.json.decode(to_json(inspection_document(inspection)))["name"] == record.name
         ordinary = inspect(make_entry(1)[2](record.blob), None)
         for one, other in ((ordinary, inspection), (inspection, ordinary)):
             comparison = compare(one, other)
             code = sass_difference(one, "        /*0000*/  NOP ;\n        /*0010*/  EXIT ;\n", other, "")
             assert code.count("\n") == 4
-            compared = comparing.compared(one, other, comparison, code)
-            print_difference(compared, comparison)
-            assert to_json(compared)
+            print_difference(one, other, comparison, code)
+            assert to_json(comparison)
     printed = capsys.readouterr().out
     assert [char for char in set(printed) if not char.isprintable() and char != "\n"] == []
 

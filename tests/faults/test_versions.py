@@ -26,7 +26,7 @@ def _run(version: int, store: Path, *widths: int) -> tuple[list[tuple[str, str, 
 
     Returns the tier, why it was not stored, and the key of each kernel; what a search lists; and what is damaged.
     """
-    got = []
+    got: list[tuple[str, str, str]] = []
     with (
         patch.object(codec, "FORMAT", version),
         patch.object(sync, "SCHEMA_VERSION", f"of version {version}"),

@@ -39,7 +39,7 @@ def _find(place: Place, *wanted: object) -> tuple[Place, Entry]:
 def test_the_option_that_was_asked_for_is_the_difference(place: Place) -> None:
     found = Comparing(Triton()).entries(_find(place, "scale", "sm_90a", 4), _find(place, "scale", "sm_90a", 8))
     (each,) = found.differences
-    assert (each.group, each.name, each.one, each.other) == ("option", "num_warps", "4", "8")
+    assert (each.group, each.name, each.a, each.b) == ("option", "num_warps", "4", "8")
     assert found.unknown == ""
     assert found.hidden
     assert "scale.cubin" in found.parts
@@ -76,7 +76,7 @@ def test_of_two_directories_what_changed_and_what_is_missing_is_said_with_its_ca
     (here,), (there,) = found.only_one, found.only_other
     assert (here.entry.id, here.nearest and here.nearest.id) == (missing.id, "A" * 52)
     assert there.entry.id == "A" * 52
-    assert [(each.name, each.one, each.other) for each in here.differences] == [("triton_version", "3.9.0", "3.8.0")]
+    assert [(each.name, each.a, each.b) for each in here.differences] == [("triton_version", "3.9.0", "3.8.0")]
     assert "after an upgrade" in here.differences[0].meaning
     assert [(each.name, count) for each, count in found.causes] == [("triton_version", 1)]
     assert len(steps) == 5
@@ -106,7 +106,7 @@ def test_two_caches_of_vllm_say_which_variables_made_one_miss(tmp_path: Path) ->
     other = _vllm(tmp_path / "b", "0123456789", VLLM_PORT=5002, VLLM_CONFIG_ROOT="/root/.config", VLLM_USE_V1=True)
     entries = [(place, [seen for seen in VLLM().scan(place, {}) if isinstance(seen, Entry)]) for place in (one, other)]
     found = Comparing(VLLM()).directories(entries[0], entries[1])
-    causes = {each.name: (each.one, each.other, each.meaning, count) for each, count in found.causes}
+    causes = {each.name: (each.a, each.b, each.meaning, count) for each, count in found.causes}
     assert causes.keys() == {"VLLM_PORT", "VLLM_CONFIG_ROOT"}
     assert causes["VLLM_PORT"][:2] == ("5001", "5002")
     assert "a port of the network" in causes["VLLM_PORT"][2]
@@ -125,7 +125,7 @@ def test_one_key_that_was_tuned_differently_is_a_change_of_bytes(tmp_path: Path)
 def test_differences_have_both_values_and_none_for_what_one_does_not_state() -> None:
     one = KeyFactors((Factor("A", "1", "environment"), Factor("B", "2"), Factor("C", "")))
     two = KeyFactors((Factor("A", "9", "environment"), Factor("B", "2"), Factor("D", "3")))
-    found = [(each.group, each.name, each.one, each.other) for each in differences(one, two)]
+    found = [(each.group, each.name, each.a, each.b) for each in differences(one, two)]
     assert found == [("environment", "A", "1", "9"), ("", "C", "", None), ("", "D", None, "3")]
     assert all(isinstance(each, Difference) for each in differences(one, two))
 

@@ -92,7 +92,7 @@ def test_why_one_missed_is_said_by_argument(place: Place) -> None:
     one, other = (DeepGemm().key_factors(place, found[name]) for name in (NORMAL, GROUPED))
     assert isinstance(one, KeyFactors)
     assert isinstance(other, KeyFactors)
-    differing = {each.name: (each.one, each.other) for each in differences(one, other)}
+    differing = {each.name: (each.a, each.b) for each in differences(one, other)}
     assert differing["n"] == ("4096", "0")
     assert differing["argument 12"] == ("11", "7")
     assert "headers" not in differing

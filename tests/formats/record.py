@@ -208,7 +208,7 @@ def _of_upkeep(ask: Recorder, folder: Path) -> None:
         ask("import", "import", pack, *arguments, store=folder / "other")
     ask("verify", "verify")
     ask("clean", "clean", "--dry-run")
-    ask("clean", "clean", "--max-entries", "0", store=folder / "other")
+    ask("clean", "clean", "--max-entries", "0", "--yes", store=folder / "other")
     keys = sorted(row["key"] for row in ask("ls", "ls")["rows"])
     open_cache = importlib.import_module("cache_engine").open_cache
     with open_cache(ask.store) as cache:

@@ -13,10 +13,12 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import documents
+from cache_engine.batch import results
 from cache_engine.cache.cache import open_cache
-from cache_engine.cli.documents import measured, to_json
+from cache_engine.cli import moved
 from cache_engine.index import queries
 from cache_engine.model.artifact import CUBIN
+from cache_engine.model.documents import to_json
 from cache_engine.settings import REPLACED, RETIRED
 from tests.formats import record
 from tests.formats.record import FROM, Schema, broken, merged, schema_of
@@ -69,10 +71,21 @@ def test_each_public_name_is_there_with_its_parameters() -> None:
 def test_each_setting_verb_and_option_is_there() -> None:
     now = record.public_names()
     assert set(NAMES["settings"]) <= {*now["settings"], *REPLACED, *RETIRED}
-    verbs = now["verbs"]
+    verbs = {**now["verbs"], **{old: _options_of_old(old, now["verbs"]) for old in moved.VERBS}}
+    verbs |= {group: [] for old in moved.VERBS if (group := old.rpartition(" ")[0]) not in verbs}
     verbs[TO_BENCHMARKS] = {"what"}.union(*(options for _, options in record.verbs(benchmarks.commands)))
     for verb, options in NAMES["verbs"].items():
-        assert set(options) <= set(verbs.get(verb, [])), verb
+        now_is = moved.VERBS.get(verb, (verb,))[0]
+        now_called = {old for of, old in moved.OPTIONS if f"{now_is} ".startswith(f"{of} ") or not of}
+        written = {one for one in options if one.startswith("-")}  # no program writes the name of an argument
+        assert verb in verbs
+        assert written <= {*verbs[verb], *now_called}, verb
+
+
+def _options_of_old(old: str, verbs: dict[str, list[str]]) -> list[str]:
+    """The options and arguments of the verb that an old one is now."""
+    words = moved.VERBS[old][0].split()
+    return next(verbs[name] for most in range(len(words), 0, -1) if (name := " ".join(words[:most])) in verbs)
 
 
 def test_a_store_of_the_recorded_version_opens_unchanged(old_store: Path) -> None:
@@ -123,7 +136,7 @@ def test_a_removed_a_retyped_and_an_optional_field_are_seen() -> None:
 @pytest.mark.parametrize("case", ["sample", "bench"])
 def test_documents_of_slow_verbs_are_read_as_their_types(case: str) -> None:
     """A field that the type lacks, or has as another type, would be lost or refused."""
-    types: dict[str, Any] = {"sample": measured.Sampled, "bench": documents.Benchmark}
+    types: dict[str, Any] = {"sample": results.Sampled, "bench": documents.Benchmark}
     for text in json.loads((HERE / "slow_documents.json").read_text())[case]:
         read = json.loads(to_json(msgspec.convert(text, types[case])))
         assert {name: read[name] for name in text} == text  # a field may be added

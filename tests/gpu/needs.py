@@ -36,7 +36,7 @@ def _for_this_driver(package: str) -> str:
 def _toolkit() -> Iterator[tuple[str, str]]:
     """Packages with what of the CUDA toolkit is needed and not here, neither from PyPI nor the system's."""
     from cache_engine.compilers import COMPILERS
-    from cache_engine.compilers.tools import cuda_for, find_tool
+    from cache_engine.compilers.contents import cuda_for, find_tool
     from cache_engine.errors import NotHereError
     from cache_engine.gpu.probe import driver_cuda, gpu, local_arch
 

@@ -71,7 +71,7 @@ def test_time_and_tune_on_the_command_line_store_their_timings(tmp_path: Path) -
     assert all(one["verified"] and one["ratio"] > 0 for one in tuned["candidates"])
     fastest = min(tuned["candidates"], key=lambda one: float(one["median_us"]))
     assert tuned["chosen"]["key"] == fastest["key"]
-    listed = document("timings", "ls", store=store)
+    listed = document("timings", store=store)
     assert listed["total"] == 4
     assert {row["device"] for row in listed["rows"]} == {timed["device"]}
     assert document("explain", "64", "1024", "2048", store=store)["key"] == fastest["key"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.presenters.kernels.sass import difference_html
+from app.components.comparison import difference_html
 from cache_engine.insight.alignment import (
     CHANGED,
     MOVED,

@@ -170,13 +170,13 @@ def _stored(folder: Path, *records: Record) -> DiskStore:
 def test_a_comparison_of_nothing_does_not_pass(tmp_path: Path) -> None:
     """As in CI, where one of the two toolchains compiled other kernels."""
     store = _stored(tmp_path / "store", OLD[0], _by(OLD[1]))
-    done = run("regressions", "--from", "nvrtc 13.5", "--to", "nvrtc 13.6", store=store.layout.root)
+    done = run("timings", "--from", "nvrtc 13.5", "--to", "nvrtc 13.6", store=store.layout.root)
     assert (done.returncode, "Nothing was compared" in done.stdout) == (1, True)
 
 
 def test_the_verb_ends_with_code_1_where_something_is_worse(tmp_path: Path) -> None:
     store = _stored(tmp_path / "store", *OLD, *map(_by, OLD[:2]), _resources(_by(OLD[2]), registers=255))
-    asked = ("regressions", "--from", "nvrtc 13.5", "--to", "nvrtc 13.6")
+    asked = ("timings", "--from", "nvrtc 13.5", "--to", "nvrtc 13.6")
     done = run(*asked, "--json", store=store.layout.root)
     document = json.loads(done.stdout)
     assert (done.returncode, document["kernels"]) == (1, 3)
@@ -186,5 +186,5 @@ def test_the_verb_ends_with_code_1_where_something_is_worse(tmp_path: Path) -> N
     assert text.returncode == 1
     assert OLD[2].name in text.stdout
     assert run(*asked, "--threshold", "9", store=store.layout.root).returncode == 0
-    unknown = run("regressions", "--from", "nvcc", "--to", "nvrtc 13.6", store=store.layout.root)
+    unknown = run("timings", "--from", "nvcc", "--to", "nvrtc 13.6", store=store.layout.root)
     assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)

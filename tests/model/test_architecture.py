@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.compilers.tools import package_files
+from cache_engine.compilers.contents import package_files
 from cache_engine.model.architecture import ARCHITECTURES, Architecture
 
 HEADER = "include/cccl/cuda/__device/arch_traits.h"

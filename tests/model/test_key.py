@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.selection import Selector
 from cache_engine.compilers import COMPILERS
-from cache_engine.compilers import environment as environment_module
+from cache_engine.compilers import contents as environment_module
 from cache_engine.compilers import nvrtc as nvrtc_module
 from cache_engine.compilers.contents import digests
 from cache_engine.compilers.nvrtc import Nvrtc
@@ -80,6 +80,7 @@ def _key(cache: Cache, problem: GemmProblem = PROBLEM, config: KernelConfig = CO
         pytest.param({"specialisation": Specialisation.BUCKETED}, id="bucketed"),
         pytest.param({"specialisation": Specialisation.DYNAMIC}, id="dynamic"),
         pytest.param({"opt_level": 2}, id="level of optimisation"),
+        pytest.param({"fast_math": True}, id="fast math"),
     ],
 )
 def test_a_problem_that_compiles_to_other_bytes_has_another_key(cache: Cache, change: dict[str, Any]) -> None:

@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.compilers.tools import package_files
-from cache_engine.model.architecture import ARCHITECTURES, Architecture, architecture
-from cache_engine.model.occupancy import BLOCKS, REGISTERS, SHARED, WARPS, Occupancy, occupancy
+from cache_engine.compilers.contents import package_files
+from cache_engine.model.architecture import (
+    ARCHITECTURES,
+    BLOCKS,
+    REGISTERS,
+    SHARED,
+    WARPS,
+    Architecture,
+    Occupancy,
+    architecture,
+    occupancy,
+)
 from tests.helpers import host_compiler
 
 # Reads kernels, a line each, and prints what NVIDIA's calculator makes of them.

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.presenters.admin import RULES
 from app.presenters.as_command import equal
-from app.presenters.store.admin import RULES
 from cache_engine.model.events import CLEAN, DISCARD, REPAIR, RESTORE, Event
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.upkeep.cleaning import GRACE_S

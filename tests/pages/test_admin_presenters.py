@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC
+
 import pytest
 
-from app.presenters.store import admin
+from app.presenters import admin
+from app.presenters.columns import rows_of
 from cache_engine.store.codec import encode_blob
 from cache_engine.upkeep.findings import Finding, Kind
 from cache_engine.upkeep.integrity import RepairAct
@@ -49,7 +52,7 @@ def test_hostile_targets_are_no_markup_in_a_figure(text: str) -> None:
     rows = [{"arch": text, "entries": 1, "stored_bytes": 2048}]
     figure = admin.arch_figure(rows, "To be deleted, by target")
     assert "<" not in str(figure.data[0].y)
-    assert admin.arch_table(rows) == [{"Target": text, "Kernels": 1, "On disk": 2048}]
+    assert rows_of(rows, admin.ARCHS, UTC) == [{"Target": text, "Kernels": 1, "On disk": 2048}]
 
 
 def test_reasons_and_repairs_are_shown_in_a_sentence() -> None:
@@ -65,7 +68,12 @@ def test_reasons_and_repairs_are_shown_in_a_sentence() -> None:
         "2 files (2.0 KiB) moved to quarantine", "1 file (5 B) copied to quarantine", "1 file (3 B) deleted",
         "1 finding: no action",
     ]  # fmt: skip
-    assert [row["File"] for row in admin.repair_files(acts)] == ["r", "b", "temp/x", "timings/x"]
+    assert [row["File"] for row in rows_of(admin.repair_files(acts), admin.REPAIRED_FILES, UTC)] == [
+        "r",
+        "b",
+        "temp/x",
+        "timings/x",
+    ]
 
 
 def test_only_entries_to_import_are_summed() -> None:
@@ -77,7 +85,7 @@ def test_only_entries_to_import_are_summed() -> None:
         Incoming(KEY, 1, None, refused="damaged"),
     ]
     assert admin.incoming_sums(incoming) == [{"arch": "sm_80", "entries": 1, "stored_bytes": 100}]
-    assert [row["On import"] for row in admin.incoming_table(incoming)] == [
+    assert [row["On import"] for row in rows_of(incoming, admin.INCOMING, UTC)] == [
         "import",
         "skip (already present)",
         "reject: damaged",

@@ -115,7 +115,7 @@ def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page:
         arch=text,
         created_by=text,
         components=((text, text),),
-        problem=msgspec.structs.replace(record.problem, dtype=text, out_dtype=text, layout=text, epilogue=text),
+        problem=msgspec.structs.replace(record.problem, dtype=text, out_dtype=text, layout=text, epilogue=text[:40]),
         warnings=(text,),
         created_at=1e12,
     )

@@ -15,7 +15,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.caches import looking
-from app.presenters.store.caches import directory_table, growth_figure
+from app.presenters.caches import directory_columns, growth_figure
+from app.presenters.columns import rows_of
 from cache_engine.errors import MirrorError
 from cache_engine.frameworks import registry
 from cache_engine.frameworks.registry import Sources
@@ -213,5 +214,5 @@ def test_targets_that_have_no_room_are_counted() -> None:
     }
     archs = [{"kind": "cuda_core", "path": "/a", "value": f"sm_{number}", "entries": 1} for number in range(7)]
     times = dict.fromkeys(("oldest", "newest", "last_used_at"), 0.0)
-    (row,) = directory_table([place | times], archs, [], {}, UTC)
+    (row,) = rows_of([place | times], directory_columns([place | times], archs, [], {}), UTC)
     assert row["Targets"] == "sm_0 (1), sm_1 (1), sm_2 (1), sm_3 (1) and 3 more"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.components.code_view import document as documents
-from app.components.code_view.document import document
+from app.components.code_view import component as documents
+from app.components.code_view.component import document
 from cache_engine.insight.linked.marks import PTX, SASS, SOURCE, Linked, Text, linked
 
 VIEW = Path(documents.__file__).parent

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from app.presenters.compiling.result import (
+from app.presenters.columns import rows_of
+from app.presenters.jobs import (
+    DIFFERENCES,
     NO_RESULT,
     document_of,
     prediction_tiles,
@@ -19,16 +22,14 @@ from app.presenters.compiling.result import (
     timing_tiles,
     verdict,
     why_lines,
-    why_table,
 )
 from cache_engine.batch.jobs import DONE, Job
-from cache_engine.cli.documents import to_json
-from cache_engine.cli.documents.comparing import Difference, Explained, Nearest
-from cache_engine.cli.documents.kernels import Compiled, Timed
+from cache_engine.batch.results import Compiled, Difference, Explained, Nearest, Timed
 from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import MODEL_VERSION, predict
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
+from cache_engine.model.documents import to_json
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.units import human_us
 from tests.helpers import INVENTED_GPU
@@ -131,7 +132,7 @@ def test_the_reason_of_a_miss_is_shown_in_sentences_and_as_a_table() -> None:
     nearest = Nearest(key="0" * 64, name="gemm_x", differences=[cause, follower])
     why = msgspec.structs.replace(document.why, compared=1200, nearest=nearest, notes=["a hint"])
     assert why_lines(why) == ["Closest of 1,200 cached kernels: gemm_x", "the target differs", "a hint"]
-    assert [row["Consequence"] for row in why_table(why)] == [False, True]
+    assert [row["Consequence"] for row in rows_of(nearest.differences, DIFFERENCES, UTC)] == [False, True]
     alone = msgspec.structs.replace(why, compared=0, nearest=None, notes=[])
     assert why_lines(alone) == ["No other kernels to compare with."]
     assert why_lines(msgspec.structs.replace(alone, notes=["damaged"])) == ["damaged"]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 
 from app import context
-from app.presenters.store.coverage import (
+from app.presenters.columns import rows_of
+from app.presenters.coverage import (
     CACHED,
     MISSING,
     cell_colours,
     cell_text,
     covered_words,
-    kernel_rows,
+    kernel_columns,
+    kernels_of,
     matrix_table,
     missing_archs,
     with_missing,
@@ -135,7 +138,7 @@ def test_a_cell_shows_a_mark_and_the_number_of_cached_kernels(cells: list[list[C
 def test_the_rows_behind_the_matrix_match_its_counts(cells: list[list[Cell]]) -> None:
     flat = [cell for row in cells for cell in row]
     cached = {flat[1].kernels[0].key}
-    rows = kernel_rows(flat, cached)
+    rows = rows_of(kernels_of(flat, cached), kernel_columns(cached), UTC)
     assert [row["State"] for row in rows].count(CACHED) == 1
     assert [row["State"] for row in rows].count(MISSING) == sum(cell.missing(cached) for cell in flat)
     assert [row["Open"] for row in rows if row["State"] == CACHED] == [f"kernel?key={flat[1].kernels[0].key}"]
@@ -158,7 +161,7 @@ def test_only_what_is_missing(cells: list[list[Cell]]) -> None:
     of_first = [kernel.key for kernel in cells[0][1].kernels]
     assert with_missing(cells, of_first) == cells[1:]
     assert with_missing(cells, [kernel.key for cell in flat for kernel in cell.kernels]) == []
-    rows = kernel_rows(flat, of_first, only_missing=True)
+    rows = rows_of(kernels_of(flat, of_first, only_missing=True), kernel_columns(of_first), UTC)
     assert {row["State"] for row in rows} == {MISSING}
     assert len(rows) == sum(cell.missing(of_first) for cell in flat)
 

@@ -12,9 +12,9 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from app.admin import decisions as tab
-from app.presenters.store.decisions import counts_text, logged_file, logged_names, matching
-from app.presenters.table import csv_text
+from app.admin import logs as tab
+from app.presenters.columns import csv_text
+from app.presenters.decisions import counts_text, logged_file, logged_names, matching
 from cache_engine.cache.cache import open_cache
 from cache_engine.model.decision import CHOICE, DEMOTION, EVICTION, MISS, PROMOTION, REFUSAL, Decision
 from cache_engine.store.journal import append_decisions

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters.store.demand import main_kind
+from app.presenters.demand import main_kind
 from cache_engine import GemmProblem, model_shapes, open_cache
 from cache_engine.cache.demand.report import DemandReport, DemandShare
 from cache_engine.model.asked import Asked, Shape

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from app.presenters.documents import documents, readable
-from cache_engine.assets import documents_folder
+from cache_engine.assets import documents, readable
 from tests.pages.opening import Open, sound
 
 
@@ -21,7 +20,7 @@ def test_links_lead_from_document_to_document_and_nothing_else_is_a_link() -> No
 
 
 def test_every_link_of_every_document_leads_to_one_that_is_there() -> None:
-    found = documents(documents_folder())
+    found = documents()
     assert next(iter(found)) == "index"
     for name, path in found.items():
         shown = readable(path.read_text(), name, set(found))

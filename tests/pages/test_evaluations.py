@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters.evaluations import evaluated as presenters
-from app.presenters.evaluations import figures
-from app.presenters.evaluations.models import pass_figure, pass_table
+from app.presenters import evaluated as figures
+from app.presenters import evaluated as presenters
+from app.presenters.columns import rows_of
+from app.presenters.models import pass_figure, pass_table
 from cache_engine.assets import model_configs
 from cache_engine.errors import InvalidHardware
 from cache_engine.evaluator.catalogue import model_shapes
@@ -225,7 +226,7 @@ def test_a_heat_map_shows_the_cells_done_in_time(open_page: Open, tmp_path: Path
     shares = presenters.heat_map(PROBLEM, MINE, lambda: next(left, False))
     missing = presenters.unsearched(shares)
     assert 0 < missing < 121
-    drawn = figures.heat_map_figure(shares, PROBLEM.k, "x").values
+    drawn = figures.heat_map_figure(shares, PROBLEM.k, "x").data[0].z
     assert sum(value is None for row in drawn for value in row) == missing
     assert sum(value is None for row in presenters.heat_table(shares) for value in row.values()) == missing
     sound(open_page(tmp_path / "store", "evaluations", own=presenters.chip_text(MINE), e_chip=MINE.name))
@@ -310,15 +311,15 @@ def test_the_roofline_figure_has_every_point_below_its_roof(kept: Evaluations) -
         for chip in ("SG2262", "H100")
     ]
     figure = figures.roofline_figure(points)
-    assert [line.name for line in figure.lines] == ["SG2262 roofline", "H100 roofline"]
-    assert [dots.name for dots in figure.dots] == ["SG2262", "H100"]
-    assert len({dots.symbol for dots in figure.dots}) == 2, "colour is not the only signal"
+    assert [one.name for one in figure.data] == ["SG2262 roofline", "SG2262", "H100 roofline", "H100"]
+    every = [one for one in figure.data if one.mode == "markers"]
+    assert len({dots.marker.symbol for dots in every}) == 2, "colour is not the only signal"
     table = presenters.roofline_table(points)
-    for dots, chip in zip(figure.dots, ("SG2262", "H100"), strict=True):
+    for dots, chip in zip(every, ("SG2262", "H100"), strict=True):
         behind = [row for row in table if row["Chip"] == chip]
-        assert [row["TFLOP/s"] for row in behind] == [y for _, y in dots.points]
+        assert [row["TFLOP/s"] for row in behind] == list(dots.y)
         assert all(row["TFLOP/s"] <= row["Roofline, TFLOP/s"] * (1 + 1e-9) for row in behind)
-        assert dots.words[0].startswith("<b>256\n"), "drawn as text"
+        assert dots.hovertext[0].startswith("&lt;b&gt;256<br>"), "drawn as text"
 
 
 def test_the_heat_map_equals_evaluating_each_size() -> None:
@@ -331,7 +332,7 @@ def test_the_heat_map_equals_evaluating_each_size() -> None:
         expected = one.flops / (latency_us * 1e-6 * chip.peak_flops)
         assert shares[row][column] == pytest.approx(expected)
         figure = figures.heat_map_figure(shares, PROBLEM.k, name)
-        assert figure.values[row][column] == pytest.approx(100 * expected)
+        assert figure.data[0].z[row][column] == pytest.approx(100 * expected)
         assert presenters.heat_table(shares)[row][f"{one.m}"] == pytest.approx(100 * expected)
 
 
@@ -341,7 +342,7 @@ def test_an_unreadable_file_has_its_own_line() -> None:
         {"fingerprint": "a" * 32, "chip": "", "error": "of another format", "last_updated": 0.0, **sums},
         {"fingerprint": "b" * 32, "chip": "X", "error": "", "last_updated": 1e9, **sums},
     ]
-    table = presenters.chip_table(rows, UTC)
+    table = rows_of(rows, presenters.ACCELERATORS, UTC)
     assert [row["Chip"] for row in table] == ["of another format", "X"]
     assert table[0]["Last added"] is None
     assert (table[1]["Corrupt"], table[1]["Total search time, s"]) == (2, 3600)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters.store.farm import COMMANDS
+from app.views.farm import COMMANDS
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.team.board import Board, Run
 from cache_engine.team.broker import FARMS, Broker, connected

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from app.presenters.kernels.compare import compared_figure
-from app.presenters.kernels.kernel import instruction_figure, occupancy_table
+from datetime import UTC
+
+from app.components.comparison import compared_figure
+from app.presenters.columns import rows_of
+from app.presenters.kernel import instruction_figure, limit_columns
 from cache_engine.compilers.disassembly import InstructionMix
 from cache_engine.insight.comparison import Pair
-from cache_engine.model.architecture import architecture
-from cache_engine.model.occupancy import occupancy
+from cache_engine.model.architecture import architecture, occupancy
 
 MIX = InstructionMix({"IMAD": 90, "HMMA": 64, **{f"OP{n}": 10 - n for n in range(8)}, "LDSM": 1})
 
@@ -29,7 +31,7 @@ def test_code_without_instructions_has_no_bar() -> None:
 
 def test_the_limit_that_binds_is_marked() -> None:
     resident = occupancy(architecture("sm_90"), threads=256, registers=234, shared_bytes=96 * 1024)
-    table = occupancy_table(resident)
+    table = rows_of(resident.block_limits.items(), limit_columns(resident), UTC)
     assert [row["Limit"] for row in table if row["Limiting"]] == ["registers"]
     assert [row["Blocks per SM"] for row in table] == [1, 2, 8, 32]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC
 
-from app.presenters.kernels.glance import demand_rows, life_rows, speed_rows
-from app.presenters.kernels.speed import predictions
-from app.presenters.shared import Row
+from app.presenters.glance import demand_words, life_words, speed_words
+from app.presenters.speed import predictions
 from cache_engine.model.asked import Shape
 from cache_engine.usage.demand import Ledger
 from tests.pages.opening import a_record
@@ -14,18 +13,14 @@ from tests.pages.opening import a_record
 HOUR_S = 3600.0
 
 
-def _words(rows: list[Row]) -> dict[str, str]:
-    return {next(iter(row.values())): row["Value"] for row in rows}
-
-
 def test_demand_is_that_of_the_kernels_shape_and_says_how_much_of_it_the_kernel_serves() -> None:
     record, ledger = a_record(), Ledger(7 * 24 * HOUR_S)
     shape = Shape.of(record.problem.on(record.arch))
-    assert _words(demand_rows(record, ledger, lambda *_: ("", "")))["Requests"] == "none lately"
+    assert (demand_words(record, ledger, lambda *_: ("", "")))["Requests"] == "none lately"
     for m, count in ((1, 60), (16, 30), (64, 10)):
         ledger.add(shape, m, count, at=HOUR_S)
     ledger.add(Shape(n=8, k=8, arch="sm_90"), 1, 100, at=HOUR_S)
-    said = _words(demand_rows(record, ledger, lambda _, m: ("", record.key if m < 64 else "another")))
+    said = demand_words(record, ledger, lambda _, m: ("", record.key if m < 64 else "another"))
     assert said["Of all requests"] == "50.0%"
     assert [(name, value) for name, value in said.items() if name.startswith("With m")] == [
         ("With m = 1", "60.0%"),
@@ -38,20 +33,20 @@ def test_demand_is_that_of_the_kernels_shape_and_says_how_much_of_it_the_kernel_
 def test_hits_of_memory_save_no_compile_time() -> None:
     record = a_record()
     row = {"hits": 12, "memory_hits": 9, "pack_hits": 0, "disk_hits": 3, "remote_hits": 0, "last_used_at": 40.0}
-    said = _words(life_rows(record, row, is_pinned=True, zone=UTC, now=100.0))
+    said = life_words(record, row, is_pinned=True, zone=UTC, now=100.0)
     assert (said["Hits"], said["By tier"]) == ("12", "memory 9, disk 3")
-    saved = _words(life_rows(record, row | {"hits": 9, "disk_hits": 0}, is_pinned=False, zone=UTC, now=100.0))
+    saved = life_words(record, row | {"hits": 9, "disk_hits": 0}, is_pinned=False, zone=UTC, now=100.0)
     assert said["Compile time saved"] != saved["Compile time saved"] == "–"
     assert (said["Pinned"], saved["Pinned"]) == ("yes: it is not evicted", "no")
-    assert "Hits" not in _words(life_rows(record, None, is_pinned=False, zone=UTC, now=100.0))
+    assert "Hits" not in (life_words(record, None, is_pinned=False, zone=UTC, now=100.0))
 
 
 def test_the_last_measurement_and_the_predictions() -> None:
     record = a_record()
     timing = {"m": 64, "device": "a GPU", "median_us": 1234.5, "tflops": 55.0, "speed_ratio": 0.97, "verified": True}
-    said = _words(speed_rows([timing], predictions(record)[0]))
+    said = speed_words([timing], predictions(record)[0])
     assert said["Measured, m = 64"] == "1.234 ms, 55.0 TFLOP/s"
     assert (said["On"], said["Of cuBLAS"]) == ("a GPU", "97.0%")
     assert any(name.startswith("Predicted, ") for name in said)
-    wrong = _words(speed_rows([timing | {"verified": False}], []))
+    wrong = speed_words([timing | {"verified": False}], [])
     assert (wrong["Measured, m = 64"], wrong["Predicted"]) == ("WRONG RESULT", "–")

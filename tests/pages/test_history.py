@@ -6,7 +6,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from app.presenters.store.history import SPANS, Span, compile_figure, history_table, hit_figure
+from app.presenters.columns import rows_of
+from app.presenters.history import SPANS, Span, compile_figure, history_columns, hit_figure
 from cache_engine.model.events import DAY_S, HOUR_S
 
 NOW = 1_800_000_000.0
@@ -72,7 +73,7 @@ def test_hours_are_the_readers_and_days_are_those_they_were_counted_in() -> None
 
 
 def test_the_table_has_the_values_of_the_figures_newest_first() -> None:
-    late, early = history_table(ROWS, SPANS["24 hours"], ZONE)
+    late, early = rows_of(reversed(ROWS), history_columns(SPANS["24 hours"], ZONE), ZONE)
     assert (late["Hit rate"], late["Spent"], early["Hit rate"], early["Saved"]) == (None, 500.0, 0.8, 3_000.0)
 
 
@@ -89,4 +90,4 @@ def test_nothing_at_all_and_clocks_far_off_make_a_figure() -> None:
     for rows in ([], [far_off]):
         for figure in (hit_figure, compile_figure):
             figure(rows, SPANS["All time"], ZONE, NOW)
-    assert history_table([far_off], Span(0, DAY_S), ZONE)[0]["From"] is None
+    assert rows_of([far_off], history_columns(Span(0, DAY_S), ZONE), ZONE)[0]["From"] is None

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.compiling.forms import (
+from app.presenters.columns import rows_of
+from app.presenters.forms import (
     Kind,
     choice_of,
     command_of,
@@ -18,9 +19,9 @@ from app.presenters.compiling.forms import (
     table_form,
     tune_form,
 )
-from app.presenters.compiling.jobs import (
+from app.presenters.jobs import (
     ended_badly,
-    job_table,
+    job_columns,
     progress_share,
     progress_text,
     stage_figure,
@@ -89,7 +90,7 @@ def test_a_job_list_shows_state_command_and_duration() -> None:
         _job(state=DIED),
         LostJob("2-a", "the file of job 2-a cannot be read: " + "x" * 1000),
     ]
-    table = job_table(jobs, 1005.0, UTC)
+    table = rows_of(jobs, job_columns(1005.0), UTC)
     assert [row["State"] for row in table] == [
         "▶ running", "▶ canceling", "✓ done", "✗ failed", "✗ died", "■ canceled", "✗ died", "? unreadable",
     ]  # fmt: skip
@@ -123,6 +124,8 @@ def test_each_failure_is_reported_with_its_cause() -> None:
         {"config": "block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,stages=4"},
         {"dtype": "fp8_e4m3", "scales": "1x128,128x128", "family": "scaled"},
         {"batch": 8, "mode": "masked", "family": "grouped"},
+        {"fast_math": "on"},
+        {"fast_math": "off"},
     ],
 )
 def test_a_form_is_filled_in_again_with_the_request_of_its_job(changed: dict[str, Any]) -> None:
@@ -166,20 +169,22 @@ def test_options_that_the_form_lacks_are_left_out(name: str, value: Any) -> None
 @pytest.mark.parametrize(("verb", "form"), [("compile", FORM), ("warm", TABLE), ("tune", tune_form("sm_90"))])
 def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
     """But for what is no business of a dashboard."""
-    named = ([name for name in parameter.opts if name.startswith("--")] for parameter in commands.commands[verb].params)
+    shown = [one for one in commands.commands[verb].params if not getattr(one, "hidden", False)]
+    named = ([name for name in parameter.opts if name.startswith("--")] for parameter in shown)
     taken = {names[0] for names in named if names}  # the others are second names
     asked = {one.option for one in form if one.option}
     assert asked <= taken
     only_typed = {
         "compile": {"--debug-dump", "--wait"},
-        "warm": {"--jobs", "--dry-run", "--floor", "--load", "--device"},
-        "tune": {"--jobs", "--dry-run", "--report", "--device"},
+        "warm": {"--jobs", "--dry-run", "--by-shape", "--sample", "--floor", "--load", "--device"},
+        "tune": {"--jobs", "--dry-run", "--check", "--device"},
     }[verb]
-    everywhere = {"--store", "--config", "--no-pager", "--verbose", "--json"}
-    assert taken - asked - everywhere == {"--report-to"} | only_typed
+    everywhere = {"--store", "--settings-file", "--no-pager", "--verbose", "--json"}
+    assert taken - asked - everywhere == only_typed
 
 
 def test_sizes_and_types_are_never_advanced_options() -> None:
-    rare = ["epilogue", "scales", "mode", "specialisation", "opt_level", "compiler", "family", "config", "force"]
+    rare = ["epilogue", "scales", "mode", "specialisation", "opt_level", "fast_math"]
+    rare += ["compiler", "family", "config", "force"]
     assert [one.name for one in FORM if one.rare] == rare
     assert all(one.kind is not Kind.NUMBER for one in FORM if one.rare)

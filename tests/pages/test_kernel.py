@@ -10,7 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.kernels.kernel import MOST_LINES, first_lines, history_table, occupancy_by_chip, record_document
+from app.presenters.columns import rows_of
+from app.presenters.kernel import (
+    EVENTS,
+    MOST_LINES,
+    first_lines,
+    history,
+    occupancy_by_chip,
+    record_document,
+)
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.insight.inspection import titled
 from cache_engine.model.artifact import Record
@@ -161,7 +169,7 @@ def test_a_page_holds_no_more_lines_than_a_browser_bears() -> None:
 
 def test_code_runs_on_later_chips_of_its_generation() -> None:
     def chips(arch: str) -> list[str]:
-        return [row["Target"] for row in occupancy_by_chip(msgspec.structs.replace(a_record(), arch=arch))]
+        return [chip.name for chip, _ in occupancy_by_chip(msgspec.structs.replace(a_record(), arch=arch))]
 
     assert chips("sm_80") == ["sm_80", "sm_86", "sm_88", "sm_89"]
     assert chips("sm_90a") == ["sm_90"]
@@ -179,7 +187,7 @@ def test_history_shows_events_newest_first() -> None:
         {"happened_at": at - 5, "kind": PUBLISH, "compile_ms": 120.0, "detail": ""},
     ]
     timings = [{"measured_at": at + 30, "device": "an invented GPU", "verified": True}]
-    rows = history_table(record, events, timings, UTC)
+    rows = rows_of(history(record, events, timings), EVENTS, UTC)
     assert [row["Event"] for row in rows] == ["corrupt", "timed", "compiled", "compiled"]
     assert [row["Details"] for row in rows][1:] == [
         "on an invented GPU",

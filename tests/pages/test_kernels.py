@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.kernels.listed import COLUMNS, facet_choices, first_choices, page_number
+from app.presenters.listed import COLUMNS, facet_choices, first_choices, page_number
 from cache_engine.cache.cache import open_cache
 from cache_engine.index.queries import SORTS
 from cache_engine.model.gemm import GemmProblem

@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.caches import looking
-from app.presenters.kernels.others import Address
+from app.presenters.others import Address
 from cache_engine.frameworks.values import Place
 from tests.foreign.fixtures import unpack
 from tests.pages.opening import Open, code_of, listed, sound

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.store.overview import (
+from app.presenters.overview import (
     FINE,
     LOOK,
     PLAIN,
@@ -21,8 +21,8 @@ from app.presenters.store.overview import (
     rate_words,
     tier_table,
 )
+from cache_engine.cache.queue import Priority, QueueState, State, Turn
 from cache_engine.cache.queue.slots import Slots
-from cache_engine.cache.queue.tickets import Priority, QueueState, State, Turn
 from cache_engine.gpu import memory_pool
 from cache_engine.gpu.memory_pool import DeviceMemory
 from cache_engine.model.fingerprint import DeviceFingerprint

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import streamlit as st
 
-from app.presenters.store.history import SPANS
-from app.presenters.store.misses import miss_table, miss_words
-from app.presenters.store.overview import Period, overview_tiles
+from app.presenters.decisions import miss_table, miss_words
+from app.presenters.history import SPANS
+from app.presenters.overview import Period, overview_tiles
 from cache_engine.cache.cache import open_cache
 from cache_engine.model.decision import EVICTED, MISS, NEVER_SEEN, Decision
 from cache_engine.store.journal import Journal

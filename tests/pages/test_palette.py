@@ -60,18 +60,18 @@ def test_hostile_text_stays_text_where_markdown_is_read() -> None:
 
 COMMANDS: list[tuple[str, dict[str, Any], str]] = [
     ("Overview", {}, "stats"),
-    ("Overview", {"span": "90 days"}, "history --since 90d"),
+    ("Overview", {"span": "90 days"}, "stats --history --since 90d"),
     ("Kernels", {}, "ls"),
     (
         "Kernels",
         {"q": "bf16 4096", "arch": ["sm_90", "sm_80"], "sort": "size on disk", "asc": "true"},
-        "search bf16 4096 --arch=sm_90 --arch=sm_80 --sort=size-on-disk --ascending",
+        "ls bf16 4096 --arch=sm_90 --arch=sm_80 --sort=size-on-disk --ascending",
     ),
     ("Kernel", {"key": "3f2a"}, "show 3f2a"),
     ("Kernel", {"cache": "triton=/c/t", "entry": "3f2a"}, "caches show 3f2a --in /c/t"),
-    ("Compare", {"a": "3f2a", "b": "91bc"}, "diff 3f2a 91bc --sass"),
+    ("Compare", {"a": "3f2a", "b": "91bc"}, "show 3f2a 91bc --sass"),
     ("Architectures", {}, "stats --by-arch"),
-    ("Coverage", {"model": "Qwen3-8B", "archs": "sm_90"}, "coverage Qwen3-8B --arch=sm_90"),
+    ("Coverage", {"model": "Qwen3-8B", "archs": "sm_90"}, "warm Qwen3-8B --dry-run --by-shape --arch=sm_90"),
     ("Demand", {"by": "Model"}, "demand --by model"),
     ("Caches", {"q": "tile"}, "caches ls tile"),
     ("Compile", {}, "compile 4096 7168 2048 --arch sm_80"),
@@ -85,18 +85,18 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
         "evaluate Qwen3-8B --chip SG2262 --m=16 --tp=2",
     ),
     ("Evaluations", {"e_kind": "Saved results"}, "evaluations ls"),
-    ("Admin", {"rule": "stale"}, "clean --stale-toolchain --dry-run"),
+    ("Admin", {"rule": "stale"}, "clean --stale-toolchain"),
     *(
         ("Admin", {"tab": tab}, command)
         for tab, command in (
-            ("Cleanup", "clean --dry-run"),
+            ("Cleanup", "clean"),
             ("Integrity", "verify"),
-            ("Quarantine", "quarantine ls"),
-            ("Packs", "export kernels.gemmpack"),
-            ("Results", "evaluations prune --dry-run"),
-            ("Index", "sync"),
+            ("Quarantine", "verify --quarantined"),
+            ("Packs", "pack export kernels.gemmpack"),
+            ("Results", "evaluations clean"),
+            ("Index", "store sync"),
             ("Settings", "doctor --settings"),
-            ("Audit log", "audit"),
+            ("Audit log", "log --audit"),
             ("Decisions", "log"),
         )
     ),
@@ -125,7 +125,7 @@ def test_a_page_that_shows_nothing_yet_has_no_command(page: str) -> None:
 @pytest.mark.parametrize(
     ("page", "asked", "command"),
     [
-        ("overview", {}, "history --since 7d"),
+        ("overview", {}, "stats --history --since 7d"),
         ("kernels", {"arch": "sm_80"}, "ls --arch=sm_80"),
         ("evaluations", {}, "evaluate 4096 7168 2048 --chip SG2262 --batch=1 --dtype=bf16 --out-dtype=bf16"),
         ("compile", {"s_m": "64"}, "compile 64 7168 2048 --arch sm_90"),

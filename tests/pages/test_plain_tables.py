@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.table import cells, csv_text, numeric
+from app.presenters.columns import Column, cells, csv_text, rows_of
 from app.server.imports import imported_by
 from cache_engine.assets import assets_root
 from tests.pages.opening import Open, openings, sound
@@ -20,17 +20,23 @@ ROW = {
     "From": AT, "Open": "kernel?key=a", "Nearest": None, "None": None,
 }  # fmt: skip
 
+COLUMNS = [
+    Column("Name", "Name"),
+    Column("Size", "Size", "bytes"),
+    Column("Time", "Time", "ms"),
+    Column("Rate", "Rate", "share"),
+    Column("Count", "Count", "count"),
+    Column("Ratio", "Ratio", "count"),
+    Column("When", "When", "age"),
+    Column("From", lambda row: row["From"].timestamp(), "when"),
+    Column("Open", "Open", "link"),
+    Column("Nearest", "Nearest", "link", words="compare"),
+    Column("None", "None"),
+]
+
 
 def test_each_cell_is_in_the_unit_of_its_column() -> None:
-    (row,) = cells(
-        [ROW],
-        AT.timestamp() + 7200,
-        sizes=["Size"],
-        times=["Time"],
-        shares=["Rate"],
-        ages=["When"],
-        links={"Open": "open", "Nearest": "compare"},
-    )
+    (row,) = cells(rows_of([ROW], COLUMNS, UTC), COLUMNS, AT.timestamp() + 7200)
     exactly = {"title": "2026-11-23 06:30:05 UTC", "value": AT.timestamp()}
     assert dict(zip(ROW, row, strict=True)) == {
         "Name": {"text": "=1+1"},
@@ -47,9 +53,9 @@ def test_each_cell_is_in_the_unit_of_its_column() -> None:
     }
 
 
-def test_numbers_and_moments_are_on_the_right_and_a_column_of_nothing_is_not() -> None:
-    assert numeric([ROW, {**ROW, "Count": None}]) == ["Size", "Time", "Rate", "Count", "Ratio", "When", "From"]
-    assert numeric([]) == []
+def test_numbers_and_moments_are_on_the_right() -> None:
+    on_the_right = [column.name for column in COLUMNS if column.is_numeric]
+    assert on_the_right == ["Size", "Time", "Rate", "Count", "Ratio", "When", "From"]
 
 
 def test_the_file_has_the_values_and_no_formula() -> None:
@@ -74,9 +80,9 @@ def test_the_first_page_opens_the_index_once_and_draws_no_grid(
 def test_the_first_page_is_imported_before_it_is_asked_for() -> None:
     overview = set(imported_by(assets_root() / "pages" / "overview.py"))
     assert {
-        "app.components.table",
+        "app.components.listing",
         "app.context",
         "cache_engine.index.queries",
-        "cache_engine.cache.queue.tickets",
+        "cache_engine.cache.queue",
     } <= overview
     assert not {"streamlit", "os", "__future__"} & overview

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.presenters.store.overview import FINE, LOOK, PLAIN
-from app.presenters.store.remote import remote_check
+from app.presenters.overview import FINE, LOOK, PLAIN, remote_check
 from cache_engine.model.events import REMOTE_DOWN, REMOTE_UP
 from cache_engine.settings import Settings
 

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.kernels.speed import predictions, speed_figure, speed_pairs, timing_table
+from app.presenters.columns import rows_of
+from app.presenters.speed import TIMINGS, predictions, speed_figure, speed_pairs
 from cache_engine.evaluator.chips import GPUS
 from cache_engine.model.artifact import RecordedProblem
 from tests.pages.opening import a_record
@@ -34,7 +35,7 @@ def invented(**changes: Any) -> dict[str, Any]:
 
 
 def test_measurements_name_their_reference_and_whether_the_result_was_right() -> None:
-    first, second = timing_table([invented(), invented(verified=False, measured_at=0.0)], UTC)
+    first, second = rows_of([invented(), invented(verified=False, measured_at=0.0)], TIMINGS, UTC)
     assert first["Device"] == "an invented <b>GPU</b>"
     assert (first["Median, µs"], first["cuBLAS, µs"], first["vs cuBLAS"]) == (100.0, 80.0, 0.8)
     assert (first["Result"], second["Result"]) == ("verified", "WRONG RESULT")
@@ -45,12 +46,12 @@ def test_measured_and_predicted_points_are_labelled() -> None:
     points, trouble = predictions(SM_80)
     assert trouble == ""
     figure = speed_figure(points, [invented(), invented(m=7, tflops=3.0)], SM_80.problem.m, 1)
-    marks = {dots.name: dots for dots in figure.dots}
+    marks = {dots.name: dots for dots in figure.data if dots.mode == "markers"}
     gpus = ("A100", "L40S", "L4", "RTX4090", "A40", "A6000", "A10")
     assert set(marks) == {*(f"{gpu}, predicted" for gpu in gpus), "measured"}
-    assert [y for _, y in marks["measured"].points] == [12.5]
-    assert marks["measured"].words == ["an invented <b>GPU</b>, measured: 12.5 TFLOP/s"]
-    assert "measured" not in {dots.name for dots in speed_figure(points, [], SM_80.problem.m, 1).dots}
+    assert list(marks["measured"].y) == [12.5]
+    assert list(marks["measured"].hovertext) == ["an invented &lt;b&gt;GPU&lt;/b&gt;, measured: 12.5 TFLOP/s"]
+    assert "measured" not in {dots.name for dots in speed_figure(points, [], SM_80.problem.m, 1).data}
 
 
 def test_groups_and_scales_count_in_predictions() -> None:
@@ -61,13 +62,13 @@ def test_groups_and_scales_count_in_predictions() -> None:
     )  # fmt: skip
     points, trouble = predictions(msgspec.structs.replace(SM_80, arch="sm_90a", problem=asked))
     assert trouble == ""
-    assert {point.problem.flops for point in points} == {2 * 4096 * 4096 * 7168}
-    h100 = next(point for point in points if point.chip == "H100")
+    assert {point.operation.work.flops for point in points} == {2 * 4096 * 4096 * 7168}
+    h100 = next(point for point in points if point.chip.name == "H100")
     assert h100.peak == GPUS["H100"].fp8_flops
     figure = speed_figure(points, [invented(m=4096, batch=256)], 4096, 256)
-    assert "measured" in {dots.name for dots in figure.dots}
-    roof = next(line for line in figure.lines if line.name == "H100 roofline")
-    assert max(y for _, y in roof.points) == pytest.approx(h100.peak / 1e12)
+    assert "measured" in {dots.name for dots in figure.data}
+    roof = next(line for line in figure.data if line.name == "H100 roofline")
+    assert max(roof.y) == pytest.approx(h100.peak / 1e12)
 
 
 def test_two_kernels_times_are_compared() -> None:

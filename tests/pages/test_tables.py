@@ -11,7 +11,7 @@ import pytest
 import streamlit as st
 
 from app import tables
-from app.presenters.store import architectures
+from app.presenters import architectures
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from app.presenters.kernels.tiles import tile_figure
+from app.presenters.tiles import tile_figure
 from cache_engine.insight.inspection import block_threads
 from cache_engine.insight.report.drawing import tiles
 from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks, walk

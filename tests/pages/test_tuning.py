@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.compiling.jobs import progress_text
 from app.presenters.downloads import dump_file
+from app.presenters.jobs import progress_text
 from cache_engine.batch.jobs import DONE, Job, JobProgress
+from cache_engine.batch.results import CandidateRow, Chosen, Tuning
 from cache_engine.cache.cache import open_cache
-from cache_engine.cli.documents.measured import CandidateRow, Chosen, Tuning
 from cache_engine.compilers.nvrtc import Nvrtc
 from cache_engine.errors import CompileError
 from cache_engine.gpu.probe import gpu

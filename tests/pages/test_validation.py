@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.evaluations import validation as presenters
+from app.presenters import validation as presenters
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import predict
@@ -43,11 +43,11 @@ def test_errors_are_those_of_the_command_line(tmp_path: Path) -> None:
 def test_the_scatter_shows_each_point_and_the_line_of_equality() -> None:
     found = presenters.validation_of(measurements().encode(), "mine.csv")
     figure = presenters.validation_figure(found.points)
-    assert [line.name for line in figure.lines] == ["y = x"]
-    assert [dots.name for dots in figure.dots] == ["H100", "A100"]
-    for dots in figure.dots:
-        assert [y / x for x, y in dots.points] == pytest.approx([0.8] * len(SIZES))
-    assert len({dots.symbol for dots in figure.dots}) == 2
+    line, *every = figure.data
+    assert (line.name, [dots.name for dots in every]) == ("y = x", ["H100", "A100"])
+    for dots in every:
+        assert [y / x for x, y in zip(dots.x, dots.y, strict=True)] == pytest.approx([0.8] * len(SIZES))
+    assert len({dots.marker.symbol for dots in every}) == 2
 
 
 def test_of_many_points_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_on_the_page_a_comparison_that_takes_too_long_is_stopped(
     app.file_uploader[0].set_value(("mine.csv", measurements().encode(), "text/csv")).run()
     assert [error.value for error in app.error] == ["This takes too long."]
     assert "measurements was stopped after 0. A page searches for at most 0 s" in app.text[0].value
-    assert "gemm-cache evaluations validate, which has no limit" in app.text[0].value
+    assert "gemm-cache calibrate --check all, which has no limit" in app.text[0].value
 
 
 def test_on_the_page_a_file_is_compared_or_refused(open_page: Open, tmp_path: Path) -> None:

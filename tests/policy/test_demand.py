@@ -146,6 +146,7 @@ def test_shapes_beyond_the_most_are_dropped_lightest_first_and_counted(monkeypat
         epilogue=st.sampled_from([Epilogue(), Epilogue(bias=True)]),
         specialisation=st.sampled_from(Specialisation),
         opt_level=st.integers(0, 3),
+        fast_math=st.sampled_from([None, False, True]),
     )
 )
 def test_a_shape_makes_the_problem_it_was_made_of(problem: GemmProblem) -> None:

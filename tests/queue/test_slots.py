@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cache.queue.slots import GivenUp, Slots
-from cache_engine.cache.queue.tickets import (
+from cache_engine.cache.queue import (
     HEAD_START_S,
     Priority,
     QueueState,
@@ -26,6 +25,7 @@ from cache_engine.cache.queue.tickets import (
     queue_state,
     tickets,
 )
+from cache_engine.cache.queue.slots import GivenUp, Slots
 from cache_engine.errors import LockTimeout
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
@@ -42,7 +42,7 @@ HOLD = (
     "from pathlib import Path\n"
     "from cache_engine.model.key import CacheKey\n"
     "from cache_engine.cache.queue.slots import Slots\n"
-    "from cache_engine.cache.queue.tickets import Priority\n"
+    "from cache_engine.cache.queue import Priority\n"
     "from cache_engine.store.layout import StoreLayout\n"
     "slots = Slots(StoreLayout(Path(sys.argv[1])), 1, 60.0)\n"
     "with slots.turn(CacheKey(64 * 'b'), Priority(int(sys.argv[2]))) as failure:\n"

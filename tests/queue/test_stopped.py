@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from cache_engine.cache.queue import Priority, State, Ticket
 from cache_engine.cache.queue.slots import Slots
-from cache_engine.cache.queue.tickets import Priority, State, Ticket
 from cache_engine.store.disk import DiskStore
 from tests.queue.test_slots import KEYS, Workers, other_process, said
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.cache.queue.tickets import tickets
+from cache_engine.cache.queue import tickets
 
 ASK = (
     "import json, sys, time\n"

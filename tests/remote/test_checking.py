@@ -1,4 +1,4 @@
-"""What ``remote verify`` finds, and what ``remote gc`` deletes."""
+"""What ``remote verify`` finds, and what ``remote clean`` deletes."""
 
 from __future__ import annotations
 

@@ -164,17 +164,17 @@ def test_an_exported_layout_is_imported_with_its_signatures(
     """As from a registry."""
     fill(store, 2)
     place = store.layout.root
-    made = document("export", tmp_path / "x.oci", "--oci", "--sign", builder.file, store=place)
+    made = document("pack", "export", tmp_path / "x.oci", "--oci", "--sign", builder.file, store=place)
     assert (made["entries"], made["bytes"] > 1000) == (2, True)
-    refused = run("export", tmp_path / "x.oci", "--oci", "--force", store=place)
+    refused = run("pack", "export", tmp_path / "x.oci", "--oci", "--force", store=place)
     assert (refused.returncode, "--force replaces a file" in refused.stderr) == (2, True)
     monkeypatch.setenv("GEMM_CACHE_TRUSTED_SIGNERS", str(signers_file(tmp_path, f"builder {builder.line}")))
-    taken = document("import", tmp_path / "x.oci", store=tmp_path / "other")
+    taken = document("pack", "import", tmp_path / "x.oci", store=tmp_path / "other")
     assert (taken["taken"], taken["refused"], taken["file"]) == (2, [], str(tmp_path / "x.oci"))
-    ready = run("preflight", tmp_path / "x.oci", "--arch", "sm_80", store=tmp_path / "none")
+    ready = run("pack", "check", tmp_path / "x.oci", "--arch", "sm_80", store=tmp_path / "none")
     assert "2 kernels" in ready.stdout
     monkeypatch.setenv("GEMM_CACHE_TRUSTED_SIGNERS", str(signers_file(tmp_path, f"other {stranger.line}")))
-    assert document("import", tmp_path / "x.oci", store=tmp_path / "third", code=1)["taken"] == 0
+    assert document("pack", "import", tmp_path / "x.oci", store=tmp_path / "third", code=1)["taken"] == 0
 
 
 @pytest.mark.skipif(shutil.which("skopeo") is None, reason="skopeo is not installed")

@@ -18,7 +18,6 @@ from cache_engine.model.events import CORRUPT, EVICT, PUBLISH, UNPUBLISHED
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import (
-    DecisionLog,
     DecisionReader,
     Journal,
     append_decisions,
@@ -33,7 +32,7 @@ KEY = CacheKey("ab" * 32)
 
 
 def _journal(store: DiskStore) -> Journal:
-    return Journal(store.layout.journal, 3600.0, log=DecisionLog(store.layout))
+    return Journal(store.layout.journal, 3600.0, log=store.layout)
 
 
 def _decision(number: int, at: float | None = None) -> Decision:

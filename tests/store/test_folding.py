@@ -23,7 +23,7 @@ from cache_engine.store.journal import (
     read_snapshot,
     writing,
 )
-from cache_engine.store.journal.folding import LONG_BYTES
+from cache_engine.store.journal.lines import LONG_BYTES
 from cache_engine.store.lock import file_lock, try_lock
 from tests.helpers import publish
 from tests.store.test_journal import KEY, NEVER, OTHER, _fold, _hits

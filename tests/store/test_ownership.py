@@ -288,7 +288,7 @@ def test_a_mirror_of_another_user_is_built_again(store: DiskStore) -> None:
     mirror = Mirror(store)
     mirror.sync()
     _give_away(mirror.path)
-    with pytest.raises(MirrorError, match="is not your own file"), mirror.read():
+    with pytest.raises(MirrorError, match="is not your own"), mirror.read():
         pass
     assert mirror.sync().added == 1
     assert mirror.path.stat().st_uid == 0

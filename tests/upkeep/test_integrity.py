@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.presenters.store.admin import repair_line
+from app.presenters.admin import repair_line
 from cache_engine.frameworks.groups import Group, put_group
 from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.store import lock

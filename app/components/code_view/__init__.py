@@ -1,1 +1,1 @@
-"""Panes of linked code: ``document`` is what the browser gets, ``component`` draws it, ``frontend`` is its program."""
+"""Panes of linked code: ``component`` draws them, ``frontend`` is its program."""

@@ -1,4 +1,4 @@
-"""Draws linked code with CodeMirror.
+"""Draws linked code with CodeMirror. Text stays text: nothing is HTML here.
 
 The program is a file of this package, built by ``frontend/build.mjs``, which browsers load from this server: Streamlit
 would run a program given as text from a ``blob:`` address, and the page's content security policy forbids that.
@@ -7,14 +7,14 @@ would run a program given as text from a ``blob:`` address, and the page's conte
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 from streamlit.components.v2.get_bidi_component_manager import get_bidi_component_manager
 from streamlit.components.v2.manifest_scanner import ComponentConfig, ComponentManifest
 
-from app.components.code_view.document import document
 from cache_engine._version import __version__
-from cache_engine.insight.linked.marks import Linked
+from cache_engine.insight.linked.marks import Linked, Pane
 
 _FOLDER = Path(__file__).parent
 _PACKAGE, _COMPONENT, _BUILT = "gemm-cache", "code", "built"
@@ -38,3 +38,52 @@ def show(code: Linked, name: str, *, key: str, height: int = 600) -> None:
         manager.register_from_manifest(ComponentManifest(_PACKAGE, __version__, [component]), _FOLDER)
     draw = st.components.v2.component(full_name, js="code-*.js")
     draw(key=key, data=document(code, name, height))
+
+
+MOST_CHARACTERS = 8_000_000
+"""Of all texts together; above, the ends of the longest panes are cut off."""
+
+_HINT = "Point at a line, or move the cursor to it: what belongs to it lights up in all panes."
+_UNLINKED = "These panes are not linked: nothing says which of their lines belong together."
+_SUFFIXES = {"cuda": "cu", "python": "py", "ptx": "ptx", "sass": "sass"}
+
+
+def document(code: Linked, name: str, height: int) -> dict[str, Any]:
+    """Everything that the component draws.
+
+    Args:
+        name: what downloaded files are called, without a suffix.
+        height: of the panes, in pixels.
+    """
+    chains: dict[tuple[int, ...], int] = {(): 0}
+    limit = MOST_CHARACTERS // max(len(code.panes), 1)
+    panes = [_pane(pane, name, chains, limit) for pane in code.panes]
+    return {
+        "hint": _HINT if code.is_linked else _UNLINKED,
+        "height": height,
+        "chains": [list(chain) for chain in chains],
+        "panes": panes,
+    }
+
+
+def _pane(pane: Pane, name: str, chains: dict[tuple[int, ...], int], limit: int) -> dict[str, Any]:
+    lines, left = [], limit
+    for line in pane.lines:
+        left -= len(line) + 1
+        if left < 0:
+            break
+        lines.append(line)
+    count = len(lines)
+    return {
+        "name": pane.name,
+        "language": pane.language,
+        "file": f"{name}.{_SUFFIXES.get(pane.language, pane.name.lower())}",
+        "text": "\n".join(lines),
+        "lines": count,
+        "chain": [chains.setdefault(chain, len(chains)) for chain in pane.chains[:count]],
+        "ptx": list(pane.ptx[:count]),
+        "registers": list(pane.registers[:count]),
+        "kinds": list(pane.kinds[:count]),
+        "loop": list(pane.loop) if pane.loop is not None and pane.loop[1] <= count else None,
+        "folds": [list(fold) for fold in pane.folds if fold[1] <= count],
+    }

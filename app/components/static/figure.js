@@ -1,4 +1,4 @@
-// A figure: bars, points and lines on logarithmic axes, a heat map, or the course of a number, as SVG of its place's width.
+// A figure: bars, or the course of a number, as SVG of its place's width.
 //
 // data: kind and the fields of that class of app/presenters/figure.py
 //
@@ -6,7 +6,6 @@
 
 const FONT = 12; // pixels
 const SAID = 16; // a line of text
-const VIRIDIS = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"];
 const pen = document.createElement("canvas").getContext("2d");
 let patterns = 0;
 
@@ -53,35 +52,14 @@ function filled(series, defs) {
   return `url(#${id})`;
 }
 
-const SYMBOLS = {
-  circle: "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0",
-  diamond: "M0-6L6 0L0 6L-6 0Z",
-  square: "M-4-4H4V4H-4Z",
-  cross: "M-2-5H2V-2H5V2H2V5H-2V2H-5V-2H-2Z",
-  triangle: "M0-5.5L5.5 4.5H-5.5Z",
-  x: "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0Z",
-};
-
-/** What a legend shows of each named series: its name and its sign. */
-function signs(data, fills) {
-  const dots = (one) => svg("path", { d: SYMBOLS[one.symbol], fill: one.colour, transform: "translate(9 6)" });
-  const all = [
-    ...(data.series ?? []).map((one, at) => [one.name, svg("rect", { width: 18, height: 12, fill: fills[at] })]),
-    ...(data.lines ?? []).map((one) => [one.name, svg("path", { d: "M0 6H18", ...stroked(one) })]),
-    ...(data.dots ?? []).map((one) => [one.name, dots(one)]),
-  ];
-  return all.filter(([name]) => name);
-}
-
+/** The name of each named series, with its sign. */
 function legend(data, fills) {
-  const made = signs(data, fills).map(([name, sign]) =>
-    html("li", {}, svg("svg", { width: 18, height: 12, "aria-hidden": "true" }, sign), name));
+  const made = (data.series ?? []).flatMap(({ name }, at) => {
+    const sign = svg("svg", { width: 18, height: 12, "aria-hidden": "true" }, svg("rect", { width: 18, height: 12, fill: fills[at] }));
+    return name ? [html("li", {}, sign, name)] : [];
+  });
   return made.length ? [html("ul", {}, ...made)] : [];
 }
-
-const stroked = (one) => ({
-  fill: "none", stroke: one.colour, "stroke-width": 2, ...(one.dashed ? { "stroke-dasharray": "6 4" } : {}),
-});
 
 // ---- Axes ----
 
@@ -161,83 +139,6 @@ function bars(data, width, height, drawing, fills) {
   });
 }
 
-// ---- Points and lines on logarithmic axes ----
-
-function cloud(data, width, height, drawing) {
-  const every = [...data.lines, ...data.dots].flatMap((one) => one.points);
-  const range = (at) => {
-    const values = every.map((point) => point[at]);
-    return [Math.min(...values) / 1.2, Math.max(...values) * 1.2];
-  };
-  const [[low, high], [bottom, top]] = [range(0), range(1)];
-  const powers = (from, to) => {
-    const all = [];
-    for (let power = Math.floor(Math.log10(from)); power <= Math.log10(to); power += 1) {
-      const steps = to / from < 100 ? [1, 2, 5] : [1];
-      all.push(...steps.map((one) => one * 10 ** power).filter((value) => value >= from && value <= to));
-    }
-    return all;
-  };
-  const [across, up] = [powers(low, high), powers(bottom, top)];
-  const left = widest(up.map(number)) + SAID + 10;
-  const [right, base, ceiling] = [width - 12, height - 2 * SAID - 6, 6];
-  const place = ([x, y]) => [
-    left + ((right - left) * Math.log(x / low)) / Math.log(high / low),
-    base - ((base - ceiling) * Math.log(y / bottom)) / Math.log(top / bottom),
-  ];
-  for (const value of across) {
-    const [x] = place([value, bottom]);
-    drawing.append(line(x, ceiling, x, base), label(x, base + SAID, number(value), "middle"));
-  }
-  for (const value of up) {
-    const [, y] = place([low, value]);
-    drawing.append(line(left, y, right, y), label(left - 6, y + 4, number(value), "end"));
-  }
-  drawing.append(label((left + right) / 2, height - 3, fitted(data.across, width), "middle"));
-  drawing.append(upright(data.up, FONT, (base + ceiling) / 2, base));
-  for (const one of data.lines) drawing.append(svg("polyline", { points: one.points.map(place).join(" "), ...stroked(one) }));
-  for (const one of data.dots) {
-    one.points.forEach((point, at) => {
-      const [x, y] = place(point);
-      drawing.append(mark("path", one.words[at], { d: SYMBOLS[one.symbol], fill: one.colour, transform: `translate(${x} ${y})${one.small ? " scale(0.6)" : ""}`, opacity: one.small ? 0.7 : 1 }));
-    });
-  }
-}
-
-// ---- Heat map ----
-
-/** The colour of a share of the scale. */
-function colour(part) {
-  const at = Math.min(VIRIDIS.length - 1.001, Math.max(0, part * (VIRIDIS.length - 1)));
-  const channels = (text) => [1, 3, 5].map((from) => parseInt(text.slice(from, from + 2), 16));
-  const [below, above] = [channels(VIRIDIS[Math.floor(at)]), channels(VIRIDIS[Math.floor(at) + 1])];
-  return `rgb(${below.map((one, channel) => Math.round(one + (above[channel] - one) * (at % 1)))})`;
-}
-
-function heatMap(data, width, height, drawing) {
-  const left = widest(data.rows) + SAID + 10;
-  const scaled = 64; // for the scale, at the right
-  const [right, base, ceiling] = [width - scaled, height - 2 * SAID - 6, 6];
-  const [broad, high] = [(right - left) / data.columns.length, (base - ceiling) / data.rows.length];
-  data.values.forEach((cells, row) => cells.forEach((value, column) => {
-    if (value === null) return;
-    const box = { x: left + column * broad, y: base - (row + 1) * high, width: broad + 0.5, height: high + 0.5 };
-    const words = `${data.across} ${data.columns[column]}, ${data.up} ${data.rows[row]}: ${value.toFixed(1)}%`;
-    drawing.append(mark("rect", words, { ...box, fill: colour(value / 100) }));
-  }));
-  const every = Math.ceil((widest(data.columns) + 8) / broad);
-  data.columns.forEach((name, at) => at % every || drawing.append(label(left + (at + 0.5) * broad, base + SAID, name, "middle")));
-  data.rows.forEach((name, at) => drawing.append(label(left - 6, base - (at + 0.5) * high + 4, name, "end")));
-  drawing.append(label((left + right) / 2, height - 3, data.across, "middle"), upright(data.up, FONT, (base + ceiling) / 2, base));
-  const [x, parts] = [right + 12, 32];
-  for (let part = 0; part < parts; part += 1) {
-    const tall = (base - ceiling) / parts;
-    drawing.append(svg("rect", { x, y: base - (part + 1) * tall, width: 12, height: tall + 0.5, fill: colour(part / (parts - 1)) }));
-  }
-  for (const value of [0, 50, 100]) drawing.append(label(x + 16, base - ((base - ceiling - FONT) * value) / 100, number(value)));
-  drawing.append(label(width, base + SAID, data.scale, "end"));
-}
-
 // ---- The course of a number ----
 
 function course(data, width, height, drawing) {
@@ -255,7 +156,7 @@ function course(data, width, height, drawing) {
 
 // ---- The place ----
 
-const KINDS = { Bars: bars, Cloud: cloud, HeatMap: heatMap, Course: course };
+const KINDS = { Bars: bars, Course: course };
 const states = new WeakMap();
 
 function draw(state) {

@@ -23,7 +23,7 @@ from cache_engine.cache.demand.demotion import Change, changed
 from cache_engine.cache.demand.report import MODEL
 from cache_engine.cache.demand.times import UNKNOWN, LaunchTime, LaunchTimes
 from cache_engine.cache.making import compile_of
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Asked, Selection
 from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.catalogue import model_shapes
@@ -40,9 +40,9 @@ from cache_engine.usage.payback import Payback, Use, payback, price_s
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
     from cache_engine.cache.elsewhere import Elsewhere
-    from cache_engine.cache.queue.tickets import QueueState
+    from cache_engine.cache.queue import QueueState
+    from cache_engine.cache.selection import Faster
     from cache_engine.cache.serving import CompiledKernel
-    from cache_engine.cache.serving.faster import Faster
     from cache_engine.cache.serving.meanwhile import Meanwhile
     from cache_engine.model.artifact import Record, RecordedProblem
     from cache_engine.model.gemm import GemmProblem
@@ -63,7 +63,11 @@ class Promotable(Protocol):
     journal: Journal
     elsewhere: Elsewhere
     faster: Faster
-    meanwhile: Meanwhile
+
+    @property
+    def meanwhile(self) -> Meanwhile:
+        """What serves while a kernel is compiled."""
+        ...
 
     @property
     def demand(self) -> Demand:

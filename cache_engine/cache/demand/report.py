@@ -14,7 +14,7 @@ from cache_engine.units import counted
 from cache_engine.usage.demand import Ledger, by_bytes, by_flops, rate
 
 SHAPE, KERNEL, MODEL, ARCH = BY = ("shape", "kernel", "model", "arch")
-"""What shares are of."""
+"""The things that shares can be of."""
 
 KernelOf = Callable[[Shape, int], tuple[str, str]]
 """The name and key of the kernel that serves a shape with an m today; both empty if no kernel can."""

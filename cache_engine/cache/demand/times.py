@@ -22,7 +22,7 @@ Tile = tuple[int, int, int]
 """Rows, columns and split of k."""
 
 MEASURED, PREDICTED, UNKNOWN = "measured", "predicted", "unknown"
-"""Where a time is from."""
+"""The origins of a time."""
 
 
 @dataclass(frozen=True, slots=True)

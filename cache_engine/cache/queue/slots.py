@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from cache_engine.cache.queue.tickets import Priority, State, Ticket, in_order, is_alive, tickets
+from cache_engine.cache.queue import Priority, State, Ticket, in_order, is_alive, tickets
 from cache_engine.errors import LockTimeout
 from cache_engine.logs import fields
 from cache_engine.model.key import CacheKey

@@ -111,7 +111,7 @@ def plan(
         RemoteError: when it cannot be listed.
     """
     if older_than_s is None and max_bytes is None:
-        raise UsageError("say what goes: --older-than, --max-bytes or both")
+        raise UsageError("say what goes: --days, --max-bytes or both")
     found: list[Old] = []
     for name, size, age_s in remote.ages(FOLDER, on_some):
         key = key_in(name)

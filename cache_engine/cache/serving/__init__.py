@@ -6,31 +6,24 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cache_engine.cache.deciding import log_miss
 from cache_engine.cache.elsewhere import Elsewhere
-from cache_engine.cache.making import describe, make_artifact
-from cache_engine.cache.opening import SWITCHED_OFF, limit_device_memory
-from cache_engine.cache.queue.slots import Slots
-from cache_engine.cache.queue.tickets import Priority
-from cache_engine.cache.selection import Asked, Selection, Selector
-from cache_engine.cache.serving.faster import Faster
-from cache_engine.cache.serving.kernel import CompiledKernel, kernel_of
-from cache_engine.cache.serving.key_lock import KeyLock
-from cache_engine.cache.serving.team import Team
+from cache_engine.cache.queue import Priority
+from cache_engine.cache.selection import INSTALLED, Asked, Faster, Selection, Selector
 from cache_engine.cache.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
 from cache_engine.cache.tiers import Found, Preloaded, Tiers
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError, LockTimeout, NotCached, StoreError
+from cache_engine.kernels.family import launch_of
 from cache_engine.logs import fields
 from cache_engine.model.artifact import Artifact, Blob, Record
-from cache_engine.model.decision import NOT_COMPILED, REFUSAL
 from cache_engine.model.events import CORRUPT, UNPUBLISHED
 from cache_engine.model.events import PUBLISH as PUBLISHED
 from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure, in_words
 from cache_engine.settings import Settings
@@ -42,11 +35,18 @@ from cache_engine.store.lock import ThreadLocks, file_lock
 
 __all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
 
+# What no hit needs is imported at the first miss.
 if TYPE_CHECKING:
+    from cache_engine.cache.queue.behind import Better
+    from cache_engine.cache.queue.slots import Slots
+    from cache_engine.cache.serving.key_lock import KeyLock
+    from cache_engine.cache.serving.team import Team
     from cache_engine.upkeep.cleaning import Housekeeper
 
 _log = logging.getLogger(__name__)
 
+SWITCHED_OFF = "caching is switched off"
+"""Why a cache has no store, unless something else is said."""
 COMPILED = "compiled"
 """The tier of a kernel that no tier had."""
 
@@ -81,10 +81,30 @@ class Serving:
             slower.append(store)
         self._memory = MemoryTier(settings.memory_bytes)
         self._tiers = Tiers(self._memory, slower, journal.failure)
-        self._team = Team(store, settings, journal, self._stored, self._tiers)
-        self.settle = self._team.settle
         self._compiling = ThreadLocks()
-        self._slots = None if store is None else Slots(store.layout, settings.slots, settings.lock_timeout_s)
+        if settings.remote is not None:
+            self._team  # noqa: B018 (made once, before there are several threads)
+
+    @cached_property
+    def _team(self) -> Team:
+        """The client of the remote that a team shares."""
+        from cache_engine.cache.serving.team import Team
+
+        return Team(self._store, self._settings, self._journal, self._stored, self._tiers)
+
+    @cached_property
+    def _slots(self) -> Slots | None:
+        """The slots of the store, in which its processes compile."""
+        if self._store is None:
+            return None
+        from cache_engine.cache.queue.slots import Slots
+
+        return Slots(self._store.layout, self._settings.slots, self._settings.lock_timeout_s)
+
+    def settle(self) -> None:
+        """See ``Team.settle``."""
+        if "_team" in self.__dict__:
+            self._team.settle()
 
     @cached_property
     def _housekeeper(self) -> Housekeeper | None:
@@ -192,7 +212,7 @@ class Serving:
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key, counted as a hit; ``None`` when there is none."""
-        found = self._tiers.get(key, self._team.get)
+        found = self._tiers.get(key, lambda wanted: self._team.get(wanted))
         if found is not None:
             self.count(key, found)
         return None if found is None else found.loaded
@@ -302,6 +322,8 @@ class Serving:
         if priority is Priority.CALLER:
             self._journal.asked(selection.problem)
         if self._store is not None:
+            from cache_engine.cache.deciding import log_miss
+
             log_miss(self._journal, self._store, selector, selection, fault, forced=force)
         if _log.isEnabledFor(logging.INFO):
             why = "compiling was asked for" if force else f"no entry in {', '.join(self._tiers.names)}"
@@ -311,6 +333,8 @@ class Serving:
 
     def _key_lock(self, key: CacheKey, priority: Priority) -> KeyLock:
         """Holds the key's lock for the body of a ``with``; gives the reason when the lock is not available."""
+        from cache_engine.cache.serving.key_lock import KeyLock
+
         return KeyLock(partial(self._lock_key, key, priority))
 
     def _lock_key(self, key: CacheKey, priority: Priority, into: KeyLock) -> Failure | None:
@@ -342,6 +366,8 @@ class Serving:
         self, selection: Selection, artifact: Artifact, stages: StageClock, no_lock: Failure | None
     ) -> CompiledKernel:
         """Stores the kernel if that is possible, and hands it out in any case."""
+        from cache_engine.cache.making import describe
+
         key, compile_us = selection.key, round(stages.ms[COMPILE] * 1000)
 
         def record_of(blob: Blob) -> Record:
@@ -384,6 +410,8 @@ class Serving:
 
     def _not_compiled(self, selection: Selection, why: str) -> None:
         """Notes for the log of decisions why there is no kernel, be it for a caller or behind another kernel."""
+        from cache_engine.model.decision import NOT_COMPILED, REFUSAL
+
         detail = why[:_LONGEST_REASON]
         self._journal.decided(REFUSAL, key=selection.key, name=selection.name, reason=NOT_COMPILED, detail=detail)
 
@@ -395,7 +423,8 @@ class Serving:
     def close(self) -> None:
         """Ends cleaning that is under way, and what is asked of a remote."""
         wait = not self._journal.is_interrupted
-        self._team.close(wait=wait)
+        if "_team" in self.__dict__:
+            self._team.close(wait=wait)
         housekeeper: Housekeeper | None = self.__dict__.get("_housekeeper")
         if housekeeper is not None:
             housekeeper.close(wait=wait)
@@ -413,7 +442,9 @@ class Serving:
 
 def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:
     if debug_dump is None:
-        return make_artifact(selection, stages)
+        from cache_engine.cache import making
+
+        return making.make_artifact(selection, stages)
     from cache_engine.cache.debug_dump import make_artifact_and_dump  # a rare need
 
     return make_artifact_and_dump(debug_dump, selection, stages)
@@ -422,3 +453,70 @@ def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> 
 def refusal(error: OSError | StoreError) -> Failure:
     """The reason why the store did not take something."""
     return Failure(f"the store refused it: {in_words(error)}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CompiledKernel:
+    """A kernel in hand: its code, and how to launch it.
+
+    Attributes:
+        key: its CacheKey.
+        problem: the problem it was asked for.
+        record: its metadata; ``record.resources`` has registers and shared memory, ``record.compile_ms`` the time.
+        cubin: the compiled code, as ``cuModuleLoadData`` takes it.
+        tier: which tier had it: ``"memory"``, ``"pack"``, ``"disk"`` or ``"remote"``; or ``"compiled"``.
+        launch: how to launch it for the problem. It depends on m, which the kernel's code need not: keep a launch for
+            each problem, and a loaded module for each key.
+        config_from: what chose its config: ``"given"``, ``"cost model"`` or ``"measured on …"``.
+        stages_ms: milliseconds that each stage of getting it took, by name.
+        unpublished: why it could not be stored; ``None`` when it was stored, or was found.
+        toolchain_from: what names the toolchain in its key: ``"installed"``, ``"pack NAME"`` or ``"store"``. The last
+            two are of kernels that need not be what the compiler installed here would make; see ``cache.elsewhere``.
+        better: the kernel that is compiled in the background, where this one serves in its place: ``better.ready``,
+            ``better.wait(timeout_s)``, then ``better.kernel`` or ``better.failure``.
+    """
+
+    key: CacheKey
+    problem: GemmProblem
+    record: Record
+    cubin: bytes
+    tier: str
+    launch: Launch
+    config_from: str
+    stages_ms: dict[str, float]
+    unpublished: Failure | None = None
+    toolchain_from: str = INSTALLED
+    better: Better[CompiledKernel] | None = None
+
+    @property
+    def entry(self) -> str:
+        """The name of the kernel's function in ``cubin``: what ``cuModuleGetFunction`` is asked for."""
+        return self.record.name
+
+    def __repr__(self) -> str:
+        from cache_engine.units import human_bytes
+
+        p = self.problem
+        batch = f"{p.batch} × " if p.batch > 1 else ""
+        what = f"{batch}{p.m} × {p.n} × {p.k}, {p.dtype}, {p.arch}; {self.record.family} {self.record.config}"
+        return f"<CompiledKernel {self.key[:12]}: {what}, {human_bytes(len(self.cubin))}, {self.tier}>"
+
+
+def kernel_of(
+    selection: Selection, loaded: Loaded, tier: str, stages: StageClock, unpublished: Failure | None = None
+) -> CompiledKernel:
+    """A kernel in hand for what was selected."""
+    s = selection
+    launch = launch_of(s.family, s.problem, s.config, loaded.record.resources.shared_bytes)
+    return CompiledKernel(
+        s.key, s.problem, loaded.record, loaded.cubin, tier, launch, s.config_from, stages.ms, unpublished,
+        s.toolchain_from,
+    )  # fmt: skip
+
+
+def limit_device_memory(settings: Settings) -> None:
+    """Limits the pool of device memory, which all caches of the process share, where the settings say how much."""
+    if settings.device_memory_bytes is not None:
+        from cache_engine.gpu.memory_pool import shared_limit
+
+        shared_limit.size_bytes = int(settings.device_memory_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cache_engine.cache.serving.kernel import CompiledKernel
+from cache_engine.cache.serving import CompiledKernel
 from cache_engine.store.journal import Journal
 from cache_engine.store.journal.spans import MODULE
 

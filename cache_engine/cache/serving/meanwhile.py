@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from cache_engine.cache.elsewhere import Elsewhere
-from cache_engine.cache.queue.tickets import Priority
+from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Asked, Selection, Selector
-from cache_engine.cache.serving import Serving
-from cache_engine.cache.serving.kernel import CompiledKernel
+from cache_engine.cache.serving import CompiledKernel, Serving
 from cache_engine.cache.stages import LOAD, SELECT, StageClock
-from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.model.gemm import MAX_DIMENSION, GemmProblem, Specialisation
-from cache_engine.model.kernel import KernelConfig
+from cache_engine.errors import GemmCacheError
+from cache_engine.model.gemm import MAX_DIMENSION, Specialisation
 from cache_engine.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
 
 # Kernels for other m: of the powers of two up to this factor away. Beyond, a dynamic kernel is as good.
 _FACTOR = 64
-MOST_WAIT_MS = 3_600_000
 # Problems whose stand-ins are remembered.
 _MOST_KEPT = 4096
 
@@ -179,35 +175,3 @@ class Meanwhile:
         """Drops compiles that have not begun, and waits some seconds for the others."""
         if "behind" in self.__dict__:
             self.behind.close(wait=wait)
-
-
-def check_asked(problem: object, config: object) -> None:
-    """Refuses what is no problem, and what is given for a config and is none.
-
-    Raises:
-        UsageError: saying what was given.
-    """
-    if not isinstance(problem, GemmProblem):
-        raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
-    if config is not None and not isinstance(config, KernelConfig):
-        raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
-
-
-def check_wait(wait_ms: object, wait: object = None) -> float | None:
-    """Milliseconds to wait, as given; ``None`` for as long as it takes.
-
-    Args:
-        wait: the same under its old name, which is warned of where the caller was called.
-
-    Raises:
-        UsageError: saying what was given.
-    """
-    if wait is not None:
-        warnings.warn("wait is wait_ms now; the old name goes with 0.4", DeprecationWarning, stacklevel=3)
-        wait_ms = wait
-    if wait_ms is None:
-        return None
-    if isinstance(wait_ms, bool) or not isinstance(wait_ms, int | float) or not 0 <= wait_ms <= MOST_WAIT_MS:
-        wanted = f"a number of milliseconds from 0 to {MOST_WAIT_MS:,}, or None"
-        raise UsageError(f"wait_ms is {wait_ms!r}; it must be {wanted}")
-    return float(wait_ms)

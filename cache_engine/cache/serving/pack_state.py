@@ -15,7 +15,7 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError, PackUnusable, Unproved
 from cache_engine.model.fingerprint import Provenance, ToolchainFingerprint
 from cache_engine.model.gemm import OPT_LEVELS
-from cache_engine.settings import PACKS, Settings
+from cache_engine.settings import FAST_MATH, PACKS, Settings
 from cache_engine.store.pack import Pack
 from cache_engine.units import counted, printable
 
@@ -170,9 +170,11 @@ def differing(selector: Selector, made: Provenance, *, any_toolchain: bool) -> t
     stated = Stated(made.toolchain, "") if any_toolchain else None
     nearest = (Factor("family", f"{made.family} by {made.compiler}", "unknown"),)
     found = []
+    # A problem can ask for fast math; one that does not is as the setting says, so the others count only without it.
+    fast = FAST_MATH in made.flags.split() or None
     for level in OPT_LEVELS:
         try:
-            components = selector.present(made.family, made.compiler, level, "any", stated=stated)
+            components = selector.present(made.family, made.compiler, level, "any", fast, stated=stated)
         except CompilerMissing:
             return (Factor("compiler", made.compiler, "not installed"),)
         except (GemmCacheError, ValueError):  # has no levels, or a record made up

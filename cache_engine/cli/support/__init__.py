@@ -1,4 +1,4 @@
-"""What the verbs share: their help, options and output, and how errors end the program."""
+"""Options, output and errors that the verbs share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from cache_engine import logs
-from cache_engine.cli.documents import to_json
 from cache_engine.cli.support.paging import print_paged
 from cache_engine.cli.support.targets import target_option, targets_option
 from cache_engine.cli.support.verb import (
@@ -35,7 +34,8 @@ from cache_engine.cli.support.verb import (
 from cache_engine.cli.terminal import escaped, look_alike
 from cache_engine.errors import CompileError, GemmCacheError, Level, NotHereError, StoreUnusable, UsageError
 from cache_engine.evaluator.catalogue import TOKENS
-from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem
+from cache_engine.model.documents import to_json
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.gemm.fields import FIELDS, Plain, ProblemField
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.sizes import parse_sizes
@@ -133,7 +133,7 @@ def open_cache(
     standard error says why.
     """
     from cache_engine.cache import cache as engine
-    from cache_engine.cache.opening import store_of
+    from cache_engine.cache.cache import store_of
 
     if optional:
         try:
@@ -212,6 +212,19 @@ class Span(click.ParamType[float]):
         return int(match[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}[match[2]]
 
 
+class Days(click.FloatRange):
+    """A number of days; also a span of time, such as ``12h`` or ``30d``."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The days."""
+        if isinstance(value, str) and re.fullmatch("[0-9]{1,9}[smhd]", value):
+            return Span().convert(value, param, ctx) / 86_400
+        return float(super().convert(value, param, ctx))
+
+
 def json_option(verb: _F) -> _F:
     """Gives a verb ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(verb)
@@ -243,15 +256,14 @@ def last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], An
     return iter(decorators[::-1])
 
 
-def input_dtype(name: str) -> DType:
-    """The type that ``--dtype`` names.
-
-    Raises:
-        UsageError: when A and B cannot have it.
-    """
-    if name not in INPUT_DTYPES:
-        raise UsageError(f"unknown dtype {name!r}; use one of: {', '.join(INPUT_DTYPES)}")
-    return DType(name)
+def only_with(option: str, is_given: object, names: tuple[str, ...], *, instead: str = "") -> None:
+    """Refuses options that mean nothing without another, or with the one ``instead`` of them."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if not is_given and parameter.name in names and source is click.core.ParameterSource.COMMANDLINE:
+            name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            raise UsageError(f"{name} goes with {option}" if option else f"{name} does not go with {instead}")
 
 
 def problem_options(verb: _F) -> _F:
@@ -267,8 +279,11 @@ def shape_options(verb: _F) -> _F:
     return verb
 
 
-def table_options(verb: _F) -> _F:
-    """Gives a verb the arguments and options of the problems of a model or a table; see ``wanted_of``."""
+def table_options(verb: _F, *, required: bool = True) -> _F:
+    """Gives a verb the argument and options of the problems of a model or a table; see ``wanted_of``.
+
+    With ``required`` false, a command line may leave the model out.
+    """
     for field in reversed(FIELDS):
         if field.name == "epilogue":
             help_text = f"{field.help} '' is none. Default: that of each shape, such as bias."
@@ -284,7 +299,7 @@ def table_options(verb: _F) -> _F:
         metavar="SIZES",
         help="Numbers of tokens and ranges of them, such as 1,16,64-512.",
     )(verb)
-    return click.argument("table", metavar="MODEL|FILE")(targets_option(verb))
+    return click.argument("table", metavar="MODEL|FILE", required=required)(targets_option(verb))
 
 
 def _option(field: ProblemField, default: Plain) -> Callable[[_F], _F]:
@@ -334,7 +349,7 @@ def wanted_of(asked: dict[str, Any]) -> list[list[Wanted]]:
 
     options = {field.name: asked[field.name] for field in FIELDS if field.name in asked}
     return wanted(
-        shapes_of(asked["table"]), input_dtype(options.pop("dtype")), asked["archs"] or (None,),
+        shapes_of(asked["table"]), options.pop("dtype"), asked["archs"] or (None,),
         asked["ms"], **options,
     )  # fmt: skip
 
@@ -343,7 +358,7 @@ def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
     """The other options of ``problem_options``, by the names of the engine's parameters."""
     config = asked["config"]
     if config is not None and config.endswith(".toml"):
-        raise UsageError(f"--config {config!r} is no config of a kernel; name a settings file before the verb")
+        raise UsageError(f"--config {config!r} is no config of a kernel; a settings file is given by --settings-file")
     return {
         "family": asked["family"],
         "compiler": asked["compiler"],
@@ -362,7 +377,7 @@ def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **deta
 
 
 def _details(error: CompileError) -> dict[str, str]:
-    """What is known of a failed compile besides its message."""
+    """The facts of a failed compile besides its message."""
     from cache_engine.compilers.diagnostics import error_excerpt
 
     return {"log": error.log, "excerpt": error_excerpt(error), "command": error.command}

@@ -1,4 +1,4 @@
-"""What a shell completes: targets, models, types of elements, compilers, families, and keys of the store.
+"""Completion in a shell: targets, models, types of elements, compilers, families, and keys of the store.
 
 Completing opens and makes no store, reads no file of one, and never fails: without an answer it offers nothing.
 """
@@ -19,7 +19,7 @@ from cache_engine.store.layout import StoreLayout, key_of_record_name, original_
 
 
 class Completer(Protocol):
-    """What a shell is offered for a parameter."""
+    """A function that offers a shell the values of a parameter."""
 
     def __call__(self, ctx: click.Context, incomplete: str, parameter: click.Parameter) -> list[CompletionItem]:
         """The candidates for what is typed so far."""
@@ -30,7 +30,7 @@ _MOST_KEYS = 200  # of more, only the first two digits are offered
 
 
 def _completer(offer: Callable[[click.Context, str], Iterable[str]]) -> Completer:
-    """What offers those of some names that begin as typed; nothing where they cannot be found."""
+    """A completer that offers the names that begin as typed; nothing where they cannot be found."""
 
     def complete(ctx: click.Context, incomplete: str, parameter: click.Parameter) -> list[CompletionItem]:  # noqa: ARG001
         try:
@@ -108,7 +108,5 @@ COMPLETERS: dict[str, Completer] = {
     "family": _families,
     "table": models,
     "key": keys,
-    "first": keys,
-    "second": keys,
 }
-"""What completes a parameter, by its name; the same for all verbs."""
+"""The completer of each parameter, by its name; the same for all verbs."""

@@ -31,7 +31,7 @@ def settings_of(ctx: click.Context) -> Settings:
     if options.get("store") == Path():
         raise UsageError("--store is empty; give a directory")
     arguments = {"dir": options["store"]} if "store" in options else {}
-    settings = Settings.load(file=options.get("config"), **arguments)
+    settings = Settings.load(file=options.get("settings_file"), **arguments)
     if verbose := options.get("verbose", 0):
         form = ":json" if (settings.log or "").endswith(":json") else ""
         settings = settings.with_overrides({"log": f"{LEVELS[min(verbose, 2)]}{form}"})
@@ -58,7 +58,7 @@ def global_options() -> list[click.Option]:
             help="Directory of the store. Default: $GEMM_CACHE_DIR, else the user cache directory.",
         ),
         click.Option(
-            ["--config"],
+            ["--settings-file"],
             type=path,
             expose_value=False,
             callback=_note,

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from cache_engine import logs
+from cache_engine.cli.moved import old_verb, with_new_options
 from cache_engine.cli.support.completion import COMPLETERS, Completer
 from cache_engine.cli.support.given import LEVELS, global_options, settings_of
 from cache_engine.errors import InvalidProblem
@@ -20,13 +21,30 @@ OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
 
 DEVICE = "cache_engine.gpu"
 UNTARGETED = "cache_engine.untargeted"
-"""Where ``--device`` is noted in a context's ``meta``."""
+"""Keys of a context's ``meta``, where ``--device`` and a missing ``--arch`` are noted."""
+
+
+ARGUMENTS = {
+    "m": "Rows of A and C.",
+    "n": "Columns of B and C.",
+    "k": "Columns of A, which are the rows of B.",
+    "table": "A public model, such as Llama-3.1-8B, or a CSV file with the columns n and k.",
+    "text": "Words to search for; every one must match.",
+    "key": "Key of a kernel; a prefix is enough.",
+    "keys": "Key of a kernel; a prefix is enough.",
+    "names": "Item in quarantine, as verify --quarantined prints it; a prefix is enough.",
+    "job_id": "A job, as log --jobs prints it.",
+    "url": "The remote, such as s3://bucket/folder. Default: the setting remote.",
+    "file": "The file; - is standard input or output where a verb takes it.",
+}
+"""The help of a verb's arguments, by their names; a verb may have another."""
 
 
 class _Takes(click.Command):
     """A command that takes the global options, but for names that it uses itself, and whose help has examples."""
 
     examples: tuple[str, ...] = ()
+    argument_texts: Mapping[str, str] = ARGUMENTS
     program = "gemm-cache"
 
     def take_global_options(self) -> None:
@@ -34,6 +52,15 @@ class _Takes(click.Command):
         own = {name for parameter in self.params for name in parameter.opts}
         self.global_options = [option for option in global_options() if not own & set(option.opts)]
         self.params += self.global_options
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts new names in place of those that options had, then parses as usual."""
+        return super().parse_args(ctx, with_new_options(self, ctx, args))
+
+    def argument_rows(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """The arguments and their help, as a list of definitions."""
+        arguments = [p for p in self.get_params(ctx) if isinstance(p, click.Argument)]
+        return [(p.make_metavar(ctx), self.argument_texts.get(p.name or "", "")) for p in arguments]
 
     def complete(self, completers: Mapping[str, Completer]) -> None:
         """Has a shell complete the parameters of these names."""
@@ -43,9 +70,13 @@ class _Takes(click.Command):
                 parameter.shell_complete = completer  # type: ignore[method-assign]  # click has no table of them
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the verb's own options, then the global ones."""
+        """Writes the verb's arguments and own options, then the global options."""
+        if rows := self.argument_rows(ctx):
+            with formatter.section("Arguments"):
+                formatter.write_dl(rows)
         for title, is_global in (("Options", False), ("Global options", True)):
-            shown = [p for p in self.get_params(ctx) if (p in self.global_options) == is_global]
+            options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+            shown = [p for p in options if (p in self.global_options) == is_global]
             rows = [row for p in shown if (row := p.get_help_record(ctx)) is not None]
             if rows:
                 with formatter.section(title):
@@ -91,7 +122,7 @@ class LazyVerbs(MutableMapping[str, click.Command]):
         return iter(self._verbs)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of verbs."""
         return len(self._verbs)
 
 
@@ -100,12 +131,42 @@ class VerbGroup(_Takes, click.Group):
 
     Args:
         examples: commands, without ``program`` in front.
+        sections: of the help, the verbs that each lists. The rest stand in one line of the last.
     """
 
-    def __init__(self, *arguments: Any, examples: Sequence[str], **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: Sequence[str],
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
         self.examples = tuple(examples)
+        self.sections = sections or {}
         self.take_global_options()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb of this name, or of this old name."""
+        old = partial(VerbGroup, examples=(), hidden=True)
+        return super().get_command(ctx, cmd_name) or old_verb(ctx, cmd_name, old)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes one line for each verb, in sections where there are some."""
+        if not self.sections:
+            super().format_commands(ctx, formatter)
+            return
+        listed = {name for names in self.sections.values() for name in names}
+        others = [name for name in self.list_commands(ctx) if name not in listed]
+        width = max(map(len, listed))
+        for title, names in self.sections.items():
+            last = title == [*self.sections][-1]
+            with formatter.section(title):
+                rows = [(name.ljust(width), self.commands[name]) for name in names if name in self.commands]
+                room = formatter.width - width - 4
+                formatter.write_dl([(name, verb.get_short_help_str(room)) for name, verb in rows])
+                if last and others:
+                    formatter.write_text(f"Also: {', '.join(others)}")
 
 
 class Verb(_Takes):
@@ -117,6 +178,7 @@ class Verb(_Takes):
         failed: what exit code 1 means.
         missing: what is missing at exit code 3; empty for a verb that needs nothing.
         completers: of parameters whose names mean something else elsewhere.
+        argument_texts: help of arguments, by name, where that of ``ARGUMENTS`` does not fit.
     """
 
     def __init__(
@@ -127,12 +189,14 @@ class Verb(_Takes):
         failed: str = "A failure; the message names it.",
         missing: str = "",
         completers: Mapping[str, Completer] | None = None,
+        argument_texts: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self.examples = tuple(examples)
         self.take_global_options()
         self.complete({**COMPLETERS, **(completers or {})})
+        self.argument_texts = {**ARGUMENTS, **(argument_texts or {})}
         self.exit_codes = {
             OK: done,
             FAILED: failed,

@@ -19,10 +19,10 @@ from cache_engine.insight.report.drawing import Bar, Point, Roof, Series, bars, 
 from cache_engine.insight.report.page import Command, Facts, Figure, Note, Part, Report, Section, Table, Text, moment
 from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks, walk
 from cache_engine.insight.toolchains import made_by_toolchain
+from cache_engine.model.architecture import Occupancy
 from cache_engine.model.artifact import LOG, PTX, SOURCE, Record
 from cache_engine.model.events import DAY_S, HOUR_S, TIERS, Statistics, hit_rate
 from cache_engine.model.measurement import Measurement
-from cache_engine.model.occupancy import Occupancy
 from cache_engine.units import counted, human_bytes, human_ms, human_rate
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _title(record: Record) -> str:
 
 
 def _command(cache: Cache, *keys: str) -> str:
-    return shlex.join(("gemm-cache", "--store", str(cache.layout.root), "report", *keys, "-o", "report.html"))
+    return shlex.join(("gemm-cache", "--store", str(cache.layout.root), "show", *keys, "--html", "report.html"))
 
 
 def _texts(cache: Cache, record: Record, parts: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -266,7 +266,7 @@ def store_report(cache: Cache, now: float) -> Report:
         sections += _indexed(cache, now)
     except GemmCacheError as error:  # the index needs an extra, or cannot be read; the rest is from the journal
         sections.append(Section("Kernels and history", (Note(f"Not here: {error}"),)))
-    command = shlex.join(("gemm-cache", "--store", root, "report", "-o", "report.html"))
+    command = shlex.join(("gemm-cache", "--store", root, "show", "--html", "report.html"))
     return Report("Store of compiled GEMM kernels", root, command, tuple(sections))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from cache_engine.errors import InvalidProblem
 from cache_engine.model.architecture import architecture
@@ -61,6 +61,7 @@ __all__ = [
     "LayoutLike",
     "Mode",
     "ModeLike",
+    "ProblemOptions",
     "Scales",
     "ScalesLike",
     "Specialisation",
@@ -71,6 +72,20 @@ __all__ = [
 # What the config of a dynamic kernel is chosen for: m, n, k and batch, neither a decode nor a prefill.
 _ANY_SIZES = (1024, 1024, 1024, 1)
 _ACCUMULATE = {DType.FP64: DType.FP64, DType.INT8: DType.INT32}
+
+
+class ProblemOptions(TypedDict, total=False):
+    """The fields of a problem but for its sizes and its target, as ``GemmProblem`` takes them."""
+
+    dtype: DTypeLike
+    out_dtype: DTypeLike | None
+    layout: LayoutLike
+    epilogue: EpilogueLike | None
+    specialisation: SpecialisationLike
+    opt_level: int
+    scales: ScalesLike
+    mode: ModeLike
+    fast_math: bool | None
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -100,6 +115,8 @@ class GemmProblem:
             by default none.
         mode: whether the products are groups, whose rows are counted on the device; by default they are not. A is then
             stored by rows, and m is never a constant.
+        fast_math: whether the compiler may use less exact arithmetic (``--use_fast_math``); by default, and with None,
+            as the setting ``compiler_flags`` says.
     """
 
     m: int
@@ -115,6 +132,7 @@ class GemmProblem:
     opt_level: int
     scales: Scales
     mode: Mode
+    fast_math: bool | None
 
     def __init__(
         self,
@@ -131,6 +149,7 @@ class GemmProblem:
         opt_level: int = OPT_LEVELS[-1],
         scales: ScalesLike = Scales.NONE,
         mode: ModeLike = Mode.BATCHED,
+        fast_math: bool | None = None,
     ) -> None:
         """Takes names in place of the members of enumerations, and whole numbers of NumPy.
 
@@ -151,9 +170,7 @@ class GemmProblem:
         if epilogue is not NO_EPILOGUE:
             epilogue = checked_epilogue(epilogue, dtype, out_dtype)
         specialisation = member_of(Specialisation, "specialisation", specialisation)
-        if isinstance(opt_level, bool) or opt_level not in OPT_LEVELS:
-            levels = ", ".join(map(str, OPT_LEVELS))
-            raise InvalidProblem(f"opt level is {opt_level!r}; it must be one of: {levels}")
+        _check_compiling(opt_level, fast_math)
         if mode is not Mode.BATCHED:
             mode = checked_mode(mode, layout, specialisation)
         matrices = 1 if mode is Mode.GROUPED else batch
@@ -164,7 +181,10 @@ class GemmProblem:
             )
         if scales is not Scales.NONE:
             scales = checked_scales(scales, dtype, layout, k)
-        values = (m, n, k, batch, dtype, out_dtype, layout, arch, epilogue, specialisation, opt_level, scales, mode)
+        values = (
+            m, n, k, batch, dtype, out_dtype, layout, arch, epilogue, specialisation, opt_level, scales, mode,
+            fast_math,
+        )  # fmt: skip
         for set_field, value in zip(_SETTERS, values):  # noqa: B905 (strict takes a tenth longer)
             set_field(self, value)
 
@@ -259,6 +279,15 @@ class GemmProblem:
 _VALUES, _ARCH = operator.attrgetter(*GemmProblem.__slots__), GemmProblem.__slots__.index("arch")
 # They write the fields of a new problem, which is frozen, in half the time of object.__setattr__.
 _SETTERS = tuple(getattr(GemmProblem, name).__set__ for name in GemmProblem.__slots__)
+
+
+def _check_compiling(opt_level: object, fast_math: object) -> None:
+    """Refuses what does not say how to compile; raises ``InvalidProblem``."""
+    if isinstance(opt_level, bool) or opt_level not in OPT_LEVELS:
+        levels = ", ".join(map(str, OPT_LEVELS))
+        raise InvalidProblem(f"opt level is {opt_level!r}; it must be one of: {levels}")
+    if fast_math is not None and not isinstance(fast_math, bool):
+        raise InvalidProblem(f"fast math is {fast_math!r}; it must be True, False or None")
 
 
 def _size(name: str, value: Any, limit: int) -> int:

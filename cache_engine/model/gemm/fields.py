@@ -69,7 +69,7 @@ class ProblemField:
     def arguments(self, value: Plain) -> list[str]:
         """The arguments that ask for a value."""
         if self.kind is bool:
-            return [] if value is None else [self.option[0] if value else f"--no-{self.option[0].removeprefix('--')}"]
+            return [self.option[0] if value else f"--no-{self.option[0].removeprefix('--')}"]
         return [f"{self.option[0]}={value}" if self.option else str(value)]
 
     def in_brief(self, value: Plain) -> str:
@@ -77,6 +77,10 @@ class ProblemField:
         if self.kind is bool:
             return self.brief if value else f"no {self.brief}"
         return f"{self.brief}{value}"
+
+    def in_words(self, value: Plain) -> str:
+        """The value with its name."""
+        return self.in_brief(value) if self.kind is bool else f"{self.label.lower()} {value}"
 
 
 FIELDS: tuple[ProblemField, ...] = (
@@ -128,6 +132,10 @@ FIELDS: tuple[ProblemField, ...] = (
         f"Optimisation level of the compiler, {OPT_LEVELS[0]} to {OPT_LEVELS[-1]}.", int, OPT_LEVELS[-1],
         choices=tuple(map(str, reversed(OPT_LEVELS))), option=("--opt-level",), search="level", brief="O",
     ),
+    ProblemField(
+        "fast_math", "Fast math", "Compile with --use_fast_math, or without. Default: as compiler_flags say.",
+        bool, option=("--fast-math",), brief="fast math",
+    ),
 )  # fmt: skip
 """All but the target, in the order of the command line."""
 
@@ -143,6 +151,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     opt_level: Annotated[int, msgspec.Meta(ge=0, le=99)] = OPT_LEVELS[-1]
     scales: Name = ""
     mode: Name = ""
+    fast_math: bool | None = None
 
 
 def chosen(values: object, names: tuple[str, ...] = Options.__struct_fields__) -> Iterator[tuple[ProblemField, Any]]:

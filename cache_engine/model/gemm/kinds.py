@@ -16,7 +16,7 @@ MAX_BATCH = 65_535  # gridDim.z, CUDA programming guide, "Technical Specificatio
 MAX_ELEMENTS = 2**40  # of one operand over the whole batch: two TiB of bf16, beyond any GPU
 
 OPT_LEVELS = (0, 1, 2, 3)
-"""How hard a compiler may optimise. The highest is the default."""
+"""The levels at which a compiler may optimise. The highest is the default."""
 
 
 class DType(StrEnum):
@@ -135,7 +135,7 @@ SpecialisationLike: TypeAlias = Specialisation | Literal["nk", "exact", "buckete
 """A specialisation, or its name."""
 
 SCALE_BLOCK = 128
-"""How many elements along k share a scale."""
+"""The number of elements along k that share a scale."""
 
 
 class Scales(StrEnum):

@@ -12,29 +12,36 @@ them. The snapshot names the files it contains, so nothing counts twice if a kil
 ``lines`` has their names and lines; ``decisions`` is the log of decisions, which the same thread writes.
 """
 
-from cache_engine.store.journal.decisions import (
-    DecisionLog,
-    DecisionReader,
-    append_decisions,
-    damaged_decisions,
-    mend_decisions,
-)
-from cache_engine.store.journal.folding import (
-    Snapshot,
-    damaged_lines,
-    fold,
-    fold_journal,
-    fold_when_long,
-    journal_bytes,
-    journal_state,
-    load_snapshot,
-    read_events,
-    read_journal,
-    read_snapshot,
-    recent_events,
-)
-from cache_engine.store.journal.lines import SNAPSHOT, UnknownSnapshot
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cache_engine.errors import LockTimeout
+from cache_engine.store.journal.lines import SNAPSHOT, UnknownSnapshot, is_long, journal_state
 from cache_engine.store.journal.writing import Journal, NoJournal
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.lock import file_lock
+
+if TYPE_CHECKING:
+    from cache_engine.store.journal.decisions import (
+        DecisionLog,
+        DecisionReader,
+        append_decisions,
+        damaged_decisions,
+        mend_decisions,
+    )
+    from cache_engine.store.journal.folding import (
+        Snapshot,
+        damaged_lines,
+        fold,
+        fold_journal,
+        journal_bytes,
+        load_snapshot,
+        read_events,
+        read_journal,
+        read_snapshot,
+        recent_events,
+    )
 
 __all__ = [
     "SNAPSHOT",
@@ -59,3 +66,29 @@ __all__ = [
     "read_snapshot",
     "recent_events",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Readers of the journal are imported when they are first used: no hit needs them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = "decisions" if name.casefold().endswith(("decisions", "decisionlog", "decisionreader")) else "folding"
+    return getattr(import_module(f"{__name__}.{place}"), name)
+
+
+def fold_when_long(layout: StoreLayout) -> int:
+    """Folds the journal if files that no process holds are long or old, unless other maintenance is running.
+
+    Returns the number of files folded. So even in a store that is only read, the journal has at most ``LONG_BYTES`` and
+    one file per process.
+
+    Raises:
+        OSError: when writing fails.
+    """
+    if not is_long(layout.journal):
+        return 0
+    from cache_engine.store.journal.folding import fold_journal
+
+    with suppress(LockTimeout), file_lock(layout.maintenance_lock, 0):
+        return fold_journal(layout)
+    return 0

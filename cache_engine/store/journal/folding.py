@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from cache_engine.errors import CorruptEntry, LockTimeout
+from cache_engine.errors import CorruptEntry
 from cache_engine.model.events import DAY_S, HOUR_S, Counts, EntryUsage, Event, Period, Tally, Totals, coarsened
 from cache_engine.model.key import CacheKey
 from cache_engine.store.files import MOST_BYTES, check_readable, read_whole
@@ -23,20 +23,19 @@ from cache_engine.store.journal.lines import (
     UnknownSnapshot,
     decoded,
     file_names,
+    journal_state,
     read_new,
     stem_of,
     whole_lines,
 )
 from cache_engine.store.journal.spans import known
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.lock import file_lock, try_lock
+from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import open_file
 from cache_engine.store.publish import publish_file
 
 _log = logging.getLogger(__name__)
 _FORMAT = 1
-# Files that no process writes are folded when they reach this size or age.
-LONG_BYTES, _LONG_S = 4 * 1024**2, 86_400
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
@@ -127,13 +126,6 @@ def read_events(
             damaged[stem] = lost
 
 
-def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
-    """Names and sizes of all files. Equal states mean that nothing was written in between."""
-    with suppress(FileNotFoundError), os.scandir(folder) as files:
-        return tuple(sorted((file.name, file.stat().st_size) for file in files))
-    return ()
-
-
 def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
     """Adds the files that no process holds to the snapshot; returns how many. Call it under the maintenance lock.
 
@@ -196,22 +188,6 @@ def _is_readable(path: Path) -> bool:
     return True
 
 
-def fold_when_long(layout: StoreLayout) -> int:
-    """Folds the journal if files that no process holds are long or old, unless other maintenance is running.
-
-    Returns the number of files folded. So even in a store that is only read, the journal has at most ``LONG_BYTES`` and
-    one file per process.
-
-    Raises:
-        OSError: when writing fails.
-    """
-    if not _is_long(layout.journal):
-        return 0
-    with suppress(LockTimeout), file_lock(layout.maintenance_lock, 0):
-        return fold_journal(layout)
-    return 0
-
-
 def fold_journal(layout: StoreLayout) -> int:
     """Folds a store's journal as ``fold`` does, without the usage of deleted entries."""
     return fold(layout.journal, layout.temp, keep=lambda key: _may_exist(layout, CacheKey(key)))
@@ -220,29 +196,6 @@ def fold_journal(layout: StoreLayout) -> int:
 def journal_bytes(folder: Path) -> int:
     """The size of the journal on disk."""
     return sum(size for _, size in journal_state(folder))
-
-
-def _is_long(folder: Path) -> bool:
-    files = [(name, size) for name, size in journal_state(folder) if name.endswith((OPEN, FOLDING)) and size]
-    before = time.time_ns() - _LONG_S * 10**9
-    if sum(size for _, size in files) < LONG_BYTES and not any(_made_ns(name) < before for name, _ in files):
-        return False
-    closed = [(name, size) for name, size in files if _is_closed(folder / name)]
-    return sum(size for _, size in closed) >= LONG_BYTES or any(_made_ns(name) < before for name, _ in closed)
-
-
-def _made_ns(name: str) -> int:
-    """The time when a file was made, by its name; the current time for a name that is not ours."""
-    with suppress(ValueError):
-        return int(name.partition("-")[0], 16)
-    return time.time_ns()
-
-
-def _is_closed(path: Path) -> bool:
-    """Whether no process holds a file."""
-    with suppress(OSError, CorruptEntry), os.fdopen(open_file(path, os.O_RDWR), "r+b") as file:
-        return try_lock(file.fileno())
-    return False
 
 
 def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:

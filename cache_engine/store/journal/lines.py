@@ -9,6 +9,7 @@ one writer at a time, which ends such a line first.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +21,14 @@ from xxhash import xxh3_64_hexdigest
 from cache_engine.errors import CorruptEntry
 from cache_engine.store.files import read_whole
 from cache_engine.store.layout import JOURNAL_FOLDING, JOURNAL_OPEN, JOURNAL_SNAPSHOT
+from cache_engine.store.lock import try_lock
+from cache_engine.store.ownership import open_file
 
 CHECKSUM_BYTES = 17
 """Of a line of the log, with the newline before it."""
+
+LONG_BYTES, _LONG_S = 4 * 1024**2, 86_400
+"""Files that no process writes are folded when they reach this size or age."""
 
 _T = TypeVar("_T")
 
@@ -101,3 +107,34 @@ def _read_from(folder: Path, stem: str, position: int) -> bytes:
             if data is not None:
                 return data
     return b""
+
+
+def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
+    """Names and sizes of all files. Equal states mean that nothing was written in between."""
+    with suppress(FileNotFoundError), os.scandir(folder) as files:
+        return tuple(sorted((file.name, file.stat().st_size) for file in files))
+    return ()
+
+
+def is_long(folder: Path) -> bool:
+    """Whether files that no process holds are long or old."""
+    files = [(name, size) for name, size in journal_state(folder) if name.endswith((OPEN, FOLDING)) and size]
+    before = time.time_ns() - _LONG_S * 10**9
+    if sum(size for _, size in files) < LONG_BYTES and not any(_made_ns(name) < before for name, _ in files):
+        return False
+    closed = [(name, size) for name, size in files if _is_closed(folder / name)]
+    return sum(size for _, size in closed) >= LONG_BYTES or any(_made_ns(name) < before for name, _ in closed)
+
+
+def _made_ns(name: str) -> int:
+    """The time when a file was made, by its name; the current time for a name that is not ours."""
+    with suppress(ValueError):
+        return int(name.partition("-")[0], 16)
+    return time.time_ns()
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether no process holds a file."""
+    with suppress(OSError, CorruptEntry), os.fdopen(open_file(path, os.O_RDWR), "r+b") as file:
+        return try_lock(file.fileno())
+    return False

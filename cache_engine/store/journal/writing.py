@@ -13,21 +13,24 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.asked import Asked, Shape
-from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION, Decision, decision_of
 from cache_engine.model.events import UNPUBLISHED, USE, Event, Totals
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Background, Order, OwnFile, holds, renew_after_fork, run_at_end
-from cache_engine.store.journal.decisions import DecisionLog
 from cache_engine.store.journal.lines import OPEN, append, file_names
 from cache_engine.store.journal.spans import Spans
 from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import own_file
+
+if TYPE_CHECKING:
+    from cache_engine.store.journal.decisions import DecisionLog
+    from cache_engine.store.layout import StoreLayout
 
 FLUSH_S = 5.0
 """The least number of seconds between two writes of counts."""
@@ -79,20 +82,20 @@ class Journal:
         now: Callable[[], float] = time.time,
         *,
         fold: Callable[[], object] = lambda: None,
-        log: DecisionLog | None = None,
+        log: StoreLayout | None = None,
     ) -> None:
         """Writes to files in ``folder``. Opens nothing yet.
 
         Args:
             flush_s: the least number of seconds between two writes of counts, by default ``FLUSH_S``.
             fold: folds the journal if it is long; the thread calls it from time to time and at the end.
-            log: the log of decisions; by default decisions are not logged.
+            log: the store whose log of decisions has those of this process; by default they are not logged.
         """
         self._folder = folder
         self._flush_s = FLUSH_S if flush_s is None else flush_s
         self._now = now
         self._fold = fold
-        self._log = DecisionLog(None) if log is None else log
+        self._logged_in = log
         self._file: OwnFile | None = None
         self._complaint = logging.WARNING
         self._start_counting()
@@ -103,7 +106,7 @@ class Journal:
         self._lock = threading.RLock()
         self._writing = threading.RLock()
         self._postponed: list[_Line] = []
-        self._log.forget()
+        self._log: DecisionLog | None = None  # of the process: a parent writes what it decided
         self._hits: dict[_Hit, int] = {}
         # By the identity of the problem, which lives as long as its count: to hash one takes a microsecond.
         self._asked: dict[int, Wanted] = {}
@@ -115,6 +118,16 @@ class Journal:
         self._thread: Background | None = None
         self._looked_at = 0.0
         self._forget_end: Callable[[], None] = lambda: None
+
+    def _decisions(self) -> DecisionLog:
+        """The decisions that wait to be written. No hit makes one."""
+        if self._log is None:
+            from cache_engine.store.journal.decisions import DecisionLog
+
+            made = DecisionLog(self._logged_in)
+            with self._lock:
+                self._log = self._log or made
+        return self._log
 
     def renew_after_fork(self) -> None:
         """In a forked child: the parent keeps its counts and its file."""
@@ -191,7 +204,9 @@ class Journal:
 
     def decided(self, kind: str, **fields: object) -> None:
         """Notes a decision for the log, with the fields of ``Decision``. Writes nothing yet."""
-        self._log.add(msgspec.convert({"kind": kind, "at": self._now(), **fields}, Decision))
+        from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION, Decision
+
+        self._decisions().add(msgspec.convert({"kind": kind, "at": self._now(), **fields}, Decision))
         with self._lock:
             self._rare.promotions += kind in (PROMOTION, SPECULATION)
             self._rare.demotions += kind == DEMOTION
@@ -201,7 +216,9 @@ class Journal:
     def event(self, kind: str, **fields: object) -> None:
         """Writes an event at once, together with all counts and decisions so far."""
         event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
-        self._log.add(decision_of(event))
+        from cache_engine.model.decision import decision_of
+
+        self._decisions().add(decision_of(event))
         self._write([*self._take_counts(), event])
 
     def flush(self) -> None:
@@ -322,7 +339,7 @@ class Journal:
                 except OSError as error:
                     failure = error
                     self._release()
-            failure = self._log.write() or failure
+            failure = (self._log.write() if self._log is not None else None) or failure
         if failure is not None:
             # A full disk or read-only store: counts are lost, kernels are not. Logged after the lock is free, because a
             # signal handler may have interrupted another log message.

@@ -118,7 +118,7 @@ def test_the_stores_own_requests_are_played_against_each_size_and_order(place: P
     assert found["rows"][-1]["hit_rate"] == 0.5
     assert found["rows"][-1]["again_seconds"] == 0
 
-    assert cli.run("clean", "--all", store=place).returncode == 0
+    assert cli.run("clean", "--yes", "--all", store=place).returncode == 0
     evicted = run("replay", "journal", "--size", "1GB", store=place)
     assert evicted.returncode == 0, evicted.stderr
     assert "4 since just now" in evicted.stdout

@@ -1,0 +1,78 @@
+"""The index: its state, an update, and a rebuild; and the effective settings."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import streamlit as st
+
+from app import context, tables, widgets
+from app.components.figure import draw_tiles
+from app.presenters.admin import mirror_properties, mirror_tiles, settings_columns
+from cache_engine.errors import GemmCacheError
+from cache_engine.index import queries
+from cache_engine.settings import SETTINGS, Origin
+from cache_engine.units import counted, human_ms
+from cache_engine.upkeep.admission import READ_ONLY
+
+
+def draw_index(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data: only a read-only dashboard has it off)
+    """State and buttons."""
+    mirror = context.cache().mirror
+    st.caption("This dashboard reads a DuckDB index of the store. It can be rebuilt at any time without data loss.")
+    buttons = st.container(horizontal=True)
+    if buttons.button("Sync now", icon=":material/sync:"):
+        _sync(rebuild=False)
+    off = READ_ONLY if context.cache().settings.dashboard_read_only else ""
+    help_text = f"Off: {off}." if off else None
+    if buttons.button("Rebuild index", icon=":material/refresh:", help=help_text, disabled=bool(off)):
+        _sync(rebuild=True)
+    try:
+        mirror.sync()
+        state = mirror.query(queries.state)
+        size = os.stat(mirror.path).st_size
+    except (GemmCacheError, OSError) as error:
+        widgets.problem("The index is unavailable. Rebuild it, or try again.", str(error))
+        return
+    draw_tiles(mirror_tiles(state, size, time.time()))
+    tables.properties(mirror_properties(state), width="small", key="mirror-table")
+    st.text(f"File: {mirror.path}")
+
+
+def _sync(*, rebuild: bool) -> None:
+    started = time.perf_counter()
+    try:
+        with st.spinner("Rebuilding…" if rebuild else "Syncing…"):
+            synced = context.cache().mirror.sync(rebuild=rebuild)
+    except GemmCacheError as error:
+        trouble = "Rebuild failed." if rebuild else "Sync failed."
+        widgets.problem(trouble, str(error))
+        return
+    took = human_ms((time.perf_counter() - started) * 1e3)
+    unreadable = counted(synced.unreadable, "unreadable record")
+    if rebuild:
+        st.success(f"Rebuilt: {counted(synced.added, 'kernel')}, {unreadable}, in {took}.")
+    else:
+        changed = f"{counted(synced.added, 'kernel')} added or updated, {synced.removed:,} removed"
+        st.success(f"Up to date: {changed}, {counted(synced.events, 'event')}, {unreadable}, in {took}.")
+
+
+def draw_settings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
+    """The table."""
+    cache = context.cache()
+    st.caption(
+        "Effective settings of this dashboard process. Set them as environment variables before starting it; "
+        "gemm-cache --store DIR dashboard sets the store's directory."
+    )
+    # Those that differ from the default first.
+    listed = sorted(SETTINGS, key=lambda setting: cache.settings.origin(setting.name) == Origin.DEFAULT)
+    changed = sum(cache.settings.origin(setting.name) != Origin.DEFAULT for setting in listed)
+    st.caption(f"Settings that differ from their default: {changed} of {len(listed)}.")
+    columns = {
+        "Setting": st.column_config.TextColumn(pinned=True, width=170),
+        "Value": st.column_config.TextColumn(width=180),
+        "Description": st.column_config.TextColumn(width=640),
+    }
+    shown = settings_columns(cache.settings, cache.layout.root)
+    tables.draw(listed, shown, height="content", column_config=columns, key="settings-table")

@@ -1,0 +1,165 @@
+"""Two kernels side by side, on the page Compare: their properties, their instructions and their machine code."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import plotly.graph_objects as go
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from app import tables, widgets
+from app.presenters.shared import COLOURS, Row
+from cache_engine.compilers.disassembly import OTHER
+from cache_engine.errors import GemmCacheError
+from cache_engine.insight import alignment
+from cache_engine.insight.comparison import Comparison, Named, Pair, change, shown
+from cache_engine.units import counted
+
+Code = Callable[[], tuple[Named, str]]
+"""A kernel with its machine code, which raises ``GemmCacheError``."""
+_VALUE = st.column_config.TextColumn(width=200)  # so that both are in sight
+
+
+def side_by_side(found: Comparison, heads: tuple[str, str], *, has_instructions: bool) -> DeltaGenerator:
+    """Draws the properties of both in two columns; returns the left one."""
+    left, right = st.columns(2)
+    for heading, pairs in found.sections().items():
+        with left if pairs in (found.components, found.config) else right:
+            st.header(heading)
+            columns = dict.fromkeys(heads, _VALUE) if pairs is found.components else None
+            tables.show(pair_table(pairs, *heads), height="content", column_config=columns, key=heading)
+    if has_instructions:
+        left.caption("Static instruction counts (GEMM-specific opcodes only).")
+        left.plotly_chart(compared_figure(found.instructions, *heads), key="compared-instructions")
+    return left
+
+
+def draw_machine_code(first: Code, second: Code) -> None:
+    """The difference of the machine code, where the reader wants it: disassembling takes half a second."""
+    if st.toggle("SASS diff", key="sass", bind="query-params"):
+        try:
+            draw_difference(*first(), *second())
+        except GemmCacheError as error:
+            widgets.problem("Could not disassemble.", str(error))
+
+
+def draw_difference(first: Named, first_sass: str, second: Named, second_sass: str) -> None:
+    """The difference, loop by loop; all lines where the reader wants them."""
+    parts = _aligned(first_sass, first.name, second_sass, second.name)
+    if all(pair.first == pair.second for part in parts for pair in part.pairs):
+        st.info("SASS is identical.")
+        return
+    st.caption(share_words(parts))
+    whole = st.toggle("All lines", key="sass-all", bind="query-params")
+    heads = (f"{one.key[:12]} {one.name}" for one in (first, second))
+    st.html(STYLE)
+    st.html(difference_html(parts, *heads, whole=bool(whole)))
+
+
+@st.cache_data(show_spinner="Aligning…", max_entries=16)
+def _aligned(first_sass: str, first: str, second_sass: str, second: str) -> list[alignment.Part]:
+    return alignment.aligned(first_sass, first, second_sass, second)
+
+
+MOST_ROWS = 4_000
+"""The most rows of the table; the command prints all."""
+
+_CONTEXT = 3
+_SIGNS = {alignment.MOVED: ("↕", "moved"), alignment.OPERANDS: ("~", "other operands")}
+STYLE = """<style>
+.sass { max-height: 70vh; overflow: auto; border: 1px solid color-mix(in srgb, currentColor 20%, transparent);
+  border-radius: 0.5rem; }
+.sass table { width: 100%; table-layout: fixed; border-collapse: collapse;
+  font: 0.75rem/1.5 "Source Code Pro", monospace; }
+.sass td { padding: 0 0.5rem; white-space: pre-wrap; overflow-wrap: anywhere; vertical-align: top; }
+.sass td.sign { padding: 0; text-align: center; }
+.sass thead th:first-child { width: 1.5rem; }
+.sass th { text-align: left; padding: 0.3rem 0.5rem; font: inherit; font-weight: 600; }
+.sass thead th { position: sticky; top: 0; background: light-dark(#ffffff, #14120f); }
+.sass .part th { border-top: 1px solid color-mix(in srgb, currentColor 20%, transparent); }
+.sass .far td { font-style: italic; }
+.sass .changed .first:not(:empty) { background: light-dark(#ffe1db, #4d2119); }
+.sass .changed .second:not(:empty) { background: light-dark(#dcf2d3, #1f3d16); }
+.sass .operands td { background: light-dark(#fff2c8, #453a12); }
+.sass .moved td { background: light-dark(#e3ecf8, #1e2c40); }
+</style>"""
+
+
+def share_words(parts: Sequence[alignment.Part]) -> str:
+    """The share of the first kernel's code that differs, and what does not count."""
+    lines = sum(pair.first is not None for part in parts for pair in part.pairs)
+    return (
+        f"{alignment.changed_share(parts):.0%} of the first kernel's {counted(lines, 'line')} differ. Lines that "
+        "differ in registers only count as the same; ↕ has moved within its part; ~ has other constants, addresses or "
+        "labels; − and + are in one kernel only."
+    )
+
+
+def difference_html(parts: Sequence[alignment.Part], first: str, second: str, *, whole: bool) -> str:
+    """A table that takes the keyboard's focus, to scroll it. All text is escaped.
+
+    Args:
+        first, second: names of the kernels.
+        whole: whether to show all lines, not only those near a difference.
+    """
+    rows = [row for part in parts for row in _rows(part, whole)]
+    shown = "".join(rows[:MOST_ROWS])
+    if len(rows) > MOST_ROWS:
+        shown += f'<tr class="far"><td></td><td colspan="2">{len(rows) - MOST_ROWS:,} more rows</td></tr>'
+    heads = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in (first, second))
+    return (
+        '<div class="sass" role="region" aria-label="Machine code side by side" tabindex="0"><table>'
+        f'<thead><tr><th scope="col" aria-label="Kind of difference"></th>{heads}</tr></thead>'
+        f"<tbody>{shown}</tbody></table></div>"
+    )
+
+
+def _rows(part: alignment.Part, whole: bool) -> Iterator[str]:
+    name = part.name[0].upper() + part.name[1:]
+    yield f'<tr class="part"><th colspan="3" scope="colgroup">{name}: {alignment.part_words(part)}</th></tr>'
+    for is_near, pairs in alignment.runs(part, _CONTEXT):
+        if is_near or whole:
+            yield from map(_row, pairs)
+        else:
+            yield f'<tr class="far"><td></td><td colspan="2">{counted(len(pairs), "same line")}</td></tr>'
+
+
+def _row(pair: alignment.LinePair) -> str:
+    sign, said = _SIGNS.get(pair.kind, ("", ""))
+    if pair.kind == alignment.CHANGED:
+        sign, said = ("−", "only in the first") if pair.second is None else ("+", "only in the second")
+    label = f' aria-label="{said}"' if said else ""
+    cells = (
+        f'<td class="{side}">{"" if line is None else html.escape(line)}</td>'
+        for side, line in (("first", pair.first), ("second", pair.second))
+    )
+    return f'<tr class="{pair.kind}"><td class="sign"{label}>{sign}</td>{"".join(cells)}</tr>'
+
+
+def pair_table(pairs: Iterable[Pair], first: str, second: str) -> list[Row]:
+    """Properties of two kernels side by side, as text: a column holds numbers and words. Changes, if there are any."""
+    rows = [
+        {"Property": pair.name, first: shown(pair.first), second: shown(pair.second), "Change": change(pair)}
+        for pair in pairs
+    ]
+    if not any(row["Change"] for row in rows):
+        for row in rows:
+            del row["Change"]
+    return rows
+
+
+def compared_figure(pairs: Sequence[Pair], first: str, second: str) -> go.Figure:
+    """Instructions of two kernels by class, side by side."""
+    classes = [pair for pair in pairs if pair.name not in (OTHER, "total")]
+    figure = go.Figure()
+    for name, colour, counts in (
+        (first, COLOURS[0], [pair.first or 0 for pair in classes]),
+        (second, COLOURS[1], [pair.second or 0 for pair in classes]),
+    ):
+        figure.add_bar(name=html.escape(name), marker_color=colour, x=[pair.name for pair in classes], y=counts)
+    figure.update_layout(barmode="group", margin={"t": 8, "b": 8, "l": 8, "r": 8}, height=300)
+    figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    figure.update_xaxes(type="category")
+    return figure

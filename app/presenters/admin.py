@@ -1,0 +1,260 @@
+"""The Admin page's rules, tables and figures."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import tzinfo
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from app.presenters.columns import Column
+from app.presenters.overview import event_words
+from app.presenters.plots import bars_across
+from app.presenters.shared import COLOURS, Row, Tile, moment
+from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
+from cache_engine.model.key import is_key
+from cache_engine.settings import Settings, variable
+from cache_engine.store.pack import SUFFIX
+from cache_engine.units import bytes_unit, counted, human_age, human_bytes
+from cache_engine.upkeep.integrity import RepairAct
+from cache_engine.upkeep.packs import Incoming
+from cache_engine.upkeep.plan import Victim
+from cache_engine.upkeep.quarantine import Examined, Item
+
+RULES = {
+    "settings": "Apply configured limits",
+    "expired": "Unused for N days",
+    "stale": "Stale toolchain",
+    "entries": "Keep at most N kernels",
+    "bytes": "Keep at most N GB",
+    "disk": "Keep at most N% of disk",
+    "archs": "Selected targets",
+    "keys": "Selected kernels",
+    "foreign": "Another format",
+    "all": "Everything",
+}
+AUDITED = (*ACTS, EVICT, SET_ASIDE, CORRUPT, UNPUBLISHED)
+"""What the audit log can show, the acts first."""
+
+
+def asked_keys(text: str) -> tuple[frozenset[str], int]:
+    """The keys of a link (``keys=KEY,KEY``), and how many of its parts are invalid."""
+    parts = [part.strip().lower() for part in text.split(",") if part.strip()]
+    keys = frozenset(part for part in parts if is_key(part))
+    return keys, len(set(parts) - keys)
+
+
+def rules_offered(keys: Iterable[str]) -> list[str]:
+    """The rules to choose from: selected kernels only where a link names some."""
+    return [rule for rule in RULES if rule != "keys" or keys]
+
+
+# ---- Cleanup ----
+
+
+def victim_columns(names: Mapping[str, str]) -> list[Column]:
+    """The columns of kernels that a cleanup will delete."""
+    return [
+        Column("Key", lambda victim: victim.key[:12]),
+        Column("Kernel", lambda victim: names.get(victim.key, "")),
+        Column("On disk", "stored_bytes", "bytes"),
+        Column("Compile time", lambda victim: victim.compile_s * 1e3, "ms"),
+        Column("Last used", "last_used_at", "age"),
+        Column("Why", "reason"),
+    ]
+
+
+def reason_line(victims: Iterable[Victim]) -> str:
+    """The number of kernels for each reason, in words."""
+    reasons = Counter(victim.reason for victim in victims)
+    return ", ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common())
+
+
+LEFTOVERS = (Column("File", "path"), Column("On disk", "stored_bytes", "bytes"), Column("Why", "reason"))
+"""Files that every cleanup deletes."""
+
+
+ARCHS = (Column("Target", "arch"), Column("Kernels", "entries"), Column("On disk", "stored_bytes", "bytes"))
+"""Kernels and bytes for each target."""
+
+
+def arch_figure(rows: Sequence[Row], title: str) -> go.Figure:
+    """Bytes for each target, as bars with their sizes in words."""
+    unit, length = bytes_unit(max((row["stored_bytes"] for row in rows), default=0))
+    words = [f"{human_bytes(row['stored_bytes'])} · {counted(row['entries'], 'kernel')}" for row in rows]
+    sizes = [row["stored_bytes"] / length for row in rows]
+    archs = [row["arch"] for row in rows]
+    figure = bars_across(archs, sizes, words, COLOURS[0], title=title, height=120 + 34 * len(rows))
+    figure.update_xaxes(title=f"{unit} on disk")
+    return figure
+
+
+# ---- Integrity and quarantine ----
+
+
+REPAIRS = (
+    Column("Finding", "finding.kind.value"),
+    Column("Cause", "finding.cause"),
+    Column("Repair action", "finding.remedy"),
+    Column("Files", lambda act: len(act.files)),
+    Column("Size", "stored_bytes", "bytes"),
+    Column("File", "finding.path"),
+)
+"""Findings of a check, and their repair."""
+
+
+def repair_line(acts: Sequence[RepairAct]) -> str:
+    """The repair plan in one sentence."""
+    parts = []
+    for name, words in (("quarantine", "moved to quarantine"), ("copy", "copied to quarantine"), ("delete", "deleted")):
+        chosen = [act for act in acts if act.act == name]
+        files, size = sum(len(act.files) for act in chosen), sum(act.stored_bytes for act in chosen)
+        if chosen:
+            parts.append(f"{counted(files, 'file')} ({human_bytes(size)}) {words}")
+    for name, noun, words in (("close", "folder", "closed to others"), ("leave", "finding", "no action")):
+        count = sum(act.act == name for act in acts)
+        if count:
+            parts.append(f"{counted(count, noun)}: {words}")
+    return ", ".join(parts)
+
+
+REPAIRED_FILES = (
+    Column("Repair action", lambda one: one[0].act),
+    Column("File", lambda one: one[1]),
+    Column("Size", lambda one: one[2], "bytes"),
+    Column("Finding", lambda one: one[0].finding.kind.value),
+)
+
+
+def repair_files(acts: Iterable[RepairAct]) -> list[tuple[RepairAct, str, int]]:
+    """Every file that repair touches, with its size."""
+    return [(act, path, size) for act in acts for path, size in act.files]
+
+
+QUARANTINED = (
+    Column("Item", lambda item: item.key[:12] or item.files[0].original),
+    Column("Quarantined", "set_aside_at", "age"),
+    Column("Why", lambda item: item.why or "reason unknown"),
+    Column("Files", lambda item: len(item.files)),
+    Column("Size", "stored_bytes", "bytes"),
+)
+
+
+def quarantine_properties(item: Item, examined: Examined, zone: tzinfo) -> dict[str, str]:
+    """One item: its files, and the kernel if its record is readable."""
+    shown = {"Key": item.key} if item.key else {}
+    record = examined.record
+    if record is not None:
+        shown |= {
+            "Kernel": record.name,
+            "Target": record.arch,
+            "Compiler": f"{record.compiler} {record.compiler_version}",
+            "Config": str(record.config),
+        }
+    shown |= {"Why": item.why or "reason unknown", "State": examined.cause or "valid: can be restored"}
+    for file in item.files:
+        at = moment(file.set_aside_at, zone)
+        when = f", quarantined {at:%Y-%m-%d %H:%M:%S}" if at else ""
+        shown[f"File {file.name}"] = f"{human_bytes(file.stored_bytes)}{when}"
+    return shown
+
+
+# ---- Packs ----
+
+
+INCOMING = (
+    Column("Key", lambda entry: entry.key[:12]),
+    Column("Kernel", "name"),
+    Column("Target", "arch"),
+    Column("Size", "stored_bytes", "bytes"),
+    Column("On import", lambda entry: _on_import(entry)),
+)
+"""The kernels of a pack, and what importing does with each."""
+
+
+def _on_import(entry: Incoming) -> str:
+    if entry.refused:
+        return f"reject: {entry.refused}"
+    return "skip (already present)" if entry.present else "import"
+
+
+def incoming_sums(incoming: Iterable[Incoming]) -> list[Row]:
+    """The sums of the kernels to import, by target."""
+    sums: dict[str, Row] = {}
+    for entry in incoming:
+        if not entry.present and not entry.refused:
+            arch = entry.arch
+            row = sums.setdefault(arch, {"arch": arch, "entries": 0, "stored_bytes": 0})
+            row["entries"] += 1
+            row["stored_bytes"] += entry.stored_bytes
+    return [sums[arch] for arch in sorted(sums)]
+
+
+def safe_name(name: str) -> str:
+    """A safe file name made from an uploaded one: no folder, no control character, and a pack's suffix."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name.replace("\\", "/")).name).strip(".-")
+    return f"{stem.removesuffix(SUFFIX)[:80].strip('.-') or 'uploaded'}{SUFFIX}"
+
+
+# ---- Index, settings, audit ----
+
+
+def mirror_tiles(state: Row, size_bytes: int, now: float) -> list[Tile]:
+    """The state of the index."""
+    rows = state["rows"]
+    return [
+        Tile("Last change", human_age(now - state["synced_at"]), "Last time the index changed."),
+        Tile("Kernels", f"{rows['kernels']:,}", "Kernels in the index."),
+        Tile(
+            "Unreadable",
+            f"{state['skipped']:,}",
+            "Unreadable records, results, timings and journal lines; the integrity check names each.",
+        ),
+        Tile("Size", human_bytes(size_bytes), "Size of the DuckDB file."),
+    ]
+
+
+_TABLES = {
+    "kernels": "Kernels",
+    "usage": "Usage counts",
+    "events": "Journal events",
+    "unreadable": "Unreadable records",
+}
+
+
+def mirror_properties(state: Row) -> dict[str, str]:
+    """The number of rows in each table of the index, its generation and its schema."""
+    counts = {_TABLES.get(table, table): f"{count:,}" for table, count in state["rows"].items()}
+    return counts | {"Generation": str(state["generation"]), "Schema": state["schema_version"]}
+
+
+def settings_columns(settings: Settings, root: Path) -> list[Column]:
+    """The columns of the effective settings and their origins."""
+    return [
+        Column("Setting", "name"),
+        Column("Value", lambda setting: _setting_value(settings, setting.name, root)),
+        Column("Origin", lambda setting: settings.origin(setting.name)),
+        Column("Environment variable", lambda setting: variable(setting.name)),
+        Column("Description", lambda setting: setting.metadata["help"]),
+    ]
+
+
+def _setting_value(settings: Settings, name: str, root: Path) -> str:
+    if name == "dir":
+        return str(root)
+    shown = settings.shown(name)
+    size = getattr(settings, name)
+    return f"{human_bytes(size)} ({shown})" if name.endswith("_bytes") and size is not None else shown
+
+
+AUDIT = (
+    Column("When", "happened_at", "when"),
+    Column("Action", event_words),
+    Column("Who", lambda row: row["done_by"] or "unknown"),
+    Column("Size", lambda row: human_bytes(row["stored_bytes"]) if row["stored_bytes"] else ""),
+    Column("Details", "detail"),
+    Column("Key", lambda row: row["key"][:12]),
+)

@@ -1,0 +1,167 @@
+"""Sums for each target, and the toolchains that compiled the kernels, as tables and as figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import tzinfo
+from urllib.parse import urlencode
+
+from app.presenters.columns import Column
+from app.presenters.figure import Bars, Series
+from app.presenters.shared import COLOURS, Row, kernel_address, when
+from cache_engine.insight.toolchains import CODE, COMPILE, PRESENT, REGISTERS, SPILLS, STALE, TIME, UNKNOWN, Made
+from cache_engine.units import bytes_unit, counted, human_bytes, ms_unit
+
+# These have fixed colours in every store.
+_KINDS = (("simt", "fp32"), ("tensor_core", "bf16"), ("tensor_core", "fp16"), ("simt", "fp64"))
+# Enough that no two kinds have one colour: three families with six dtypes at most.
+_COLOURS = (
+    *COLOURS, "#7f3b08", "#542788", "#01665e", "#c51b7d", "#35978f", "#8c510a", "#2d004b", "#b2182b", "#4d4d4d",
+    "#1b7837", "#053061", "#dfc27d",
+)  # fmt: skip
+
+
+TARGETS = (
+    Column("Target", "arch"),
+    Column("Open", lambda row: f"kernels?{urlencode({'arch': row['arch']})}", "link"),
+    Column("Kernels", "entries", "count"),
+    Column("Cubin size", "size_bytes", "bytes"),
+    Column("On disk", "stored_bytes", "bytes"),
+    Column("Total compile time", "compile_ms", "ms"),
+    Column("Median compile time", "median_compile_ms", "ms"),
+    Column("Hits", "hits", "count", help="Hits on kernels still in the store."),
+    Column(
+        "Misses",
+        "misses",
+        "count",
+        help="Lookups that had to compile, including kernels since evicted. Not recorded by older versions.",
+    ),
+    Column("Last used", "last_used_at", "age"),
+    Column("Families", lambda row: ", ".join(row["families"])),
+    Column("Dtypes", lambda row: ", ".join(row["dtypes"])),
+)
+
+
+def entries_figure(families: Sequence[Row]) -> Bars:
+    """Kernels per target, stacked by family and dtype."""
+    archs = list(dict.fromkeys(row["arch"] for row in families))  # in the order of the compute capabilities
+    kinds = sorted({(row["family"], row["dtype"]) for row in families})
+    unlisted = [kind for kind in kinds if kind not in _KINDS]
+    counts = {(row["family"], row["dtype"], row["arch"]): row["entries"] for row in families}
+    series = []
+    for kind in kinds:
+        number = _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + unlisted.index(kind)
+        values = [counts.get((*kind, arch)) for arch in archs]
+        words = [f"{arch}, {' '.join(kind)}: {value or 0:,}" for arch, value in zip(archs, values, strict=True)]
+        series.append(Series(" ".join(kind), values, words, _COLOURS[number % len(_COLOURS)]))
+    return Bars("Kernels by family and dtype", archs, series, "Kernels", stacked=True)
+
+
+def compile_time_figure(architectures: Sequence[Row]) -> Bars:
+    """Median compile time per target."""
+    times = [row["median_compile_ms"] or 0.0 for row in architectures]
+    unit, length = ms_unit(max(times, default=0.0))
+    return arch_bars("Median compile time", unit, architectures, [one / length for one in times])
+
+
+def stored_bytes_figure(architectures: Sequence[Row]) -> Bars:
+    """Bytes on disk per target."""
+    unit, length = bytes_unit(max((row["stored_bytes"] for row in architectures), default=0))
+    return arch_bars("Size on disk", unit, architectures, [row["stored_bytes"] / length for row in architectures])
+
+
+def arch_bars(title: str, unit: str, rows: Sequence[Row], values: Sequence[float]) -> Bars:
+    """A bar for each target."""
+    archs = [row["arch"] for row in rows]
+    words = [f"{arch}: {value:,.6g} {unit}" for arch, value in zip(archs, values, strict=True)]
+    return Bars(title, archs, [Series("", values, words, COLOURS[0])], unit)
+
+
+SPEEDS = (
+    Column("Target", "arch"),
+    Column("GPU", "device"),
+    Column("Kernels timed", "kernels", "count"),
+    Column("Timings", "timings", "count"),
+    Column("Median TFLOP/s", "median_tflops", "decimal"),
+    Column("Best TFLOP/s", "best_tflops", "decimal"),
+    Column("Compared with a library", "compared", "count"),
+    Column("Median speed, % of the library's", "median_ratio", "share"),
+    Column("Last timed", "measured_at", "age"),
+)
+"""The timings of each target and GPU."""
+
+
+STATES = {PRESENT: "✓ current", STALE: "✗ stale", UNKNOWN: "? compiler not installed"}
+
+
+TOOLCHAINS = (
+    Column("Toolchain", lambda made: f"{made.compiler} {made.version}"),
+    Column("Build", lambda made: made.build[:12]),
+    Column("State", lambda made: STATES[made.state]),
+    Column("Stale because", lambda made: "; ".join(made.changed)),
+    Column("Kernels", "entries", "count"),
+    Column("On disk", "stored_bytes", "bytes"),
+    Column("Total compile time", "compile_ms", "ms"),
+    Column("Hits", "hits", "count"),
+    Column("First compiled", "first_made_at", "age"),
+    Column("Last compiled", "last_made_at", "age"),
+    Column("Targets", lambda made: ", ".join(made.archs)),
+    Column("Families", lambda made: ", ".join(made.families)),
+    Column("Dtypes", lambda made: ", ".join(made.dtypes)),
+    Column("Open", lambda made: f"kernels?{urlencode({'toolchain': made.toolchain})}", "link"),
+)
+"""A row for each compiler, and for each reason why its kernels are stale."""
+
+
+FIGURES = {
+    REGISTERS: "Registers",
+    SPILLS: "Spill bytes",
+    CODE: "Code bytes",
+    COMPILE: "Compile time",
+    TIME: "Time on a GPU",
+}
+
+
+def comparable(found: Sequence[Made]) -> list[str]:
+    """The toolchains of those compilers that have several, the latest used first."""
+    latest: dict[str, float] = {}
+    for made in found:
+        latest[made.toolchain] = max(latest.get(made.toolchain, 0.0), made.last_made_at)
+    compilers = [text.split(" ")[0] for text in latest]
+    several = [text for text in latest if compilers.count(text.split(" ")[0]) > 1]
+    return sorted(several, key=lambda text: -latest[text])
+
+
+FIGURE_COLUMNS = (
+    Column("Figure", lambda one: FIGURES[one.metric]),
+    Column("Compared", "compared"),
+    Column("Median ratio", "median_ratio"),
+    Column("Worse", "worse"),
+    Column("Better", "better"),
+)
+"""Of each figure, its change over all kernels."""
+
+
+WORSE_COLUMNS = (
+    Column("Kernel", "name"),
+    Column("Figure", lambda one: FIGURES[one.metric]),
+    Column("Before", "before"),
+    Column("After", "after"),
+    Column("Where", "where"),
+    Column("Open", lambda one: kernel_address(one.to_key) if one.to_key else None, "link"),
+)
+"""A row for each figure of a kernel that is worse."""
+
+
+def stale_words(found: Sequence[Made], zone: tzinfo) -> str:
+    """The number of stale kernels, and since when the current toolchain is in use."""
+    stale = [made for made in found if made.state == STALE]
+    present = [made for made in found if made.state == PRESENT]
+    since = " Nothing compiled with the current toolchain yet."
+    if present:
+        first_made_at = min(made.first_made_at for made in present)
+        since = f" Current toolchain in use since {when(first_made_at, zone)}."
+    entries, stored_bytes = sum(made.entries for made in stale), sum(made.stored_bytes for made in stale)
+    if not entries:
+        return f"No stale kernels.{since if present else ''}"
+    return f"{counted(entries, 'stale kernel')} ({human_bytes(stored_bytes)}), which no lookup can hit.{since}"

@@ -1,0 +1,324 @@
+"""The Caches page: tables and figures of other frameworks' caches, from rows of ``mirror.foreign_queries``."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+import plotly.graph_objects as go
+
+from app.presenters.columns import Column
+from app.presenters.shared import COLOURS, GREY, Row, Tile, total
+from cache_engine.frameworks.deleting import CleaningRules
+from cache_engine.frameworks.doctor import Ailment, Diagnosis
+from cache_engine.frameworks.registry import is_stale
+from cache_engine.frameworks.values import Entry, Place, id_of
+from cache_engine.index.foreign_queries import place_of
+from cache_engine.units import bytes_unit, counted, human_bytes
+
+_MOST_PARTS, _MOST_COUNTED = 6, 4
+_SHOWN_DIGITS = 16
+_SHOWN_OF_CONFIG = 24
+Titles = Mapping[str, str]
+
+
+def cache_tiles(places: Sequence[Row], wrong: int, duplicates: tuple[int, int], stale: Sequence[Row]) -> list[Tile]:
+    """Entries, bytes, what is wrong, what is there twice, and what another version made."""
+    count, size = duplicates
+    old = [row for row in stale if row["Stale"]]
+    return [
+        Tile("Entries", f"{total(places, 'entries'):,}", "Kernels, graphs and libraries."),
+        Tile("On disk", human_bytes(total(places, "size_bytes")), "The sizes of their files."),
+        Tile("Findings", f"{wrong:,}", "What the doctor finds wrong."),
+        Tile("Duplicates", f"{count:,}", f"Binaries equal to another, byte for byte: {human_bytes(size)}."),
+        Tile("Stale", f"{total(old, 'Entries'):,}", "Entries that another version than the installed one made."),
+    ]
+
+
+def directory_columns(
+    places: Sequence[Row], archs: Iterable[Row], versions: Iterable[Row], titles: Titles
+) -> list[Column]:
+    """The columns of directories. What is partial or unread has a column where there is any."""
+    targets, made_by = _by_place(archs), _by_place(versions)
+    return [
+        framework(titles),
+        Column("Directory", "path"),
+        Column("Found by", "origin"),
+        Column("Entries", "entries", "count"),
+        Column("On disk", "size_bytes", "bytes"),
+        *(Column(label, name) for label, name in (("Partial", "partial"), ("Unread", "unread")) if total(places, name)),
+        Column("Targets", lambda row: targets[row["kind"], row["path"]]),
+        Column("Versions", lambda row: made_by[row["kind"], row["path"]]),
+        Column("Oldest", "oldest", "age"),
+        Column("Newest", "newest", "age"),
+        Column("Last used", "last_used_at", "age"),
+    ]
+
+
+def framework(titles: Titles) -> Column:
+    """The framework of a row or a value, by its name."""
+
+    def title(one: Any) -> str:
+        kind = one["kind"] if isinstance(one, Mapping) else one.kind
+        return titles.get(kind, kind)
+
+    return Column("Framework", title)
+
+
+def part_figure(parts: Iterable[Row], titles: Titles) -> go.Figure:
+    """Bytes by part, a bar for each framework."""
+    names: Counter[str] = Counter()
+    by_title: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in parts:
+        names[row["name"]] += row["size_bytes"]
+        by_title[titles.get(row["kind"], row["kind"])][row["name"]] += row["size_bytes"]
+    largest = [name for name, _ in names.most_common(_MOST_PARTS)]
+    rows = sorted(by_title, key=lambda title: by_title[title].total())
+    unit, length = bytes_unit(max((sizes.total() for sizes in by_title.values()), default=0))
+    figure = go.Figure()
+    for number, name in enumerate([*largest, "other"]):
+        values = [
+            (sizes.total() - sum(sizes[each] for each in largest) if name == "other" else sizes[name]) / length
+            for sizes in (by_title[title] for title in rows)
+        ]
+        if any(values):
+            colour = GREY if name == "other" else COLOURS[number % len(COLOURS)]
+            figure.add_bar(
+                y=[html.escape(title) for title in rows], x=values, name=html.escape(name), orientation="h",
+                marker_color=colour, hovertemplate=f"%{{x:,.1f}} {unit}",
+            )  # fmt: skip
+    figure.update_layout(
+        barmode="stack", xaxis_title=unit, height=120 + 40 * len(rows), margin={"t": 10, "b": 10},
+        legend_traceorder="normal",  # that of the parts of a bar
+    )  # fmt: skip
+    return figure
+
+
+def growth_figure(days: Iterable[Row], titles: Titles) -> go.Figure:
+    """The bytes that are there now, by the day until which they were made, a line for each framework."""
+    by_kind: dict[str, list[Row]] = defaultdict(list)
+    for row in days:
+        by_kind[row["kind"]].append(row)
+    last = max((rows[-1]["day"] for rows in by_kind.values()), default=0)
+    unit, length = bytes_unit(max((total(rows, "size_bytes") for rows in by_kind.values()), default=0))
+    figure = go.Figure()
+    for number, (kind, rows) in enumerate(sorted(by_kind.items())):
+        size, x, y = 0.0, [], []
+        for row in rows:
+            size += row["size_bytes"] / length
+            x.append(_day(row["day"]))
+            y.append(size)
+        if rows[-1]["day"] != last:  # nothing was made since
+            x.append(_day(last))
+            y.append(size)
+        figure.add_scatter(
+            x=x, y=y, name=html.escape(titles.get(kind, kind)), mode="lines+markers", line_shape="hv",
+            line_color=COLOURS[number % len(COLOURS)], hovertemplate=f"%{{x}}: %{{y:,.1f}} {unit}",
+        )  # fmt: skip
+    figure.update_layout(
+        yaxis_title=unit, yaxis_rangemode="tozero", xaxis_type="date", xaxis_tickformat="%d %b %Y", xaxis_nticks=4,
+        height=260, margin={"t": 10, "b": 10},
+    )  # fmt: skip
+    return figure
+
+
+def version_table(versions: Iterable[Row], installed: Callable[[str], str | None], titles: Titles) -> list[Row]:
+    """The entries of each version of each framework, and whether another version is installed here."""
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for row in versions:
+        both = sums[row["kind"], row["value"]]
+        both[0] += row["entries"]
+        both[1] += row["size_bytes"]
+    return [
+        {
+            "Framework": titles.get(kind, kind),
+            "Version": made_by,
+            "Installed here": installed(kind) or "–",
+            "Stale": is_stale(made_by, installed(kind)),
+            "Entries": entries,
+            "On disk": size,
+        }
+        for (kind, made_by), (entries, size) in sorted(sums.items(), key=lambda item: -item[1][1])
+    ]
+
+
+def duplicate_columns(titles: Titles) -> list[Column]:
+    """The columns of binaries that are there more than once."""
+    return [
+        Column("Name", lambda row: row["name"] or ""),
+        Column("Framework", lambda row: ", ".join(titles.get(kind, kind) for kind in row["kinds"])),
+        Column("Entries", "entries"),
+        Column("Directories", "directories"),
+        Column("More than once", "extra_bytes", "bytes"),
+        Column("Digest of the binary", "digest"),
+    ]
+
+
+def entry_columns(titles: Titles) -> list[Column]:
+    """The columns of a list of entries."""
+    return [
+        Column("Id", lambda row: _short(row["id"]), title=itemgetter("id")),
+        Column("Name", lambda row: row["name"] or "", sort="name"),
+        framework(titles),
+        Column("Target", lambda row: row["arch"] or ""),
+        Column("Registers", "registers", "count", sort="registers"),
+        Column("Shared", "shared_bytes", "bytes", hidden=True),
+        Column("Code", "code_bytes", "bytes"),
+        Column("On disk", "size_bytes", "bytes", sort="size"),
+        Column("Config", _short_config, title=_config),
+        Column("Version", lambda row: row["version"] or ""),
+        Column("State", "state", hidden=True),
+        Column("Created", "created_at", "age", sort="created"),
+        Column("Last used", "last_used_at", "age", sort="last used"),
+        Column("Compile time", "compile_ms", "ms", sort="compile time", hidden=True),
+        Column("Directory", "path", hidden=True),
+    ]
+
+
+def _config(row: Row) -> str:
+    return " ".join(f"{name}={value}" for name, value in msgspec.json.decode(row["config"]).items())
+
+
+def _short_config(row: Row) -> str:
+    config = _config(row)
+    return config if len(config) <= _SHOWN_OF_CONFIG else f"{config[:_SHOWN_OF_CONFIG]}…"
+
+
+def _short(entry: str) -> str:
+    """An id as a list shows it: its last part, and of a digest the beginning."""
+    last = entry.rpartition("/")[2]
+    return last if len(last) <= _SHOWN_DIGITS else f"{last[:_SHOWN_DIGITS]}…"
+
+
+def other_gpu(archs: Iterable[Row], runs_here: Callable[[str], bool] | None) -> list[Diagnosis]:
+    """For each directory and target whose code does not run here one finding; none where that is not known."""
+    if runs_here is None:
+        return []
+    return [
+        Diagnosis(
+            place_of(row["kind"], row["path"]), "", Ailment.OTHER_GPU,
+            f"{row['value']}: {counted(row['entries'], 'entry', 'entries')}",
+        )
+        for row in archs
+        if not runs_here(row["value"])
+    ]  # fmt: skip
+
+
+def finding_columns(open_at: Callable[[Place, str], str]) -> list[Column]:
+    """The columns of the doctor's findings; ``open_at`` gives the address of an entry's page."""
+    return [
+        Column("Finding", "ailment.value"),
+        Column("Open", lambda each: open_at(each.place, each.id) if each.id else None, "link"),
+        # The id is a folder, and Where has it.
+        Column("Detail", lambda each: each.detail.removeprefix(f"{each.id}/"), width="medium"),
+        Column("What to do", "cure", width=520),
+        Column("Where", lambda each: "/".join(filter(None, (each.place.path_text, each.id))), width="medium"),
+    ]
+
+
+def _by_place(rows: Iterable[Row]) -> dict[tuple[str, str], str]:
+    """The most frequent values of each directory, with their counts."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in rows:
+        found[row["kind"], row["path"]].append(f"{row['value']} ({row['entries']:,})")
+    return defaultdict(str, {place: _some(values) for place, values in found.items()})
+
+
+def _some(values: Sequence[str]) -> str:
+    more = f" and {len(values) - _MOST_COUNTED:,} more" if len(values) > _MOST_COUNTED else ""
+    return ", ".join(values[:_MOST_COUNTED]) + more
+
+
+def _day(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
+
+
+def deletion_columns(titles: Titles) -> list[Column]:
+    """The columns of entries that are to be deleted."""
+    return [
+        framework(titles),
+        Column("Id", lambda each: _short(each.id)),
+        Column("Name", lambda each: each.name or ""),
+        Column("Target", lambda each: each.arch or ""),
+        Column("Frees", "size_bytes", "bytes"),
+        Column("Why", "reason"),
+        Column("Directory", lambda each: id_of(each.path)),
+    ]
+
+
+def cleaned_columns(titles: Titles) -> list[Column]:
+    """The columns of directories from which entries are to be deleted."""
+    return [
+        framework(titles),
+        Column("Directory", lambda each: id_of(each.path)),
+        Column("Entries", "entries"),
+        Column("Frees", "size_bytes", "bytes"),
+    ]
+
+
+def cleaning_arguments(rules: CleaningRules, kinds: Sequence[str]) -> list[str]:
+    """The arguments of ``caches clean`` that choose the same entries, of these frameworks alone."""
+    takes = rules.takes
+    arguments = takes.text.split()
+    for option, values in (
+        ("--kind", kinds),
+        ("--arch", takes.archs),
+        ("--state", takes.states),
+        ("--version", rules.versions),
+    ):
+        arguments += [word for value in values for word in (option, value)]
+    if rules.unused_days is not None:
+        arguments += ["--days", f"{rules.unused_days:g}"]
+    if rules.max_bytes is not None:
+        arguments += ["--max-bytes", str(rules.max_bytes)]
+    return arguments
+
+
+def left_columns(titles: Titles) -> list[Column]:
+    """The columns of entries that stay, by kind, directory and reason, with their number."""
+    return [
+        Column("Entries", itemgetter(1)),
+        Column("Framework", lambda one: titles.get(one[0][0], one[0][0])),
+        Column("Directory", lambda one: id_of(one[0][1])),
+        Column("Why", lambda one: one[0][2], width="large"),
+    ]
+
+
+CAUSES = (
+    Column("Entries", itemgetter(1)),
+    Column("Input", lambda one: one[0].name),
+    Column("From", lambda one: one[0].group),
+    Column("In the first, for example", lambda one: one[0].a or "–"),
+    Column("In the second", lambda one: one[0].b or "–"),
+    Column("Meaning", lambda one: one[0].meaning, width="large"),
+)
+"""The inputs that differ, and for how many entries."""
+
+
+def changed_columns(compare_at: Callable[[Entry, Entry], str]) -> list[Column]:
+    """The columns of entries of one key, with their parts of other bytes.
+
+    ``compare_at`` gives the address of a comparison.
+    """
+    return [
+        Column("Id", lambda one: _short(one[0].id)),
+        Column("Compare", lambda one: compare_at(one[0], one[0]), "link", words="compare"),
+        Column("Name", lambda one: one[0].name or ""),
+        Column("Parts", lambda one: ", ".join(one[1])),
+    ]
+
+
+def miss_columns(compare_at: Callable[[Entry, Entry], str]) -> list[Column]:
+    """The columns of entries that one directory lacks, with the nearest that it has."""
+    return [
+        Column("Id", lambda one: _short(one.entry.id)),
+        Column("Compare", lambda one: one.nearest and compare_at(one.entry, one.nearest), "link", words="compare"),
+        Column("Name", lambda one: one.entry.name or ""),
+        Column("Nearest of the other", lambda one: _short(one.nearest.id) if one.nearest else ""),
+        Column("Differs in", lambda one: one.unknown or ", ".join(each.name for each in one.differences)),
+    ]

@@ -1,0 +1,100 @@
+"""Columns, declared once for each table: which value of a row they show, how it reads, and rows as a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from operator import attrgetter
+from typing import Any, Literal
+
+from app.presenters.shared import Row, moment
+from cache_engine.units import defused, human_age, human_bytes, human_ms, human_rate
+
+Kind = Literal["", "count", "decimal", "bytes", "ms", "share", "when", "age", "link"]
+_FORMS: dict[Kind, Callable[[Any], str]] = {"bytes": human_bytes, "ms": human_ms, "share": human_rate}
+_NONE = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table, a list or a grid.
+
+    Attributes:
+        of: a field of the row, with dots where it is a field of a field, or a function of the row.
+        kind: how values read: ``bytes``, milliseconds (``ms``), shares of 1, times (seconds since 1970,
+            or moments) of day (``when``) or as an ``age``, or addresses (``link``).
+        words: what a link says.
+        width: of a grid's column: ``small``, ``medium``, ``large``, or pixels.
+        sort: the order that a list's header asks for, of those of the list's query.
+        title: what a list's cell says when pointed at, of its row.
+        hidden: whether a list shows it only to readers who choose it.
+    """
+
+    name: str
+    of: str | Callable[[Any], Any]
+    kind: Kind = ""
+    words: str = "open"
+    width: Any = None
+    help: str | None = None
+    sort: str = ""
+    title: Callable[[Any], str] | None = None
+    hidden: bool = False
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether its values stand on the right."""
+        return self.kind not in ("", "link")
+
+    def value(self, row: Any, zone: tzinfo) -> Any:
+        """The value of a row, a mapping or an object; a time is a moment on the reader's clock."""
+        if callable(self.of):
+            found = self.of(row)
+        else:
+            found = row[self.of] if isinstance(row, Mapping) else attrgetter(self.of)(row)
+        is_time = self.kind in ("when", "age") and not isinstance(found, datetime)
+        return moment(found or 0.0, zone) if is_time else found
+
+
+def rows_of(values: Iterable[Any], columns: Sequence[Column], zone: tzinfo) -> list[Row]:
+    """A row for each value, with a value for each column."""
+    return [{column.name: column.value(one, zone) for column in columns} for one in values]
+
+
+def cells(rows: Iterable[Row], columns: Sequence[Column], now: float) -> list[list[dict[str, Any]]]:
+    """The cells of each row: ``text``; of numbers ``value`` to sort by; ``title`` to say more; ``href`` of a link.
+
+    Args:
+        now: in seconds since 1970.
+    """
+    return [[_cell(row[column.name], column, now) for column in columns] for row in rows]
+
+
+def _cell(value: Any, column: Column, now: float) -> dict[str, Any]:
+    if column.kind == "link":
+        return {"text": column.words, "href": str(value)} if value else {"text": ""}
+    if value is None:
+        return {"text": _NONE}
+    if isinstance(value, datetime):
+        at = value.timestamp()
+        text = human_age(now - at) if column.kind == "age" else f"{value:%Y-%m-%d %H:%M}"
+        return {"text": text, "title": f"{value:%Y-%m-%d %H:%M:%S %Z}", "value": at}
+    if isinstance(value, str):
+        return {"text": value}
+    form = _FORMS.get(column.kind)
+    return {
+        "text": form(value) if form else f"{value:,.4g}" if isinstance(value, float) else f"{value:,}",
+        "value": value,
+    }
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Rows as CSV, numbers in the units of the rows, with an apostrophe before texts that a spreadsheet would run."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(rows[0] if rows else ())
+    for row in rows:
+        writer.writerow([defused(value) if isinstance(value, str) else value for value in row.values()])
+    return file.getvalue()

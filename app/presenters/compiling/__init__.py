@@ -1,1 +1,0 @@
-"""What the Compile page asks, and what came of it."""

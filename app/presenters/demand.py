@@ -1,0 +1,190 @@
+"""The demand on a store: tables and figures."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from app.presenters.columns import Column
+from app.presenters.figure import Bars, Pattern, Series
+from app.presenters.shared import COLOURS, Row, Tile, kernel_address
+from cache_engine.cache.demand.report import KERNEL, MODEL, SHAPE, DemandReport, KernelOf
+from cache_engine.cache.demand.times import UNKNOWN, LaunchTimes
+from cache_engine.model.asked import Shape
+from cache_engine.model.events import DAY_S
+from cache_engine.units import human_ms, human_rate
+from cache_engine.usage.demand import Ledger
+
+NOW = "Now"
+SPANS = {NOW: None, "24 hours": DAY_S, "7 days": 7 * DAY_S, "28 days": 28 * DAY_S}
+"""Time ranges: by the half-life, or what was asked for in the last so many seconds."""
+BY = {"Shape": "shape", "Kernel": "kernel", "Model": "model", "Target": "arch"}
+MOST_BARS = 12
+
+
+def demand_tiles(report: DemandReport) -> list[Tile]:
+    """The sums."""
+    total, known = report.total, report.total.timed > 0
+    parts = {
+        "measured": total.measured,
+        "predicted": total.timed - total.measured,
+        UNKNOWN: total.launches - total.timed,
+    }
+    sources = ", ".join(f"{human_rate(part / total.launches)} {name}" for name, part in parts.items() if part > 0)
+    ages = "Launches long ago count less" if report.half_life_s < math.inf else "Each launch counts the same"
+    return [
+        Tile("Launches an hour", f"{total.per_hour:,.0f}", f"Requests, and launches of loaded kernels. {ages}."),
+        Tile("GPU time", human_ms(total.gpu_s * 1e3) if known else "–", f"Of these launches: {sources}."),
+        Tile("TFLOP", f"{total.flops / 1e12:,.1f}", "Floating-point operations; a multiply-add counts as two."),
+        Tile("Dropped", f"{report.dropped:,.0f}", "Launches of rare shapes that there was no room to list."),
+    ]
+
+
+def source_words(report: DemandReport) -> str:
+    """The GPUs that the times are of."""
+    ways = {"measured": "measured on", "predicted": "predicted for"}
+    parts = [
+        f"{arch}: {', '.join(f'{ways[how]} {gpu}' for how, gpu in sorted(gpus.items()))}"
+        for arch, gpus in sorted(report.gpus.items())
+    ]
+    said = f"GPU times of {'; '.join(parts)}." if parts else "No time is known of any launch."
+    return f"{said} Times are not predicted: {report.unpredicted}" if report.unpredicted else said
+
+
+def share_figure(report: DemandReport) -> Bars:
+    """The largest shares: of GPU time, and of launches."""
+    shown = report.shares[:MOST_BARS]
+    longest = max((max(share.launch_share, share.time_share) for share in shown), default=0.0)
+    return Bars(
+        "Largest shares",
+        [_short(share.name) for share in shown],
+        [
+            _shares("GPU time", [(one.name, one.time_share) for one in shown], COLOURS[0], ""),
+            _shares("Launches", [(one.name, one.launch_share) for one in shown], COLOURS[1], "/"),
+        ],
+        "Share",
+        horizontal=True,
+        percent=True,
+        most=min(1.0, 1.1 * longest) or 1.0,
+        height=110 + 34 * max(2, len(shown)),
+    )
+
+
+def _shares(kind: str, shares: Sequence[tuple[str, float]], colour: str, pattern: Pattern) -> Series:
+    words = [f"{name}\n{kind}: {share:.1%}" for name, share in shares]
+    return Series(kind, [share for _, share in shares], words, colour, pattern)
+
+
+def share_columns(by: str) -> list[Column]:
+    """The columns of shares by this kind."""
+    kernel = Column("Open", lambda share: kernel_address(share.key) if share.key else None, "link")
+    shapes = Column("Shapes", lambda share: f"{share.asked_shapes} of {share.all_shapes}")
+    return [
+        Column("Name", "name", width=240 if by == SHAPE else None),
+        Column("Launches/h", lambda share: _rounded(share.per_hour), "count"),
+        Column("Launches", "launch_share", "share"),
+        Column("GPU time", lambda share: share.time_share if share.timed else None, "share"),
+        Column("Bytes", "bytes_share", "share"),
+        Column("FLOPs", "flops_share", "share"),
+        Column("Time from", "time_from"),
+        *({KERNEL: [kernel], MODEL: [shapes]}.get(by, ())),
+    ]
+
+
+# ---- The m of one shape ----
+
+
+def m_figure(ledger: Ledger, shape: Shape) -> Bars:
+    """Launches by power of two of m, which the histogram has exactly."""
+    weights = ledger.sketches[shape].by_power()
+    last = max((power for power, weight in enumerate(weights) if weight), default=0)
+    names = [power_words(power) for power in range(last + 1)]
+    words = [f"m = {name}: {weight:,.0f} launches" for name, weight in zip(names, weights, strict=False)]
+    series = Series("", weights[: last + 1], words, COLOURS[0])
+    return Bars("Launches by m", names, [series], "Launches", "m", height=340)
+
+
+def power_words(power: int) -> str:
+    """The m of a bucket."""
+    first, last = (1 << power) // 2 + 1, 1 << power
+    return f"{last:,}" if power < 2 else f"{first:,}–{last:,}"
+
+
+def m_table(
+    ledger: Ledger, shape: Shape, times: LaunchTimes, kernel_of: KernelOf, cached: Collection[str]
+) -> list[Row]:
+    """The most frequent m, each with its time and the kernel that serves it today."""
+    sketch = ledger.sketches[shape]
+    sizes = sorted(sketch.counters, key=lambda m: (-sketch.counters[m].certain, m))[:MOST_BARS]
+    total = sketch.total or 1.0
+    rows = []
+    for m, time in zip(sizes, times.of(shape, sizes), strict=True):
+        name, key = kernel_of(shape, m)
+        rows.append(
+            {
+                "m": m,
+                "Launches": _rounded(sketch.counters[m].certain),
+                "Share": sketch.counters[m].certain / total,
+                "Time, µs": time.us if time.source != UNKNOWN else None,
+                "Time from": time.source,
+                "Kernel": name,
+                "Stored": ("yes" if key in cached else "no") if key else "",
+                "Open": kernel_address(key) if key in cached else None,
+            }
+        )
+    return rows
+
+
+def again_columns(compile_ms: Mapping[str, float]) -> list[Column]:
+    """The columns of kernels that were evicted and asked for again; ``compile_ms`` has those that are stored now."""
+    return [
+        Column("Open", lambda one: kernel_address(one.key), "link"),
+        Column("Kernel", lambda one: one.name or one.key[:12]),
+        Column("Times", "times"),
+        Column("Evicted", "evicted_at", "age"),
+        Column("Because", "rule"),
+        Column("Asked for again", "asked_at", "age"),
+        Column("Compile time", lambda one: compile_ms.get(one.key), "ms"),
+    ]
+
+
+# ---- The model that it looks like ----
+
+
+def main_kind(report: DemandReport, shapes: Collection[tuple[int, int]]) -> tuple[str, str] | None:
+    """The dtype and target in which shapes with these (n, k) compute most, by a report by shape.
+
+    By FLOPs: a router in fp32 may be launched most often, and yet computes next to nothing.
+    """
+    weights: dict[tuple[str, str], float] = {}
+    for share in report.shares:
+        if share.shape is not None and (share.shape.n, share.shape.k) in shapes:
+            kind = (share.shape.dtype, share.shape.arch)
+            weights[kind] = weights.get(kind, 0.0) + share.flops
+    return max(weights, key=lambda kind: (weights[kind], kind)) if weights else None
+
+
+def model_columns(report: DemandReport, cached: Mapping[str, str]) -> list[Column]:
+    """The columns of a model's shapes: their shares of the launches, and the number of their missing kernels."""
+    launches: dict[tuple[int, int], float] = defaultdict(float)
+    for share in report.shares:
+        if share.shape is not None:
+            launches[share.shape.n, share.shape.k] += share.launch_share
+    return [
+        Column("Operation", "shape.operation"),
+        Column("n", "shape.n"),
+        Column("k", "shape.k"),
+        Column("Launches", lambda cell: launches[cell.shape.n, cell.shape.k], "share"),
+        Column("Kernels", lambda cell: len(cell.kernels)),
+        Column("Missing", lambda cell: cell.missing(cached)),
+    ]
+
+
+def _rounded(launches: float) -> float:
+    """As exact as is of use: a decayed count is no whole number."""
+    return round(launches) if launches >= 10 else round(launches, 1)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else f"{name[:40]}…{name[-18:]}"

@@ -1,1 +1,0 @@
-"""Predicted latencies, alone and compared with measured ones."""

@@ -1,0 +1,251 @@
+"""The forms of the Compile page, for a single shape, many and tuning, and the commands they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from app.presenters.shared import Row
+from cache_engine.batch.tuning import TOP
+from cache_engine.compilers import COMPILERS
+from cache_engine.errors import GemmCacheError
+from cache_engine.evaluator.catalogue import TOKENS, model_shapes
+from cache_engine.kernels.select import FAMILIES
+from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.model.gemm import MAX_DIMENSION, GemmProblem
+from cache_engine.model.gemm.fields import FIELDS, JOINED, ProblemField
+from cache_engine.model.job import Asked
+from cache_engine.model.kernel import KernelConfig
+
+AS_INPUTS, AUTO, WITHOUT = "same as A and B", "auto", "none"
+AS_SET, ON, OFF = "as set", "on", "off"
+OWN_TABLE = "CSV file"
+"""In place of a model: shapes that the reader uploads."""
+STDIN = "/dev/stdin"
+LONGEST_TEXT = 200
+
+
+class Kind(Enum):
+    """The kind of a field's value."""
+
+    NUMBER = "a whole number of at least 1"
+    CHOICE = "one of several"
+    SEVERAL = "any of several"
+    TEXT = "text"
+    SWITCH = "on or off"
+    EITHER = "on, off, or as the settings say"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a form.
+
+    Attributes:
+        name: also in the address, behind the form's prefix.
+        option: of the command; empty for its arguments.
+        default: left out of the command, unless ``always``.
+        choices: the values to choose from.
+        most: the largest number.
+        joined: what joins several values; empty where the option is repeated for each.
+        rare: whether the field is under "More".
+    """
+
+    name: str
+    label: str
+    kind: Kind
+    default: Any
+    option: str = ""
+    choices: tuple[str, ...] = ()
+    most: int = MAX_DIMENSION
+    joined: str = ""
+    help: str | None = None
+    rare: bool = False
+    always: bool = False
+
+    def arguments(self, value: Any) -> list[str]:
+        """The arguments of the command for a value."""
+        if not self.option:
+            return [str(value)]
+        if value == self.default and not self.always:
+            return []
+        if self.kind is Kind.SWITCH:
+            return [self.option]
+        if self.kind is Kind.EITHER:
+            return [self.option if value == ON else f"--no-{self.option.removeprefix('--')}"]
+        texts = [str(value)] if self.kind is not Kind.SEVERAL else [str(each) for each in value]
+        if self.joined:
+            texts = [self.joined.join(texts)]
+        return [part for text in texts for part in (self.option, text)]
+
+    def takes(self, value: object) -> bool:
+        """Whether the form can show a value; a job's file may hold anything."""
+        if self.kind is Kind.NUMBER:
+            return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= self.most
+        if self.kind is Kind.SWITCH:
+            return isinstance(value, bool)
+        if self.kind is Kind.TEXT:
+            return isinstance(value, str) and len(value) <= LONGEST_TEXT
+        if self.kind is Kind.SEVERAL:
+            return isinstance(value, list) and all(each in self.choices for each in value)
+        return value in self.choices
+
+
+_TARGETS = tuple(ARCHITECTURES)
+_TARGETS_HELP = "Any target can be compiled for, with or without that GPU. " + "; ".join(
+    f"{name}: {target.example.partition(' (')[0]}" for name, target in ARCHITECTURES.items() if name[-1].isdigit()
+)
+
+
+def _form_field(field: ProblemField) -> Field:
+    """A field of a problem as a form has it; a default that is no value is one of its choices, by name."""
+    rare = field.name not in _ALWAYS_SHOWN
+    if field.kind is bool:
+        either = (AS_SET, ON, OFF)
+        return Field(field.name, field.label, Kind.EITHER, AS_SET, field.option[0], either, help=field.help, rare=rare)
+    if not field.choices:
+        default = _FIRST.get(field.name, field.default)
+        option = field.option[0] if field.option else ""
+        return Field(field.name, field.label, Kind.NUMBER, default, option, most=field.most, rare=rare)
+    if field.metavar == JOINED:
+        return Field(
+            field.name, field.label, Kind.SEVERAL, [], field.option[0], field.choices, joined="+", help=field.help,
+            rare=rare,
+        )  # fmt: skip
+    empty = AS_INPUTS if field.default is None else WITHOUT
+    choices = field.choices if field.default else (empty, *field.choices)
+    default = str(field.default or empty)
+    return Field(field.name, field.label, Kind.CHOICE, default, field.option[0], choices, help=field.help, rare=rare)
+
+
+def _value_of(field: ProblemField, value: Any) -> Any:
+    """The plain value of a field for that of its form."""
+    if field.metavar == JOINED:
+        return "+".join(value)
+    if value in (AS_INPUTS, WITHOUT, AS_SET):
+        return field.default
+    if field.kind is bool:
+        return value == ON
+    return field.kind(value)
+
+
+_ALWAYS_SHOWN = ("m", "n", "k", "batch", "dtype", "out_dtype", "layout")
+_FIRST = {"m": 4096, "n": 7168, "k": 2048}
+_OF_PROBLEM = {field.name: _form_field(field) for field in FIELDS}
+_COMPILER = Field("compiler", "Compiler", Kind.CHOICE, AUTO, "--compiler", (AUTO, *COMPILERS), rare=True)
+_FAMILY = Field("family", "Family", Kind.CHOICE, AUTO, "--family", (AUTO, *FAMILIES), rare=True)
+_MOST_CONFIGS = 1000
+_OF_TABLES = {
+    "epilogue": "Applied to all layers. Leave empty for that of each layer, such as the bias of gpt-oss.",
+    "mode": "For experts: all of them in one kernel. grouped: rows sorted by expert. masked: room for every token at "
+    "each.",
+}
+
+
+def shape_form(default_arch: str) -> tuple[Field, ...]:
+    """The form of a single shape: all options of ``gemm-cache compile``, in its order."""
+    return (
+        *(one for name, one in _OF_PROBLEM.items() if name in _ALWAYS_SHOWN),
+        Field("arch", "Target", Kind.CHOICE, default_arch, "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
+        *(one for name, one in _OF_PROBLEM.items() if name not in _ALWAYS_SHOWN),
+        _COMPILER,
+        _FAMILY,
+        Field(
+            "config", "Config", Kind.TEXT, "", "--config", rare=True,
+            help="Leave empty for automatic. Otherwise as listings show it, such as 128x128x32_w2x2_s4, or by field: "
+            "block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,stages=4; split_k and cluster are optional.",
+        ),
+        Field(
+            "force", "Force recompile", Kind.SWITCH, False, "--force", rare=True,
+            help="Recompile even if cached (skips timing).",
+        ),
+    )  # fmt: skip
+
+
+def table_form(default_arch: str) -> tuple[Field, ...]:
+    """The form of a whole model: the options of ``gemm-cache warm``."""
+    models = tuple(dict.fromkeys(shape.model for shape in model_shapes()))
+    return (
+        Field("model", "Model", Kind.CHOICE, models[0], choices=(*models, OWN_TABLE)),
+        _OF_PROBLEM["dtype"],
+        _OF_PROBLEM["layout"],
+        Field("arch", "Targets", Kind.SEVERAL, [default_arch], "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
+        Field(
+            "tokens", "m", Kind.TEXT, TOKENS, "--m",
+            help="Token counts and ranges, such as 1,16,64-512. Sizes that share a kernel are compiled once.",
+        ),
+        *(
+            replace(one, help=_OF_TABLES.get(name, one.help), rare=True)
+            for name, one in _OF_PROBLEM.items()
+            if one.option and name not in ("batch", "dtype", "layout")
+        ),
+        _COMPILER,
+        _FAMILY,
+    )  # fmt: skip
+
+
+def tune_form(default_arch: str) -> tuple[Field, ...]:
+    """The form of tuning: the options of ``gemm-cache tune``."""
+    left_out = ("compiler", "family", "config", "force")
+    return (
+        *(one for one in shape_form(default_arch) if one.name not in left_out),
+        Field(
+            "top", "Configs", Kind.NUMBER, TOP, "--top", most=_MOST_CONFIGS,
+            help="How many of each family are compiled and timed, best prediction first.",
+        ),
+        Field(
+            "families", "Families", Kind.SEVERAL, [], "--family", tuple(FAMILIES), rare=True,
+            help="Leave empty for the family in use.",
+        ),
+        _COMPILER,
+    )  # fmt: skip
+
+
+def command_of(verb: str, form: Iterable[Field], values: Row) -> list[str]:
+    """The arguments of ``gemm-cache`` for the values of a form; it reads an uploaded table from its standard input."""
+    given = values | {"model": STDIN} if values.get("model") == OWN_TABLE else values
+    return [verb, *(part for one in form for part in one.arguments(given[one.name]))]
+
+
+def shown_of(asked: Asked, form: Iterable[Field]) -> Row:
+    """The values of a job's request, as far as its form can show them."""
+    return {one.name: asked[one.name] for one in form if one.name in asked and one.takes(asked[one.name])}
+
+
+def model_values(form: Iterable[Field], **given: Any) -> Row:
+    """The values of the form of a whole model: those given, and the defaults of all others."""
+    return {one.name: one.default for one in form} | given
+
+
+def problem_of(values: Row) -> GemmProblem:
+    """The problem that the form of a single shape, or of tuning, describes; raises ``InvalidProblem``."""
+    given = {field.name: _value_of(field, values[field.name]) for field in FIELDS}
+    return GemmProblem(**given, arch=values["arch"])
+
+
+def choice_of(values: Row) -> dict[str, Any]:
+    """That form's family, compiler and config, as ``Cache.select`` takes them; raises ``UsageError``."""
+    return {**made_by(values), "config": KernelConfig.parse(values["config"]) if values["config"].strip() else None}
+
+
+def made_by(values: Row) -> dict[str, str | None]:
+    """The family and compiler that a form names; ``None`` where they are automatic."""
+    return {name: None if values[name] == AUTO else str(values[name]) for name in ("family", "compiler")}
+
+
+def made_of(values: Row) -> dict[str, Any]:
+    """The parameters of ``wanted`` that the form of a whole model sets for all its problems."""
+    made = {field.name: _value_of(field, values[field.name]) for field in FIELDS if field.name in values}
+    return {**made, "epilogue": made["epilogue"] or None}
+
+
+def missing_compilers() -> dict[str, str]:
+    """Compilers that are not installed, and how to install them."""
+    missing = {}
+    for name, compiler in COMPILERS.items():
+        try:
+            compiler.fingerprint()
+        except GemmCacheError as error:
+            missing[name] = str(error)
+    return missing

@@ -1,0 +1,152 @@
+"""Lookups and compile time of a store over time: figures, and the same numbers as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+
+from app.presenters.columns import Column
+from app.presenters.figure import Bars, Pattern, Series
+from app.presenters.shared import COLOURS, GREY, Row, moment, when
+from cache_engine.cache.serving import LONG_WAIT_S
+from cache_engine.model.events import DAY_S, HOUR_S, hit_rate
+from cache_engine.units import counted, ms_unit
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time range and the length of its steps, in seconds. A range of 0 goes back to the first event."""
+
+    back_s: int
+    step_s: int
+
+    def since(self, now: float) -> int:
+        """The start of the earliest step."""
+        return max(0, (int(now) - self.back_s) // self.step_s * self.step_s) if self.back_s else 0
+
+    def before(self, now: float) -> tuple[int, int, int]:
+        """The range of the same length before: its steps' length, its start, and its end.
+
+        In whole days where it is longer than one: what is older than eight days may be known by days alone.
+        """
+        step_s = HOUR_S if self.back_s <= DAY_S else DAY_S
+        end = self.since(now) // step_s * step_s
+        return step_s, max(0, end - self.back_s), end
+
+    @property
+    def step(self) -> str:
+        """The step in words."""
+        hours, days = self.step_s // HOUR_S, self.step_s // DAY_S
+        return counted(days, "day") if days else counted(hours, "hour")
+
+
+SPANS = {
+    "24 hours": Span(DAY_S, HOUR_S),
+    "7 days": Span(7 * DAY_S, 6 * HOUR_S),
+    "90 days": Span(90 * DAY_S, DAY_S),
+    "All time": Span(0, 28 * DAY_S),
+}
+
+# Colour, and a pattern, so that colour is not the only difference.
+_TIERS: tuple[tuple[str, str, str, Pattern], ...] = (
+    ("memory_hits", "Memory", COLOURS[0], ""),
+    ("pack_hits", "Packs", COLOURS[4], "x"),
+    ("disk_hits", "Disk", COLOURS[1], "/"),
+    ("remote_hits", "Remote", COLOURS[3], "+"),
+    ("misses", "Miss", GREY, "."),
+)
+_TIMES: tuple[tuple[str, str, str, Pattern], ...] = (
+    ("compile_us", "Spent", COLOURS[2], "."),
+    ("saved_us", "Saved by disk and pack hits", COLOURS[1], "/"),
+)
+_MOST_STEPS = 1000  # a clock far off would make more
+
+
+def hit_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> Bars:
+    """Lookups by the tier that served them, as shares; steps without a lookup stay empty."""
+    steps = _steps(rows, span, zone, now)
+    asked = {row["start"]: row for row in rows if _lookups(row)}
+    series = []
+    for column, name, colour, pattern in _TIERS:
+        if not any(row[column] for row in asked.values()):
+            continue
+        shares = [asked[start][column] / _lookups(asked[start]) if start in asked else None for start in steps]
+        words = [
+            "" if share is None else f"{step}\n{name}: {share:.1%}, {counted(asked[start][column], 'lookup')}"
+            for (start, step), share in zip(steps.items(), shares, strict=True)
+        ]
+        series.append(Series(name, shares, words, colour, pattern))
+    return _over_time("Lookups by tier", "Share of lookups", steps, series, span, zone, stacked=True)
+
+
+def compile_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> Bars:
+    """Compile time spent and saved, side by side."""
+    steps = _steps(rows, span, zone, now)
+    unit, length = ms_unit(max((row[column] / 1e3 for row in rows for column, *_ in _TIMES), default=0.0))
+    found = {row["start"]: row for row in rows}
+    series = []
+    for column, name, colour, pattern in _TIMES:
+        times = [found[start][column] / 1e3 / length if start in found else None for start in steps]
+        words = [f"{step}\n{name}: {time or 0:,.1f} {unit}" for step, time in zip(steps.values(), times, strict=True)]
+        series.append(Series(name, times, words, colour, pattern))
+    return _over_time("Compile time", unit, steps, series, span, zone, stacked=False)
+
+
+def history_columns(span: Span, zone: tzinfo) -> list[Column]:
+    """The numbers of the figures."""
+    return [
+        Column("From", lambda row: moment(row["start"], _zone(span, zone)), "when"),
+        Column("Hit rate", lambda row: hit_rate(_lookups(row) - row["misses"], row["misses"]), "share"),
+        *(Column(name, column, "count") for column, name, _, _ in _TIERS),
+        Column("Compiles", "compiles", "count"),
+        Column("Spent", lambda row: row["compile_us"] / 1e3, "ms"),
+        Column("Saved", lambda row: row["saved_us"] / 1e3, "ms"),
+        Column("Save failures", "publish_failures", "count"),
+        Column("Corrupt", "corruptions", "count"),
+        Column(f"Lock waits > {LONG_WAIT_S:.0f} s", "lock_waits", "count"),
+    ]
+
+
+def _lookups(row: Row) -> int:
+    return sum(row[column] for column, *_ in _TIERS)
+
+
+def _zone(span: Span, zone: tzinfo) -> tzinfo:
+    """Hours are in the reader's time zone; days are counted in UTC, so they are shown in UTC."""
+    return zone if span.step_s < DAY_S else UTC
+
+
+def starts(rows: Sequence[Row], span: Span, now: float) -> Sequence[int]:
+    """The start of each step of the time range, also of those without a row, in seconds since 1970."""
+    first = span.since(now) or (rows[0]["start"] if rows else int(now) // span.step_s * span.step_s)
+    return range(first, int(now) // span.step_s * span.step_s + 1, span.step_s)[-_MOST_STEPS:]
+
+
+def _steps(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> dict[int, str]:
+    """The start of each step in seconds since 1970 and on the clock."""
+    return {start: when(start, _zone(span, zone)) for start in starts(rows, span, now)}
+
+
+def _over_time(
+    title: str, unit: str, steps: dict[int, str], series: list[Series], span: Span, zone: tzinfo, *, stacked: bool
+) -> Bars:
+    across = f"1 bar = {span.step}, {_zone(span, zone)}"
+    most = 1.0 if stacked else None
+    groups = list(steps.values())
+    names = _names([moment(start, _zone(span, zone)) for start in steps], span)
+    return Bars(title, groups, series, unit, across, stacked, percent=stacked, most=most, names=names, height=220)
+
+
+def hour_names(starts: Iterable[datetime | None]) -> list[str]:
+    """The words of an axis of hours: of every third the time, of the first of a day its date, of the others nothing."""
+    return ["" if at is None or at.hour % 3 else f"{at:%H:%M}" if at.hour else f"{at:%d %b}" for at in starts]
+
+
+def _names(starts: Sequence[datetime | None], span: Span) -> list[str]:
+    """The words of the axis for each step: in a day every third hour, in days the first step of each."""
+    if span.step_s > DAY_S:
+        return ["" if at is None else f"{at:%Y-%m-%d}" for at in starts]
+    if span.step_s == HOUR_S:
+        return hour_names(starts)
+    return ["" if at is None or at.hour * HOUR_S >= span.step_s else f"{at:%d %b}" for at in starts]

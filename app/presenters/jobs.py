@@ -1,0 +1,376 @@
+"""Jobs in words, as bars, and as a list; and their results: a kernel, its time, a whole model, a tuning.
+
+A job's file may hold anything: an invalid value raises one of ``NO_RESULT``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import plotly.graph_objects as go
+
+from app.presenters.columns import Column
+from app.presenters.plots import bars_across, words_behind
+from app.presenters.shared import COLOURS, GREY, Row, Tile
+from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobStage, LostJob
+from cache_engine.batch.results import Compiled, Explained, Timed, Tuning, Warmed
+from cache_engine.batch.tuning import Candidate
+from cache_engine.evaluator.chips import gpus_running
+from cache_engine.evaluator.gpu import DTYPES as PREDICTED_DTYPES
+from cache_engine.evaluator.gpu import MODEL_VERSION, RATED
+from cache_engine.evaluator.grouped import predict_work, work_of
+from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
+from cache_engine.model.events import TIERS
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.units import counted, human_bytes, human_ms, human_us, ms_unit
+
+STATES = {
+    RUNNING: "▶ running",
+    DONE: "✓ done",
+    FAILED: "✗ failed",
+    DIED: "✗ died",
+    CANCELED: "■ canceled",
+}
+"""States with a sign each, so that none depends on a colour."""
+
+_STAGES = {
+    "select": "select config",
+    "load": "look up",
+    "queue": "wait for a slot",
+    "generate": "generate source",
+    "start_compiler": "start compiler",
+}
+_Result = TypeVar("_Result")
+_MOST_STAGES = 24
+_LONGEST = 120
+_ESTIMATE_FROM = 3
+
+
+def what_of(job: Job) -> str:
+    """A job's arguments of ``gemm-cache``, cut off where they are long."""
+    text = shlex.join(job.command)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def in_store(command: str, root: str) -> str:
+    """A command of ``gemm-cache`` with the store that it uses, behind any variables that it sets."""
+    return command.replace("gemm-cache compile", f"gemm-cache --store {shlex.quote(root)} compile", 1)
+
+
+def took_ms(job: Job | LostJob, now: float) -> float | None:
+    """The time that a job took, or has taken so far; ``None`` where its end is unknown."""
+    if isinstance(job, LostJob):
+        return None
+    end = now if job.state == RUNNING else job.ended_at
+    return max(0.0, end - job.started_at) * 1e3 if end else None
+
+
+def job_columns(now: float) -> list[Column]:
+    """The columns of a list of jobs; ``now`` in seconds since 1970."""
+    return [
+        Column("Open", lambda job: f"/compile?job={job.id}", "link"),
+        Column("State", _state),
+        Column("Command", lambda job: what_of(job) if isinstance(job, Job) else job.error[:_LONGEST], width="large"),
+        Column("Started", lambda job: job.started_at if isinstance(job, Job) else None, "age"),
+        Column("Duration", lambda job: "–" if (ms := took_ms(job, now)) is None else human_ms(ms)),
+        Column("Process", lambda job: (job.pid or None) if isinstance(job, Job) else None),
+    ]
+
+
+def _state(job: Job | LostJob) -> str:
+    if isinstance(job, LostJob):
+        return "? unreadable"
+    return "▶ canceling" if job.state == RUNNING and job.cancel_asked else STATES[job.state]
+
+
+def stage_times(stages: Sequence[JobStage]) -> dict[str, float | None]:
+    """The time of each stage, the running one last and without a time; a stage entered twice adds up."""
+    times: dict[str, float | None] = {}
+    for stage in stages:
+        name = _STAGES.get(stage.name, stage.name.replace("_", " "))[:_LONGEST]
+        spent = times.pop(name, 0.0)
+        times[name] = None if stage.ms is None or spent is None else spent + stage.ms
+        if len(times) >= _MOST_STAGES:
+            break
+    return times
+
+
+def stage_lines(job: Job) -> str:
+    """A job's stages with their times, a line each."""
+    times = stage_times(job.stages)
+    return "\n".join(f"{name} — {_spent(job, ms)}" for name, ms in times.items())
+
+
+def stage_figure(job: Job) -> go.Figure:
+    """A job's stages as bars, each where the one before ended."""
+    times = stage_times(job.stages)
+    lengths = [ms or 0.0 for ms in times.values()]
+    *begins, end = accumulate(lengths, initial=0.0)
+    words = [_spent(job, ms) for ms in times.values()]
+    colours = [GREY if ms is None else COLOURS[0] for ms in times.values()]
+    figure = bars_across(
+        times, lengths, words, colours, from_=begins, title="Stage timeline", height=110 + 26 * len(times), bargap=0.3
+    )
+    words_behind(figure)
+    figure.update_xaxes(title="ms since the start", range=[0, max(end, 1e-3) * 1.18])  # room for the last words
+    return figure
+
+
+# ---- Jobs over a whole model ----
+
+
+def progress_share(job: Job) -> float:
+    """The progress of a job, from 0 to 1."""
+    progress = job.progress
+    return 0.0 if progress is None or not progress.total else min(1.0, progress.done / progress.total)
+
+
+def progress_text(job: Job, now: float) -> str:
+    """The progress in words, with an estimate of the time left once a few kernels are done."""
+    progress = job.progress
+    if progress is None:
+        return "Selecting configs…"
+    text = f"{progress.done:,} of {counted(progress.total, 'step' if job.command[:1] == ['tune'] else 'kernel')}"
+    left = max(0, progress.total - progress.done)
+    if job.state != RUNNING or not left or progress.done < _ESTIMATE_FROM:
+        return text
+    so_far = took_ms(job, now) or 0.0
+    return f"{text}; about {human_ms(so_far / progress.done * left)} left"
+
+
+def progress_tiles(job: Job) -> list[Tile]:
+    """The kernels that were compiled, cached or failed so far."""
+    progress = job.progress
+    if progress is None:
+        return []
+    return [
+        Tile("Compiled", f"{progress.compiled:,}", "Newly compiled."),
+        Tile("Cached", f"{progress.found:,}", "Already cached."),
+        Tile("Failed", f"{progress.failed:,}", "Failed; the job lists the causes when it ends."),
+    ]
+
+
+def result_of(job: Job, kind: type[_Result]) -> _Result:
+    """The result of a job, of this kind; raises one of ``NO_RESULT``."""
+    return msgspec.json.decode(job.result, type=kind)
+
+
+def warmed_words(done: Warmed) -> str:
+    """The outcome of a finished job over a whole model."""
+    return (
+        f"{counted(done.compiled, 'kernel')} compiled, {done.found:,} cached, {len(done.failed):,} failed: "
+        f"{counted(done.kernels, 'kernel')} for {counted(done.problems, 'problem')}, in {human_ms(done.seconds * 1e3)}."
+    )
+
+
+FAILURES = (Column("Problem", "problem"), Column("Cause", "error", width="large"))
+"""Problems that failed, and why."""
+
+
+def ended_badly(job: Job) -> tuple[str, str]:
+    """The reason why a job did not finish: what happened, and the cause."""
+    if job.state == CANCELED:
+        stored = "Finished kernels are stored; run the job again to resume."
+        return "This job was canceled.", stored if job.command[:1] == ["warm"] else "You can start it again."
+    if job.state == DIED:
+        last = f" Last output:\n{job.error}" if job.error else ""
+        return "The job process died unexpectedly.", f"The system may have killed it.{last}"
+    one_kernel = job.command[:1] in (["compile"], ["time"])
+    return "Compilation failed." if one_kernel else "The job failed.", job.error
+
+
+def level_words(job: Job) -> str:
+    """The level of a failure, and what to do."""
+    return {
+        "error": "Error: this request failed. Others can succeed.",
+        "fatal": "Fatal: fix the environment first (compiler, disk, permissions).",
+    }.get(job.level, "")
+
+
+def _spent(job: Job, ms: float | None) -> str:
+    """The time of a stage; for one without a time, whether it still runs."""
+    if ms is not None:
+        return human_ms(ms)
+    return "…" if job.state == RUNNING else "not finished"
+
+
+def candidate_columns(found: Sequence[Candidate]) -> list[Column]:
+    """The columns of configs that would be timed, best prediction first."""
+    best = min((one.predicted_cycles for one in found), default=0.0)
+    return [
+        Column("Family", "selection.family.name"),
+        Column("Config", lambda one: str(one.selection.config)),
+        Column("Predicted ÷ best", lambda one: one.predicted_cycles / best),
+        Column("Cached", lambda one: one.tier is not None),
+        Column("Kernel", "selection.key"),
+    ]
+
+
+def tuned_words(done: Tuning) -> str:
+    """The config that serves from now on, in a sentence."""
+    chosen = done.chosen
+    timed = counted(len(done.candidates) - done.failed, "config")
+    return (
+        f"{timed} timed on {done.device} in {human_ms(done.seconds * 1e3)}. Now used: {chosen.family} "
+        f"{chosen.config_text} ({chosen.config_from})."
+    )
+
+
+TUNED = (
+    Column("Family", "family"),
+    Column("Config", "config_text"),
+    Column("Median, µs", lambda one: one.median_us or None),
+    Column("Predicted, µs", "predicted_us"),
+    Column("Measured ÷ predicted", lambda one: one.ratio or None),
+    Column("TFLOP/s", lambda one: one.tflops or None),
+    Column("Result", lambda one: one.trouble or "correct"),
+    Column("Open", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link"),
+)
+
+
+NO_RESULT = (ValueError, RecursionError)
+"""The exceptions of an invalid job result."""
+
+
+def document_of(job: Job) -> Compiled | Timed:
+    """The result of a job about one kernel; raises one of ``NO_RESULT``."""
+    document: type[Compiled | Timed] = Timed if job.command[:1] == ["time"] else Compiled
+    return msgspec.json.decode(job.result, type=document)
+
+
+def verdict(kernel: Compiled, again: bool = False) -> tuple[bool, str]:
+    """Whether the lookup was a hit, and the same in words; ``again`` where the job forced a recompile."""
+    spent, tier = human_ms(kernel.compile_ms), kernel.tier
+    if tier == "compiled":
+        return False, f"Recompiled in {spent}." if again else f"Miss. Compiled in {spent}."
+    if tier not in TIERS:
+        raise ValueError(f"there is no tier {tier!r}")
+    return True, f"Hit ({tier}): loaded in {human_ms(kernel.load_ms)}; saved {spent} of compiling."
+
+
+DIFFERENCES = (
+    Column("Component", "component"),
+    Column("Nearest kernel", lambda one: str(one.there)),
+    Column("Requested", lambda one: str(one.here)),
+    Column("Consequence", "follows"),
+)
+"""The key components in which the nearest kernel differs, causes first."""
+
+
+def why_lines(why: Explained) -> list[str]:
+    """The reasons why the lookup missed, a sentence a line."""
+    if why.nearest is None:
+        return why.notes or ["No other kernels to compare with."]
+    texts = [one.text for one in why.nearest.differences if not one.follows]
+    found = f"Closest of {counted(why.compared, 'cached kernel')}: {why.nearest.name}"
+    return [found, *texts, *why.notes] if texts else [found, "It uses a different key format.", *why.notes]
+
+
+def resource_tiles(kernel: Compiled) -> list[Tile]:
+    """The resources of a kernel."""
+    return [
+        Tile("Registers", f"{kernel.registers:,}", "Per thread."),
+        Tile("Spills", human_bytes(kernel.spill_bytes), "Register spills to local memory, bytes per thread."),
+        Tile("Shared memory", human_bytes(kernel.shared_bytes), "Per block."),
+        Tile("Cubin size", human_bytes(kernel.size_bytes), "Size of the cubin."),
+    ]
+
+
+def timing_tiles(document: Timed) -> list[Tile]:
+    """The speed of a kernel, and that of the reference, where one was timed."""
+    check = "The result is verified." if document.verified else "WRONG RESULT."
+    launches = f"Median of {document.repeats:,} launches, each with a cold L2 cache. {check}"
+    tiles = [
+        Tile("Median", human_ms(document.median_us / 1e3), launches),
+        Tile("Speed", f"{document.tflops:,.1f} TFLOP/s", f"2·m·n·k·batch ÷ median. {check}"),
+    ]
+    if document.reference_median_us is not None:
+        reference = human_ms(document.reference_median_us / 1e3)
+        tiles.append(Tile("Reference", reference, "Median of the library kernel for the same problem."))
+        if document.speed_ratio is not None:
+            ratio = f"{document.speed_ratio:.2f}×"
+            tiles.append(Tile("Speed-up vs reference", ratio, "Above 1: faster than the reference."))
+    return tiles
+
+
+def timing_table(document: Timed) -> list[Row]:
+    """The timing, number by number."""
+    times = {
+        "10th percentile": document.p10_us,
+        "median": document.median_us,
+        "90th percentile": document.p90_us,
+        "reference, median": document.reference_median_us,
+    }
+    return [{"Time": name, "µs": us} for name, us in times.items() if us is not None]
+
+
+def timing_figure(document: Timed) -> go.Figure:
+    """From the 10th to the 90th percentile of the launches, with the median; the reference's median below."""
+    times = (document.p10_us, document.median_us, document.p90_us)
+    unit, length = ms_unit(max(times[-1], document.reference_median_us or 0.0) / 1e3)
+    p10, median, p90 = (time / 1e3 / length for time in times)
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[median],
+        y=["this kernel"],
+        error_x={"type": "data", "symmetric": False, "array": [p90 - median], "arrayminus": [median - p10]},
+        mode="markers+text",
+        marker={"color": COLOURS[0], "size": 12, "symbol": "diamond"},
+        text=[human_ms(document.median_us / 1e3)],
+        textposition="top center",
+        hovertemplate="median {1}, 10th to 90th percentile {0} to {2}<extra></extra>".format(*map(human_us, times)),
+    )
+    if document.reference_median_us is not None:
+        reference = document.reference_median_us
+        figure.add_scatter(
+            x=[reference / 1e3 / length],
+            y=["reference"],
+            mode="markers+text",
+            marker={"color": GREY, "size": 12, "symbol": "circle"},
+            text=[human_ms(reference / 1e3)],
+            textposition="top center",
+            hovertemplate=f"median {human_us(reference)}<extra></extra>",
+        )
+    figure.update_layout(
+        title="Launch time: median, and 10th to 90th percentile",
+        margin={"t": 48, "b": 40, "l": 8, "r": 16},
+        height=240,
+        showlegend=False,
+    )
+    figure.update_xaxes(title=unit, rangemode="tozero")
+    figure.update_yaxes(type="category", autorange="reversed")
+    return figure
+
+
+# ---- Its predicted time, without a GPU ----
+
+
+def prediction_tiles(problem: GemmProblem) -> list[Tile]:
+    """The predicted time of the problem on each GPU that runs its target; none where the model does not apply."""
+    asked = work_of(problem)
+    if asked.dtype not in RATED or problem.output not in PREDICTED_DTYPES:
+        return []
+    tiles = []
+    for gpu in gpus_running(problem.arch or ""):
+        prediction = predict_work(asked, gpu)
+        rate = asked.flops / prediction.latency_us / 1e6
+        if asked.dtype not in PREDICTED_DTYPES:
+            error = f"{asked.dtype} was never measured; the datasheet's rate is taken."
+        elif prediction.calibrated_on in PUBLISHED_MAPE:
+            error = f"Mean error {PUBLISHED_MAPE[prediction.calibrated_on]}%."
+        else:
+            best, worst = PUBLISHED_MAPE_UNMEASURED
+            error = f"{gpu.name} was not in the calibration set; held-out error {best}–{worst}%."
+        tiles.append(
+            Tile(
+                f"{gpu.name}, predicted",
+                human_us(prediction.latency_us),
+                f"{rate:,.1f} TFLOP/s (GPU model {MODEL_VERSION}). {error}",
+            )
+        )
+    return tiles

@@ -1,0 +1,104 @@
+"""One kernel: its properties, occupancy, code and history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import itemgetter
+
+import plotly.graph_objects as go
+
+from app.presenters.columns import Column
+from app.presenters.overview import event_details, event_words
+from app.presenters.plots import bars_across, words_behind
+from app.presenters.shared import COLOURS, GREY, Row
+from cache_engine.compilers.disassembly import OTHER, InstructionMix
+from cache_engine.insight.inspection import block_threads
+from cache_engine.insight.inspection import record_document as document_of
+from cache_engine.model.architecture import Architecture, Occupancy, occupancy, runs_on
+from cache_engine.model.artifact import Record
+from cache_engine.model.documents import to_json
+from cache_engine.model.events import PUBLISH
+from cache_engine.units import counted, human_ms, human_rate
+
+MOST_LINES = 5_000
+"""The most lines of a text on the page; the download has all."""
+
+_MOST_OTHERS = 6
+
+
+def record_document(record: Record) -> str:
+    """The record as JSON: the document that ``show --json`` prints."""
+    return to_json(document_of(record))
+
+
+OCCUPANCY = (
+    Column("Target", lambda one: one[0].name),
+    Column("Example chip", lambda one: one[0].example),
+    Column("Occupancy", lambda one: human_rate(one[1].share)),
+    Column("Warps per SM", lambda one: f"{one[1].warps_per_sm} of {one[1].most_warps_per_sm}"),
+    Column("Blocks per SM", lambda one: one[1].blocks_per_sm),
+    Column("Limited by", lambda one: " and ".join(one[1].bound_by)),
+)
+
+
+def limit_columns(resident: Occupancy) -> list[Column]:
+    """The columns of the limits on one SM, with the number of blocks that each allows."""
+    return [
+        Column("Limit", itemgetter(0)),
+        Column("Blocks per SM", itemgetter(1)),
+        Column("Limiting", lambda limit: "✓" if limit[0] in resident.bound_by else ""),
+    ]
+
+
+def occupancy_by_chip(record: Record) -> list[tuple[Architecture, Occupancy]]:
+    """The occupancy on each chip that runs this cubin."""
+    r, threads = record.resources, block_threads(record)
+    return [
+        (chip, occupancy(chip, threads=threads, registers=r.registers, shared_bytes=r.shared_bytes))
+        for chip in runs_on(record.arch)
+    ]
+
+
+def first_lines(text: str) -> tuple[str, str]:
+    """The first lines of a text, as many as the page shows; and their count, in words."""
+    lines = text.splitlines()
+    only = f"; showing the first {MOST_LINES:,}" if len(lines) > MOST_LINES else ""
+    return "\n".join(lines[:MOST_LINES]), f"{counted(len(lines), 'line')}{only}"
+
+
+EVENTS = (Column("When", "happened_at", "when"), Column("Event", event_words), Column("Details", event_details))
+
+
+def history(record: Record, events: Iterable[Row], timings: Iterable[Row]) -> list[Row]:
+    """The known events and timings of a key's entries, newest first.
+
+    The journal has the compile of the present entry as well, but the record says more: the two are one row.
+    """
+    made = f"in {human_ms(record.compile_ms)}, by {record.created_by}, with {record.compiler} {record.compiler_version}"
+    rows = [
+        {"happened_at": record.created_at, "kind": PUBLISH, "detail": made},
+        *(event for event in events if event["kind"] != PUBLISH or event["happened_at"] < record.created_at),
+        *(
+            {
+                "happened_at": timing["measured_at"],
+                "kind": "timed" if timing["verified"] else "WRONG RESULT",
+                "detail": f"on {timing['device']}",
+            }
+            for timing in timings
+        ),
+    ]
+    return sorted(rows, key=itemgetter("happened_at"), reverse=True)
+
+
+def instruction_figure(mix: InstructionMix) -> go.Figure:
+    """Instructions by class, and in grey the most frequent others."""
+    named = {name: count for name, count in mix.classes.items() if name != OTHER}
+    most = dict(list(mix.others.items())[:_MOST_OTHERS])
+    rest = mix.total - sum(named.values()) - sum(most.values())
+    bars = {**named, **most, **({OTHER: rest} if rest else {})}
+    words, colours = [f"{count:,}" for count in bars.values()], [COLOURS[0] if name in named else GREY for name in bars]
+    figure = bars_across(bars, list(bars.values()), words, colours, height=60 + 22 * len(bars), bargap=0.25)
+    words_behind(figure)
+    figure.update_layout(margin={"t": 8, "b": 8, "l": 8, "r": 40})
+    figure.update_xaxes(visible=False)
+    return figure

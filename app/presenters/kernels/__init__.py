@@ -1,1 +1,0 @@
-"""Kernels, as lists and one by one."""

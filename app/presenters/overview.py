@@ -1,0 +1,447 @@
+"""The Overview's numbers and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from app.presenters.columns import Column
+from app.presenters.figure import Course
+from app.presenters.shared import Row, Tile, kernel_address, share, total
+from cache_engine.cache.queue import Priority, QueueState
+from cache_engine.cache.serving import LONG_WAIT_S
+from cache_engine.gpu.memory_pool import DeviceMemory
+from cache_engine.model import events as kinds
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.settings import Settings
+from cache_engine.store.journal.spans import Distribution, distributions
+from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
+from cache_engine.upkeep.plan import LITTLE_FREE_BYTES, NO_FREE_BYTES
+
+LATELY_S = 7 * 86_400
+FINE, LOOK, TROUBLE, PLAIN = "Fine", "Look", "Trouble", "None"
+CLEANUP, INTEGRITY = "cleanup", "integrity"
+
+# Kinds of events, in words.
+EVENTS = {
+    kinds.PUBLISH: "compiled",
+    kinds.UNPUBLISHED: "compiled, not saved",
+    kinds.CORRUPT: "corrupt",
+    kinds.EVICT: "evicted",
+    kinds.CLEAN: "cleanup run",
+    kinds.REPAIR: "repair run",
+    kinds.IMPORT: "imported",
+    kinds.SET_ASIDE: "quarantined",
+    kinds.RESTORE: "restored from quarantine",
+    kinds.DISCARD: "deleted from quarantine",
+    kinds.CLEAN_OTHER: "deleted from another framework's cache",
+    kinds.SEEN: "failures acknowledged",
+    kinds.PRUNE: "evaluations deleted",
+    kinds.CLEAN_REMOTE: "deleted from a remote",
+    kinds.REMOTE_DOWN: "remote not asked",
+    kinds.REMOTE_UP: "remote asked again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One side of a store's health.
+
+    Attributes:
+        about: what was checked.
+        state: ``FINE``, ``LOOK`` (a warning), ``TROUBLE``, or ``PLAIN`` (neither good nor bad).
+        words: its state, in a sentence.
+        cause: text of an error or a device; never markup.
+        action: a page that helps: ``CLEANUP`` or ``INTEGRITY``.
+        sums: of past failures, the sums that the reader can acknowledge; see ``upkeep.decisions``.
+    """
+
+    about: str
+    state: str
+    words: str
+    cause: str = ""
+    action: str = ""
+    sums: tuple[str, ...] = ()
+
+
+def health(row: Row, lately: Mapping[str, int], events: Iterable[Row], now: float) -> list[Check]:
+    """The health of the store.
+
+    Args:
+        row: the mirror's overview.
+        lately: failures of the last 7 days that were not acknowledged; see ``upkeep.decisions.since``.
+        events: the last events, newest first.
+    """
+    return [
+        _publishing(row, lately["publish_failures"], events, now),
+        _integrity(row, lately["corruptions"]),
+        _locks(lately),
+        _tiers(lately["tier_failures"]),
+        Check("Search index", FINE, f"Updated {human_age(now - row['synced_at'])}."),
+    ]
+
+
+def limits_check(row: Row, max_entries: int, max_bytes: int, interval_h: float) -> Check:
+    """Whether the store is within the limits of the settings, and when a cleanup enforces them."""
+    words = [
+        f"{name} of {limit}, {part / whole:,.0%}"
+        for part, whole, name, limit in (
+            (row["entries"], max_entries, counted(row["entries"], "kernel"), f"{max_entries:,}"),
+            (row["stored_bytes"], max_bytes, human_bytes(row["stored_bytes"]), human_bytes(max_bytes)),
+        )
+        if part > whole > 0
+    ]
+    if not words:
+        return Check("Limits", FINE, "Within the limits of the settings.")
+    when = (
+        f"Programs that compile clean up, at most every {interval_h:g} hours unless it is far above."
+        if interval_h
+        else "Automatic cleanup is off."
+    )
+    return Check("Limits", LOOK, f"Over the limit: {'; '.join(words)}. {when}", action=CLEANUP)
+
+
+def disk_check(free_bytes: int) -> Check:
+    """Whether the disk of the store has room: below ``LITTLE_FREE_BYTES`` it soon has none."""
+    if free_bytes >= LITTLE_FREE_BYTES:
+        return Check("Disk", FINE, f"{human_bytes(free_bytes)} free.")
+    words = f"{human_bytes(free_bytes)} free. Kernels that do not fit are compiled and served, and not stored."
+    return Check("Disk", TROUBLE if free_bytes < NO_FREE_BYTES else LOOK, words, action=CLEANUP)
+
+
+def gpu_check(device: DeviceFingerprint | str) -> Check:
+    """The local GPU, or why there is none."""
+    if isinstance(device, str):
+        return Check("GPU", PLAIN, f"No GPU found ({device}). Only running and timing kernels needs one.")
+    return Check("GPU", FINE, f"{device.arch}, {human_bytes(device.memory_bytes)}.", device.name)
+
+
+def memory_tiles(memory: DeviceMemory) -> list[Tile]:
+    """The GPU's memory: of all programs, and of this program's pool."""
+    tiles = []
+    if memory.free_bytes is not None and memory.used_bytes is not None:
+        used = share(memory.used_bytes, memory.total_bytes)
+        of_all = f"of {human_bytes(memory.total_bytes)}"
+        tiles = [
+            Tile("Free", human_bytes(memory.free_bytes), "What no program uses of the first GPU's memory."),
+            Tile("Used", human_bytes(memory.used_bytes), "What all programs and the driver use.", used, of_all),
+        ]
+    limit = "none" if memory.limit_bytes is None else human_bytes(memory.limit_bytes)
+    return [
+        *tiles,
+        Tile("Pool in use", human_bytes(memory.pool_in_use_bytes), "Of the dashboard's own pool."),
+        Tile(
+            "Pool cached", human_bytes(memory.pool_cached_bytes), "Freed in that pool, and kept for the next request."
+        ),
+        Tile("Pool limit", limit, "What that pool may take: the setting device_memory_bytes."),
+    ]
+
+
+def queue_check(queue: QueueState) -> Check:
+    """The compiles that run, and those that wait."""
+    words = f"{len(queue.compiling):,} of {counted(queue.slots, 'slot')} in use"
+    waiting = [*queue.queued, *queue.waiting]
+    if not waiting:
+        return Check("Compile queue", FINE, f"{words}; none waits.")
+    callers = sum(turn.priority is Priority.CALLER for turn in waiting)
+    longest = human_ms(1e3 * max(turn.seconds for turn in waiting))
+    words = f"{words}; {len(waiting):,} waiting, {counted(callers, 'caller')} among them, the longest for {longest}."
+    return Check("Compile queue", LOOK if callers else FINE, words)
+
+
+QUEUE = (
+    Column("State", "state"),
+    Column("Kernel", lambda turn: turn.key[:12]),
+    Column("For", lambda turn: turn.priority.name.lower()),
+    Column("Time", lambda turn: turn.seconds * 1e3, "ms"),
+    Column("Process", lambda turn: str(turn.pid)),
+)
+"""The columns of those that compile and those that wait."""
+
+
+def _publishing(row: Row, failures: int, events: Iterable[Row], now: float) -> Check:
+    last = row["last_publish_at"]
+    published = f"Last kernel stored {human_age(now - last)}." if last else "Nothing stored yet."
+    if not failures:
+        return Check("Writes", FINE, published)
+    cause = next((event["detail"] for event in events if event["kind"] == kinds.UNPUBLISHED), "")
+    failed = f"{counted(failures, 'compiled kernel')} could not be saved in the last 7 days. {published}"
+    return Check("Writes", TROUBLE, failed, cause, sums=("publish_failures",))
+
+
+def _integrity(row: Row, found: int) -> Check:
+    words = []
+    if row["unreadable"]:
+        words.append(f"{counted(row['unreadable'], 'unreadable item')}; the integrity check names each.")
+    if found:
+        corrupt = counted(found, "corrupt entry", "corrupt entries")
+        words.append(f"{corrupt} quarantined in the last 7 days.")
+    if words:
+        if row["unreadable"]:
+            return Check("Integrity", TROUBLE, " ".join(words), action=INTEGRITY)
+        return Check("Integrity", TROUBLE, " ".join(words), sums=("corruptions",))
+    return Check("Integrity", FINE, "No corruption found in the last 7 days; all records are readable.")
+
+
+_LOCK_SUMS = ("lock_waits", "lock_timeouts", "lock_wait_us")
+
+
+def _locks(lately: Mapping[str, int]) -> Check:
+    waits, timeouts = lately["lock_waits"], lately["lock_timeouts"]
+    if not waits:
+        return Check("Locks", FINE, f"No lock waits over {LONG_WAIT_S:.0f} s in the last 7 days.")
+    together = human_ms(lately["lock_wait_us"] / 1e3)
+    words = f"{counted(waits, 'lock wait')} over {LONG_WAIT_S:.0f} s in the last 7 days, {together} in total."
+    if not timeouts:
+        return Check("Locks", LOOK, words, sums=_LOCK_SUMS)
+    words = f"{words} {timeouts:,} timed out: those kernels were compiled but not stored."
+    return Check("Locks", TROUBLE, words, sums=_LOCK_SUMS)
+
+
+def _tiers(failures: int) -> Check:
+    if not failures:
+        return Check("Reads of tiers", FINE, "No read failures of packs, disk or remote in the last 7 days.")
+    reads = counted(failures, "failed read")
+    failed = f"{reads} of a pack, the disk or the remote in the last 7 days; the next tier took over."
+    return Check("Reads of tiers", TROUBLE, failed, sums=("tier_failures",))
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The sums of a time range, step by step, and those of the range of the same length before it.
+
+    Attributes:
+        rows, before: sums by step; ``before`` is ``None`` for all time.
+        made: kernels that are in the store, and their bytes, by when they were made; of all time.
+        starts: of each step, also of those without a row, in seconds since 1970.
+        since: the start of the range.
+        words: the range: ``"7 days"``.
+    """
+
+    rows: Sequence[Row]
+    before: Sequence[Row] | None
+    made: Sequence[Row]
+    starts: Sequence[int]
+    since: float
+    words: str
+
+
+def overview_tiles(row: Row, period: Period, max_entries: int, max_bytes: int) -> list[Tile]:
+    """The numbers: what is in the store now, and lookups and compiles of the time range."""
+    return [*_stored_tiles(row, period, max_entries, max_bytes), _rate_tile(period), *_time_tiles(period)]
+
+
+def _stored_tiles(row: Row, period: Period, max_entries: int, max_bytes: int) -> list[Tile]:
+    new = [one for one in period.made if one["start"] >= period.since]
+    entries, stored_bytes = total(new, "entries"), total(new, "stored_bytes")
+    return [
+        Tile(
+            "Kernels",
+            f"{row['entries']:,}",
+            "Kernels in the store, by when they were made, and the limit that cleanup enforces.",
+            share(row["entries"], max_entries),
+            f"of {max_entries:,}",
+            _course("Kernels", accumulate(one["entries"] for one in period.made), "{:,}".format),
+            f"+{entries:,} in {period.words}" if entries else "",
+        ),
+        Tile(
+            "On disk",
+            human_bytes(row["stored_bytes"]),
+            "Cubins, PTX, sources, logs and records, compressed, by when they were made.",
+            share(row["stored_bytes"], max_bytes),
+            f"of {human_bytes(max_bytes)}",
+            _course("On disk", accumulate(one["stored_bytes"] for one in period.made), human_bytes),
+            f"+{human_bytes(stored_bytes)} in {period.words}" if stored_bytes else "",
+        ),
+    ]
+
+
+def _rate_tile(period: Period) -> Tile:
+    rate = _rate(period.rows)
+    before = None if period.before is None else _rate(period.before)
+    hits, misses = _hits(period.rows), total(period.rows, "misses")
+    rates = (_rate([one]) for one in period.rows)
+    return Tile(
+        "Hit rate",
+        human_rate(rate),
+        f"All tiers together, in this time range: {counted(hits, 'hit')}, {counted(misses, 'miss', 'misses')}.",
+        course=_course("Hit rate", (one for one in rates if one is not None), human_rate),
+        change="" if rate is None or before is None else f"{100 * (rate - before):+.1f} points",
+        change_is_good=True,
+    )
+
+
+def _time_tiles(period: Period) -> list[Tile]:
+    return [
+        Tile(
+            "Compile time saved",
+            human_ms(total(period.rows, "saved_us") / 1e3),
+            "Sum of the original compile times of all hits on disk, in packs and in a remote in this time range. "
+            "In-process hits are excluded: the process would have reused those kernels anyway.",
+            course=_course("Compile time saved", _times(period, "saved_us"), human_ms),
+            change=_changed(period, "saved_us"),
+            change_is_good=True,
+        ),
+        Tile(
+            "Compile time spent",
+            human_ms(total(period.rows, "compile_us") / 1e3),
+            f"{counted(total(period.rows, 'compiles'), 'compile')} in this time range.",
+            course=_course("Compile time spent", _times(period, "compile_us"), human_ms),
+            change=_changed(period, "compile_us"),
+            change_is_good=False,
+        ),
+    ]
+
+
+def _times(period: Period, column: str) -> Sequence[float]:
+    """A time of each step in milliseconds, as the figures below have it: nothing where nothing happened."""
+    found = {one["start"]: one[column] / 1e3 for one in period.rows}
+    return [found.get(start, 0.0) for start in period.starts] if any(found.values()) else ()
+
+
+def _course(name: str, values: Iterable[float], said: Callable[[float], str]) -> Course | None:
+    """The course of a number; none of a single value."""
+    values = tuple(values)
+    if len(values) < 2:
+        return None
+    low, high, last = (said(value) for value in (min(values), max(values), values[-1]))
+    return Course(f"{name} over time: {low} to {high}, {last} at the end", values, [said(one) for one in values])
+
+
+def _rate(rows: Sequence[Row]) -> float | None:
+    return kinds.hit_rate(_hits(rows), total(rows, "misses"))
+
+
+def _hits(rows: Sequence[Row]) -> int:
+    return sum(total(rows, f"{tier}_hits") for tier in kinds.TIERS)
+
+
+def _changed(period: Period, column: str) -> str:
+    """The change against the time range before; empty where there was nothing to compare with."""
+    now, before = (total(rows or (), column) / 1e3 for rows in (period.rows, period.before))
+    return f"{'-' if now < before else '+'}{human_ms(abs(now - before))}" if before else ""
+
+
+TIER_COLUMNS = (
+    Column("Tier", "Tier"),
+    Column("Lookups", "Lookups", "count"),
+    Column("Hits", "Hits", "count"),
+    Column("Hit rate", "Hit rate", "share"),
+)
+
+
+def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
+    """Each tier's hits, over the lookups that no tier before it served.
+
+    Args:
+        packs, remote: whether lookups ask packs, and a remote. Of those that they do not ask, the table has the ones
+            that have hit.
+    """
+    hits = {tier: row[f"{tier}_hits"] for tier in kinds.TIERS}
+    left = sum(hits.values()) + row["misses"]
+    rows = []
+    unasked = {tier for tier, is_asked in (("pack", packs), (kinds.REMOTE, remote)) if not is_asked and not hits[tier]}
+    for tier in kinds.TIERS:
+        if tier in unasked:
+            continue
+        rate = kinds.hit_rate(hits[tier], left - hits[tier])
+        rows.append({"Tier": tier.capitalize(), "Lookups": left, "Hits": hits[tier], "Hit rate": rate})
+        left -= hits[tier]
+    return rows
+
+
+def event_words(event: Row) -> str:
+    """The kind of an event."""
+    return EVENTS.get(event["kind"], str(event["kind"]))
+
+
+def event_details(event: Row) -> str:
+    """The details of an event; of a compile without any, its time."""
+    return event["detail"] or (f"in {human_ms(event['compile_ms'])}" if event["compile_ms"] else "")
+
+
+EVENT_COLUMNS = (
+    Column("When", "happened_at", "age"),
+    Column("Event", event_words),
+    Column("Kernel", lambda event: event["name"] or event["key"][:12]),
+    Column("Open", lambda event: kernel_address(event["key"]) if event["name"] else "", "link"),
+    Column("Details", event_details),
+)
+
+
+LENGTHS = {
+    "memory": "Lookup in memory",
+    "pack": "Lookup in packs",
+    "disk": "Lookup on disk",
+    "remote": "Lookup in the remote",
+    "lock": "Wait for the lock of a key",
+    "select": "Choose a config",
+    "queue": "Wait for a compile slot",
+    "generate": "Generate the source",
+    "compile": "Compile",
+    "publish": "Store the kernel",
+    "module": "Load on a GPU",
+}
+
+
+def rate_words(row: Row, day: Sequence[Row]) -> str:
+    """The compiles of the last 24 hours, whose sums by time these are, and those ahead of need."""
+    compiles, ahead, demoted = (total(day, name) for name in ("compiles", "promotions", "demotions"))
+    return (
+        f"Last 24 hours: {counted(compiles, 'compile')} ({compiles / 24:.3g} an hour), "
+        f"{counted(ahead, 'promotion')}, {counted(demoted, 'demotion')}. "
+        f"Over all time: {counted(row['promotions'], 'promotion')}, {counted(row['demotions'], 'demotion')}."
+    )
+
+
+def lengths(row: Row) -> list[tuple[str, Distribution]]:
+    """The spread of each kind of work, with its name."""
+    return [(LENGTHS[span], spread) for span, spread in distributions(row["spans"] or {}).items()]
+
+
+LENGTH_COLUMNS = (
+    Column("What", lambda one: one[0]),
+    Column("Count", lambda one: one[1].count, "count"),
+    Column("Half within", lambda one: one[1].quantile_ms(0.5), "ms"),
+    Column("90% within", lambda one: one[1].quantile_ms(0.9), "ms"),
+    Column("99% within", lambda one: one[1].quantile_ms(0.99), "ms"),
+)
+"""Quantiles are at most 9 % off."""
+
+
+def remote_check(row: Row, events: Sequence[Row], settings: Settings, now: float) -> Check | None:
+    """The state of the remote; ``None`` where none is set.
+
+    Args:
+        row: the mirror's overview.
+        events: the last events, newest first.
+    """
+    if not settings.remote:
+        return None
+    served = f"{counted(row[f'{kinds.REMOTE}_hits'], 'hit')}; {_waits(row)}"
+    sent = f" {row['remote_sent']:,} sent, {row['remote_dropped']:,} dropped." if settings.writes_remote else ""
+    words = f"{printable(settings.remote)}, {settings.remote_mode}: {served}.{sent}"
+    if not (settings.reads_remote or settings.writes_remote):
+        return Check("Remote", PLAIN, f"{words} It is off (remote_mode).")
+    last = next((one for one in events if one["kind"] in (kinds.REMOTE_DOWN, kinds.REMOTE_UP)), None)
+    failed = next((one for one in events if one["kind"] == kinds.REMOTE_DOWN), None)
+    if last is None or failed is None:
+        return Check("Remote", FINE, f"{words} It has not failed, as far as the last events go.")
+    ago = human_age(now - failed["happened_at"])
+    if last["kind"] == kinds.REMOTE_DOWN:
+        words = f"{words} A process stopped asking it {ago}, and asks again by itself. Lookups do not wait meanwhile."
+        return Check("Remote", LOOK, words, printable(failed["detail"]))
+    again = human_age(now - last["happened_at"])
+    return Check(
+        "Remote", FINE, f"{words} It failed {ago} ({printable(failed['detail'])[:200]}), and was asked again {again}."
+    )
+
+
+def _waits(row: Row) -> str:
+    """The waits of lookups for the remote, in words."""
+    waited = distributions(row["spans"] or {}).get(kinds.REMOTE)
+    if waited is None or not waited.count:
+        return "no lookup has waited for it"
+    half, most = (human_ms(waited.quantile_ms(share)) for share in (0.5, 0.99))
+    return f"{counted(waited.count, 'lookup')} waited for it, half of them within {half}, 99% within {most}"

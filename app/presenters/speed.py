@@ -1,0 +1,115 @@
+"""The speed of a kernel: measured, where it was timed, and predicted, where the GPU model applies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from urllib.parse import urlencode
+
+import plotly.graph_objects as go
+
+from app.presenters.columns import Column
+from app.presenters.evaluated import roofline_figure
+from app.presenters.plots import add_points
+from app.presenters.shared import Row
+from cache_engine.errors import InvalidProblem
+from cache_engine.evaluator.chips import GPUS, gpus_running
+from cache_engine.evaluator.gpu import MODEL_VERSION
+from cache_engine.evaluator.grouped import predict_work, work_of
+from cache_engine.insight.comparison import Pair
+from cache_engine.insight.passes import Operation, Priced
+from cache_engine.model.artifact import Record
+from cache_engine.units import human_us
+
+MODEL = f"GPU model {MODEL_VERSION}"
+
+
+def predictions(record: Record, m: int | None = None) -> tuple[list[Priced], str]:
+    """The model's predictions for a kernel's problem on each GPU that runs its code; or why there are none, in words.
+
+    Args:
+        m: in place of that of the first request.
+    """
+    p = record.problem
+    gpus = gpus_running(record.arch)
+    if not gpus:
+        return [], f"The GPU model covers {', '.join(GPUS)}; none of them runs this target."
+    try:
+        problem = p.on(record.arch)
+        work = work_of(problem if m is None else replace(problem, m=m))
+        return [Priced(Operation("predicted", work, 1), gpu, predict_work(work, gpu)) for gpu in gpus], ""
+    except InvalidProblem as error:
+        return [], str(error)
+
+
+PREDICTIONS = (
+    Column("GPU", "chip.name"),
+    Column("Predicted, µs", "cost.latency_us"),
+    Column("TFLOP/s", lambda point: point.rate / 1e12, "decimal"),
+    Column("% of peak", "utilization", "share"),
+    Column("Roofline, µs", "cost.roofline_us"),
+    Column("Model's tile", lambda point: f"{point.cost.tile_m} × {point.cost.tile_n}, split-k {point.cost.split_k}"),
+)
+
+
+TIMINGS = (
+    Column("Device", "device"),
+    Column("m", "m"),
+    Column("Batch", "batch"),
+    Column("Median, µs", "median_us"),
+    Column("10th percentile, µs", "p10_us"),
+    Column("90th percentile, µs", "p90_us"),
+    Column("TFLOP/s", "tflops", "decimal"),
+    Column("cuBLAS, µs", "reference_median_us"),
+    Column("vs cuBLAS", "speed_ratio"),
+    Column("Result", lambda timing: "verified" if timing["verified"] else "WRONG RESULT"),
+    Column("Measured", "measured_at", "when"),
+)
+"""The columns of one kernel's timings."""
+
+
+ALL_TIMINGS = (
+    Column("Kernel", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link"),
+    Column("Device", "device.name"),
+    Column("m × n × k", lambda one: f"{one.problem.m} × {one.problem.n} × {one.problem.k}"),
+    Column("Batch", "problem.batch"),
+    Column("Dtype", "problem.dtype"),
+    Column("Target", "arch"),
+    Column("Family", "family"),
+    Column("Config", lambda one: str(one.config)),
+    Column("Median, µs", lambda one: one.timing.get("median_us")),
+    Column("TFLOP/s", lambda one: one.timing.get("tflops"), "decimal"),
+    Column("Result", lambda one: "verified" if one.verified else "WRONG RESULT"),
+    Column("Measured", "measured_at", "age"),
+)
+"""The columns of all timings of a store."""
+
+
+def speed_figure(points: Sequence[Priced], timings: Iterable[Row], m: int, batch: int) -> go.Figure:
+    """Predictions of one problem on the rooflines of their GPUs, and the timings of this m and batch."""
+    figure = roofline_figure(points, ", predicted")
+    problem = points[0].operation.work
+    timings = [timing for timing in timings if (timing["m"], timing["batch"]) == (m, batch)]
+    if timings:
+        intensity = problem.flops / problem.moved_bytes
+        words = [f"{timing['device']}, measured: {timing['tflops']:,.1f} TFLOP/s" for timing in timings]
+        add_points(figure, "measured", [(intensity, timing["tflops"]) for timing in timings], words, "#d55e00", "x")
+        figure.update_yaxes(title="TFLOP/s")
+    return figure
+
+
+def speed_pairs(first: Record, second: Record, timings: tuple[Sequence[Row], Sequence[Row]]) -> list[Pair]:
+    """Times of two kernels side by side: measured on each device, predicted for each GPU."""
+    measured = [
+        {f"m = {timing['m']:,} on {timing['device']}": human_us(timing["median_us"]) for timing in reversed(rows)}
+        for rows in timings
+    ]
+    predicted = [
+        {point.chip.name: human_us(point.cost.latency_us) for point in predictions(record)[0]}
+        for record in (first, second)
+    ]
+    return [
+        Pair(f"{name}, {how}", values[0].get(name), values[1].get(name))
+        for how, values in (("measured", measured), ("predicted", predicted))
+        for name in dict.fromkeys((*values[0], *values[1]))
+    ]

@@ -1,1 +1,0 @@
-"""The verbs of the caches of other frameworks; ``overview`` has the group."""

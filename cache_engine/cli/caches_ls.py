@@ -1,0 +1,137 @@
+"""``gemm-cache caches ls``: entries of other frameworks' caches."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cache_engine.cli.caches import (
+    age,
+    cache_option,
+    entry_row,
+    finding_row,
+    known_places,
+    places_in,
+    print_findings,
+    scanned,
+    shortener,
+)
+from cache_engine.cli.support import Verb, emit, json_option
+from cache_engine.cli.support.targets import only_targets_option
+from cache_engine.cli.terminal import LEFT, RIGHT, print_table
+from cache_engine.settings import Settings
+from cache_engine.units import counted, human_bytes
+
+if TYPE_CHECKING:
+    from cache_engine.frameworks.values import Entry, Finding, Place
+
+_SORTS: dict[str, Callable[[Entry], Any]] = {
+    "created": lambda entry: entry.created_at or 0.0,
+    "last-used": lambda entry: entry.last_used_at or entry.created_at or 0.0,
+    "size": lambda entry: entry.size_bytes,
+    "registers": lambda entry: entry.registers or 0,
+    "name": lambda entry: entry.name or "",
+}
+
+
+@click.command(
+    "ls",
+    cls=Verb,
+    examples=("caches ls", "caches ls tile --kind triton --arch sm_90a", "caches ls --sort size --limit 10 --json"),
+    done="The entries are listed, or none matches.",
+)
+@click.argument("text", nargs=-1)
+@cache_option
+@click.option("--kind", "kinds", multiple=True, help="Only of this framework (repeatable).")
+@only_targets_option
+@click.option("--state", "states", multiple=True, help="Only complete, partial or unread entries (repeatable).")
+@click.option(
+    "--sort",
+    type=click.Choice(list(_SORTS)),
+    metavar="BY",
+    default="created",
+    show_default=True,
+    help=f"Sort order, one of: {', '.join(_SORTS)}.",
+)
+@click.option("--ascending", is_flag=True, help="Smallest, oldest or A first. Default: last.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Rows to print.")
+@json_option
+@click.pass_obj
+def ls_verb(
+    settings: Settings,
+    /,
+    text: tuple[str, ...],
+    kinds: tuple[str, ...],
+    archs: tuple[str, ...],
+    states: tuple[str, ...],
+    sort: str,
+    ascending: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List kernels of other frameworks, newest first.
+
+    TEXT: words that name, id, target, version or config must contain. Prints 50 entries, unless --limit says
+    otherwise, and how many there are.
+    """
+    from cache_engine.frameworks.registry import EntryFilter
+    from cache_engine.frameworks.values import Entry, Finding
+
+    sources, places = known_places(settings)
+    wanted, total = EntryFilter(" ".join(text), kinds, archs, states), 0
+    findings: list[tuple[Place | None, Finding]] = []
+    ids: list[str] = []  # also of those that are not listed: a short id is one that none of them has
+
+    def matching() -> Iterator[tuple[Place, Entry]]:
+        nonlocal total
+        for place, seen in scanned(settings, sources, places_in(places, None)):
+            if isinstance(seen, Finding):
+                findings.append((place, seen))
+            elif isinstance(seen, Entry):
+                ids.append(seen.id)
+                if wanted.takes(place, seen):
+                    total += 1
+                    yield place, seen
+
+    pick = heapq.nsmallest if ascending else heapq.nlargest
+    rows = pick(limit, matching(), key=lambda row: _SORTS[sort](row[1]))
+    document = {
+        "entries": [entry_row(place, entry) for place, entry in rows],
+        "total": total,
+        "findings": [finding_row(place, one) for place, one in findings],
+    }
+
+    def show() -> None:
+        _print_entries(rows, shortener(ids))
+        more = f", {total - len(rows):,} of them not printed" if total > len(rows) else ""
+        print(f"{counted(total, 'entry', 'entries')}{more}.")
+        print_findings(findings)
+
+    emit(document, as_json, show)
+
+
+def _print_entries(rows: list[tuple[Place, Entry]], short: Callable[[str], str]) -> None:
+    if not rows:
+        return
+    now = time.time()
+    print_table(
+        {
+            "id": LEFT, "framework": LEFT, "name": LEFT, "target": LEFT, "regs": RIGHT, "shared": RIGHT,
+            "size": RIGHT, "config": LEFT, "version": LEFT, "state": LEFT, "created": LEFT,
+        },
+        [
+            (
+                short(row.id), place.kind, row.name or "–", row.arch or "–",
+                "–" if row.registers is None else row.registers,
+                "–" if row.shared_bytes is None else human_bytes(row.shared_bytes), human_bytes(row.size_bytes),
+                " ".join(f"{name}={value}" for name, value in row.config.items()) or "–", row.version or "–",
+                row.state, age(row.created_at, now),
+            )
+            for place, row in rows
+        ],
+        dispensable=("version", "config", "shared", "regs", "state"),
+    )  # fmt: skip

@@ -1,0 +1,147 @@
+"""The verb ``clean``: shows which kernels the limits evict, and evicts them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import click
+
+from cache_engine.cli import terminal
+from cache_engine.cli.support import Verb, emit, json_option, open_cache
+from cache_engine.cli.support.targets import only_targets_option
+from cache_engine.cli.terminal import LEFT, RIGHT, print_table
+from cache_engine.model.architecture import architecture
+from cache_engine.settings import Settings, parse_bytes
+from cache_engine.units import counted, human_age, human_bytes, human_ms, printable
+from cache_engine.upkeep.cleaning import Cleaned
+from cache_engine.upkeep.plan import EvictionPlan, Limits
+
+
+@click.command(
+    "clean",
+    cls=Verb,
+    examples=("clean", "clean --max-bytes 2GB --yes", "clean --days 14 --stale-toolchain", "clean --all --yes"),
+    done="The kernels are listed; with --yes, they are evicted.",
+    failed="Other maintenance is running, or a file cannot be deleted.",
+)
+@click.option("--expired", is_flag=True, help="Evict kernels unused for expire_days.")
+@click.option("--days", type=click.FloatRange(0), help="Evict kernels unused for this many days.")
+@click.option("--max-bytes", metavar="SIZE", help="Evict down to this size, e.g. 2GB.")
+@click.option("--max-entries", type=click.IntRange(0), help="Evict down to this number of kernels.")
+@click.option(
+    "--max-disk-share",
+    type=click.FloatRange(0, 1),
+    help="Evict down to this fraction of free disk space (store included).",
+)
+@click.option("--stale-toolchain", is_flag=True, help="Evict kernels from stale compilers or templates.")
+@partial(only_targets_option, help_text="Evict kernels for this target or chip (repeatable).")
+@click.option("--key", multiple=True, help="Evict this kernel; a key prefix is enough (repeatable).")
+@click.option("--foreign-format", is_flag=True, help="Evict kernels that another version of this program reads.")
+@click.option("--pinned", is_flag=True, help="Evict pinned kernels like others.")
+@click.option("--all", "everything", is_flag=True, help="Evict everything, but what is pinned or of another format.")
+@click.option("--yes", is_flag=True, help="Evict them. Without it, they are only listed.")
+@click.option("--dry-run", is_flag=True, hidden=True)
+@json_option
+@click.pass_obj
+def clean_verb(
+    settings: Settings, /, expired: bool, days: float | None, max_bytes: str | None, max_entries: int | None,
+    max_disk_share: float | None, stale_toolchain: bool, archs: tuple[str, ...], key: tuple[str, ...],
+    foreign_format: bool, pinned: bool, everything: bool, yes: bool, dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Show which kernels to evict; with --yes, evict them.
+
+    The least recently used come first. Without a rule, evicts by the limits in the settings; the setting eviction has
+    other orders. Pinned kernels stay, and count against limits. Kernels that serve any size (dynamic) go last, and do
+    not expire. Also deletes leftover temporary files, and what has been in quarantine for 30 days. Timings are kept:
+    configs are chosen by them.
+    """
+    dry_run = dry_run or not yes
+    targets = frozenset(architecture(name).name for name in archs)
+    with open_cache(settings, create=False) as cache:
+        rules = Limits(
+            expire_days=days if days is not None else settings.expire_days if expired else None,
+            stale_toolchain=stale_toolchain,
+            keys=frozenset(cache.admin.find_key(prefix) for prefix in key),
+            archs=targets,
+            max_bytes=None if max_bytes is None else parse_bytes(max_bytes),
+            max_entries=max_entries,
+            max_disk_share=max_disk_share,
+            everything=everything,
+            foreign_format=foreign_format,
+            pinned=pinned,
+        )
+        has_rule = replace(rules, pinned=False) != Limits()
+        plan = cache.admin.plan_cleaning(rules if has_rule else replace(cache.admin.policy(), pinned=pinned))
+        leftovers = cache.admin.find_leftovers()
+        cleaned = None
+        if not dry_run:
+            with terminal.progress("Evicting", len(plan.victims)) as (bar, task):
+                cleaned = cache.admin.evict(plan, on_progress=lambda number: bar.update(task, completed=number))
+        # Not what the plan says: entries may have been skipped, or published meanwhile.
+        kept = (plan.kept_entries, plan.kept_bytes) if dry_run else cache.count()
+        kept_timings = sum(device.count for device in cache.timings.devices())
+    document = {
+        "dry_run": dry_run,
+        "victims": plan.victims,
+        "victim_bytes": plan.freed_bytes,
+        "leftovers": leftovers,
+        "kept_entries": kept[0],
+        "kept_bytes": kept[1],
+        "kept_timings": kept_timings,
+        "foreign": plan.foreign + (cleaned.foreign if cleaned else 0),
+        "pinned": plan.pinned,
+        "cleaned": cleaned,
+        "victim_compile_s": plan.compile_s,
+    }
+    emit(document, as_json, lambda: _print_cleaning(document, plan, cleaned))
+
+
+# ---- For people ----
+
+
+def _print_cleaning(d: dict[str, Any], plan: EvictionPlan, cleaned: Cleaned | None) -> None:
+    now = time.time()
+    if plan.victims:
+        print_table(
+            {"key": LEFT, "on disk": RIGHT, "compile time": RIGHT, "last used": RIGHT, "reason": LEFT},
+            [
+                (
+                    victim.key[:12], human_bytes(victim.stored_bytes), human_ms(victim.compile_s * 1e3),
+                    human_age(now - victim.last_used_at), victim.reason,
+                )
+                for victim in plan.victims
+            ],
+        )  # fmt: skip
+        print()
+    for leftover in d["leftovers"]:
+        print(printable(f"{leftover.path}: {leftover.reason}, {human_bytes(leftover.stored_bytes)}"))
+    kept = f"{_entries(d['kept_entries'])}, {human_bytes(d['kept_bytes'])}"
+    if cleaned is None:
+        left = f"; would delete {counted(len(d['leftovers']), 'leftover file')}" if d["leftovers"] else ""
+        price = f", {human_ms(plan.compile_s * 1e3)} of compiling" if plan.compile_s else ""
+        freed = human_bytes(plan.freed_bytes)
+        print(f"Would evict {_entries(len(plan.victims))}, {freed}{price}; would keep {kept}{left}.")
+        if plan.victims or d["leftovers"]:
+            print("Nothing is deleted without --yes.")
+    else:
+        in_use = cleaned.skipped - cleaned.foreign  # or used, replaced or deleted since they were chosen
+        print(
+            f"Evicted {_entries(cleaned.evicted)}, {human_bytes(cleaned.freed_bytes)}"
+            + (f"; {in_use} skipped (in use or gone)" if in_use else "")
+            + f"; kept {kept}"
+            + (f"; deleted {counted(cleaned.leftovers, 'leftover file')}" if cleaned.leftovers else "")
+            + "."
+        )
+    if d["foreign"]:
+        print(f"{_entries(d['foreign'])} of another format version not evicted; --foreign-format evicts such entries.")
+    if d["pinned"]:
+        print(f"{_entries(d['pinned'])} pinned and not evicted; --pinned evicts such entries.")
+    if d["kept_timings"]:
+        print(f"Timings are kept: {counted(d['kept_timings'], 'timing')}.")
+
+
+def _entries(count: int) -> str:
+    return counted(count, "entry", "entries")

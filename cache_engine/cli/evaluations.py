@@ -1,0 +1,256 @@
+"""``gemm-cache evaluations``: the stored results of the evaluator."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec.structs import asdict
+
+from cache_engine.cli.support import Verb, emit, json_option, named, open_cache, printing
+from cache_engine.cli.support.output import write_file
+from cache_engine.cli.support.verb import VerbGroup
+from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
+from cache_engine.errors import UsageError
+from cache_engine.evaluator.results import is_to_validate
+from cache_engine.inputs import open_input
+from cache_engine.settings import Settings
+from cache_engine.units import counted, human_age, human_bytes, printable
+
+if TYPE_CHECKING:
+    from cache_engine.evaluator.results import Evaluations, Pruned, Taken
+    from cache_engine.evaluator.results.entry import Entry
+
+_LEFT_OUT = (
+    "left out: {}, of --reduce-partial-sums, of --compute-rate or damaged, which format 2025.01 cannot have; "
+    "--format own has all that are sound"
+)
+
+
+@click.group("evaluations", cls=VerbGroup, examples=("evaluations ls",), no_args_is_help=True)
+def evaluations_verb() -> None:
+    """List, export, import or delete stored results."""
+
+
+@evaluations_verb.command(
+    "ls",
+    cls=Verb,
+    examples=("evaluations ls", "evaluations ls --chip SG2262 --json"),
+    done="The results are listed, if any.",
+)
+@click.option("--chip", metavar="NAME|FILE|FINGERPRINT", help="List the results of this accelerator.")
+@json_option
+@click.pass_obj
+def ls_verb(settings: Settings, /, chip: str | None, as_json: bool) -> None:
+    """List accelerators with results, or one's results.
+
+    --chip lists the results of one accelerator.
+    """
+    with open_cache(settings, create=False) as cache:
+        stored = cache.evaluations
+        if chip is None:
+            rows = stored.summaries()
+            emit({"architectures": rows}, as_json, lambda: _print_summaries(rows))
+            return
+        fingerprint = _fingerprint(stored, chip)
+        results = dict(stored.entries(fingerprint))
+    rows = [{"key": key, **asdict(one), "to_validate": is_to_validate(one)} for key, one in results.items()]
+    listed = {"arch_fingerprint": fingerprint, "total": len(rows), "rows": rows}
+    emit(listed, as_json, lambda: _print_entries(list(results.values())))
+
+
+@evaluations_verb.command(
+    "export",
+    cls=Verb,
+    examples=("evaluations export results.json", "evaluations export - --chip SG2262 --format reference"),
+    done="The results are written.",
+    failed="The file cannot be written.",
+)
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--chip", metavar="NAME|FILE|FINGERPRINT", help="Accelerator. Default: the only one with results.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("own", "reference")),
+    default="own",
+    show_default=True,
+    help="reference: that of the reference evaluator (2025.01).",
+)
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@json_option
+@click.pass_obj
+def export_verb(settings: Settings, /, file: Path, chip: str | None, form: str, force: bool, as_json: bool) -> None:
+    """Write the results of an accelerator to FILE, as JSON.
+
+    Other tools can read the file. A name that ends in .zst gives a compressed file; - prints JSON.
+    """
+    from cache_engine.store.results import compress
+
+    with open_cache(settings, create=False) as cache:
+        stored = cache.evaluations
+        fingerprint = _fingerprint(stored, chip)
+        entries = total = len(stored.snapshot(fingerprint).cache_entries)
+        if form == "own":
+            data = stored.export(fingerprint)
+        else:
+            data, entries = stored.export_reference(fingerprint)
+    if entries < total:
+        print(_LEFT_OUT.format(counted(total - entries, "result")), file=sys.stderr)
+    if str(file) == "-":
+        with printing():
+            sys.stdout.write(data.decode() + "\n")
+        return
+    data = compress(data) if file.suffix == ".zst" else data
+    write_file(file, data, force=force)
+    document = {
+        "file": str(file.absolute()), "arch_fingerprint": fingerprint, "entries": entries, "bytes": len(data),
+    }  # fmt: skip
+    emit(document, as_json, lambda: print(f"{counted(entries, 'result')} written to {file}, {human_bytes(len(data))}"))
+
+
+@evaluations_verb.command(
+    "import",
+    cls=Verb,
+    examples=("evaluations import results.json",),
+    done="All results are in the store.",
+    failed="Some results are refused, or the file cannot be read.",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--chip", metavar="NAME|FILE", help="Chip of a file of the reference evaluator. Default: its chip_type.")
+@json_option
+@click.pass_obj
+def import_verb(settings: Settings, /, file: Path, chip: str | None, as_json: bool) -> None:
+    """Import the results of FILE.
+
+    Results that the store has stay as they are; a result that cannot be right is refused. FILE may be an export, or of
+    the reference evaluator (format 2025.01).
+    """
+    from cache_engine.evaluator.chips import load_hardware
+    from cache_engine.store.results import LARGEST_IMPORT_BYTES, decompress
+
+    with named(file), open_input(file) as given:
+        data = decompress(given.read(LARGEST_IMPORT_BYTES + 1), LARGEST_IMPORT_BYTES)
+    settings = settings.with_overrides({"enable_caching": True})
+    with open_cache(settings) as cache:
+        taken = cache.evaluations.import_file(data, None if chip is None else load_hardware(chip))
+    document = {
+        "file": str(file.absolute()),
+        "arch_fingerprint": taken.fingerprint,
+        "taken": taken.taken,
+        "present": taken.present,
+        "refused": [{"key": key, "reason": reason} for key, reason in taken.refused],
+    }
+    emit(document, as_json, lambda: _print_taken(taken), failed=taken.refused)
+
+
+@evaluations_verb.command(
+    "clean",
+    cls=Verb,
+    examples=("evaluations clean", "evaluations clean --days 30 --yes"),
+    done="The results are listed; with --yes, they are deleted.",
+    failed="A file cannot be changed.",
+)
+@click.option("--max-entries", type=click.IntRange(0), help="Above this, delete the tenth unused longest.")
+@click.option("--days", type=click.FloatRange(0), help="Delete results unused for this many days.")
+@click.option("--yes", is_flag=True, help="Delete them. Without it, they are only listed.")
+@click.option("--dry-run", is_flag=True, hidden=True)
+@json_option
+@click.pass_obj
+def clean_verb(
+    settings: Settings, /, max_entries: int | None, days: float | None, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Delete results that are unused, or too many.
+
+    By default: results unused for 90 days, and results above 10,000 of an accelerator. Shows them; --yes deletes them.
+    """
+    from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS
+
+    with open_cache(settings, create=False) as cache:
+        plan = cache.evaluations.plan_pruning(
+            MAX_ENTRIES if max_entries is None else max_entries, UNUSED_DAYS if days is None else days
+        )
+        gone = cache.evaluations.prune(plan) if yes and not dry_run else None
+    document = {"dry_run": gone is None, "victims": plan, "pruned": gone}
+    emit(document, as_json, lambda: _print_pruned(plan, gone))
+
+
+# ---- Shared ----
+
+
+def _fingerprint(stored: Evaluations, chip: str | None) -> str:
+    """The fingerprint that a name, a file or a fingerprint prefix stands for, among those with results."""
+    from cache_engine.evaluator.chips import load_hardware
+
+    known = stored.fingerprints()
+    if chip is None:
+        if len(known) != 1:
+            raise UsageError(f"the store has results of {counted(len(known), 'accelerator')}; choose one with --chip")
+        return known[0]
+    matches = [fingerprint for fingerprint in known if len(chip) >= 4 and fingerprint.startswith(chip.lower())]
+    if len(matches) > 1:
+        raise UsageError(f"{len(matches)} fingerprints start with {chip}; give a longer prefix")
+    found = matches[0] if matches else load_hardware(chip).fingerprint()
+    if found not in known:
+        raise UsageError(f"no results of {chip}; gemm-cache evaluations ls lists accelerators with results")
+    return found
+
+
+# ---- For people ----
+
+
+def _print_summaries(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        print("No results. gemm-cache evaluate M N K --chip NAME computes one.")
+        return
+    columns: dict[str, Align] = {"fingerprint": LEFT, "chip": LEFT}
+    columns |= dict.fromkeys(("results", "hits", "misses", "search time", "updated"), RIGHT)
+    now = time.time()
+    print_table(
+        columns,
+        [
+            (row["arch_fingerprint"][:12], row["error"], "", "", "", "", "")
+            if "error" in row
+            else (
+                row["arch_fingerprint"][:12], row["chip"], f"{row['total_entries']:,}", f"{row['cache_hits']:,}",
+                f"{row['cache_misses']:,}", f"{(row['total_search_time_hours'] or 0) * 3600:.2f} s",
+                human_age(now - row["last_updated"]) if row["last_updated"] else "unknown",
+            )
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+def _print_entries(rows: list[Entry]) -> None:
+    columns: dict[str, Align] = {"G × M × K × N": RIGHT, "types": LEFT, "latency µs": RIGHT, "% of peak": RIGHT}
+    columns |= dict.fromkeys(("tile", "order", "partition"), LEFT)
+    print_table(
+        columns,
+        [
+            (
+                " × ".join(f"{getattr(row.shape, name)}" for name in "GMKN"), f"{row.dtypes.input}→{row.dtypes.output}",
+                f"{row.result.latency_us:,.2f}", f"{row.result.effective_utilization:.1%}",
+                "×".join(map(str, row.result.tile.values())), row.result.order,
+                "×".join(map(str, row.result.partition.values())),
+            )
+            for row in rows
+        ],
+    )  # fmt: skip
+    print(f"\n{counted(len(rows), 'result')}")
+
+
+def _print_taken(taken: Taken) -> None:
+    print(f"Imported {counted(taken.taken, 'result')}; {taken.present:,} already in the store.")
+    for key, reason in taken.refused:
+        print(printable(f"refused: {key}: {reason}"))
+
+
+def _print_pruned(victims: list[Pruned], gone: int | None) -> None:
+    for victim in victims:
+        print(printable(f"{victim.fingerprint[:12]}  {victim.key}  {victim.reason}"))
+    if gone is None:
+        print(f"Would delete {counted(len(victims), 'result')}.{' --yes does it.' if victims else ''}")
+    else:
+        print(f"Deleted {counted(gone, 'result')}.")

@@ -1,1 +1,0 @@
-"""The verbs that keep a store in order: upkeep, packs, and the log of decisions."""

@@ -1,1 +1,0 @@
-"""The verbs of what was measured: timings, tuning, and toolchains compared."""

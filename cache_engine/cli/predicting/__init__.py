@@ -1,1 +1,0 @@
-"""The verbs that predict: ``evaluate``, ``evaluations``, ``calibrate``, ``demand`` and ``promote``."""

@@ -1,0 +1,280 @@
+"""The verb ``show``: one kernel, the differences of two, or a report of them or of the store as a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cache_engine.cli.adapted import show_adapted
+from cache_engine.cli.compile import record_fields
+from cache_engine.cli.support import Verb, emit, json_option, open_cache, printing
+from cache_engine.cli.support.completion import keys as some_keys
+from cache_engine.cli.support.output import write_file
+from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table, print_warnings, sentence
+from cache_engine.cli.timings import print_timings
+from cache_engine.errors import UsageError
+from cache_engine.insight.comparison import Comparison, change, shown
+from cache_engine.insight.inspection import (
+    Inspected,
+    Inspection,
+    inspect_kernel,
+    inspect_stored,
+    record_document,
+    sass_of,
+)
+from cache_engine.insight.toolchains import timing_row
+from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
+from cache_engine.model.documents import fields_of, picked
+from cache_engine.model.measurement import Measurement
+from cache_engine.settings import Settings
+from cache_engine.units import human_bytes, printable
+
+if TYPE_CHECKING:
+    from cache_engine.cache.cache import Cache
+    from cache_engine.compilers.disassembly import InstructionMix
+    from cache_engine.insight.report.page import Report
+    from cache_engine.model.architecture import Occupancy
+
+SASS = "sass"
+_BAR = 40
+_MOST_OTHERS = 8
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+@click.command(
+    "show",
+    cls=Verb,
+    examples=(
+        "show 3f2a",
+        "show 3f2a --sass",
+        "show 3f2a 91bc",
+        "show 3f2a --cubin kernel.cubin",
+        "show 3f2a --html kernel.html",
+        "show --html store.html",
+    ),
+    done="The kernel is shown, or the differences of two; or the report is written.",
+    failed="No kernel has such a key prefix, several have it, or an entry is damaged.",
+    missing="--sass: the disassembler is not installed.",
+    completers={"keys": some_keys},
+)
+@click.argument("keys", metavar="[KEY] [KEY]", nargs=-1)
+@click.option("--source", "part", flag_value=SOURCE, help="Print the source.")
+@click.option("--ptx", "part", flag_value=PTX, help="Print the PTX.")
+@click.option("--sass", "part", flag_value=SASS, help="Print the machine code; of two kernels, its differences too.")
+@click.option("--log", "part", flag_value=LOG, help="Print the compiler log.")
+@click.option(
+    "--cubin",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Write the compiled code to a file; - prints it.",
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help="Write a report of the kernel, of two, or without KEY of the store, as one HTML file; - prints it.",
+)
+@click.option("--force", is_flag=True, help="--html: replace an existing file.")
+@json_option
+@click.pass_obj
+def show_verb(
+    settings: Settings, /, keys: tuple[str, ...], part: str | None, cubin: Path | None, html: Path | None, force: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show a kernel, or how two differ.
+
+    Of one kernel, shows its properties, occupancy, instructions and timings, and the
+    components that its key is hashed from. Of a kernel that another framework keeps in this store, shows what is known,
+    and its parts. Of two kernels, compares keys, configs, resources, occupancy and instructions.
+
+    The file of --html holds all it shows: figures, tables, code and the command that makes it again. It has no script
+    and loads nothing, so it opens anywhere, also offline, and prints.
+    """
+    _check_options(keys, part, cubin, html, force=force, as_json=as_json)
+    with open_cache(settings, create=False) as cache:
+        if html is not None:
+            _write_report(cache, keys, html, force=force, as_json=as_json)
+        elif len(keys) == 1:
+            _show_one(cache, keys[0], part, cubin, as_json=as_json)
+        else:
+            _show_difference(cache, keys, with_sass=part == SASS, as_json=as_json)
+
+
+def _check_options(
+    keys: tuple[str, ...], part: str | None, cubin: Path | None, html: Path | None, *, force: bool, as_json: bool
+) -> None:
+    """Refuses options that do not go together."""
+    if len(keys) > 2:
+        raise UsageError("give one KEY, or two to compare")
+    if html is None and not keys:
+        raise UsageError("give the KEY of a kernel, or two to compare; gemm-cache ls lists them")
+    if html is None and force:
+        raise UsageError("--force replaces the file of --html; name the file with --html")
+    if html is not None and (part or cubin):
+        raise UsageError("--html writes a whole report; leave --source, --ptx, --sass, --log and --cubin out")
+    if html is not None and str(html) == "-" and as_json:
+        raise UsageError("--html - prints the report itself; give it a file name, or leave --json out")
+    if len(keys) == 2 and (cubin or part not in {None, SASS}):
+        raise UsageError("--source, --ptx, --log and --cubin are of one kernel; give one KEY")
+    if str(cubin) == "-" and (part is not None or as_json):
+        raise UsageError("--cubin - prints the code itself; give it a file name, or leave the other option out")
+
+
+def _show_one(cache: Cache, key: str, part: str | None, cubin: Path | None, *, as_json: bool) -> None:
+    found = cache.admin.find_key(key)
+    group = cache.admin.adapted(found)
+    if group is not None:
+        show_adapted(cache, group, part, None if cubin is None else partial(_write, cubin), as_json=as_json)
+        return
+    record = cache.find(found)
+    if cubin is not None:
+        _write(cubin, cache.store.section(record, CUBIN))
+    if part is not None:
+        text = cache.text(record, part)
+        emit({"key": record.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
+    elif cubin is None or as_json:
+        inspection, timings = inspect_kernel(cache, record), cache.timings.of_key(record.key)
+        signature = cache.admin.signature(record.key)
+        document = {
+            **inspection_document(inspection),
+            "timings": [timing_row(timing) for timing in timings],
+            "signature": signature,
+        }
+        emit(document, as_json, lambda: print_inspection(inspection, timings, signature))
+
+
+def _show_difference(cache: Cache, keys: tuple[str, ...], *, with_sass: bool, as_json: bool) -> None:
+    from cache_engine.insight.comparison import compare, sass_difference
+
+    found = [cache.admin.find_stored(key) for key in keys]
+    disassemble: list[Callable[[], str]] = [partial(sass_of, cache, kernel) for kernel in found]
+    if with_sass:
+        texts = [each() for each in disassemble]
+        disassemble = [partial(str, text) for text in texts]
+    one, other = map(inspect_stored, found, disassemble)
+    code = sass_difference(one, texts[0], other, texts[1]) if with_sass else None
+    comparison = compare(one, other)
+    document = {"keys": [one.key, other.key], "names": [one.name, other.name], **fields_of(comparison)}
+    if code is not None:
+        document["sass"] = code
+    emit(document, as_json, lambda: print_difference(one, other, comparison, code))
+
+
+def _write_report(cache: Cache, keys: tuple[str, ...], file: Path, *, force: bool, as_json: bool) -> None:
+    from cache_engine.insight.report.page import written
+
+    now = time.time()
+    report = _report(cache, keys, now)
+    text = written(report, now).encode()
+    if str(file) == "-":
+        with printing():
+            sys.stdout.buffer.write(text)
+        return
+    write_file(file, text, force=force)
+    document = {"file": str(file), "title": report.title, "bytes": len(text)}
+    emit(document, as_json, lambda: print(printable(f"{report.title}: {file}, {human_bytes(len(text))}.")))
+
+
+def _report(cache: Cache, keys: tuple[str, ...], now: float) -> Report:
+    if not keys:
+        from cache_engine.insight.report.kernels import store_report
+
+        return store_report(cache, now)
+    from cache_engine.insight.report.kernels import comparison_report, kernel_report
+
+    records = [cache.find(key) for key in keys]
+    return kernel_report(cache, records[0]) if len(records) == 1 else comparison_report(cache, *records)
+
+
+def _write(path: Path, data: bytes) -> None:
+    if str(path) == "-":
+        with printing():
+            sys.stdout.buffer.write(data)
+        return
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def inspection_document(inspection: Inspection) -> dict[str, Any]:
+    """A kernel as JSON; ``None`` is what is not known, and the notes say why."""
+    mix, resident = inspection.instructions, inspection.occupancy
+    held = ("blocks_per_sm", "warps_per_sm", "share", "bound_by")
+    return {
+        **record_document(inspection.record),
+        "instructions": None if mix is None else picked(mix, "total", "classes", "opcodes"),
+        "occupancy": None if resident is None else {**fields_of(resident), **picked(resident, *held)},
+        **picked(inspection, "notes", "fusion_saves_bytes"),
+    }
+
+
+# ---- For people ----
+
+
+def print_inspection(inspection: Inspection, timings: Sequence[Measurement] = (), signature: str = "") -> None:
+    """Prints a kernel: properties, occupancy, instructions, timings, and the components of its key."""
+    record = inspection.record
+    more = {"fusion saves": inspection.fusion_in_words, "signature": signature}
+    print_fields(record_fields(record) | {name: words for name, words in more.items() if words})
+    if inspection.occupancy is not None:
+        _print_occupancy(inspection.occupancy)
+    if inspection.instructions is not None:
+        _print_instructions(inspection.instructions)
+    for note in inspection.notes:
+        print(f"\n{printable(sentence(note))}")
+    if timings:
+        print("\nTimings, newest first:\n")
+        print_timings(timings)
+    print("\nThe key is the SHA-256 of these components:\n")
+    print_fields(dict(record.components))
+    print_warnings(record.warnings)
+
+
+def print_difference(one: Inspected, other: Inspected, comparison: Comparison, sass: str | None) -> None:
+    """Prints how two kernels differ; ``sass`` is the difference of their code, where that was asked for."""
+    heads = [f"1: {one.key[:12]}", f"2: {other.key[:12]}"]
+    print_fields(dict(zip(heads, (one.name, other.name), strict=True)))
+    if one.key == other.key:
+        print("\nThe keys are equal.")
+    for heading, pairs in comparison.sections().items():
+        print(f"\n{heading}:\n")
+        # Components are texts, some of them long; the rest are numbers, or short.
+        side: Align = LEFT if pairs == comparison.components else RIGHT
+        rows = [(pair.name, shown(pair.first), shown(pair.second), change(pair)) for pair in pairs]
+        print_table({"": LEFT, **dict.fromkeys(heads, side), "change": RIGHT}, rows)
+    for note in comparison.notes:
+        print(f"\n{printable(sentence(note))}")
+    if sass is not None:
+        print("\nSASS diff (addresses removed):\n" if sass else "\nThe SASS is the same.")
+        print(printable(sass, keep="\n"), end="")
+
+
+def _print_occupancy(resident: Occupancy) -> None:
+    print(f"\nTheoretical occupancy on {resident.arch}: {resident}.\n")
+    rows = [(name, blocks, "◀" if name in resident.bound_by else "") for name, blocks in resident.block_limits.items()]
+    print_table({"limit": LEFT, "max blocks/SM": RIGHT, "": LEFT}, rows)
+
+
+def _print_instructions(mix: InstructionMix) -> None:
+    print(f"\n{mix.total:,} static instructions:\n")
+    print_table({"class": LEFT, "count": RIGHT, "share": RIGHT, "": LEFT}, _instruction_rows(mix.classes))
+    if mix.others:
+        most = ", ".join(f"{name} {count:,}" for name, count in list(mix.others.items())[:_MOST_OTHERS])
+        print(f"\nMost frequent others: {most}.")
+
+
+def _instruction_rows(classes: Mapping[str, int]) -> list[tuple[str, str, str, str]]:
+    total = max(1, sum(classes.values()))
+    longest = max(1, *classes.values())
+    return [(name, f"{count:,}", f"{count / total:.1%}", _bar(count / longest)) for name, count in classes.items()]
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * _BAR * 8)
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()

@@ -1,0 +1,34 @@
+"""The private key that a verb signs with, and the kernels that a verb refuses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cache_engine.cli.support import named
+from cache_engine.units import printable
+
+if TYPE_CHECKING:
+    from cache_engine.store.signatures.signers import SigningKey
+    from cache_engine.upkeep.packs import Refused
+
+
+def signing_key(path: Path) -> SigningKey:
+    """The key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
+    from cache_engine.store.signatures.signers import SigningKey
+
+    def ask() -> str:
+        return str(click.prompt(f"Passphrase of {path}", hide_input=True, err=True))
+
+    with named(path):
+        return SigningKey.read(path, ask if sys.stdin.isatty() else None)
+
+
+def print_refused(refused: Sequence[Refused], fate: str) -> None:
+    """Prints the kernels that were left out or refused, a line each, on standard error."""
+    for entry in refused:
+        print(printable(f"{fate}: {entry.key[:12]}: {entry.cause}"), file=sys.stderr)
