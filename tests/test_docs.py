@@ -203,7 +203,10 @@ def test_what_methods_of_a_cache_return_is_public_or_named_as_what_may_change() 
     assert may_change - hidden == {"Cache", "journal", "packs", "selector", "query"}, "without types of ours here"
 
 
-@pytest.mark.parametrize(("script", "picture"), [("draw_house", "house"), ("draw_groups", "kernel-grouped")])
+@pytest.mark.parametrize(
+    ("script", "picture"),
+    [("draw_house", "house"), ("draw_groups", "kernel-grouped"), ("draw_m", "m-and-kernels")],
+)
 def test_a_picture_is_what_its_script_draws(script: str, picture: str) -> None:
     program = f"import sys; sys.path.insert(0, 'docs'); import {script}; print({script}.draw(), end='')"
     drawn = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -24,7 +24,7 @@ TARGETS = [
     name for name, target in ARCHITECTURES.items() if target.major >= 8 and name[-1].isdigit() and name != "sm_88"
 ]
 DAILY = 8
-# The assembler of CUDA 13.5 spills for this target, but not for sm_120 from the same PTX: docs/kernels.md.
+# The assembler of CUDA 13.5 spills for this target, but not for sm_120 from the same PTX.
 KNOWN_BYTES = {"sm_121": 20}
 
 _FP8 = (DType.FP8_E4M3, DType.FP8_E5M2)

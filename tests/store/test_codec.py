@@ -253,7 +253,7 @@ def test_noise_over_a_blob_is_never_served() -> None:
 
 @pytest.mark.parametrize("compress", [True, False])
 def test_the_bytes_of_a_blob_are_those_of_the_format(compress: bool) -> None:
-    """As docs/store-format.md describes them, for programs other than this one."""
+    """As docs/store-files.md describes them, for programs other than this one."""
     key, artifact, _ = make_entry()
     data, blob = encode_blob(key, artifact, compress=compress)
     assert data[:44] == b"GEMMBLOB" + (1).to_bytes(2, "little") + compress.to_bytes(2, "little") + bytes.fromhex(key)
