@@ -154,7 +154,7 @@ def test_the_glossary_and_the_compilers_are_those_there_are() -> None:
 
 def test_the_files_that_contributing_names_exist() -> None:
     """As paths of the package, of the checkout, or of the tests."""
-    named = set(re.findall(r"`((?:[\w.-]+/)+(?:[\w-]+\.[a-z]+)?)`", _page("contributing.md")))
+    named = set(re.findall(r"`((?:[\w.-]+/)+(?:[\w-]+\.[a-z]+)?)`", _page("contributing.md") + _page("new-family.md")))
     made = {"site/", "temp/", "static/"}
     assert len(named) > 30
     assert [
