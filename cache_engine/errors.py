@@ -188,4 +188,4 @@ class MirrorError(GemmCacheError):
 
 
 class MirrorDamaged(MirrorError):
-    """The file of the mirror is damaged, or of another version; ``sync --rebuild`` creates it again."""
+    """The file of the mirror is damaged, or of another version; ``store sync --rebuild`` creates it again."""

@@ -132,7 +132,7 @@ def test_the_core_compiles_keeps_and_serves(filled: Core, tmp_path: Path) -> Non
     found = json.loads(filled.run("compile", *SHAPE, "--json"))
     assert found["tier"] == "disk"
     assert json.loads(filled.run("verify", "--json"))["findings"] == []
-    assert "FFMA" in filled.run("show", found["key"], "--sass")
+    assert "FFMA" in filled.run("show", found["key"], "--part", "sass")
     filled.run("pack", "export", tmp_path / "kernels.gemmpack")
     filled.run("clean", "--yes", "--all")
     assert json.loads(filled.run("stats", "--json"))["entries"] == 0
@@ -183,16 +183,16 @@ VERBS = {
     "warm --sample": (("--help",), CORE),
     "warm --by-shape": (("Llama-3.1-8B", "--arch", "sm_90", "--m", "16", "--dry-run"), CORE),
     "ls": ((), DASHBOARD),
-    "show": ((KEY, "--sass"), CORE),
-    "show KEY": ((KEY, "--sass"), CORE),
+    "show": ((KEY, "--part", "sass"), CORE),
+    "show KEY": ((KEY, "--part", "sass"), CORE),
     "show --html": (("-",), CORE),
     "show KEY --html": (("-",), CORE),
     "explain": (SHAPE, CORE),
     "stats": ((), CORE),
     "stats --prometheus": ((), CORE),
-    "stats --by-arch": ((), DASHBOARD),
-    "stats --history": ((), CORE),
-    "stats --toolchains": ((), DASHBOARD),
+    "stats --by arch": ((), DASHBOARD),
+    "stats --by time": ((), CORE),
+    "stats --by toolchain": ((), DASHBOARD),
     "doctor": ((), CORE),
     "log": ((), CORE),
     "log --audit": ((), CORE),
@@ -237,7 +237,7 @@ VERBS = {
     "demand --promote": (("--dry-run",), CORE),
     "caches": ((), CORE),
     "caches ls": (("--cache", CACHE), CORE),
-    "caches show": ((ENTRY, "--sass", "--cache", CACHE), CORE),
+    "caches show": ((ENTRY, "--part", "sass", "--cache", CACHE), CORE),
     f"caches show {ENTRY}": ((ENTRY, "--cache", CACHE), CORE),
     "caches clean": (("--arch", "sm_80", "--cache", CACHE), CORE),
     "dashboard": (("--port", "1"), DASHBOARD),

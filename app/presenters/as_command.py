@@ -40,7 +40,7 @@ def equal(page: str, values: Values, arch: str) -> tuple[str, ...] | None:
 
 def _overview(values: Values, _: str) -> tuple[str, ...]:
     span = _SPANS.get(str(values.get("span")))
-    return ("stats", "--history", "--since", span) if span else ("stats",)
+    return ("stats", "--by", "time", "--since", span) if span else ("stats",)
 
 
 def _kernels(values: Values, _: str) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def _kernel(values: Values, _: str) -> tuple[str, ...] | None:
 
 def _compare(values: Values, _: str) -> tuple[str, ...] | None:
     both = [str(values[side]) for side in ("a", "b") if values.get(side)]
-    return ("show", *both, "--sass") if len(both) == 2 else None
+    return ("show", *both, "--part", "sass") if len(both) == 2 else None
 
 
 def _coverage(values: Values, _: str) -> tuple[str, ...] | None:
@@ -154,7 +154,7 @@ _PAGES = {
     "Kernels": _kernels,
     "Kernel": _kernel,
     "Compare": _compare,
-    "Architectures": lambda *_: ("stats", "--by-arch"),
+    "Architectures": lambda *_: ("stats", "--by", "arch"),
     "Coverage": _coverage,
     "Demand": _demand,
     "Caches": _caches,

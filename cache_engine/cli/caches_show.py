@@ -46,13 +46,13 @@ _FACTS = {
     examples=(
         "caches show 3f2a",
         "caches show 3f2a --part ptx",
-        "caches show 3f2a --sass",
+        "caches show 3f2a --part sass",
         "caches show 3f2a 9b01",
         "caches show ~/.triton/cache triton=/scratch/triton",
     ),
     done="The entry is printed; or the two are compared, whatever differs.",
     failed="No entry has such an id, or several have, the part cannot be read, or the two are of different frameworks.",
-    missing="--sass: the disassembler is not installed.",
+    missing="--part sass: the disassembler is not installed.",
     argument_texts={
         "first": "An entry, as caches ls prints it; a prefix is enough. Or a directory.",
         "second": "What to compare with it.",
@@ -62,8 +62,11 @@ _FACTS = {
 @click.argument("second", metavar="[ID]", required=False)
 @cache_option
 @click.option("--in", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Look in this directory alone.")
-@click.option("--part", metavar="NAME", help="Print one part, such as ptx, ttgir or source, as text.")
-@click.option("--sass", "with_sass", is_flag=True, help="Print the machine code of the CUBIN.")
+@click.option(
+    "--part",
+    metavar="NAME",
+    help="Print one part, such as ptx, ttgir or source, as text; sass is the code of a CUBIN.",
+)
 @json_option
 @click.pass_obj
 def show_verb(
@@ -73,7 +76,6 @@ def show_verb(
     second: str | None,
     folder: Path | None,
     part: str | None,
-    with_sass: bool,
     as_json: bool,
 ) -> None:
     """Show one entry, or why one of two missed.
@@ -83,18 +85,17 @@ def show_verb(
     Of two: which inputs of the key differ, and what that means. Two directories, also as KIND=DIR, are compared too:
     what only one has and what that differs in, and what has one key but other bytes.
     """
-    if with_sass and part is not None:
-        raise UsageError("--part and --sass print different texts; give one of them")
     sources, places = known_places(settings)
     if second is not None:
-        only_with("", False, ("folder", "part", "with_sass"), instead="two IDs")
+        only_with("", False, ("folder", "part"), instead="two IDs")
         _compare(settings, sources, places, (first, second), as_json=as_json)
         return
     place, entry = find_entry(settings, sources, places, first, folder)
     source = sources.by_kind[place.kind]
-    if with_sass or part is not None:
-        text = _sass(sources, place, entry) if with_sass else _text(sources, place, entry, _named(entry, part or ""))
-        document = {"id": entry.id, "part": part or "sass", "text": text}
+    if part is not None:
+        is_sass = part == "sass" and not any(one.name == part for one in entry.parts)
+        text = _sass(sources, place, entry) if is_sass else _text(sources, place, entry, _named(entry, part))
+        document = {"id": entry.id, "part": part, "text": text}
         emit(document, as_json, lambda: print(printable(text, keep="\n\t")))
         return
     _show(place, entry, {**source.unknowable, **entry.unread}, source.key_factors(place, entry), as_json=as_json)
@@ -138,7 +139,7 @@ def _text(sources: Sources, place: Place, entry: Entry, part: Part) -> str:
     from cache_engine.model.outcome import Failure
 
     if part.kind in (PartKind.BINARY, PartKind.HOST):
-        raise UsageError(f"{part.name} is machine code, not text; --sass prints that of a CUBIN")
+        raise UsageError(f"{part.name} is machine code, not text; --part sass prints that of a CUBIN")
     data = sources.by_kind[place.kind].read(place, entry, part)
     if isinstance(data, Failure):
         raise StoreError(data.reason)

@@ -12,8 +12,7 @@ import click
 from msgspec.structs import asdict
 
 from cache_engine.cache.cache import Cache
-from cache_engine.cli.support import Span, Verb, emit, json_option, only_with, open_cache
-from cache_engine.cli.support.amounts import Amount
+from cache_engine.cli.support import Amount, Span, Verb, emit, json_option, only_with, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, progress
 from cache_engine.errors import UsageError
 from cache_engine.model.documents import picked

@@ -52,7 +52,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
     cls=Verb,
     examples=(
         "show 3f2a",
-        "show 3f2a --sass",
+        "show 3f2a --part sass",
         "show 3f2a 91bc",
         "show 3f2a --cubin kernel.cubin",
         "show 3f2a --html kernel.html",
@@ -60,14 +60,15 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
     ),
     done="The kernel is shown, or the differences of two; or the report is written.",
     failed="No kernel has such a key prefix, several have it, or an entry is damaged.",
-    missing="--sass: the disassembler is not installed.",
+    missing="--part sass: the disassembler is not installed.",
     completers={"keys": some_keys},
 )
 @click.argument("keys", metavar="[KEY] [KEY]", nargs=-1)
-@click.option("--source", "part", flag_value=SOURCE, help="Print the source.")
-@click.option("--ptx", "part", flag_value=PTX, help="Print the PTX.")
-@click.option("--sass", "part", flag_value=SASS, help="Print the machine code; of two kernels, its differences too.")
-@click.option("--log", "part", flag_value=LOG, help="Print the compiler log.")
+@click.option(
+    "--part",
+    type=click.Choice((SOURCE, PTX, SASS, LOG)),
+    help="Print the source, the PTX, the machine code (of two kernels, its differences too) or the compiler log.",
+)
 @click.option(
     "--cubin",
     type=click.Path(path_type=Path, allow_dash=True),
@@ -116,11 +117,11 @@ def _check_options(
     if html is None and force:
         raise UsageError("--force replaces the file of --html; name the file with --html")
     if html is not None and (part or cubin):
-        raise UsageError("--html writes a whole report; leave --source, --ptx, --sass, --log and --cubin out")
+        raise UsageError("--html writes a whole report; leave --part and --cubin out")
     if html is not None and str(html) == "-" and as_json:
         raise UsageError("--html - prints the report itself; give it a file name, or leave --json out")
     if len(keys) == 2 and (cubin or part not in {None, SASS}):
-        raise UsageError("--source, --ptx, --log and --cubin are of one kernel; give one KEY")
+        raise UsageError("of two kernels only --part sass is compared; give one KEY")
     if str(cubin) == "-" and (part is not None or as_json):
         raise UsageError("--cubin - prints the code itself; give it a file name, or leave the other option out")
 

@@ -47,21 +47,20 @@ _LONG_S = 3 * DAY_S
     cls=Verb,
     examples=(
         "stats",
-        "stats --history --since 24h",
-        "stats --toolchains",
-        "stats --by-arch --json",
+        "stats --by time --since 24h",
+        "stats --by toolchain",
+        "stats --by arch --json",
         "stats --textfile /var/lib/node_exporter/gemm_cache.prom",
     ),
     done="The statistics are printed.",
-    missing="--by-arch, --toolchains: the extra dashboard is not installed.",
+    missing="--by arch, --by toolchain: the extra dashboard is not installed.",
 )
-@click.option("--by-arch", is_flag=True, help="Break down by target.")
-@click.option("--history", "view", flag_value="history", help="Show lookups, hits and compile time over time instead.")
-@click.option("--since", type=Span(), metavar="SPAN", help="--history: only this recent, e.g. 24h. Default: 7d.")
 @click.option(
-    "--by", type=click.Choice(tuple(_STEPS)), help="--history: length of a row. Default: hour up to 3 days, else day."
+    "--by",
+    type=click.Choice(("arch", "toolchain", "time", *_STEPS)),
+    help="Break down by target, by toolchain, or over time: by hour up to 3 days, else by day.",
 )
-@click.option("--toolchains", "view", flag_value="toolchains", help="Show the toolchains of the kernels instead.")
+@click.option("--since", type=Span(), metavar="SPAN", help="Over time: only this recent, e.g. 24h. Default: 7d.")
 @click.option("--prometheus", is_flag=True, help="Print metrics in Prometheus's text format.")
 @click.option(
     "--textfile", type=click.Path(path_type=Path), help="Write these to a file, for the node exporter; replaces it."
@@ -69,34 +68,33 @@ _LONG_S = 3 * DAY_S
 @json_option
 @click.pass_obj
 def stats_verb(
-    settings: Settings, /, by_arch: bool, view: str | None, since: float | None, by: str | None, prometheus: bool,
-    textfile: Path | None, as_json: bool,
+    settings: Settings, /, by: str | None, since: float | None, prometheus: bool, textfile: Path | None, as_json: bool
 ) -> None:  # fmt: skip
     """Show size, hit rates and compile time saved.
 
     Hits and misses are those of all processes since the store exists. The hit rate of a tier is its share of the
     lookups that no tier before it served.
 
-    --history has a row for each hour or day in which something happened, the earliest first. Hours are known for eight
-    days, days for 400; longer ago, sums of 28 days. The times are those of this machine; days are counted in UTC.
+    Over time, there is a row for each hour or day in which something happened, the earliest first. Hours are known for
+    eight days, days for 400; longer ago, sums of 28 days. The times are those of this machine; days are counted in UTC.
 
-    --toolchains says for each whether its kernels can be hit here, and if they never can, what has changed. clean
+    By toolchain, it says for each whether its kernels can be hit here, and if they never can, what has changed. clean
     --stale-toolchain deletes those; timings --from A --to B compares two.
     """
-    if (since or by) and view != "history":
-        raise UsageError("--since and --by go with --history")
-    if (prometheus or textfile) and (by_arch or view or as_json):
-        raise UsageError("--prometheus and --textfile take neither --by-arch, --history, --toolchains nor --json")
-    if by_arch and view:
-        raise UsageError(f"--by-arch and --{view} exclude each other")
+    is_over_time = by in ("time", *_STEPS)
+    if since and not is_over_time:
+        raise UsageError("--since goes with --by time, hour or day")
+    if (prometheus or textfile) and (by or as_json):
+        raise UsageError("--prometheus and --textfile take neither --by nor --json")
     if prometheus or textfile:
         _export_metrics(settings, textfile, prometheus=prometheus)
-    elif view == "history":
-        _show_history(settings, 7 * DAY_S if since is None else since, by, as_json=as_json)
-    elif view == "toolchains":
+    elif is_over_time:
+        step = None if by == "time" else by
+        _show_history(settings, 7 * DAY_S if since is None else since, step, as_json=as_json)
+    elif by == "toolchain":
         _show_toolchains(settings, as_json=as_json)
     else:
-        _show_statistics(settings, by_arch=by_arch, as_json=as_json)
+        _show_statistics(settings, by_arch=by == "arch", as_json=as_json)
 
 
 def _show_statistics(settings: Settings, *, by_arch: bool, as_json: bool) -> None:

@@ -6,10 +6,13 @@ import ctypes
 import os
 from contextlib import suppress
 from functools import cache
+from typing import TYPE_CHECKING
 
 from cache_engine.errors import GpuRequired
-from cache_engine.model.architecture import ARCHITECTURES, compiled_for
-from cache_engine.model.fingerprint import DeviceFingerprint
+
+# No package is imported here: a bare Python asks which packages fit the driver.
+if TYPE_CHECKING:
+    from cache_engine.model.fingerprint import DeviceFingerprint
 
 # ---- NVIDIA's management library: clock, memory and the driver's release; ``None`` when unavailable ----
 #
@@ -114,6 +117,8 @@ def gpu() -> DeviceFingerprint | str:
     memory = ctypes.c_size_t()
     driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
     major, minor = driver_cuda() or (0, 0)
+    from cache_engine.model.fingerprint import DeviceFingerprint
+
     return DeviceFingerprint(
         name=name.value.decode(errors="replace"),
         arch=f"sm_{attribute(_MAJOR)}{attribute(_MINOR)}",
@@ -171,7 +176,7 @@ def choose(number: int) -> DeviceFingerprint:
         raise GpuRequired(f"there is no GPU {number}: {_VISIBLE} is {named!r}, whose first GPU has the number 0")
     os.environ[_VISIBLE] = str(number) if names is None else names[number]
     found = gpu()
-    if isinstance(found, DeviceFingerprint):
+    if not isinstance(found, str):
         return found
     if found == _SEES_NONE:
         raise GpuRequired(f"there is no GPU {number}; nvidia-smi -L lists those that there are, and they count from 0")
@@ -184,9 +189,11 @@ def local_arch() -> str | None:
     With the instructions of that one chip where a family needs them: ``"sm_90a"`` on a Hopper GPU.
     """
     device = gpu()
-    if not isinstance(device, DeviceFingerprint) or device.arch not in ARCHITECTURES:
+    if isinstance(device, str):
         return None
-    return compiled_for(device.arch)
+    from cache_engine.model.architecture import ARCHITECTURES, compiled_for
+
+    return compiled_for(device.arch) if device.arch in ARCHITECTURES else None
 
 
 def require_gpu(what: str) -> DeviceFingerprint:

@@ -335,7 +335,7 @@ RETIRED = {
     "compression": "compiled code on disk is compressed",
     "journal_flush_s": "usage counts are written every 5 s",
     "demand_half_life_h": "a request counts half as much after a week; demand --since counts those of a span alike",
-    "promote_every_min": "run gemm-cache promote --every MIN as a service",
+    "promote_every_min": "run gemm-cache demand --promote --every MIN as a service",
     "fusion": "set switches.fusion in the program, or fusion=False of an operator or of matmul",
 }
 """Settings of earlier versions that are gone, and what is so without them. They are ignored, with a warning."""

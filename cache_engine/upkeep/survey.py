@@ -218,7 +218,7 @@ def _is_stale(record: Record, is_stale: Callable[[Record], bool]) -> bool:
 # ---- Checks that an entry is consistent: its record with the components of its key, its code with its target ----
 #
 # Checksums prove that bytes are unchanged. This proves that they belong together, no matter which program wrote them.
-# ``verify``, export, import and ``quarantine restore`` do both checks. A hit in a pack does only the second, which
+# ``verify``, ``pack`` and ``verify --restore`` do both checks. A hit in a pack does only the second, which
 # takes 1 µs; the first takes as long as the hit (30 µs). A hit on disk does neither: a stored entry was compiled here
 # or passed both.
 

@@ -50,7 +50,7 @@ def test_a_table_is_compiled_then_found(place: Path, table: Path) -> None:
     assert (first["problems"], first["failed"]) == (12, [])
     assert first["compiled"] == first["kernels"] > 0
     assert (second["compiled"], second["found"]) == (0, first["kernels"])
-    stats = document("stats", "--by-arch", store=place)
+    stats = document("stats", "--by", "arch", store=place)
     assert stats["compiles"] == first["kernels"] == stats["entries"]
     assert {row["arch"] for row in stats["architectures"]} == {"sm_80", "sm_90"}
     assert document("verify", store=place)["findings"] == []

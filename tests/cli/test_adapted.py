@@ -69,10 +69,12 @@ def test_show_says_what_is_known_and_prints_its_texts(store: DiskStore, tile: Ca
     printed = run("show", tile, store=place).stdout
     for text in ("tile.ttgir", "sm_90a", "stage of the compile", "unknown: the report of the assembler"):
         assert text in printed
-    assert run("show", tile, "--ptx", store=place).stdout.rstrip("\n") == files["tile.ptx"].decode().rstrip("\n")
-    assert document("show", tile, "--source", store=place)["source"] == files["tile.source"].decode()
-    assert "HGMMA" in run("show", tile, "--sass", store=place).stdout
-    refused = run("show", tile, "--log", store=place)
+    assert run("show", tile, "--part", "ptx", store=place).stdout.rstrip("\n") == files["tile.ptx"].decode().rstrip(
+        "\n"
+    )
+    assert document("show", tile, "--part", "source", store=place)["source"] == files["tile.source"].decode()
+    assert "HGMMA" in run("show", tile, "--part", "sass", store=place).stdout
+    refused = run("show", tile, "--part", "log", store=place)
     assert (refused.returncode, "stores no log" in refused.stderr) == (2, True)
     code = tmp_path / "tile.cubin"
     assert run("show", tile, "--cubin", code, store=place).returncode == 0
@@ -91,7 +93,7 @@ def test_diff_says_which_inputs_of_the_key_differ(store: DiskStore, tile: CacheK
     occupancy = {pair["name"]: (pair["first"], pair["second"]) for pair in found["occupancy"]}
     assert occupancy["arch"] == ("sm_90a", "sm_90a")
     assert occupancy["blocks_per_sm"][0] == 2 * occupancy["blocks_per_sm"][1]
-    found = document("show", one, old, "--sass", store=place)
+    found = document("show", one, old, "--part", "sass", store=place)
     pairs = {pair["name"]: (pair["first"], pair["second"]) for pair in found["components"]}
     assert pairs["target arch"] == ("90", "80")
     assert {"triton_version", "num_warps"}.isdisjoint(pairs)
@@ -130,7 +132,7 @@ def test_diff_of_what_states_no_inputs_says_so(store: DiskStore) -> None:
     assert found["components"] == []
     assert any("cuda_core keys a kernel by a digest, and stores no input of it" in note for note in found["notes"])
     assert any(note.startswith("occupancy is not known") for note in found["notes"])
-    assert run("show", *(group.key for group in groups), "--sass", store=store.layout.root).returncode == 2
+    assert run("show", *(group.key for group in groups), "--part", "sass", store=store.layout.root).returncode == 2
 
 
 def test_a_damaged_one_is_said_and_an_unknown_key_too(store: DiskStore, tile: CacheKey) -> None:

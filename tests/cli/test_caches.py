@@ -119,7 +119,7 @@ def test_a_part_is_printed_as_it_is_and_the_code_as_instructions(machine: Machin
     (row,) = machine.json("ls", "tile")["entries"]
     ptx = (machine.cache / row["id"] / "tile.ptx").read_text()
     assert machine.json("show", row["id"], "--part", "ptx")["text"] == ptx
-    assert "HGMMA" in machine.run("show", row["id"], "--sass").stdout
+    assert "HGMMA" in machine.run("show", row["id"], "--part", "sass").stdout
 
 
 @pytest.mark.parametrize(

@@ -198,12 +198,12 @@ def test_lists_are_filtered_sorted_and_paged(compiled_store: Path) -> None:
 
 
 def test_statistics_add_up(compiled_store: Path) -> None:
-    stats = document("stats", "--by-arch", store=compiled_store)
+    stats = document("stats", "--by", "arch", store=compiled_store)
     assert (stats["entries"], stats["misses"], stats["compiles"]) == (4, 4, 4)
     assert stats["hits"] == {"memory": 1}
     assert stats["hit_rate"] == 0.2
     assert {row["arch"]: row["entries"] for row in stats["architectures"]} == {"sm_75": 1, "sm_80": 1, "sm_90": 2}
-    text = run("stats", "--by-arch", store=compiled_store).stdout
+    text = run("stats", "--by", "arch", store=compiled_store).stdout
     assert "4 of 5,000" in text
     assert "sm_75" in text
 
@@ -299,8 +299,8 @@ def test_doctor_reports_an_unusable_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [
-    "ls x", "stats", "clean", "verify", "store sync", "show 12", "stats --history", "log --audit", "demand",
-    "stats --toolchains", "demand --promote", "log", "show 1 2", "show --html -", "explain 16 64 96", "pin 12",
+    "ls x", "stats", "clean", "verify", "store sync", "show 12", "stats --by time", "log --audit", "demand",
+    "stats --by toolchain", "demand --promote", "log", "show 1 2", "show --html -", "explain 16 64 96", "pin 12",
 ])  # fmt: skip
 def test_looking_at_a_mistyped_store_makes_none(place: Path, verb: str) -> None:
     done = run(*verb.split(), store=place)
@@ -378,7 +378,7 @@ def test_sample_compiles_finds_and_asks_again(place: Path) -> None:
     asked = document("demand", "--since", "24h", store=place)
     assert (asked["launches"], len(asked["shares"])) == (2 * first["requests"], 48)
     assert document("stats", store=place)["hits"]["memory"] >= 2 * first["requests"]
-    by_arch = document("stats", "--by-arch", store=place)["architectures"]
+    by_arch = document("stats", "--by", "arch", store=place)["architectures"]
     assert {row["arch"]: row["entries"] for row in by_arch} == dict.fromkeys(("sm_100", "sm_120", "sm_80", "sm_90"), 12)
     families = {row["family"] for row in document("ls", "--limit", "100", store=place)["rows"]}
     assert families == {"tensor_core", "simt"}

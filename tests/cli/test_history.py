@@ -22,21 +22,21 @@ def test_a_miss_and_a_hit_are_in_the_history(place: Path) -> None:
     began = time.time()
     for _ in range(2):
         document("compile", *SHAPE, store=place)
-    found = document("stats", "--history", store=place)
+    found = document("stats", "--by", "time", store=place)
     assert found["step_seconds"] == DAY_S
     (row,) = found["rows"]
     assert (row["hits"], row["misses"], row["compiles"]) == ({"disk": 1}, 1, 1)
     assert row["compile_ms"] == pytest.approx(row["saved_ms"], rel=0.01)
     assert began - DAY_S < row["start"] <= time.time()
     assert row["start"] % DAY_S == 0
-    assert "50.0%" in run("stats", "--history", "--by", "hour", store=place).stdout
-    assert document("stats", "--history", "--since", "24h", store=place)["step_seconds"] == HOUR_S
+    assert "50.0%" in run("stats", "--by", "time", "--by", "hour", store=place).stdout
+    assert document("stats", "--by", "time", "--since", "24h", store=place)["step_seconds"] == HOUR_S
 
 
 def test_a_store_without_events_has_no_history(place: Path) -> None:
     make_store(place)
-    assert document("stats", "--history", store=place)["rows"] == []
-    assert run("stats", "--history", store=place).stdout == "No lookups or compiles in this time.\n"
+    assert document("stats", "--by", "time", store=place)["rows"] == []
+    assert run("stats", "--by", "time", store=place).stdout == "No lookups or compiles in this time.\n"
     assert run("log", "--audit", store=place).stdout == "No action is logged.\n"
 
 

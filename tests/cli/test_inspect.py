@@ -119,18 +119,18 @@ def test_diff_puts_two_kernels_side_by_side(compiled_store: Path) -> None:
 def test_diff_of_machine_code_is_a_unified_diff(compiled_store: Path) -> None:
     keys = _keys(compiled_store)
     first, second = keys["sm_90", "bf16"], keys["sm_80", "bf16"]
-    changes = document("show", first, second, "--sass", store=compiled_store)["sass"]
+    changes = document("show", first, second, "--part", "sass", store=compiled_store)["sass"]
     assert changes.startswith(f"--- {first[:12]} ")
     assert "\n+++ " in changes
     assert "/*0" not in changes
-    assert "@@ " in run("show", first, second, "--sass", store=compiled_store).stdout
+    assert "@@ " in run("show", first, second, "--part", "sass", store=compiled_store).stdout
 
 
 def test_diff_of_a_kernel_with_itself_finds_nothing(compiled_store: Path) -> None:
     key = next(iter(_keys(compiled_store).values()))
-    found = document("show", key, key, "--sass", store=compiled_store)
+    found = document("show", key, key, "--part", "sass", store=compiled_store)
     assert (found["components"], found["config"], found["sass"]) == ([], [], "")
-    text = run("show", key, key, "--sass", store=compiled_store).stdout
+    text = run("show", key, key, "--part", "sass", store=compiled_store).stdout
     assert "The keys are equal" in text
     assert "The SASS is the same" in text
 

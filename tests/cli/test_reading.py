@@ -22,19 +22,19 @@ ROOT = Path(__file__).parent.parent.parent
 
 def test_toolchains_say_what_compiled_the_kernels_and_whether_they_can_be_hit(compiled_store: Path) -> None:
     records = list(make_store(compiled_store).records())
-    found = document("stats", "--toolchains", store=compiled_store)["rows"]
+    found = document("stats", "--by", "toolchain", store=compiled_store)["rows"]
     assert sum(row["entries"] for row in found) == len(records)
     assert {row["compiler"] for row in found} == {record.compiler for record in records}
     assert [row["state"] for row in found] == ["present"]
     assert set(found[0]["archs"]) == {record.arch for record in records}
-    text = run("stats", "--toolchains", store=compiled_store).stdout
+    text = run("stats", "--by", "toolchain", store=compiled_store).stdout
     assert f"{found[0]['compiler']} {found[0]['version']}" in text
     assert "present" in text
 
 
 def test_toolchains_of_an_empty_store(place: Path) -> None:
     make_store(place)
-    assert run("stats", "--toolchains", store=place).stdout == "The store is empty.\n"
+    assert run("stats", "--by", "toolchain", store=place).stdout == "The store is empty.\n"
 
 
 def test_coverage_agrees_with_what_warm_would_compile(place: Path) -> None:

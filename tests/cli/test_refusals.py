@@ -61,14 +61,14 @@ def test_a_file_that_is_missing_is_wrong_usage(command: str, compiled_store: Pat
     [
         ("show", "KEY"),
         ("show a b c", "KEY"),
-        ("show a b --ptx", "one KEY"),
+        ("show a b --part ptx", "one KEY"),
         ("show a --force", "--html"),
-        ("show a --html x --sass", "--sass"),
+        ("show a --html x --part sass", "--part"),
         ("show a --html - --json", "--json"),
         ("show a --cubin - --json", "--cubin -"),
-        ("stats --since 24h", "--history"),
-        ("stats --history --by-arch", "--by-arch"),
-        ("stats --toolchains --prometheus", "--prometheus"),
+        ("stats --since 24h", "--by time"),
+        ("stats --by arch --since 24h", "--by time"),
+        ("stats --by toolchain --prometheus", "--by"),
         ("log --jobs --audit", "--audit"),
         ("log --jobs --since 1d", "--since"),
         ("log --audit --kind miss", "--kind"),
@@ -114,7 +114,7 @@ def test_a_refused_compile_leaves_no_store_behind(request_: str, place: Path) ->
     assert not place.exists()
 
 
-@pytest.mark.parametrize("other", ["--json", "--ptx", "--sass"])
+@pytest.mark.parametrize("other", ["--json", "--part=ptx", "--part=sass"])
 def test_code_on_standard_output_is_all_there_is(other: str, compiled_store: Path) -> None:
     key = next((compiled_store / "metadata").rglob("*.json")).stem
     assert "--cubin" in refused("--store", compiled_store, "show", key, "--cubin", "-", other)
@@ -193,7 +193,7 @@ def test_no_verb_fails_where_the_output_is_ascii(compiled_store: Path, tmp_path:
         "        assert end.code in (0, 1), (line, end.code)\n"
     )
     lines = (
-        "ls", "search sm_90", "stats --by-arch", f"show {key}", f"show {key} --source", f"diff {key} {key}",
+        "ls", "search sm_90", "stats --by arch", f"show {key}", f"show {key} --source", f"diff {key} {key}",
         "explain 64 48 81", "verify", "clean --dry-run", "sync", "quarantine ls", "timings ls", "doctor",
         "evaluate 64 64 64 --chip H100", "warm Llama-3.1-8B --m 1-64 --dry-run", "export störe.gemmpack --force --json",
     )  # fmt: skip

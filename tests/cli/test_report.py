@@ -21,8 +21,8 @@ def test_a_kernels_report_has_its_facts_its_code_and_the_commands(compiled_store
     said = document("show", record.key[:16], "--html", file, store=compiled_store)
     assert said == {"file": str(file), "title": said["title"], "bytes": file.stat().st_size}
     text = _written(file)
-    for code in ("--source", "--ptx", "--sass"):
-        assert run("show", record.key, code, store=compiled_store).stdout.rstrip("\n") in text
+    for part in ("source", "ptx", "sass"):
+        assert run("show", record.key, "--part", part, store=compiled_store).stdout.rstrip("\n") in text
     assert all(value in text for _, value in record.components)
     command = f"gemm-cache --store {compiled_store} show {record.key} --html report.html"
     assert command in text

@@ -23,7 +23,7 @@ def test_a_triton_kernel_is_compiled_and_found_again_and_shown(tmp_path: Path) -
     found = document("compile", *SHAPE, "--compiler", "triton", store=place)
     assert (made["tier"], found["tier"], made["key"]) == ("compiled", "disk", found["key"])
     assert (made["family"], made["compiler"]) == ("triton", "triton")
-    assert "tl.dot(" in run("show", made["key"], "--source", store=place).stdout
+    assert "tl.dot(" in run("show", made["key"], "--part", "source", store=place).stdout
     shown = document("show", made["key"], store=place)["components"]
     assert shown["HIDDEN_PARAMETERS"] == "global_scratch profile_scratch"
     assert "TRITON_DISABLE_LINE_INFO=1" in shown["flags"]

@@ -318,7 +318,7 @@ def test_with_a_clock_before_1970_nothing_fails(tmp_path: Path, monkeypatch: pyt
     assert isinstance(job, Job)
     assert job.ended_at < 0
     for verb in (
-        "evaluate 8 8 8 --chip SG2260E", "stats", "stats --by-arch", "ls", f"show {key}", "quarantine ls",
+        "evaluate 8 8 8 --chip SG2260E", "stats", "stats --by arch", "ls", f"show {key}", "quarantine ls",
         "evaluations ls", "evaluations clean --yes", "verify", "sync --rebuild", "clean --max-entries 0",
     ):  # fmt: skip
         done = CliRunner().invoke(commands, ["--store", str(root), *verb.split()])

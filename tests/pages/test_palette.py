@@ -60,7 +60,7 @@ def test_hostile_text_stays_text_where_markdown_is_read() -> None:
 
 COMMANDS: list[tuple[str, dict[str, Any], str]] = [
     ("Overview", {}, "stats"),
-    ("Overview", {"span": "90 days"}, "stats --history --since 90d"),
+    ("Overview", {"span": "90 days"}, "stats --by time --since 90d"),
     ("Kernels", {}, "ls"),
     (
         "Kernels",
@@ -69,8 +69,8 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("Kernel", {"key": "3f2a"}, "show 3f2a"),
     ("Kernel", {"cache": "triton=/c/t", "entry": "3f2a"}, "caches show 3f2a --in /c/t"),
-    ("Compare", {"a": "3f2a", "b": "91bc"}, "show 3f2a 91bc --sass"),
-    ("Architectures", {}, "stats --by-arch"),
+    ("Compare", {"a": "3f2a", "b": "91bc"}, "show 3f2a 91bc --part sass"),
+    ("Architectures", {}, "stats --by arch"),
     ("Coverage", {"model": "Qwen3-8B", "archs": "sm_90"}, "warm Qwen3-8B --dry-run --by-shape --arch=sm_90"),
     ("Demand", {"by": "Model"}, "demand --by model"),
     ("Caches", {"q": "tile"}, "caches ls tile"),
@@ -125,7 +125,7 @@ def test_a_page_that_shows_nothing_yet_has_no_command(page: str) -> None:
 @pytest.mark.parametrize(
     ("page", "asked", "command"),
     [
-        ("overview", {}, "stats --history --since 7d"),
+        ("overview", {}, "stats --by time --since 7d"),
         ("kernels", {"arch": "sm_80"}, "ls --arch=sm_80"),
         ("evaluations", {}, "evaluate 4096 7168 2048 --chip SG2262 --batch=1 --dtype=bf16 --out-dtype=bf16"),
         ("compile", {"s_m": "64"}, "compile 64 7168 2048 --arch sm_90"),

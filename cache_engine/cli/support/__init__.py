@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import codecs
 import io
+import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from cache_engine import logs
-from cache_engine.cli.support.paging import print_paged
+from cache_engine.cli.support.given import NO_PAGER, given
 from cache_engine.cli.support.targets import target_option, targets_option
 from cache_engine.cli.support.verb import (
     DEVICE,
@@ -165,9 +167,34 @@ def emit(document: Any, as_json: bool, print_text: Callable[[], None], failed: o
         if as_json:
             print(escaped(to_json(document)))
         else:
-            print_paged(print_text)
+            _print_paged(print_text)
     if failed:
         click.get_current_context().exit(FAILED)
+
+
+def _print_paged(print_text: Callable[[], None]) -> None:
+    """Prints a text; through the pager of ``PAGER``, else ``less``, if it is longer than the screen of a terminal."""
+    ctx = click.get_current_context(silent=True)
+    is_plain = ctx is None or given(ctx).get(NO_PAGER) or os.environ.get("TERM") in {None, "dumb"}
+    if is_plain or not sys.stdout.isatty() or not sys.stdin.isatty():
+        print_text()
+        return
+    screen = _Screen()
+    with redirect_stdout(screen):
+        print_text()
+    text = screen.getvalue()
+    if text.count("\n") >= shutil.get_terminal_size().lines:
+        click.echo_via_pager(text.removesuffix("\n"))  # which it adds
+    else:
+        print(text, end="")
+
+
+class _Screen(io.StringIO):
+    """Text on its way to a terminal."""
+
+    def isatty(self) -> bool:
+        """It is, so tables are as wide as the terminal."""
+        return True
 
 
 @contextmanager
@@ -223,6 +250,17 @@ class Days(click.FloatRange):
         if isinstance(value, str) and re.fullmatch("[0-9]{1,9}[smhd]", value):
             return Span().convert(value, param, ctx) / 86_400
         return float(super().convert(value, param, ctx))
+
+
+class Amount(click.FloatRange):
+    """A number in a range; ``nan`` is in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 def json_option(verb: _F) -> _F:

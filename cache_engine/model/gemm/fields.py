@@ -88,7 +88,7 @@ FIELDS: tuple[ProblemField, ...] = (
     ProblemField("n", "n", kind=int),
     ProblemField("k", "k", kind=int),
     ProblemField(
-        "batch", "Batch", "Products, or groups.", int, 1, most=MAX_BATCH, option=("--batch", "--groups"),
+        "batch", "Batch", "Products, or groups.", int, 1, most=MAX_BATCH, option=("--batch",),
     ),
     ProblemField(
         "dtype", "Dtype of A and B", f"Element type of A and B: {', '.join(INPUT_DTYPES)}.", default=DType.BF16.value,
