@@ -105,22 +105,12 @@ def matmul(
     served: list[tuple[str, Any]] = []
     asked = _asked(dtype, out_dtype, alpha != 1.0, beta != 0.0, bias is not None, activation)
     array = multiply(
-        a,
-        b,
-        out,
-        bias,
-        asked,
-        find,
-        (family, None, cache, wait_ms is not None),
-        a_scales=a_scales,
-        b_scales=b_scales,
-        alpha=alpha,
-        beta=beta,
-        scale_result=scale_result,
+        a, b, out, bias, asked, find, (family, None, cache, wait_ms is not None),
+        a_scales=a_scales, b_scales=b_scales, alpha=alpha, beta=beta, scale_result=scale_result,
         fusion=asked.epilogue == NO_EPILOGUE or fuses(fusion),
         stream=stream,
         tell=None if wait_ms is None else lambda name, better: served.append((name, better)),
-    )
+    )  # fmt: skip
     return array if wait_ms is None else Product(array, *served[0])
 
 
