@@ -21,8 +21,8 @@ from app.presenters.forms import missing_compilers as look_for_compilers
 from cache_engine.batch.jobs import Jobs
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.demand.report import DemandReport
-from cache_engine.errors import GemmCacheError, MirrorError
-from cache_engine.frameworks.groups import Group
+from cache_engine.errors import GemmCacheError, IndexUnavailable
+from cache_engine.frameworks.bundles import Group
 from cache_engine.index import summaries
 from cache_engine.insight.inspection import Inspected, Inspection, Stored, inspect, inspect_stored, sass_of
 from cache_engine.insight.linked.kernel import linked_code
@@ -31,7 +31,7 @@ from cache_engine.model.artifact import Record
 
 if TYPE_CHECKING:
     from cache_engine.index import Connection
-    from cache_engine.index.sync import Mirror
+    from cache_engine.index.sync import Index
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -101,8 +101,8 @@ def _other(root: str) -> Cache:
 
 
 def _opened(opened: Cache) -> Cache:
-    opened.mirror.query_limit_s = opened.settings.page_limit_s
-    opened.mirror.reads_often = True
+    opened.index.query_limit_s = opened.settings.page_limit_s
+    opened.index.reads_often = True
     return opened
 
 
@@ -117,14 +117,14 @@ def _jobs(root: str) -> Jobs:  # noqa: ARG001 (what it is of)
 
 
 def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-    """The answer to one of ``mirror.queries`` or another module of queries, once the mirror is up to date.
+    """The answer to one of ``index.queries`` or another module of queries, once the index is up to date.
 
-    Answers are cached until the mirror changes, so drawing a page again costs no query. All readers get the same
-    object, which no page may change. While the mirror is unavailable, the last answer is returned; ``age_of_answers``
+    Answers are cached until the index changes, so drawing a page again costs no query. All readers get the same
+    object, which no page may change. While the index is unavailable, the last answer is returned; ``age_of_answers``
     says how old it is.
 
     Raises:
-        MirrorError: when the mirror is unavailable and no earlier answer exists.
+        MirrorError: when the index is unavailable and no earlier answer exists.
     """
     asked = _asked(question, arguments, options)
     answer: _T
@@ -136,8 +136,8 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
         if asked in ahead:
             answer = ahead.pop(asked)  # once: who asks again may have changed the store
         else:
-            answer = _answer((generation(), *asked), partial(cache().mirror.query, question, *arguments, **options))
-    except MirrorError as error:
+            answer = _answer((generation(), *asked), partial(cache().index.query, question, *arguments, **options))
+    except IndexUnavailable as error:
         if asked not in _last_answers():
             raise
         answer, answered_at = _last_answers()[asked]
@@ -172,7 +172,7 @@ def ask_ahead(*questions: Question) -> None:
     """
     if _OLD_ANSWERS in st.session_state:
         return
-    with suppress(MirrorError):
+    with suppress(IndexUnavailable):
         at = generation()
         found, missing = {}, {}
         for one in questions:
@@ -182,10 +182,10 @@ def ask_ahead(*questions: Question) -> None:
             except LookupError:
                 missing[asked] = one
         if len(missing) > 1:
-            mirror = cache().mirror
+            index = cache().index
             # While it is read here, it is open for all of them.
-            with mirror.read(), ThreadPoolExecutor(_AT_ONCE) as pool:
-                answers = [pool.submit(_answer_of, one, mirror) for one in missing.values()]
+            with index.read(), ThreadPoolExecutor(_AT_ONCE) as pool:
+                answers = [pool.submit(_answer_of, one, index) for one in missing.values()]
                 for asked, answer in zip(missing, answers, strict=True):
                     found[asked] = _answer((at, *asked), answer.result)
         st.session_state[_AHEAD] = found
@@ -197,8 +197,8 @@ def forget_ahead() -> None:
 
 
 def generation() -> int:
-    """A number that changes whenever what the index says of the store changes; raises ``MirrorError``."""
-    return cache().mirror.sync().generation
+    """A number that changes whenever what the index says of the store changes; raises ``IndexUnavailable``."""
+    return cache().index.sync().generation
 
 
 def demand_report(
@@ -244,9 +244,9 @@ def _asked(question: Callable[..., Any], arguments: object, options: object) -> 
     return str(cache().layout.root), name, repr(arguments), repr(options)
 
 
-def _answer_of(asked: Question, mirror: Mirror) -> Any:
-    """Not ``Mirror.query``: while others read a mirror that is damaged, it cannot be rebuilt."""
-    with mirror.read() as connection:
+def _answer_of(asked: Question, index: Index) -> Any:
+    """Not ``Index.query``: while others read an index that is damaged, it cannot be rebuilt."""
+    with index.read() as connection:
         return asked.function(connection, *asked.arguments, **asked.options)
 
 

@@ -8,10 +8,10 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmarks import farming
+from benchmarks import farm
 from benchmarks.browser import dashboard, pages
-from benchmarks.entries import caches, calls, footprint, growing, hits, opening, peers, publishing, remotes, scanning
-from benchmarks.kernels import compiling, warming
+from benchmarks.entries import caches, calls, footprint, growth, hits, opens, peers, publish, remotes, scans
+from benchmarks.kernels import compile_time, warm
 from benchmarks.results import LeftOut, Report, Result
 from benchmarks.timing import medians
 from cache_engine.cache.cache import open_cache
@@ -37,9 +37,9 @@ def run(report: Report, chosen: str, entries: int, rows: int) -> None:
         place = Path(folder)
         if chosen == ALL:
             _entering(report)
-            warming.warming(report, place)
+            warm.warming(report, place)
         if chosen in (ALL, COMPILE):
-            compiling.compiling(report, place)
+            compile_time.compiling(report, place)
         if chosen in (ALL, STORE):
             _store(report, place, entries)
         for name, measure in ((PAGES, partial(_pages, rows=rows)), (EVALUATOR, _evaluator)):
@@ -51,11 +51,11 @@ def run(report: Report, chosen: str, entries: int, rows: int) -> None:
                     raise
                 report(LeftOut(name, str(error)))
         if chosen == FARM:
-            farming.farming(report, place / "farm")
+            farm.farming(report, place / "farm")
         if chosen == DASHBOARD:
             require("dashboard", "the dashboard")
-            for mirrored in (entries, rows, 10 * rows):
-                dashboard.dashboard(report, place / f"dashboard-{mirrored}", mirrored)
+            for indexed in (entries, rows, 10 * rows):
+                dashboard.dashboard(report, place / f"dashboard-{indexed}", indexed)
 
 
 def _store(report: Report, place: Path, entries: int) -> None:
@@ -65,12 +65,12 @@ def _store(report: Report, place: Path, entries: int) -> None:
         hits.keys(report, cache)
     calls.calls(report)
     peers.lookups(report, place)
-    publishing.publishing(report, place)
+    publish.publishing(report, place)
     remotes.remotes(report, place / "remotes")
     footprint.footprint(report, place, entries)
-    scanning.scanning(report, place / "scanning", entries)
-    growing.growing(report, place / "growing", entries)
-    opening.opening(report, place, entries)  # the last: its many new files keep the disk busy for a while
+    scans.scanning(report, place / "scanning", entries)
+    growth.growing(report, place / "growing", entries)
+    opens.opening(report, place, entries)  # the last: its many new files keep the disk busy for a while
 
 
 def _pages(report: Report, place: Path, entries: int, rows: int) -> None:
@@ -80,9 +80,9 @@ def _pages(report: Report, place: Path, entries: int, rows: int) -> None:
 
 
 def _evaluator(report: Report, place: Path, entries: int) -> None:
-    from benchmarks import evaluating  # which needs NumPy
+    from benchmarks import evaluator  # which needs NumPy
 
-    evaluating.evaluating(report, place / "evaluator", entries)
+    evaluator.evaluating(report, place / "evaluator", entries)
 
 
 def _entering(report: Report) -> None:

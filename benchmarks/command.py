@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from benchmarks import ROOT, documents
-from benchmarks.results import LeftOut, Line, Result, Score, Size
+from benchmarks.results import LeftOut, ReportLine, Result, Score, Size
 from benchmarks.verb import Experiment
 from cache_engine.cli.support import FAILED, device_option, json_option, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, short_time
@@ -70,11 +70,11 @@ def _compare(settings: Settings, what: str, entries: int, rows: int, as_json: bo
     """Prints each line at once, or all of them as a document."""
     from benchmarks import cases
 
-    lines: list[Line] = []
+    lines: list[ReportLine] = []
     if not as_json:
         _print_heading()
 
-    def report(line: Line) -> None:
+    def report(line: ReportLine) -> None:
         lines.append(line)
         if not as_json:
             _print_line(line)
@@ -151,7 +151,7 @@ def _print_heading() -> None:
     print(f"{'measured':<52} {'median':>10}   {'ratio':>9}  {'reference':<34} {'median':>10}   goal")
 
 
-def _print_line(line: Line) -> None:
+def _print_line(line: ReportLine) -> None:
     if isinstance(line, LeftOut):
         print(f"no reference {line.name}: {printable(line.reason)}", flush=True)
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from benchmarks.results import LeftOut, Line, Result, Score, Size
+from benchmarks.results import LeftOut, ReportLine, Result, Score, Size
 
 if TYPE_CHECKING:
     from benchmarks.kernels.speed import Measured, Report, Summary
@@ -62,7 +62,7 @@ class KernelBenchmark(msgspec.Struct, kw_only=True):
     measurements: list[Measured]
 
 
-def benchmark(lines: Sequence[Line]) -> Benchmark:
+def benchmark(lines: Sequence[ReportLine]) -> Benchmark:
     """The document of a benchmark."""
     return Benchmark(
         machine=this_machine(),

@@ -1,4 +1,4 @@
-"""Fits the GPU model's parameters to measured latencies. A user's own GPU: ``evaluator.calibrating``.
+"""Fits the GPU model's parameters to measured latencies. A user's own GPU: ``evaluator.calibration``.
 
 Two in five (N, K) pairs are held out, always
 the same ones. Least squares (Levenberg-Marquardt) on relative errors, large ones damped, each parameter between bounds
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.verb import Experiment
-from cache_engine.evaluator.calibrating import INTERVAL, Bounds, fitted_values
+from cache_engine.evaluator.calibration import INTERVAL, Bounds, fitted_values
 from cache_engine.evaluator.gpu import ALL, M_RANGES, PARAMETERS_FILE, Floats, GpuParameters, Spread, latencies_us
 from cache_engine.evaluator.validation import Measurements, read_measurements
 from cache_engine.settings.extras import lazy

@@ -101,8 +101,8 @@ class LeftOut:
         return None
 
 
-Line = Result | Size | Score | LeftOut
-Report = Callable[[Line], None]
+ReportLine = Result | Size | Score | LeftOut
+Report = Callable[[ReportLine], None]
 """Takes each line as soon as it is known."""
 
 

@@ -29,7 +29,7 @@
     │   ├── LockTimeout            a lock was not had in time
     │   └── KeyNotFound            no entry has this key, or a prefix names several
     ├── RemoteError                a remote cannot be reached, or does not answer in time
-    └── MirrorError                the DuckDB mirror cannot be read or written now
+    └── MirrorError                the DuckDB index cannot be read or written now
         └── MirrorDamaged          its file is damaged, or of another version; a rebuild helps
 
 Each has a level (``Level``). A warning is never raised: it goes with the result.
@@ -183,9 +183,9 @@ class RemoteError(GemmCacheError):
     """A remote cannot be reached, does not answer in time, or refuses; the text says what was asked of it."""
 
 
-class MirrorError(GemmCacheError):
-    """The DuckDB mirror is unavailable; the files remain the source of truth."""
+class IndexUnavailable(GemmCacheError):
+    """The DuckDB index is unavailable; the files remain the source of truth."""
 
 
-class MirrorDamaged(MirrorError):
-    """The file of the mirror is damaged, or of another version; ``store sync --rebuild`` creates it again."""
+class IndexDamaged(IndexUnavailable):
+    """The file of the index is damaged, or of another version; ``store sync --rebuild`` creates it again."""

@@ -5,9 +5,9 @@ from cache_engine.cache.demand import Demand
 from cache_engine.cache.demand.report import DemandReport, DemandShare
 from cache_engine.cache.operator import Switches
 from cache_engine.cache.queue import Priority, QueueState
-from cache_engine.cache.queue.behind import Better
+from cache_engine.cache.queue.background import PendingKernel
 from cache_engine.cache.selection import Selection
-from cache_engine.cache.serving.launching import Product
+from cache_engine.cache.serving.launch_support import Product
 from cache_engine.cache.tiers import Found, Preloaded
 from cache_engine.insight.comparison import Nearest, Pair
 from cache_engine.insight.explanation import Explanation
@@ -27,7 +27,7 @@ from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.store.base import Loaded
-from cache_engine.upkeep.cleaning import Cleaned
+from cache_engine.upkeep.cleanup import Cleaned
 from cache_engine.upkeep.findings import Finding
 from cache_engine.upkeep.integrity import RepairAct
 from cache_engine.upkeep.packs import Exported, Imported
@@ -35,7 +35,6 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 __all__ = [
     "ActivationLike",
-    "Better",
     "CacheKey",
     "Cleaned",
     "DTypeLike",
@@ -58,6 +57,7 @@ __all__ = [
     "ModeLike",
     "Nearest",
     "Pair",
+    "PendingKernel",
     "Preloaded",
     "Priority",
     "Product",

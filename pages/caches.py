@@ -7,16 +7,16 @@ from collections import Counter
 import streamlit as st
 
 from app import context, tables, widgets
-from app.caches import cleanup, compared, entries, links, looking
+from app.caches import cleanup, comparison, entries, links, scan
 from app.components.figure import draw_tiles
 from app.presenters import caches
 from app.presenters.columns import Column
-from app.presenters.others import Address
+from app.presenters.framework_kernels import Address
 from app.presenters.shared import Row
 from cache_engine.frameworks.doctor import Diagnosis, code_runs_on
 from cache_engine.frameworks.registry import installed_version
 from cache_engine.gpu.probe import local_arch
-from cache_engine.index import foreign_queries as queries
+from cache_engine.index import framework_queries as queries
 from cache_engine.units import counted
 
 OVERVIEW, ENTRIES, FINDINGS, COMPARISON, _ = PARTS = ("Overview", "Entries", "Findings", "Comparison", "Cleaning")
@@ -32,7 +32,7 @@ def diagnoses() -> list[Diagnosis]:
 
 def overview(places: list[Row]) -> None:
     """The directories, their parts, their growth, and entries of no use."""
-    titles = looking.titles()
+    titles = scan.titles()
     versions = caches.version_table(context.ask(queries.counted, "version"), installed_version, titles)
     draw_tiles(caches.cache_tiles(places, len(diagnoses()), context.ask(queries.duplicated), versions))
     archs, made_by = context.ask(queries.counted, "arch"), context.ask(queries.counted, "version")
@@ -64,11 +64,11 @@ def overview(places: list[Row]) -> None:
 
 def not_in_use() -> None:
     """The directories that are there, but that the frameworks do not use."""
-    unused = [place for place in looking.places() if place.replaced_by]
+    unused = [place for place in scan.places() if place.replaced_by]
     if unused:
         st.header("Not in use here")
         columns = [
-            caches.framework(looking.titles()),
+            caches.framework(scan.titles()),
             Column("Directory", "path_text"),
             Column("Another is named by", "replaced_by"),
         ]
@@ -93,10 +93,10 @@ def findings(wrong: list[Diagnosis]) -> None:
 
 st.title("Caches")
 context.cache()
-looking.look()
+scan.look()
 places = context.ask(queries.places)
 if not places:
-    if not looking.scanner().runs:
+    if not scan.scanner().runs:
         st.info("No cache of another framework is here. The setting caches names directories elsewhere.")
         not_in_use()
     widgets.end_page()
@@ -110,6 +110,6 @@ elif part == ENTRIES:
 elif part == FINDINGS:
     findings(diagnoses())
 elif part == COMPARISON:
-    compared.draw_directories(places)
+    comparison.draw_directories(places)
 else:
     cleanup.draw()

@@ -8,13 +8,14 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from app import context, tables, widgets
-from app.caches import compared, links
+from app.caches import comparison as caches_comparison
+from app.caches import links
 from app.components import comparison, listing
-from app.presenters.listed import kernel_filter
+from app.presenters.kernel_list import kernel_filter
 from app.presenters.speed import MODEL, speed_pairs
-from app.views.adapted import list_adapted
+from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.frameworks.groups import Group, describe
+from cache_engine.frameworks.bundles import Group, describe
 from cache_engine.index import queries, summaries
 from cache_engine.insight.comparison import compare
 from cache_engine.insight.inspection import Stored
@@ -116,7 +117,7 @@ def side_by_side(first: Stored, second: Stored) -> None:
 st.title("Compare")
 context.cache()
 if links.asks("entry_a"):  # of another framework
-    compared.draw()
+    caches_comparison.draw()
     widgets.end_page()
 widgets.results_link()
 hint = st.empty()

@@ -42,14 +42,14 @@ MOST_CHOICES = 100_000  # that take about a second each time the page is drawn
 def draw(one: forms.Field, place: DeltaGenerator, key: str) -> Any:
     """A field's widget; its value is part of the address."""
     bound: Any = {"key": key, "help": one.help, "bind": "query-params", "persist_state": "session"}
-    if one.kind is forms.Kind.NUMBER:
+    if one.kind is forms.FieldKind.NUMBER:
         return place.number_input(one.label, 1, one.most, one.default, **bound)
-    if one.kind is forms.Kind.TEXT:
+    if one.kind is forms.FieldKind.TEXT:
         return place.text_input(one.label, one.default, max_chars=forms.LONGEST_TEXT, **bound)
-    if one.kind is forms.Kind.SWITCH:
+    if one.kind is forms.FieldKind.SWITCH:
         return place.toggle(one.label, one.default, **bound)
     choices = [str(choice) for choice in one.choices]
-    if one.kind is forms.Kind.SEVERAL:
+    if one.kind is forms.FieldKind.SEVERAL:
         return place.multiselect(one.label, choices, one.default, **bound)
     return place.selectbox(one.label, choices, choices.index(one.default), **bound)
 

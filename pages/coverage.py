@@ -21,7 +21,7 @@ from app.presenters.forms import command_of, model_values, table_form
 from cache_engine.batch.jobs import RUNNING
 from cache_engine.batch.warm import Estimate, estimate, processors
 from cache_engine.cache.selection import Selection
-from cache_engine.errors import GemmCacheError, MirrorError, StoreError
+from cache_engine.errors import GemmCacheError, IndexUnavailable, StoreError
 from cache_engine.evaluator.catalogue import TOKENS, model_shapes
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index import queries
@@ -61,7 +61,7 @@ def draw(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
     """The share that is cached, the job for the rest, and the matrix."""
     try:
         generation = context.generation()
-    except MirrorError:  # then the last answers are shown
+    except IndexUnavailable:  # then the last answers are shown
         generation = -1
     cells = covered(str(cache.layout.root), generation, model, dtype, tuple(archs))
     needed = distinct([cell] for row in cells for cell in row)

@@ -10,8 +10,8 @@ import streamlit as st
 from app import context, tables, widgets
 from app.components import figure
 from app.components.figure import draw_tiles
-from app.patience import SHORTER_RANGE, advice
 from app.presenters import demand
+from app.search_limit import SHORTER_RANGE, advice
 from cache_engine.cache.demand.report import MODEL, SHAPE, DemandReport
 from cache_engine.errors import GemmCacheError, SearchStopped
 from cache_engine.evaluator.catalogue import model_shapes

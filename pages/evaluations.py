@@ -9,14 +9,14 @@ import streamlit as st
 from app import context, tables, widgets
 from app.components import header
 from app.components.figure import draw_tiles
-from app.patience import FEWER_ROWS, Patience
-from app.presenters import evaluated
+from app.presenters import evaluations as presenters_evaluations
 from app.presenters.downloads import MOST_ROWS
-from app.presenters.exported import model_report, shape_report
+from app.presenters.evaluation_report import model_report, shape_report
 from app.presenters.shared import rows_shown
 from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
+from app.search_limit import FEWER_ROWS, SearchLimit
 from app.views.evaluations import SAVED, show_model, storing
-from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError, SearchStopped
+from cache_engine.errors import GemmCacheError, IndexUnavailable, InvalidHardware, SearchStopped
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
 from cache_engine.index import evaluations
@@ -36,19 +36,19 @@ bound: Any = {"bind": "query-params"}
 
 
 @st.cache_resource(show_spinner=False, max_entries=64)
-def found_shares(problem: EvaluationProblem, chip: evaluated.Chip) -> list[Shares]:  # noqa: ARG001 (what it is of)
+def found_shares(problem: EvaluationProblem, chip: presenters_evaluations.Chip) -> list[Shares]:  # noqa: ARG001 (what it is of)
     """The heat map of a problem on a chip; empty until it is found."""
     return []
 
 
-def shares_of_peak(problem: EvaluationProblem, chip: evaluated.Chip, patience: Patience) -> Shares:
+def shares_of_peak(problem: EvaluationProblem, chip: presenters_evaluations.Chip, patience: SearchLimit) -> Shares:
     """Shares of the peak over m and n; a hundred searches."""
     found = found_shares(problem, chip)
     if found:
         return found[0]
     # Not as a cached function: Streamlit records what such a one draws, and the sign of life is drawn.
-    shares = evaluated.heat_map(problem, chip, patience.may_go_on)
-    if not evaluated.unsearched(shares):
+    shares = presenters_evaluations.heat_map(problem, chip, patience.may_go_on)
+    if not presenters_evaluations.unsearched(shares):
         found.append(shares)
     return shares
 
@@ -59,7 +59,7 @@ def found_validation(data: bytes, name: str, kept_out: bool) -> list[Validation]
     return []
 
 
-def validated(data: bytes, name: str, kept_out: bool, patience: Patience) -> Validation:
+def validated(data: bytes, name: str, kept_out: bool, patience: SearchLimit) -> Validation:
     """Errors of predictions; some seconds for a hundred thousand measurements."""
     found = found_validation(data, name, kept_out)
     if not found:
@@ -67,7 +67,7 @@ def validated(data: bytes, name: str, kept_out: bool, patience: Patience) -> Val
     return found[0]
 
 
-def own_chip() -> tuple[evaluated.Chip | None, str]:
+def own_chip() -> tuple[presenters_evaluations.Chip | None, str]:
     """A chip by the reader's own description, which is part of the address; and why it is refused, if it is."""
     number = st.session_state.setdefault(FILE, 0)
     with st.popover("Custom chip", icon=":material/memory_alt:", width="stretch"):
@@ -76,10 +76,10 @@ def own_chip() -> tuple[evaluated.Chip | None, str]:
         )
         left, right = st.columns(2, vertical_alignment="bottom")
         uploaded = left.file_uploader("JSON description", type="json", key=f"{FILE} {number}", max_upload_size=1)
-        known = right.selectbox("Template", list(evaluated.CHIPS), key="e_template")
+        known = right.selectbox("Template", list(presenters_evaluations.CHIPS), key="e_template")
         right.download_button(
             "Download template",
-            evaluated.chip_text(evaluated.CHIPS[known]),
+            presenters_evaluations.chip_text(presenters_evaluations.CHIPS[known]),
             f"{known}.json",
             "application/json",
             on_click="ignore",
@@ -87,13 +87,15 @@ def own_chip() -> tuple[evaluated.Chip | None, str]:
         chip, refused = None, ""
         try:
             text = (
-                st.query_params.get(OWN, "") if uploaded is None else uploaded.read(evaluated.LARGEST_DESCRIPTION + 1)
+                st.query_params.get(OWN, "")
+                if uploaded is None
+                else uploaded.read(presenters_evaluations.LARGEST_DESCRIPTION + 1)
             )
-            chip = evaluated.described_chip(text) if text else None
+            chip = presenters_evaluations.described_chip(text) if text else None
         except InvalidHardware as error:
             refused = str(error)
         if chip is not None:
-            st.query_params[OWN] = evaluated.chip_text(chip)
+            st.query_params[OWN] = presenters_evaluations.chip_text(chip)
             st.text(f"{chip.name} added to the chip lists.")
         if (refused or chip is not None) and st.button("Remove", icon=":material/close:", key="e_forget"):
             st.query_params.pop(OWN, None)
@@ -103,13 +105,13 @@ def own_chip() -> tuple[evaluated.Chip | None, str]:
 
 
 def evaluate_each(
-    label: str, problem: EvaluationProblem, chips: list[evaluated.Chip], patience: Patience
+    label: str, problem: EvaluationProblem, chips: list[presenters_evaluations.Chip], patience: SearchLimit
 ) -> list[Priced]:
     """A problem on each chip that can take it; for each other chip, the error."""
     found = []
     for chip in chips:
         try:
-            found.append(evaluated.evaluate_on(kept, label, problem, chip, patience.may_go_on))
+            found.append(presenters_evaluations.evaluate_on(kept, label, problem, chip, patience.may_go_on))
         except SearchStopped as error:
             widgets.problem("Search stopped: it takes too long.", f"{error}. {patience.what_next()}")
         except GemmCacheError as error:
@@ -122,10 +124,12 @@ def behind(table: list[dict[str, Any]], name: str) -> None:
     with st.expander("Show data table"):
         formats = {column: NUMBER for column in table[0] if column != "n \\ m"} if table else {}
         tables.show(table, column_config=formats, key=f"numbers-{name}")
-        st.download_button("Download as CSV", evaluated.as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}")
+        st.download_button(
+            "Download as CSV", presenters_evaluations.as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}"
+        )
 
 
-def one_shape(chips: list[evaluated.Chip], patience: Patience) -> None:
+def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -> None:
     """A shape on each chip: its numbers, the roofline plot, the heat map."""
     sizes = st.columns(6)
     m = sizes[0].number_input("m", 1, LARGEST, 4096, key="e_m", **bound)
@@ -138,32 +142,34 @@ def one_shape(chips: list[evaluated.Chip], patience: Patience) -> None:
     shown = evaluate_each(f"{m} × {n} × {k}", problem, chips, patience)
     for one in shown:
         st.header(one.chip.name)
-        draw_tiles(evaluated.evaluation_tiles(one))
+        draw_tiles(presenters_evaluations.evaluation_tiles(one))
         if isinstance(one.chip, Hardware):  # a GPU's time is predicted at once: there is nothing to store
             storing(problem, one.chip, patience)
     if not shown:
         return
     if len(shown) == 2:
         st.header("Comparison")
-        table = evaluated.comparison_table(shown)
+        table = presenters_evaluations.comparison_table(shown)
         formats = {column: NUMBER for column in table[0] if column != "Metric"}
         tables.show(table, column_config=formats, key="e_compared")
     every = []
     plots = st.container(key="figures").columns(len(shown) + 1)  # on a phone, one line each
     with plots[0]:
-        st.plotly_chart(evaluated.roofline_figure(shown), key="roofline")
-        behind(evaluated.roofline_table(shown), "roofline")
+        st.plotly_chart(presenters_evaluations.roofline_figure(shown), key="roofline")
+        behind(presenters_evaluations.roofline_table(shown), "roofline")
     for plot, one in zip(plots[1:], shown, strict=True):
         with plot:
             shares = shares_of_peak(problem, one.chip, patience)
             every.append(shares)
-            st.plotly_chart(evaluated.heat_map_figure(shares, k, one.chip.name), key=f"heat-{one.chip.name}")
-            missing = evaluated.unsearched(shares)
+            st.plotly_chart(
+                presenters_evaluations.heat_map_figure(shares, k, one.chip.name), key=f"heat-{one.chip.name}"
+            )
+            missing = presenters_evaluations.unsearched(shares)
             if missing:
                 st.caption(
-                    f"{missing} of {len(evaluated.HEAT_SIZES) ** 2} cells were not searched. {patience.what_next()}"
+                    f"{missing} of {len(presenters_evaluations.HEAT_SIZES) ** 2} cells were not searched. {patience.what_next()}"
                 )
-            behind(evaluated.heat_table(shares), f"heat-map-{one.chip.name}")
+            behind(presenters_evaluations.heat_table(shares), f"heat-map-{one.chip.name}")
     command = as_command()
     header.export_button("evaluation", lambda: shape_report(shown, every, command), key="export-shape")
 
@@ -173,14 +179,14 @@ def as_command() -> str:
     return context.command(*(header.as_command("Evaluations") or ()))
 
 
-def model(chips: list[evaluated.Chip], patience: Patience) -> None:
+def model(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -> None:
     """A model on each chip that knows its dtype: its operations and totals, and the roofline plot."""
     passes = show_model(chips, kept, patience)
     if not passes:
         return
     points = [row for one in passes for row in one.rows]
-    st.plotly_chart(evaluated.roofline_figure(points), key="model-roofline")
-    behind(evaluated.roofline_table(points), "model-roofline")
+    st.plotly_chart(presenters_evaluations.roofline_figure(points), key="model-roofline")
+    behind(presenters_evaluations.roofline_table(points), "model-roofline")
     name, command = str(st.session_state.get("e_model", "A model")), as_command()
     header.export_button("evaluation", lambda: model_report(name, passes, command), key="export-model")
 
@@ -194,7 +200,7 @@ def measured_latencies() -> None:
     if uploaded is None:
         st.info("Choose a file. It is not stored.")
         return
-    patience = Patience("Comparing with predictions…")
+    patience = SearchLimit("Comparing with predictions…")
     try:
         with patience:
             found = validated(uploaded.getvalue(), uploaded.name, kept_out, patience)
@@ -211,7 +217,9 @@ def measured_latencies() -> None:
     table = validation_table(found.lines)
     formats = {column: tables.PERCENT for column in table[0] if column not in ("GPU", "m", "Rows")}
     tables.show(table, column_config=formats, height="content", key="e_errors")
-    st.download_button("Download as CSV", evaluated.as_csv(table), "errors.csv", "text/csv", key="csv-errors")
+    st.download_button(
+        "Download as CSV", presenters_evaluations.as_csv(table), "errors.csv", "text/csv", key="csv-errors"
+    )
     st.plotly_chart(validation_figure(found.points), key="scatter")
     if len(found.points) < found.count:
         st.caption(f"Showing an even sample of {len(found.points):,} points.")
@@ -222,7 +230,7 @@ def what_is_kept() -> None:
     """Accelerators with saved results, the export of each, and the results page by page."""
     try:
         chips = context.ask(evaluations.accelerators)
-    except MirrorError as error:
+    except IndexUnavailable as error:
         widgets.problem("The index of saved results is unavailable.", str(error))
         chips = [{"fingerprint": fingerprint, "chip": "", "error": ""} for fingerprint in kept.fingerprints()]
         export_results(chips)
@@ -231,7 +239,7 @@ def what_is_kept() -> None:
         st.info("No saved results. Store one at Single shape, or run this command, which searches and stores:")
         widgets.command("evaluate", "4096", "7168", "2048", "--chip", "SG2262")
         return
-    tables.draw(chips, evaluated.ACCELERATORS, key="e_chips")
+    tables.draw(chips, presenters_evaluations.ACCELERATORS, key="e_chips")
     export_results(chips)
     list_results({f"{chip['chip']} {chip['fingerprint'][:8]}": chip["fingerprint"] for chip in chips})
 
@@ -284,15 +292,15 @@ def list_results(chips: dict[str, str]) -> None:
         st.info("No matching results. Clear the search or a filter.")
         return
     caption.caption(f"{rows_shown(offset, len(rows), total)}.")
-    tables.draw(rows, evaluated.RESULTS, height="content", key="e_results")
-    mirror = context.cache().mirror
+    tables.draw(rows, presenters_evaluations.RESULTS, height="content", key="e_results")
+    index = context.cache().index
 
     def file() -> bytes:
-        with mirror.read() as connection:
+        with index.read() as connection:
             found = evaluations.evaluations(
                 connection, wanted, sort=sorted_by, descending=not ascending, limit=MOST_ROWS
             )
-            return evaluated.as_csv(found)
+            return presenters_evaluations.as_csv(found)
 
     st.download_button("Download all as CSV", file, "evaluations.csv", "text/csv", on_click="ignore")
 
@@ -314,11 +322,13 @@ else:
         own, refused = own_chip()
     if refused:
         widgets.problem("Invalid chip description.", refused)
-    names = {**evaluated.CHIPS, **({} if own is None else {own.name: own})}
-    chip = first.selectbox("Chip", list(names), index=list(evaluated.CHIPS).index("SG2262"), key="e_chip", **bound)
+    names = {**presenters_evaluations.CHIPS, **({} if own is None else {own.name: own})}
+    chip = first.selectbox(
+        "Chip", list(names), index=list(presenters_evaluations.CHIPS).index("SG2262"), key="e_chip", **bound
+    )
     other = second.selectbox("Compare with", [ALONE, *names], key="e_other", **bound)
     chosen_chips = [names[name] for name in dict.fromkeys((chip, other)) if name in names]
-    with Patience() as patience:
+    with SearchLimit() as patience:
         try:
             (one_shape if kind == ONE else model)(chosen_chips, patience)
         except SearchStopped as error:

@@ -15,7 +15,6 @@ from app.components.code_view import component
 from app.presenters import kernel
 from app.presenters.decisions import DECISIONS
 from app.presenters.downloads import dump_file
-from app.presenters.glance import demand_words, life_words, resource_words, speed_words
 from app.presenters.jobs import in_store
 from app.presenters.kernel import (
     EVENTS,
@@ -26,13 +25,14 @@ from app.presenters.kernel import (
     occupancy_by_chip,
     record_document,
 )
+from app.presenters.kernel_summary import demand_words, life_words, resource_words, speed_words
 from app.presenters.shared import when
 from app.presenters.speed import MODEL, PREDICTIONS, TIMINGS, predictions, speed_figure
 from app.presenters.tiles import tile_figure
-from app.views.adapted import show_adapted
+from app.views.adapter_kernels import show_adapted
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
-from cache_engine.frameworks.groups import describe
+from cache_engine.frameworks.bundles import describe
 from cache_engine.index import queries, summaries
 from cache_engine.insight.explanation import asked_for, quarantined_record
 from cache_engine.insight.inspection import Inspection, described, titled

@@ -11,14 +11,14 @@ from app import context, widgets
 from app.caches import links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
-from app.presenters.listed import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
+from app.presenters.kernel_list import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
-from app.views.adapted import list_adapted
+from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import read_search
 from cache_engine.evaluator.catalogue.tables import advice
 from cache_engine.frameworks.registry import EntryFilter
-from cache_engine.index import foreign_queries, queries
+from cache_engine.index import framework_queries, queries
 from cache_engine.index.queries import OLD_SORTS, SORTS, KernelFilter
 from cache_engine.units import counted
 
@@ -43,7 +43,7 @@ def clear() -> None:
 
 def list_file(kind: str, wanted: KernelFilter, sort: str, descending: bool) -> bytes:
     """The whole list, up to ``MOST_ROWS``, as a file of that kind."""
-    with cache.mirror.read() as connection:
+    with cache.index.read() as connection:
         batches = queries.kernel_batches(connection, wanted, sort=sort, descending=descending, limit=MOST_ROWS)
         return LIST_FILES[kind][1](batches)
 
@@ -150,7 +150,7 @@ context.ask_ahead(  # all that each letter in the search field asks
         queries.kernels, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=shown_at
     ),
     context.question(queries.count, others),
-    context.question(foreign_queries.count, EntryFilter(text)),
+    context.question(framework_queries.count, EntryFilter(text)),
 )
 counts = context.ask(queries.facet_counts, wanted)
 with st.container(key="filters"):

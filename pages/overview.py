@@ -135,7 +135,7 @@ def queue(in_queue: QueueState) -> None:
             listing.draw_table(turns, overview.QUEUE, key="queue", label="Compile queue")
 
 
-def period(name: str, span: Span) -> overview.Period:
+def period(name: str, span: Span) -> overview.ShownPeriod:
     """The sums of the chosen time range, and of the one before."""
     rows = context.ask(queries.history, span.step_s, since=span.since(now))
     before = None
@@ -143,7 +143,7 @@ def period(name: str, span: Span) -> overview.Period:
         step_s, start, end = span.before(now)
         before = [one for one in context.ask(queries.history, step_s, since=start) if one["start"] < end]
     made = context.ask(summaries.made_over_time, span.step_s)
-    return overview.Period(rows, before, made, starts(rows, span, now), span.since(now), name.lower())
+    return overview.ShownPeriod(rows, before, made, starts(rows, span, now), span.since(now), name.lower())
 
 
 def over_time(rows: Sequence[Row], span: Span) -> None:

@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 
 from cache_engine.evaluator.catalogue.layers import layers_of
-from cache_engine.evaluator.catalogue.published import published
+from cache_engine.evaluator.catalogue.model_configs import published
 
 COLUMNS = (
     "model", "operation", "batch", "n", "k", "layers", "epilogue", "experts", "experts_per_token", "alternative",

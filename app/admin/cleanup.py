@@ -17,12 +17,12 @@ from app.presenters.admin import (
     victim_columns,
 )
 from app.presenters.shared import Row, rows_shown
-from cache_engine.errors import GemmCacheError, MirrorError
+from cache_engine.errors import GemmCacheError, IndexUnavailable
 from cache_engine.index import queries
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.settings import parse_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms
-from cache_engine.upkeep.cleaning import Cleaned, Leftover
+from cache_engine.upkeep.cleanup import Cleaned, Leftover
 from cache_engine.upkeep.plan import EvictionPlan, Limits
 from cache_engine.upkeep.survey import Survey
 
@@ -139,7 +139,7 @@ def _targets() -> list[str]:
     """The targets of the stored kernels; all known targets while the index is unavailable."""
     try:
         return context.ask(queries.facets)["arch"]
-    except MirrorError:
+    except IndexUnavailable:
         return list(ARCHITECTURES)
 
 
@@ -179,7 +179,7 @@ def _expected() -> int | None:
     """The number of kernels; ``None`` while the index is unavailable."""
     try:
         return int(context.ask(queries.overview)["entries"])
-    except MirrorError:
+    except IndexUnavailable:
         return None
 
 
@@ -200,7 +200,7 @@ def _by_arch(plan: EvictionPlan) -> list[Row]:
     """Kernels to delete, by target; empty while the index is unavailable."""
     try:
         return context.cache().query(queries.sums_by_arch, [victim.key for victim in plan.victims])
-    except MirrorError:
+    except IndexUnavailable:
         return []
 
 

@@ -9,7 +9,7 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.components.figure import draw_tiles
-from app.presenters.admin import mirror_properties, mirror_tiles, settings_columns
+from app.presenters.admin import index_tiles, mirror_properties, settings_columns
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries
 from cache_engine.settings import SETTINGS, Origin
@@ -19,7 +19,7 @@ from cache_engine.upkeep.admission import READ_ONLY
 
 def draw_index(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data: only a read-only dashboard has it off)
     """State and buttons."""
-    mirror = context.cache().mirror
+    index = context.cache().index
     st.caption("This dashboard reads a DuckDB index of the store. It can be rebuilt at any time without data loss.")
     buttons = st.container(horizontal=True)
     if buttons.button("Sync now", icon=":material/sync:"):
@@ -29,22 +29,22 @@ def draw_index(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses dat
     if buttons.button("Rebuild index", icon=":material/refresh:", help=help_text, disabled=bool(off)):
         _sync(rebuild=True)
     try:
-        mirror.sync()
-        state = mirror.query(queries.state)
-        size = os.stat(mirror.path).st_size
+        index.sync()
+        state = index.query(queries.state)
+        size = os.stat(index.path).st_size
     except (GemmCacheError, OSError) as error:
         widgets.problem("The index is unavailable. Rebuild it, or try again.", str(error))
         return
-    draw_tiles(mirror_tiles(state, size, time.time()))
+    draw_tiles(index_tiles(state, size, time.time()))
     tables.properties(mirror_properties(state), width="small", key="mirror-table")
-    st.text(f"File: {mirror.path}")
+    st.text(f"File: {index.path}")
 
 
 def _sync(*, rebuild: bool) -> None:
     started = time.perf_counter()
     try:
         with st.spinner("Rebuilding…" if rebuild else "Syncing…"):
-            synced = context.cache().mirror.sync(rebuild=rebuild)
+            synced = context.cache().index.sync(rebuild=rebuild)
     except GemmCacheError as error:
         trouble = "Rebuild failed." if rebuild else "Sync failed."
         widgets.problem(trouble, str(error))

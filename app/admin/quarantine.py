@@ -7,7 +7,7 @@ import streamlit as st
 from app import context, guard, tables, widgets
 from app.presenters.admin import QUARANTINED, quarantine_properties
 from cache_engine.units import counted, human_bytes
-from cache_engine.upkeep.cleaning import QUARANTINE_S
+from cache_engine.upkeep.cleanup import QUARANTINE_S
 from cache_engine.upkeep.plan import DAY_S
 from cache_engine.upkeep.quarantine import Discarded, Item
 

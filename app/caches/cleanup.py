@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import streamlit as st
 
 from app import context, guard, tables, widgets
-from app.caches import entries, looking
+from app.caches import entries, scan
 from app.presenters.caches import cleaned_columns, cleaning_arguments, deletion_columns, left_columns
 from cache_engine.errors import GemmCacheError
-from cache_engine.frameworks.cleaning import Cleaning, cleaning
-from cache_engine.frameworks.deleting import Chosen, CleaningRules, Deleted, Plans, choose, plan_cleaning, with_irs
+from cache_engine.frameworks.cleanup import Cleaning, cleaning
+from cache_engine.frameworks.deletion import Chosen, CleaningRules, Deleted, Plans, choose, plan_cleaning, with_irs
 from cache_engine.frameworks.values import DeletePlan
-from cache_engine.index import foreign_queries as queries
+from cache_engine.index import framework_queries as queries
 from cache_engine.settings import parse_bytes
 from cache_engine.units import counted, human_bytes
 
@@ -86,11 +86,11 @@ def _rules() -> CleaningRules:
 def _preview(rules: CleaningRules, *, irs_only: bool) -> Preview:
     with st.spinner("Looking at the entries…"):
         # By this process's environment: another process may have read a directory into the index that it names.
-        used = {(place.kind, place.path_text) for place in looking.places() if not place.replaced_by}
+        used = {(place.kind, place.path_text) for place in scan.places() if not place.replaced_by}
         stored = context.cache().query(queries.stored, rules.takes)
         found = [(place, entry) for place, entry in stored if (place.kind, place.path_text) in used]
         chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
-        return Preview(rules, irs_only, chosen, plan_cleaning(looking.sources().by_kind, chosen, irs_only=irs_only))
+        return Preview(rules, irs_only, chosen, plan_cleaning(scan.sources().by_kind, chosen, irs_only=irs_only))
 
 
 def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
@@ -99,7 +99,7 @@ def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
         f"Will delete {what}{counted(len(document.entries), 'entry', 'entries')} ({human_bytes(document.size_bytes)}). "
         f"Of those chosen, {counted(len(document.left), 'entry', 'entries')} will stay."
     )
-    titles = looking.titles()
+    titles = scan.titles()
     by_directory = [each for each in document.directories if each.entries]
     if len(by_directory) > 1:
         tables.draw(by_directory, cleaned_columns(titles), height="content", key="by-directory")
@@ -137,7 +137,7 @@ def _delete(preview: Preview) -> None:
                 done.append(cache.admin.clean_other(place, plan, by=by, on_progress=deleted))
                 before += len(plan.deletions)
         finally:
-            looking.scanner().forget()
+            scan.scanner().forget()
         return done
 
     done = guard.act("Deletion stopped.", apply)

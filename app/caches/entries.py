@@ -5,14 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, widgets
-from app.caches import links, looking
+from app.caches import links, scan
 from app.components import listing
 from app.presenters.caches import entry_columns
-from app.presenters.others import Address, address_of
+from app.presenters.framework_kernels import Address, address_of
 from app.presenters.shared import rows_shown
 from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.frameworks.values import State
-from cache_engine.index import foreign_queries as queries
+from cache_engine.index import framework_queries as queries
 
 PAGE_ROWS = 100
 _LIST = "entries"
@@ -44,7 +44,7 @@ def draw() -> None:
     listing.linked_list(
         rows,
         [(str(one), links.entry_address(one)) for one in map(address_of, rows)],
-        entry_columns(looking.titles()),
+        entry_columns(scan.titles()),
         key=_LIST,
         label="Entries",
         ticked=tuple(map(str, picked)),

@@ -6,17 +6,17 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context, tables, widgets
-from app.caches import links, looking
+from app.caches import links, scan
 from app.components.code_view import component
 from app.components.figure import draw_tiles
+from app.presenters.framework_kernels import AILMENTS, FACTORS, Address, entry_facts, entry_tiles
+from app.presenters.framework_kernels import PARTS as FILES
 from app.presenters.kernel import instruction_figure
-from app.presenters.others import AILMENTS, FACTORS, Address, entry_facts, entry_tiles
-from app.presenters.others import PARTS as FILES
 from cache_engine.compilers import disassembly as tools
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, StoreError
 from cache_engine.frameworks.values import Entry, PartKind
-from cache_engine.index import foreign_queries as queries
+from cache_engine.index import framework_queries as queries
 from cache_engine.insight.linked.kernel import linked_parts
 from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.outcome import Failure
@@ -50,7 +50,7 @@ def draw(heading: DeltaGenerator) -> None:
 
 
 def _summary(address: Address, entry: Entry) -> None:
-    source = looking.sources().by_kind[address.place.kind]
+    source = scan.sources().by_kind[address.place.kind]
     draw_tiles(entry_tiles(entry, {**source.unknowable, **entry.unread}))
     wrong = context.ask(queries.diagnoses, address.place, entry.id)
     if wrong:
@@ -82,12 +82,12 @@ def _codes(address: Address, entry: Entry) -> None:
 
 @st.cache_data(show_spinner="Disassembling…", max_entries=32)
 def _linked(where: str, stamp: str, _address: Address, _entry: Entry) -> Linked:  # noqa: ARG001 (which entry, and which of its states)
-    source = looking.sources().by_kind[_address.place.kind]
+    source = scan.sources().by_kind[_address.place.kind]
     return linked_parts(_entry, lambda part: source.read(_address.place, _entry, part))
 
 
 def _key(address: Address, entry: Entry) -> None:
-    factors = looking.sources().by_kind[address.place.kind].key_factors(address.place, entry)
+    factors = scan.sources().by_kind[address.place.kind].key_factors(address.place, entry)
     if isinstance(factors, Failure):
         st.caption("The inputs of the key are not known.")
         st.text(factors.reason)
@@ -118,7 +118,7 @@ def _sass(where: str, stamp: str, _address: Address, _entry: Entry) -> str:  # n
     part = _entry.part(PartKind.BINARY)
     if part is None:
         raise StoreError("the entry has no CUBIN")
-    data = looking.sources().by_kind[_address.place.kind].read(_address.place, _entry, part)
+    data = scan.sources().by_kind[_address.place.kind].read(_address.place, _entry, part)
     if isinstance(data, Failure):
         raise StoreError(data.reason)
     return tools.sass(data)

@@ -7,11 +7,11 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from app import context, widgets
-from app.caches import looking
-from app.presenters.others import Address
+from app.caches import scan
+from app.presenters.framework_kernels import Address
 from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.frameworks.values import Entry
-from cache_engine.index import foreign_queries as queries
+from cache_engine.index import framework_queries as queries
 from cache_engine.units import counted
 
 _RESULTS = "entries last seen"
@@ -28,9 +28,9 @@ def asked(cache: str, entry: str) -> tuple[Address, Entry] | None:
     address = Address.of(st.query_params.get(cache, ""), st.query_params.get(entry, ""))
     found = context.ask(queries.entry, address.place, address.id)
     if found is None:  # as where a link is opened before anything was scanned
-        looking.look()
+        scan.look()
         found = context.ask(queries.entry, address.place, address.id)
-    if found is None or address.place.kind not in looking.sources().by_kind:
+    if found is None or address.place.kind not in scan.sources().by_kind:
         widgets.problem("No cache that is looked at has this entry.", f"{address.id} in {address.cache}")
         return None
     return address, found

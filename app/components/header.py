@@ -10,16 +10,16 @@ import streamlit as st
 
 from app import context, widgets
 from app.components import mount
-from app.presenters.as_command import equal
-from app.presenters.listed import kernel_filter
-from app.presenters.others import address_of
+from app.presenters.command import equal
+from app.presenters.framework_kernels import address_of
+from app.presenters.kernel_list import kernel_filter
 from app.presenters.palette import MOST, Place, places, plain
 from app.presenters.shared import Row, dtypes
 from cache_engine.cache.cache import Cache
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.gpu.probe import local_arch
-from cache_engine.index import foreign_queries, queries
+from cache_engine.index import framework_queries, queries
 from cache_engine.insight.report.page import Report, written
 from cache_engine.units import counted
 
@@ -189,8 +189,8 @@ def _stored(text: str) -> tuple[list[Place], list[Place]]:
     except UsageError as error:  # entries may have the text in their names
         st.text(f"Kernels are not searched: {error}")
     questions += [
-        context.question(foreign_queries.entries, others, sort="last used", limit=MOST),
-        context.question(foreign_queries.count, others),
+        context.question(framework_queries.entries, others, sort="last used", limit=MOST),
+        context.question(framework_queries.count, others),
     ]
     context.ask_ahead(*questions)
     try:

@@ -17,7 +17,7 @@ import streamlit as st
 from app import context, widgets
 from app.components import mount
 from app.presenters.columns import Column, cells, csv_text, rows_of
-from app.presenters.listed import COLUMNS
+from app.presenters.kernel_list import COLUMNS
 from app.presenters.shared import Row, kernel_address
 from cache_engine.model.key import is_key
 

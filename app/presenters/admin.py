@@ -202,7 +202,7 @@ def safe_name(name: str) -> str:
 # ---- Index, settings, audit ----
 
 
-def mirror_tiles(state: Row, size_bytes: int, now: float) -> list[Tile]:
+def index_tiles(state: Row, size_bytes: int, now: float) -> list[Tile]:
     """The state of the index."""
     rows = state["rows"]
     return [

@@ -1,4 +1,4 @@
-"""The Caches page: tables and figures of other frameworks' caches, from rows of ``mirror.foreign_queries``."""
+"""The Caches page: tables and figures of other frameworks' caches, from rows of ``index.framework_queries``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import plotly.graph_objects as go
 
 from app.presenters.columns import Column
 from app.presenters.shared import COLOURS, GREY, Row, Tile, total
-from cache_engine.frameworks.deleting import CleaningRules
+from cache_engine.frameworks.deletion import CleaningRules
 from cache_engine.frameworks.doctor import Ailment, Diagnosis
 from cache_engine.frameworks.registry import is_stale
 from cache_engine.frameworks.values import Entry, Place, id_of
-from cache_engine.index.foreign_queries import place_of
+from cache_engine.index.framework_queries import place_of
 from cache_engine.units import bytes_unit, counted, human_bytes
 
 _MOST_PARTS, _MOST_COUNTED = 6, 4

@@ -11,8 +11,8 @@ from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, Row, Tile, kernel_address
 from cache_engine.cache.demand.report import KERNEL, MODEL, SHAPE, DemandReport, KernelOf
 from cache_engine.cache.demand.times import UNKNOWN, LaunchTimes
-from cache_engine.model.asked import Shape
 from cache_engine.model.events import DAY_S
+from cache_engine.model.shape_counts import Shape
 from cache_engine.units import human_ms, human_rate
 from cache_engine.usage.demand import Ledger
 

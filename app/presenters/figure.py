@@ -57,7 +57,7 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Sparkline:
     """The course of one number, of at least two values: a line from its least to its greatest value, without axes.
 
     Attributes:
@@ -71,4 +71,4 @@ class Course:
     height: int = 56
 
 
-Figure = Bars | Course
+Figure = Bars | Sparkline

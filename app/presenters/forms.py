@@ -16,7 +16,7 @@ from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import MAX_DIMENSION, GemmProblem
 from cache_engine.model.gemm.fields import FIELDS, JOINED, ProblemField
-from cache_engine.model.job import Asked
+from cache_engine.model.job import JobArguments
 from cache_engine.model.kernel import KernelConfig
 
 AS_INPUTS, AUTO, WITHOUT = "same as A and B", "auto", "none"
@@ -27,7 +27,7 @@ STDIN = "/dev/stdin"
 LONGEST_TEXT = 200
 
 
-class Kind(Enum):
+class FieldKind(Enum):
     """The kind of a field's value."""
 
     NUMBER = "a whole number of at least 1"
@@ -54,7 +54,7 @@ class Field:
 
     name: str
     label: str
-    kind: Kind
+    kind: FieldKind
     default: Any
     option: str = ""
     choices: tuple[str, ...] = ()
@@ -70,24 +70,24 @@ class Field:
             return [str(value)]
         if value == self.default and not self.always:
             return []
-        if self.kind is Kind.SWITCH:
+        if self.kind is FieldKind.SWITCH:
             return [self.option]
-        if self.kind is Kind.EITHER:
+        if self.kind is FieldKind.EITHER:
             return [self.option if value == ON else f"--no-{self.option.removeprefix('--')}"]
-        texts = [str(value)] if self.kind is not Kind.SEVERAL else [str(each) for each in value]
+        texts = [str(value)] if self.kind is not FieldKind.SEVERAL else [str(each) for each in value]
         if self.joined:
             texts = [self.joined.join(texts)]
         return [part for text in texts for part in (self.option, text)]
 
     def takes(self, value: object) -> bool:
         """Whether the form can show a value; a job's file may hold anything."""
-        if self.kind is Kind.NUMBER:
+        if self.kind is FieldKind.NUMBER:
             return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= self.most
-        if self.kind is Kind.SWITCH:
+        if self.kind is FieldKind.SWITCH:
             return isinstance(value, bool)
-        if self.kind is Kind.TEXT:
+        if self.kind is FieldKind.TEXT:
             return isinstance(value, str) and len(value) <= LONGEST_TEXT
-        if self.kind is Kind.SEVERAL:
+        if self.kind is FieldKind.SEVERAL:
             return isinstance(value, list) and all(each in self.choices for each in value)
         return value in self.choices
 
@@ -103,20 +103,24 @@ def _form_field(field: ProblemField) -> Field:
     rare = field.name not in _ALWAYS_SHOWN
     if field.kind is bool:
         either = (AS_SET, ON, OFF)
-        return Field(field.name, field.label, Kind.EITHER, AS_SET, field.option[0], either, help=field.help, rare=rare)
+        return Field(
+            field.name, field.label, FieldKind.EITHER, AS_SET, field.option[0], either, help=field.help, rare=rare
+        )
     if not field.choices:
         default = _FIRST.get(field.name, field.default)
         option = field.option[0] if field.option else ""
-        return Field(field.name, field.label, Kind.NUMBER, default, option, most=field.most, rare=rare)
+        return Field(field.name, field.label, FieldKind.NUMBER, default, option, most=field.most, rare=rare)
     if field.metavar == JOINED:
         return Field(
-            field.name, field.label, Kind.SEVERAL, [], field.option[0], field.choices, joined="+", help=field.help,
+            field.name, field.label, FieldKind.SEVERAL, [], field.option[0], field.choices, joined="+", help=field.help,
             rare=rare,
         )  # fmt: skip
     empty = AS_INPUTS if field.default is None else WITHOUT
     choices = field.choices if field.default else (empty, *field.choices)
     default = str(field.default or empty)
-    return Field(field.name, field.label, Kind.CHOICE, default, field.option[0], choices, help=field.help, rare=rare)
+    return Field(
+        field.name, field.label, FieldKind.CHOICE, default, field.option[0], choices, help=field.help, rare=rare
+    )
 
 
 def _value_of(field: ProblemField, value: Any) -> Any:
@@ -133,8 +137,8 @@ def _value_of(field: ProblemField, value: Any) -> Any:
 _ALWAYS_SHOWN = ("m", "n", "k", "batch", "dtype", "out_dtype", "layout")
 _FIRST = {"m": 4096, "n": 7168, "k": 2048}
 _OF_PROBLEM = {field.name: _form_field(field) for field in FIELDS}
-_COMPILER = Field("compiler", "Compiler", Kind.CHOICE, AUTO, "--compiler", (AUTO, *COMPILERS), rare=True)
-_FAMILY = Field("family", "Family", Kind.CHOICE, AUTO, "--family", (AUTO, *FAMILIES), rare=True)
+_COMPILER = Field("compiler", "Compiler", FieldKind.CHOICE, AUTO, "--compiler", (AUTO, *COMPILERS), rare=True)
+_FAMILY = Field("family", "Family", FieldKind.CHOICE, AUTO, "--family", (AUTO, *FAMILIES), rare=True)
 _MOST_CONFIGS = 1000
 _OF_TABLES = {
     "epilogue": "Applied to all layers. Leave empty for that of each layer, such as the bias of gpt-oss.",
@@ -147,17 +151,17 @@ def shape_form(default_arch: str) -> tuple[Field, ...]:
     """The form of a single shape: all options of ``gemm-cache compile``, in its order."""
     return (
         *(one for name, one in _OF_PROBLEM.items() if name in _ALWAYS_SHOWN),
-        Field("arch", "Target", Kind.CHOICE, default_arch, "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
+        Field("arch", "Target", FieldKind.CHOICE, default_arch, "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
         *(one for name, one in _OF_PROBLEM.items() if name not in _ALWAYS_SHOWN),
         _COMPILER,
         _FAMILY,
         Field(
-            "config", "Config", Kind.TEXT, "", "--config", rare=True,
+            "config", "Config", FieldKind.TEXT, "", "--config", rare=True,
             help="Leave empty for automatic. Otherwise as listings show it, such as 128x128x32_w2x2_s4, or by field: "
             "block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,stages=4; split_k and cluster are optional.",
         ),
         Field(
-            "force", "Force recompile", Kind.SWITCH, False, "--force", rare=True,
+            "force", "Force recompile", FieldKind.SWITCH, False, "--force", rare=True,
             help="Recompile even if cached (skips timing).",
         ),
     )  # fmt: skip
@@ -167,12 +171,12 @@ def table_form(default_arch: str) -> tuple[Field, ...]:
     """The form of a whole model: the options of ``gemm-cache warm``."""
     models = tuple(dict.fromkeys(shape.model for shape in model_shapes()))
     return (
-        Field("model", "Model", Kind.CHOICE, models[0], choices=(*models, OWN_TABLE)),
+        Field("model", "Model", FieldKind.CHOICE, models[0], choices=(*models, OWN_TABLE)),
         _OF_PROBLEM["dtype"],
         _OF_PROBLEM["layout"],
-        Field("arch", "Targets", Kind.SEVERAL, [default_arch], "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
+        Field("arch", "Targets", FieldKind.SEVERAL, [default_arch], "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
         Field(
-            "tokens", "m", Kind.TEXT, TOKENS, "--m",
+            "tokens", "m", FieldKind.TEXT, TOKENS, "--m",
             help="Token counts and ranges, such as 1,16,64-512. Sizes that share a kernel are compiled once.",
         ),
         *(
@@ -191,11 +195,11 @@ def tune_form(default_arch: str) -> tuple[Field, ...]:
     return (
         *(one for one in shape_form(default_arch) if one.name not in left_out),
         Field(
-            "top", "Configs", Kind.NUMBER, TOP, "--top", most=_MOST_CONFIGS,
+            "top", "Configs", FieldKind.NUMBER, TOP, "--top", most=_MOST_CONFIGS,
             help="How many of each family are compiled and timed, best prediction first.",
         ),
         Field(
-            "families", "Families", Kind.SEVERAL, [], "--family", tuple(FAMILIES), rare=True,
+            "families", "Families", FieldKind.SEVERAL, [], "--family", tuple(FAMILIES), rare=True,
             help="Leave empty for the family in use.",
         ),
         _COMPILER,
@@ -208,7 +212,7 @@ def command_of(verb: str, form: Iterable[Field], values: Row) -> list[str]:
     return [verb, *(part for one in form for part in one.arguments(given[one.name]))]
 
 
-def shown_of(asked: Asked, form: Iterable[Field]) -> Row:
+def shown_of(asked: JobArguments, form: Iterable[Field]) -> Row:
     """The values of a job's request, as far as its form can show them."""
     return {one.name: asked[one.name] for one in form if one.name in asked and one.takes(asked[one.name])}
 

@@ -11,7 +11,7 @@ from app.presenters.shared import COLOURS, Row, Tile, total
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import ModelShape
 from cache_engine.evaluator.catalogue.layers import Parallel, layers_named, layers_of
-from cache_engine.evaluator.catalogue.published import LARGEST_CONFIG_BYTES, published
+from cache_engine.evaluator.catalogue.model_configs import LARGEST_CONFIG_BYTES, published
 from cache_engine.insight.passes import ModelPass
 from cache_engine.units import human_us, ms_unit
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from app.presenters.columns import Column
-from app.presenters.figure import Course
+from app.presenters.figure import Sparkline
 from app.presenters.shared import Row, Tile, kernel_address, share, total
 from cache_engine.cache.queue import Priority, QueueState
 from cache_engine.cache.serving import LONG_WAIT_S
@@ -69,7 +69,7 @@ def health(row: Row, lately: Mapping[str, int], events: Iterable[Row], now: floa
     """The health of the store.
 
     Args:
-        row: the mirror's overview.
+        row: the index's overview.
         lately: failures of the last 7 days that were not acknowledged; see ``upkeep.decisions.since``.
         events: the last events, newest first.
     """
@@ -208,7 +208,7 @@ def _tiers(failures: int) -> Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class ShownPeriod:
     """The sums of a time range, step by step, and those of the range of the same length before it.
 
     Attributes:
@@ -227,12 +227,12 @@ class Period:
     words: str
 
 
-def overview_tiles(row: Row, period: Period, max_entries: int, max_bytes: int) -> list[Tile]:
+def overview_tiles(row: Row, period: ShownPeriod, max_entries: int, max_bytes: int) -> list[Tile]:
     """The numbers: what is in the store now, and lookups and compiles of the time range."""
     return [*_stored_tiles(row, period, max_entries, max_bytes), _rate_tile(period), *_time_tiles(period)]
 
 
-def _stored_tiles(row: Row, period: Period, max_entries: int, max_bytes: int) -> list[Tile]:
+def _stored_tiles(row: Row, period: ShownPeriod, max_entries: int, max_bytes: int) -> list[Tile]:
     new = [one for one in period.made if one["start"] >= period.since]
     entries, stored_bytes = total(new, "entries"), total(new, "stored_bytes")
     return [
@@ -257,7 +257,7 @@ def _stored_tiles(row: Row, period: Period, max_entries: int, max_bytes: int) ->
     ]
 
 
-def _rate_tile(period: Period) -> Tile:
+def _rate_tile(period: ShownPeriod) -> Tile:
     rate = _rate(period.rows)
     before = None if period.before is None else _rate(period.before)
     hits, misses = _hits(period.rows), total(period.rows, "misses")
@@ -272,7 +272,7 @@ def _rate_tile(period: Period) -> Tile:
     )
 
 
-def _time_tiles(period: Period) -> list[Tile]:
+def _time_tiles(period: ShownPeriod) -> list[Tile]:
     return [
         Tile(
             "Compile time saved",
@@ -294,19 +294,19 @@ def _time_tiles(period: Period) -> list[Tile]:
     ]
 
 
-def _times(period: Period, column: str) -> Sequence[float]:
+def _times(period: ShownPeriod, column: str) -> Sequence[float]:
     """A time of each step in milliseconds, as the figures below have it: nothing where nothing happened."""
     found = {one["start"]: one[column] / 1e3 for one in period.rows}
     return [found.get(start, 0.0) for start in period.starts] if any(found.values()) else ()
 
 
-def _course(name: str, values: Iterable[float], said: Callable[[float], str]) -> Course | None:
+def _course(name: str, values: Iterable[float], said: Callable[[float], str]) -> Sparkline | None:
     """The course of a number; none of a single value."""
     values = tuple(values)
     if len(values) < 2:
         return None
     low, high, last = (said(value) for value in (min(values), max(values), values[-1]))
-    return Course(f"{name} over time: {low} to {high}, {last} at the end", values, [said(one) for one in values])
+    return Sparkline(f"{name} over time: {low} to {high}, {last} at the end", values, [said(one) for one in values])
 
 
 def _rate(rows: Sequence[Row]) -> float | None:
@@ -317,7 +317,7 @@ def _hits(rows: Sequence[Row]) -> int:
     return sum(total(rows, f"{tier}_hits") for tier in kinds.TIERS)
 
 
-def _changed(period: Period, column: str) -> str:
+def _changed(period: ShownPeriod, column: str) -> str:
     """The change against the time range before; empty where there was nothing to compare with."""
     now, before = (total(rows or (), column) / 1e3 for rows in (period.rows, period.before))
     return f"{'-' if now < before else '+'}{human_ms(abs(now - before))}" if before else ""
@@ -414,7 +414,7 @@ def remote_check(row: Row, events: Sequence[Row], settings: Settings, now: float
     """The state of the remote; ``None`` where none is set.
 
     Args:
-        row: the mirror's overview.
+        row: the index's overview.
         events: the last events, newest first.
     """
     if not settings.remote:

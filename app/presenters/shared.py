@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
-from app.presenters.figure import Course
+from app.presenters.figure import Sparkline
 
 Row = dict[str, Any]
 
@@ -31,7 +31,7 @@ class Tile:
     help: str
     share: float | None = None
     share_text: str = ""
-    course: Course | None = None
+    course: Sparkline | None = None
     change: str = ""
     change_is_good: bool | None = None
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import plotly.graph_objects as go
 
 from app.presenters.columns import Column
-from app.presenters.evaluated import roofline_figure
+from app.presenters.evaluations import roofline_figure
 from app.presenters.plots import add_points
 from app.presenters.shared import Row
 from cache_engine.errors import InvalidProblem

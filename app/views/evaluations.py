@@ -10,13 +10,13 @@ import streamlit as st
 from app import context, guard, tables, widgets
 from app.components import figure
 from app.components.figure import draw_tiles
-from app.patience import Patience
-from app.presenters.evaluated import Chip, as_csv, as_json
+from app.presenters.evaluations import Chip, as_csv, as_json
 from app.presenters.models import pass_figure, pass_table, pass_tiles, shapes_on_one_chip
+from app.search_limit import SearchLimit
 from cache_engine.errors import GemmCacheError, InvalidProblem
 from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.evaluator.catalogue.layers import Parallel
-from cache_engine.evaluator.catalogue.published import LARGEST_CONFIG_BYTES
+from cache_engine.evaluator.catalogue.model_configs import LARGEST_CONFIG_BYTES
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
@@ -32,7 +32,7 @@ _FORMATS = {
 bound: Any = {"bind": "query-params"}
 
 
-def show_model(chips: list[Chip], kept: Evaluations, patience: Patience) -> list[ModelPass]:
+def show_model(chips: list[Chip], kept: Evaluations, patience: SearchLimit) -> list[ModelPass]:
     """The passes of the chosen model, shown, on each chip that has its type.
 
     Raises:
@@ -104,7 +104,7 @@ _FAILED = "a result could not be stored"
 SAVED = "Saved results"
 
 
-def storing(problem: EvaluationProblem, chip: Hardware, patience: Patience) -> None:
+def storing(problem: EvaluationProblem, chip: Hardware, patience: SearchLimit) -> None:
     """Says that a result is stored, with a link to the list; else offers to store it. Only its button stores."""
     if _is_stored(problem, chip):
         with st.container(horizontal=True, vertical_alignment="center"):
@@ -123,7 +123,7 @@ def storing(problem: EvaluationProblem, chip: Hardware, patience: Patience) -> N
         st.rerun()
 
 
-def _stored(problem: EvaluationProblem, chip: Hardware, patience: Patience) -> bool:
+def _stored(problem: EvaluationProblem, chip: Hardware, patience: SearchLimit) -> bool:
     """Stores a result as the command line does; returns whether that worked, and shows why if not."""
     kept = context.cache().evaluations
     try:

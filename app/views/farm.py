@@ -17,7 +17,7 @@ from app.presenters.shared import COLOURS, Row, Tile, moment, when
 from cache_engine.errors import ExtraMissing
 from cache_engine.team.board import MOST_FAILURES
 from cache_engine.team.broker import Broker
-from cache_engine.team.watching import MOST_RUNS, MOST_WORKERS, RUNNING, Farm, Hour, SeenRun, Watcher
+from cache_engine.team.progress import MOST_RUNS, MOST_WORKERS, RUNNING, Farm, Hour, SeenRun, Watcher
 from cache_engine.units import counted, human_age, human_ms, printable
 
 POLL_S = 3.0

@@ -30,7 +30,7 @@ class Node:
     """A store of a fleet.
 
     Attributes:
-        row: the mirror's overview; ``None`` where it cannot be read.
+        row: the index's overview; ``None`` where it cannot be read.
         trouble: why it cannot.
         remote: the state of its remote, if it has one.
     """
@@ -95,8 +95,8 @@ def _node(name: str) -> Node:
     path = str(context.stores()[name])
     try:
         opened = context.cache_of(name)
-        opened.mirror.sync()
-        row, events = opened.mirror.query(queries.overview), opened.mirror.query(queries.events, limit=_EVENTS)
+        opened.index.sync()
+        row, events = opened.index.query(queries.overview), opened.index.query(queries.events, limit=_EVENTS)
     except (GemmCacheError, OSError) as error:
         return Node(name, path, None, str(error))
     return Node(name, path, row, remote=remote_check(row, events, opened.settings, time.time()))

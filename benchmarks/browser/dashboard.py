@@ -1,4 +1,4 @@
-"""The waits of a reader of the dashboard: pages in a real Chromium, on a large mirror compared with a small one."""
+"""The waits of a reader of the dashboard: pages in a real Chromium, on a large index compared with a small one."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _opened(browser: Browser, store: Path, rows: int) -> Iterator[_Dashboard]:
         add_records(cache, min(rows, _RECORDS))
         ask(cache, min(rows, _RECORDS))
         settle(cache)
-        cache.mirror.sync()
+        cache.index.sync()
         multiply_rows(cache.layout, rows)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""A mirror of more rows than there are records, for benchmarks: a million files would take longer to write."""
+"""An index of more rows than there are records, for benchmarks: a million files would take longer to write."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _WRITE_TIMEOUT_S = 30.0
 
 
 def multiply_rows(layout: StoreLayout, rows: int) -> None:
-    """Copies the kernels of a mirror that is in sync until there are ``rows``, each with its own key and n.
+    """Copies the kernels of an index that is in sync until there are ``rows``, each with its own key and n.
 
-    One in five is marked as used. Rows of demand are copied likewise, into earlier days: a mirror has at most 4,096
+    One in five is marked as used. Rows of demand are copied likewise, into earlier days: an index has at most 4,096
     shapes, but many periods. A sync keeps the copies as long as no folder of records and no demand changes.
 
     Raises:
-        LockTimeout: when another process keeps the mirror busy.
+        LockTimeout: when another process keeps the index busy.
     """
     import duckdb
 
-    with file_lock(layout.mirror_lock, _WRITE_TIMEOUT_S), duckdb.connect(str(layout.mirror)) as connection:
+    with file_lock(layout.index_lock, _WRITE_TIMEOUT_S), duckdb.connect(str(layout.index)) as connection:
         (present,) = connection.execute("SELECT count(*) FROM kernels").fetchone() or (0,)
         connection.execute(
             """

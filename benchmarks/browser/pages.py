@@ -1,4 +1,4 @@
-"""The work that pages wait for: syncing the mirror, and every query that a page asks."""
+"""The work that pages wait for: syncing the index, and every query that a page asks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from cache_engine.model.gemm import GemmProblem
 
 
 def syncing(report: Report, place: Path, entries: int) -> None:
-    """Syncs of a mirror: of all records compared with reading their files; of nothing, with listing a folder."""
+    """Syncs of an index: of all records compared with reading their files; of nothing, with listing a folder."""
     with open_cache(place / "synced", durability="fast") as synced:
         add_entries(synced, entries)
     with open_cache(place / "synced") as cache:
         paths = list(cache.layout.metadata.rglob("*.json"))
-        sync = partial(cache.mirror.sync, rebuild=True)
+        sync = partial(cache.index.sync, rebuild=True)
         goal = 2.0 if entries == 10_000 else None
         read = partial(_read_all, paths)
         name = f"sync of {entries:,} new records"
         report(compare(name, sync, "reading their files", read, goal_seconds=goal, samples=3))
         settle(cache)
-        cache.mirror.sync()
-        report(compare("sync with nothing new", cache.mirror.sync, "listing a folder", _lister(cache), samples=50))
+        cache.index.sync()
+        report(compare("sync with nothing new", cache.index.sync, "listing a folder", _lister(cache), samples=50))
 
 
 def _read_all(paths: list[Path]) -> None:
@@ -44,7 +44,7 @@ def _lister(cache: Cache) -> Callable[[], object]:
 
 
 def asking(report: Report, place: Path, rows: int) -> None:
-    """Every query that a page asks compared with counting the rows, on a mirror of ``rows``."""
+    """Every query that a page asks compared with counting the rows, on an index of ``rows``."""
     with open_cache(place / "mirrored", durability="fast") as cache:
         for number, key in enumerate(add_records(cache, rows)):
             if number % 5 == 0:
@@ -53,8 +53,8 @@ def asking(report: Report, place: Path, rows: int) -> None:
             for n in range(1024, 9216, 1024):
                 cache.journal.asked(GemmProblem(m, n, 4096, arch="sm_90"))
         cache.journal.flush()
-        cache.mirror.sync()
-        with cache.mirror.read() as connection:
+        cache.index.sync()
+        with cache.index.read() as connection:
             for name, ask in _questions(connection):
                 report(
                     compare(
@@ -68,10 +68,10 @@ def asking(report: Report, place: Path, rows: int) -> None:
                 )
 
         def opened() -> None:
-            with cache.mirror.read() as fresh:
+            with cache.index.read() as fresh:
                 fresh.execute("SELECT 1").fetchone()
 
-        report(compare("opening the mirror to read", opened, "reading its first page", _page_reader(cache), samples=20))
+        report(compare("opening the index to read", opened, "reading its first page", _page_reader(cache), samples=20))
 
 
 def _page_reader(cache: Cache) -> Callable[[], object]:

@@ -43,7 +43,7 @@ def add_entries(
 
 
 def add_records(cache: Cache, count: int, first: int = 0) -> list[CacheKey]:
-    """Puts records without blobs into a store, all that the mirror reads; returns their keys.
+    """Puts records without blobs into a store, all that the index reads; returns their keys.
 
     Args:
         first: how many are there already; the next ones are added.

@@ -6,14 +6,14 @@ import time
 from functools import partial
 from pathlib import Path
 
-from benchmarks.entries.scanning import triton_cache
+from benchmarks.entries.scans import triton_cache
 from benchmarks.results import Report, Result
 from benchmarks.timing import compare
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.frameworks.registry import EntryFilter, load_sources
 from cache_engine.frameworks.values import Place
-from cache_engine.index import foreign_queries as queries
-from cache_engine.index.foreign import scan
+from cache_engine.index import framework_queries as queries
+from cache_engine.index.framework_caches import scan
 
 _LATER_GOAL_S = 0.600
 _GOAL_ENTRIES = 50_000
@@ -25,11 +25,11 @@ def caches(report: Report, place: Path, entries: int) -> None:
     there = triton_cache(place, entries)
     sources = load_sources()
     with open_cache(place / "index") as cache:
-        cache.mirror.sync()
+        cache.index.sync()
         started = time.perf_counter()
-        scan(cache.mirror, sources, [there])
+        scan(cache.index, sources, [there])
         first = time.perf_counter() - started
-        again = partial(scan, cache.mirror, sources, [there])
+        again = partial(scan, cache.index, sources, [there])
         name = f"scan of {entries:,} entries into the index"
         report(compare(f"{name}, all unchanged", again, "listing them", partial(_list, there), samples=3))
         started = time.perf_counter()
@@ -43,7 +43,7 @@ def caches(report: Report, place: Path, entries: int) -> None:
 
 def _ask(cache: Cache) -> None:
     """The overview, and the first page of a search."""
-    with cache.mirror.read() as connection:
+    with cache.index.read() as connection:
         for question in (
             queries.places, queries.parts, queries.growth, queries.duplicates, queries.duplicated, queries.diagnoses,
         ):  # fmt: skip
@@ -55,7 +55,7 @@ def _ask(cache: Cache) -> None:
 
 
 def _count(cache: Cache) -> None:
-    with cache.mirror.read() as connection:
+    with cache.index.read() as connection:
         connection.execute("SELECT count(*) FROM foreign_entries").fetchone()
 
 

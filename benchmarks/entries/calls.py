@@ -39,7 +39,7 @@ def calls(report: Report) -> None:
         return
     import numpy
 
-    from cache_engine.gpu.groups import Counts
+    from cache_engine.gpu.groups import GroupCounts
     from cache_engine.gpu.matmul_plan import asked_alike
     from cache_engine.gpu.multiply import operands_of, prepare
 
@@ -47,9 +47,9 @@ def calls(report: Report) -> None:
     a, out = _Array(1 << 30, (_M, _K), None, "<f2"), _Array(1 << 32, (_M, _N), None, "<f2")
     b = _Array(1 << 31, (_K, _N), (2, 2 * _K), "<f2")
     experts = _Array(1 << 31, (_GROUPS, _K, _N), (2 * _N * _K, 2, 2 * _K), "<f2")
-    counts = Counts(_Array(1 << 33, (_GROUPS,), None, "<i4"))
+    counts = GroupCounts(_Array(1 << 33, (_GROUPS,), None, "<i4"))
 
-    def ours(of_b: _Array, of_groups: Counts | None) -> None:
+    def ours(of_b: _Array, of_groups: GroupCounts | None) -> None:
         plan, _, views = prepare(asked, a, of_b, out, counts=of_groups)
         operands_of(plan, views, out)
 

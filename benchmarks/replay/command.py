@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from benchmarks.replay.costs import Cost
     from benchmarks.replay.kernels import Kernels
     from benchmarks.replay.machines import Compiling
-    from benchmarks.replay.playing import Outcome
     from benchmarks.replay.policies import Policy
+    from benchmarks.replay.simulation import Outcome
     from benchmarks.replay.traces import Trace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -187,7 +187,7 @@ def _refuse_options_of_traces() -> None:
 
 
 def _replay_journal(settings: Settings, sizes: Sequence[str], as_json: bool) -> None:
-    from benchmarks.replay.stored import played, requests_of, sizes_of
+    from benchmarks.replay.stored_traces import played, requests_of, sizes_of
 
     with open_cache(settings, create=False) as cache:
         with progress("reading requests", None) as (bar, task):
@@ -239,8 +239,8 @@ def _play(
     cost: Cost,
     asked: dict[str, Any],
 ) -> list[documents.ReplayRow]:
-    from benchmarks.replay.playing import play, runs
     from benchmarks.replay.policies import Start
+    from benchmarks.replay.simulation import play, runs
 
     rows = []
     start = Start(horizon_s=asked["horizon"], budget_s=asked["ahead"])
@@ -276,7 +276,7 @@ def _play(
 @json_option
 def report_verb(replayed: Path, file: Path, force: bool, as_json: bool) -> None:
     """Write one HTML file with figures of what `replay --json` printed into FILE."""
-    from benchmarks.replay.replayed import replay_report
+    from benchmarks.replay.replay_results import replay_report
     from cache_engine.insight.report.page import written
 
     report = replay_report(replayed)

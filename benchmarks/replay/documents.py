@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from benchmarks.replay.costs import Cost
     from benchmarks.replay.evictions import Played
     from benchmarks.replay.kernels import Kernels
-    from benchmarks.replay.playing import Outcome
-    from benchmarks.replay.stored import Stored
+    from benchmarks.replay.simulation import Outcome
+    from benchmarks.replay.stored_traces import Stored
     from benchmarks.replay.traces import Trace
 
 

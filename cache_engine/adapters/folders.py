@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.frameworks.groups import StoredGroup
+from cache_engine.frameworks.bundles import StoredGroup
 from cache_engine.process import OwnFile, renew_after_fork, run_at_end, unforked
 from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import own_file

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cache_engine.errors import CorruptEntry, StoreError
-from cache_engine.frameworks.groups import (
+from cache_engine.frameworks.bundles import (
     Group,
     StoredGroup,
     UnknownGroup,
@@ -30,7 +30,7 @@ from cache_engine.store.lock import file_lock_to_delete
 from cache_engine.store.pins import is_pinned
 
 if TYPE_CHECKING:
-    from cache_engine.upkeep.cleaning import Housekeeper
+    from cache_engine.upkeep.cleanup import Housekeeper
 
 _log = logging.getLogger(__name__)
 PROGRAM = "program"
@@ -123,7 +123,7 @@ class Shelf:
     def _kept_house(self) -> Housekeeper:
         if self._housekeeper is None:
             # Only after a compile: no hit needs it.
-            from cache_engine.upkeep.cleaning import Housekeeper, prune_results
+            from cache_engine.upkeep.cleanup import Housekeeper, prune_results
             from cache_engine.upkeep.plan import Limits
 
             every_s = self._settings.cleanup_interval_h * 3600

@@ -24,7 +24,7 @@ from triton.runtime import cache as triton_cache
 from cache_engine.adapters.folders import add_files, files_of, write_files
 from cache_engine.adapters.shelf import Shelf, shelf
 from cache_engine.errors import CorruptEntry
-from cache_engine.frameworks.groups import Group, is_plain
+from cache_engine.frameworks.bundles import Group, is_plain
 
 _log = logging.getLogger(__name__)
 

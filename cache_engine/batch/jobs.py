@@ -32,8 +32,8 @@ from cache_engine.model.job import (
     FAILED,
     MOST_BYTES,
     RUNNING,
-    Asked,
     Job,
+    JobArguments,
     JobProgress,
     JobStage,
     decode_job,
@@ -73,7 +73,7 @@ class Jobs:
         self._layout = layout
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, command: list[str], asked: Asked | None = None, given: bytes = b"") -> str:
+    def start(self, command: list[str], asked: JobArguments | None = None, given: bytes = b"") -> str:
         """Starts ``gemm-cache --store … COMMAND --json`` in the background; returns the job's id.
 
         Args:

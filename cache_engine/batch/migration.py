@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cache_engine.batch.warm import side_by_side
+from cache_engine.cache.build import make_artifact
 from cache_engine.cache.cache import Cache
-from cache_engine.cache.making import make_artifact
 from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Selection
 from cache_engine.cache.stages import StageClock
@@ -35,7 +35,7 @@ CARRIED, SUPERSEDED, AGAIN, FOREIGN, UNKNOWN, DAMAGED = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Kind:
+class EntryKind:
     """The properties that entries with the same fate share.
 
     Attributes:
@@ -65,7 +65,7 @@ class Sum:
 class MigrationPlan:
     """Every entry by kind, and the kernels to compile, each once."""
 
-    sums: dict[Kind, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    sums: dict[EntryKind, Sum] = field(default_factory=lambda: defaultdict(Sum))
     again: dict[CacheKey, Selection] = field(default_factory=dict)
 
 
@@ -120,20 +120,20 @@ def migrate(
     return failed
 
 
-def _kind(cache: Cache, key: CacheKey, there: set[CacheKey], again: dict[CacheKey, Selection]) -> tuple[Kind, int]:
+def _kind(cache: Cache, key: CacheKey, there: set[CacheKey], again: dict[CacheKey, Selection]) -> tuple[EntryKind, int]:
     """The kind of an entry, by its fate, and its size; adds the kernel to compile for it to ``again``."""
     foreign = cache.store.foreign_format(key)
     if foreign is not None:
-        return Kind(FOREIGN, "only another version of this program reads it", foreign), 0
+        return EntryKind(FOREIGN, "only another version of this program reads it", foreign), 0
     try:
         record = cache.store.record(key)
     except (CorruptEntry, OSError):
         record = None
     if record is None:
-        return Kind(DAMAGED, "gemm-cache verify says how", FORMAT), 0
+        return EntryKind(DAMAGED, "gemm-cache verify says how", FORMAT), 0
     fate, reason = _fate(cache, record, there, again)
     schema = dict(record.components).get("schema", "")
-    return Kind(fate, reason, FORMAT, schema, record.created_by), stored_bytes(record)
+    return EntryKind(fate, reason, FORMAT, schema, record.created_by), stored_bytes(record)
 
 
 def _fate(cache: Cache, record: Record, there: set[CacheKey], again: dict[CacheKey, Selection]) -> tuple[str, str]:
@@ -164,7 +164,7 @@ def _changed(record: Record, selection: Selection) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class RebuildResult:
     """The result of a rebuild.
 
     Attributes:
@@ -176,7 +176,7 @@ class Rebuilt:
     why: str = ""
 
 
-def rebuild(cache: Cache, record: Record, cubin: bytes) -> Rebuilt:
+def rebuild(cache: Cache, record: Record, cubin: bytes) -> RebuildResult:
     """Compiles what a record says, with nothing stored, and compares.
 
     NVRTC and NVCC make the same bytes from the same input on every machine. A kernel of another toolchain, of other
@@ -186,12 +186,12 @@ def rebuild(cache: Cache, record: Record, cubin: bytes) -> Rebuilt:
         problem = record.problem.on(record.arch)
         made = cache.selector.select_installed(problem, record.family, record.compiler, record.config)
         if made.key != record.key:
-            return Rebuilt(None, "its toolchain, flags or template are not those of this machine")
+            return RebuildResult(None, "its toolchain, flags or template are not those of this machine")
         code = make_artifact(made, StageClock()).cubin
     except (UsageError, NotHereError) as error:
-        return Rebuilt(None, str(error))
+        return RebuildResult(None, str(error))
     except CompileError as error:
-        return Rebuilt(False, f"it does not compile: {error}")
+        return RebuildResult(False, f"it does not compile: {error}")
     if code == cubin:
-        return Rebuilt(True)
-    return Rebuilt(False, f"compiled here it is other code: {len(code):,} bytes, there {len(cubin):,}")
+        return RebuildResult(True)
+    return RebuildResult(False, f"compiled here it is other code: {len(code):,} bytes, there {len(cubin):,}")

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+from cache_engine.cache.build import compile_of
 from cache_engine.cache.cache import Cache, CompiledKernel
-from cache_engine.cache.making import compile_of
 from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, NotHereError

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from cache_engine import logs
-from cache_engine.cache.elsewhere import Elsewhere
 from cache_engine.cache.history import History
+from cache_engine.cache.other_toolchains import OtherToolchains
 from cache_engine.cache.queue import Priority, QueueState, queue_state
-from cache_engine.cache.selection import Faster, Selection, Selector, check_asked, check_wait
+from cache_engine.cache.selection import ExactKernels, Selection, Selector, check_asked, check_wait
 from cache_engine.cache.serving import COMPILED, SWITCHED_OFF, CompiledKernel, Serving, refusal
 from cache_engine.cache.stages import VALIDATE, OnStage, StageClock
 from cache_engine.cache.tiers import Found, Preloaded
@@ -38,13 +38,13 @@ from cache_engine.store.layout import StoreLayout
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
-    from cache_engine.cache.queue.behind import Better
-    from cache_engine.cache.serving.meanwhile import Meanwhile
+    from cache_engine.cache.queue.background import PendingKernel
+    from cache_engine.cache.serving.stand_ins import StandIns
     from cache_engine.evaluator.results import Evaluations
     from cache_engine.gpu.timer import Timing
     from cache_engine.index import Connection
-    from cache_engine.index.foreign import Progress, Scanned
-    from cache_engine.index.sync import Mirror
+    from cache_engine.index.framework_caches import Progress, Scanned
+    from cache_engine.index.sync import Index
     from cache_engine.store.pack import Pack
     from cache_engine.store.timings import Timings
     from cache_engine.upkeep.admin import Admin
@@ -79,18 +79,18 @@ class Cache:
         )
         self.journal = journal_of(store)
         packs, refused = packs_of(settings, self.journal)
-        self.elsewhere = Elsewhere(packs, store, refused)
+        self.elsewhere = OtherToolchains(packs, store, refused)
         self.packs = self.elsewhere.packs
         self.selector = Selector(settings, history=history, elsewhere=self.elsewhere)
-        self.faster = Faster(self.selector, self.elsewhere)
+        self.faster = ExactKernels(self.selector, self.elsewhere)
         self._serving = Serving(store, self.elsewhere, settings, self.journal, self.faster, without_store)
 
     @cached_property
-    def meanwhile(self) -> Meanwhile:
+    def meanwhile(self) -> StandIns:
         """What serves while a kernel is compiled in the background."""
-        from cache_engine.cache.serving.meanwhile import Meanwhile
+        from cache_engine.cache.serving.stand_ins import StandIns
 
-        return Meanwhile(self._serving, self.selector, self.elsewhere, self.settings)
+        return StandIns(self._serving, self.selector, self.elsewhere, self.settings)
 
     @cached_property
     def admin(self) -> Admin:
@@ -141,7 +141,7 @@ class Cache:
     def submit(
         self, problem: GemmProblem, *, arch: str | None = None, family: str | None = None,
         compiler: str | None = None, config: KernelConfig | None = None,
-    ) -> Better[CompiledKernel]:  # fmt: skip
+    ) -> PendingKernel[CompiledKernel]:  # fmt: skip
         """The handle of a problem's kernel, without waiting: what no tier of this machine has is compiled behind.
 
         ``ready`` says whether the kernel is there now, ``on_done`` calls a function when it is, and in a coroutine
@@ -206,7 +206,7 @@ class Cache:
         """Stores a timing, to choose configs by; returns why that failed. ``config_from`` overrides the kernel's."""
         if self._store is None:
             return Failure(self._without_store)
-        from cache_engine.cache.making import measurement
+        from cache_engine.cache.build import measurement
 
         try:
             self.timings.add([measurement(kernel.record, kernel.problem, timing, config_from or kernel.config_from)])
@@ -235,11 +235,11 @@ class Cache:
         return self.store.layout
 
     @cached_property
-    def mirror(self) -> Mirror:
+    def index(self) -> Index:
         """The DuckDB copy of this store."""
-        from cache_engine.index.sync import Mirror
+        from cache_engine.index.sync import Index
 
-        return Mirror(self.store)
+        return Index(self.store)
 
     @cached_property
     def evaluations(self) -> Evaluations:
@@ -297,11 +297,11 @@ class Cache:
         """The answer to one of ``index.queries`` or ``index.evaluations`` now; raises ``MirrorError``."""
         if "evaluations" in self.__dict__:
             self.evaluations.flush(usage=False)
-        self.mirror.sync()
-        return self.mirror.query(question, *arguments, **options)
+        self.index.sync()
+        return self.index.query(question, *arguments, **options)
 
     def scan_caches(self, given: Iterable[str] = (), progress: Progress | None = None) -> Scanned:
-        """Brings the index of the caches of other frameworks up to date, for ``index.foreign_queries``.
+        """Brings the index of the caches of other frameworks up to date, for ``index.framework_queries``.
 
         Directories that are not in use here are left out (``Place.replaced_by``).
 
@@ -314,11 +314,11 @@ class Cache:
             MirrorError: when the index cannot be written.
         """
         from cache_engine.frameworks.registry import load_sources, surroundings
-        from cache_engine.index.foreign import scan
+        from cache_engine.index.framework_caches import scan
 
         sources = load_sources()
         places = sources.places(surroundings([*given, *self.settings.caches]))
-        return scan(self.mirror, sources, (place for place in places if not place.replaced_by), progress)
+        return scan(self.index, sources, (place for place in places if not place.replaced_by), progress)
 
     def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
         """Rows of the entries that match all of ``text``, as ``catalogue.read_search`` reads it, last used first.
@@ -345,7 +345,7 @@ class Cache:
 
     def count(self) -> tuple[int, int]:
         """The number of entries, and the bytes they take on disk."""
-        from cache_engine.upkeep.cleaning import count
+        from cache_engine.upkeep.cleanup import count
 
         return count(self.layout)
 
@@ -358,7 +358,7 @@ class Cache:
         if isinstance(self.journal, NoJournal) and s.enable_caching:
             totals = self.journal.totals
             return Statistics(0, 0, s.max_entries, s.max_bytes, 0, totals, totals, s.reads_remote, *memory)
-        from cache_engine.store.journal.folding import journal_bytes, last_day, read_journal
+        from cache_engine.store.journal.snapshot import journal_bytes, last_day, read_journal
 
         tally = read_journal(self.layout.journal)
         size, day = journal_bytes(self.layout.journal), last_day(tally.periods, time.time())

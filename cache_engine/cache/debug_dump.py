@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from cache_engine._version import __version__, version_and_build
-from cache_engine.cache.making import make_artifact
+from cache_engine.cache.build import make_artifact
 from cache_engine.cache.selection import Selection
 from cache_engine.cache.stages import StageClock
 from cache_engine.compilers.contents import KEYED

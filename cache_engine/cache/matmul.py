@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.cache.operator import code_found, default_cache, fuses
 from cache_engine.cache.selection import check_wait
-from cache_engine.cache.serving.launching import Product, code_of
+from cache_engine.cache.serving.launch_support import Product, code_of
 from cache_engine.cache.stages import StageClock
 from cache_engine.errors import UsageError
-from cache_engine.gpu.matmul_plan import Asked, asked_alike
+from cache_engine.gpu.matmul_plan import ArrayForms, asked_alike
 from cache_engine.gpu.multiply import multiply, stream_of
 from cache_engine.gpu.probe import require_gpu
 from cache_engine.model.gemm import NO_EPILOGUE, Activation, ActivationLike, DType, DTypeLike, Epilogue, GemmProblem
 
 if TYPE_CHECKING:
     from cache_engine.cache.cache import Cache
-    from cache_engine.gpu.groups import Counts
+    from cache_engine.gpu.groups import GroupCounts
     from cache_engine.gpu.multiply import Code
 
 
@@ -185,7 +185,7 @@ def grouped_matmul(
 
 
 @cached
-def _given_counts() -> Callable[..., Counts]:
+def _given_counts() -> Callable[..., GroupCounts]:
     """Imported when it is first needed: few programs pass counts."""
     from cache_engine.gpu.groups import given_counts
 
@@ -200,7 +200,7 @@ def _asked(
     beta: bool,
     bias: bool,
     activation: ActivationLike,
-) -> Asked:
+) -> ArrayForms:
     """The arguments that calls with the same names share: one object, by which plans are looked up."""
     epilogue = _epilogue(alpha, beta, bias, str(activation))
     return asked_alike(_dtype("dtype", dtype), _dtype("out_dtype", out_dtype), epilogue)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cache_engine.cache.cache import COMPILED, Cache, CompiledKernel, open_cache
 from cache_engine.cache.selection import check_wait
-from cache_engine.cache.serving.launching import Product, code_of
+from cache_engine.cache.serving.launch_support import Product, code_of
 from cache_engine.cache.stages import COMPILE, StageClock
 from cache_engine.errors import NotCached, StoreUnusable, UsageError
-from cache_engine.gpu.profiling import Counts, OperatorCall, OperatorCalls, OperatorStatistics, Watch
+from cache_engine.gpu.profiling import OperatorCall, OperatorCalls, OperatorStatistics, ProfilerCounts, Watch
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
     OPT_LEVELS,
@@ -42,8 +42,8 @@ from cache_engine.model.gemm import (
 from cache_engine.settings import Settings
 
 if TYPE_CHECKING:
-    from cache_engine.cache.queue.behind import Better
-    from cache_engine.gpu.matmul_plan import Asked
+    from cache_engine.cache.queue.background import PendingKernel
+    from cache_engine.gpu.matmul_plan import ArrayForms
     from cache_engine.gpu.multiply import Code
 
 _log = logging.getLogger(__name__)
@@ -155,8 +155,8 @@ class GemmOperator:
         self._compiler = compiler
         self._wait_ms = check_wait(wait_ms, wait)
         self._own = Switches(enable_jit, enable_caching, cache_dir, fusion)
-        self._asked: Asked | None = None
-        self._counts = Counts()
+        self._asked: ArrayForms | None = None
+        self._counts = ProfilerCounts()
         self._profiles: list[OperatorCalls] = []
 
     def __call__(
@@ -198,7 +198,7 @@ class GemmOperator:
         def find(problem: GemmProblem) -> Code:
             return code_found(self.cache, problem, self._family, self._compiler, partial(get, problem))
 
-        def get(problem: GemmProblem) -> CompiledKernel | Better[CompiledKernel]:
+        def get(problem: GemmProblem) -> CompiledKernel | PendingKernel[CompiledKernel]:
             found = self._get_to_launch(problem) if wait_ms is None else self._get_meanwhile(problem, wait_ms)
             if isinstance(found, CompiledKernel):
                 got.append(found)
@@ -239,7 +239,7 @@ class GemmOperator:
     def _get_to_launch(self, problem: GemmProblem) -> CompiledKernel:
         return self._counted(lambda: self.cache.get_to_launch(problem, family=self._family, compiler=self._compiler))
 
-    def _get_meanwhile(self, problem: GemmProblem, wait_ms: float) -> CompiledKernel | Better[CompiledKernel]:
+    def _get_meanwhile(self, problem: GemmProblem, wait_ms: float) -> CompiledKernel | PendingKernel[CompiledKernel]:
         asked = (problem, self._family, self._compiler, None)
         return self._counted(lambda: self.cache.meanwhile.get(asked, StageClock(), wait_ms))
 
@@ -407,7 +407,7 @@ def code_found(
     problem: GemmProblem,
     family: str | None,
     compiler: str | None,
-    find: Callable[[], CompiledKernel | Better[CompiledKernel]],
+    find: Callable[[], CompiledKernel | PendingKernel[CompiledKernel]],
 ) -> Code:
     """The code of what ``find`` returns; with compiling switched off, and no kernel in any tier, cuBLAS's product.
 

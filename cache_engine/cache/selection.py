@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cache_engine.cache.elsewhere import Elsewhere, Stated
 from cache_engine.cache.history import History
+from cache_engine.cache.other_toolchains import OtherToolchains, Stated
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler, Cuda, extra_flags
 from cache_engine.compilers.contents import cuda_for
@@ -39,7 +39,7 @@ _MOST_KEPT = 8192
 INSTALLED = "installed"
 """Where the toolchain of a key is from, unless a pack or the store names it."""
 
-Asked = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
+Request = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
 """Problem, family, compiler and config, as ``Selector.select`` has them."""
 
 
@@ -99,7 +99,11 @@ class Selector:
     """Makes selections. What many of them share is hashed once, and the latest are cached."""
 
     def __init__(
-        self, settings: Settings | None = None, *, history: History | None = None, elsewhere: Elsewhere | None = None
+        self,
+        settings: Settings | None = None,
+        *,
+        history: History | None = None,
+        elsewhere: OtherToolchains | None = None,
     ) -> None:
         """Hashes nothing yet.
 
@@ -116,8 +120,8 @@ class Selector:
         self._installed_first = not settings.serves_any_toolchain
         self._compilers: dict[tuple[str, int, bool, Cuda], Compiler] = {}
         self._missing: dict[Compiler, str] = {}
-        self._choices: dict[Asked, _Choice] = {}
-        self._kept: dict[Asked, Selection] = {}
+        self._choices: dict[Request, _Choice] = {}
+        self._kept: dict[Request, Selection] = {}
         self._prefixes: dict[tuple[str, Compiler, str, Stated | None], KeyPrefix] = {}
 
     def select(
@@ -150,7 +154,7 @@ class Selector:
             self._keep(asked, selection)
         return selection
 
-    def _keep(self, asked: Asked, selection: Selection) -> None:
+    def _keep(self, asked: Request, selection: Selection) -> None:
         if len(self._kept) >= _MOST_KEPT:
             self._kept.clear()
         self._kept[asked] = selection
@@ -161,7 +165,7 @@ class Selector:
         """As ``select``, with the compiler installed here in the key."""
         return self._keyed(self._choice((problem, family, compiler, config)), None)
 
-    def select_elsewhere(self, selection: Selection, elsewhere: Elsewhere) -> Selection | None:
+    def select_elsewhere(self, selection: Selection, elsewhere: OtherToolchains) -> Selection | None:
         """The same kernel as another toolchain made it, if a pack or the store has that."""
         name = selection.compiler.name
         every = self.of_other_toolchains(selection, (*elsewhere.of_packs(name), *elsewhere.of_store(name)))
@@ -173,13 +177,13 @@ class Selector:
         choice = _Choice(s.problem, s.family, s.config, s.compiler, s.constants, s.config_from)
         return map(partial(self._keyed, choice), every)
 
-    def better_here(self, asked: Asked, selection: Selection) -> Selection | None:
+    def better_here(self, asked: Request, selection: Selection) -> Selection | None:
         """The selection for the compiler installed here, where a pack's kernel of another build serves."""
         if selection.is_compilable or not self._installed_first or selection.compiler in self._missing:
             return None
         return self.select_installed(*asked)
 
-    def prefer(self, asked: Asked, selection: Selection) -> None:
+    def prefer(self, asked: Request, selection: Selection) -> None:
         """Selects the kernel that was compiled here from now on, in place of a pack's of another build."""
         if self._installed_first:
             self._keep(asked, selection)
@@ -206,7 +210,7 @@ class Selector:
                 raise
             return first, False
 
-    def _here_or_packed(self, choice: _Choice, elsewhere: Elsewhere, missed: Collection[CacheKey]) -> Selection:
+    def _here_or_packed(self, choice: _Choice, elsewhere: OtherToolchains, missed: Collection[CacheKey]) -> Selection:
         """The selection for the compiler installed here; for a build of the packs where only that has an entry."""
         here, packed = self._keyed(choice, None), elsewhere.of_packs(choice.compiler.name)
         if packed and not elsewhere.has(here.key):
@@ -227,7 +231,7 @@ class Selector:
         device = gpu()
         return isinstance(device, str) or made <= _cuda_major(device.driver)
 
-    def _candidates(self, choice: _Choice, elsewhere: Elsewhere) -> Iterator[Selection]:
+    def _candidates(self, choice: _Choice, elsewhere: OtherToolchains) -> Iterator[Selection]:
         """The selections of a choice for each toolchain that its key may name, in the order of trial."""
         for stated in elsewhere.of_packs(choice.compiler.name):
             yield self._keyed(choice, stated)
@@ -256,7 +260,7 @@ class Selector:
             self._missing[choice.compiler] = str(error)
             raise
 
-    def _choice(self, asked: Asked) -> _Choice:
+    def _choice(self, asked: Request) -> _Choice:
         if self._elsewhere is None or self._installed_first:
             return self._chosen(*asked)  # its selection is cached; hashing a problem takes microseconds
         choice = self._choices.get(asked)
@@ -507,10 +511,10 @@ _Offer = tuple[Selection | None, float]
 """The exact kernel, and when to look whether it is there: 0 where it is, infinity where there is no such kernel."""
 
 
-class Faster:
+class ExactKernels:
     """Finds the exact kernels that serve in place of others. Safe to use from several threads."""
 
-    def __init__(self, selector: Selector, elsewhere: Elsewhere) -> None:
+    def __init__(self, selector: Selector, elsewhere: OtherToolchains) -> None:
         """Reads nothing yet."""
         self._selector, self._elsewhere = selector, elsewhere
         self.forget()
@@ -518,9 +522,9 @@ class Faster:
     def forget(self) -> None:
         """Has timings and kernels looked at again."""
         self._is_possible: bool | None = None
-        self._kept: dict[Asked, _Offer] = {}
+        self._kept: dict[Request, _Offer] = {}
 
-    def there(self, asked: Asked) -> Selection | None:
+    def there(self, asked: Request) -> Selection | None:
         """The exact kernel that serves what is asked for, as it was measured to be faster and is there."""
         if not self._may_be_any():
             return None
@@ -529,12 +533,12 @@ class Faster:
             exact, look_at = self._keep(asked, exact)
         return None if look_at else exact
 
-    def gone(self, asked: Asked) -> None:
+    def gone(self, asked: Request) -> None:
         """Notes that the kernel is no longer there: what was asked for serves again."""
         exact, _ = self._kept.get(asked, (None, 0.0))
         self._kept[asked] = exact, time.monotonic() + LOOK_AGAIN_S
 
-    def measured(self, asked: Asked) -> Selection | None:
+    def measured(self, asked: Request) -> Selection | None:
         """The exact kernel that was measured to be faster than what is selected, be it there or not."""
         if not self._may_be_any():
             return None
@@ -548,7 +552,7 @@ class Faster:
             self._is_possible = history is not None and history.has_exact
         return self._is_possible
 
-    def _measured(self, asked: Asked) -> Selection | None:
+    def _measured(self, asked: Request) -> Selection | None:
         problem, family, compiler, config = asked
         history = self._selector.history
         if history is None or config is not None or problem.specialisation not in _REPLACEABLE:
@@ -563,7 +567,7 @@ class Faster:
         )
         return exact if present_us is not None and exact_us is not None and exact_us < present_us else None
 
-    def _keep(self, asked: Asked, exact: Selection | None) -> _Offer:
+    def _keep(self, asked: Request, exact: Selection | None) -> _Offer:
         look_at = math.inf
         if exact is not None:
             look_at = 0.0 if self._elsewhere.has(exact.key) else time.monotonic() + LOOK_AGAIN_S

@@ -18,7 +18,7 @@ import click
 
 from cache_engine import logs
 from cache_engine.cli.support import emit, json_option, open_cache
-from cache_engine.cli.support.given import settings_of
+from cache_engine.cli.support.global_options import settings_of
 from cache_engine.cli.support.verb import LazyVerbs, VerbGroup
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import GemmCacheError, KeyNotFound, UsageError
@@ -28,7 +28,7 @@ from cache_engine.units import counted, human_age, human_bytes, printable
 if TYPE_CHECKING:
     from cache_engine.frameworks.doctor import Diagnosis
     from cache_engine.frameworks.registry import Sources, Sums
-    from cache_engine.frameworks.values import Entry, Finding, Place, Seen
+    from cache_engine.frameworks.values import Entry, Place, ScanFinding, Seen
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _GIVEN = "gemm-cache caches"
@@ -92,7 +92,7 @@ def caches_verb(ctx: click.Context, /, check: bool, as_json: bool) -> None:
     # What is not in use is read apart: the index has no entries of it.
     seen = chain(scanned(settings, sources, places_in(places, None)), scanned(settings, sources, unused, afresh=True))
     found = sums(places, seen)
-    findings: list[tuple[Place | None, Finding]] = [(None, one) for one in sources.findings]
+    findings: list[tuple[Place | None, ScanFinding]] = [(None, one) for one in sources.findings]
     findings += [(place, one) for place, each in found.items() for one in each.findings]
     in_memory = in_memory_here()
     document = {
@@ -270,7 +270,7 @@ def where(place: Place) -> dict[str, str]:
     return {"kind": place.kind, "path": str(place.path)}
 
 
-def finding_row(place: Place | None, found: Finding) -> dict[str, str]:
+def finding_row(place: Place | None, found: ScanFinding) -> dict[str, str]:
     """The row of a finding; of no place for that of a plug-in."""
     at = where(place) if place else {"kind": "", "path": ""}
     return {**at, "id": found.id, "fault": found.fault, "detail": found.detail}
@@ -283,7 +283,7 @@ def entry_row(place: Place, entry: Entry) -> dict[str, Any]:
     return {**where(place), **facts, "config": dict(entry.config), "size_bytes": entry.size_bytes}
 
 
-def print_findings(findings: Sequence[tuple[Place | None, Finding]]) -> None:
+def print_findings(findings: Sequence[tuple[Place | None, ScanFinding]]) -> None:
     """Prints findings on standard error, the first of many."""
     for place, finding in findings[:_MOST_FINDINGS]:
         at = "/".join(filter(None, (str(place.path) if place else "", finding.id)))
@@ -309,16 +309,16 @@ def _from_index(
     """
     if not settings.directory_exists or find_spec("duckdb") is None or not _pays(places):
         return None
-    from cache_engine.index.foreign import scan
-    from cache_engine.index.foreign_queries import entries_of, findings_of
+    from cache_engine.index.framework_caches import scan
+    from cache_engine.index.framework_queries import entries_of, findings_of
 
     found: list[tuple[Place, Seen]] = []
     try:
         with open_cache(settings, create=False) as cache:
-            scan(cache.mirror, sources, places, progress, others_stay=True)
+            scan(cache.index, sources, places, progress, others_stay=True)
             for place in places:
-                found += [(place, entry) for entry in cache.mirror.query(entries_of, place)]
-                found += [(place, finding) for finding in cache.mirror.query(findings_of, place)]
+                found += [(place, entry) for entry in cache.index.query(entries_of, place)]
+                found += [(place, finding) for finding in cache.index.query(findings_of, place)]
     except GemmCacheError:  # busy, read-only or damaged: the caches themselves are still there
         return None
     return found
@@ -339,7 +339,10 @@ def _pays(places: Sequence[Place]) -> bool:
 
 
 def _print_overview(
-    sources: Sources, found: dict[Place, Sums], findings: Sequence[tuple[Place | None, Finding]], in_memory: list[str]
+    sources: Sources,
+    found: dict[Place, Sums],
+    findings: Sequence[tuple[Place | None, ScanFinding]],
+    in_memory: list[str],
 ) -> None:
     if not found:
         print("No cache of another framework is here. Name one with --cache KIND=DIR, such as triton=/scratch/triton.")

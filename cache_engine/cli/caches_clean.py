@@ -26,9 +26,9 @@ from cache_engine.settings import Settings, parse_bytes
 from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
-    from cache_engine.frameworks.cleaning import Cleaning
-    from cache_engine.frameworks.deleting import Deleted, Plans
-    from cache_engine.frameworks.values import Finding, Place
+    from cache_engine.frameworks.cleanup import Cleaning
+    from cache_engine.frameworks.deletion import Deleted, Plans
+    from cache_engine.frameworks.values import Place, ScanFinding
 
 _MOST_SHOWN = 20
 OFFLINE = (
@@ -88,10 +88,10 @@ def clean_verb(
     it, in a way in which no process that uses the cache fails. The store's audit log has every deletion. Where an
     environment variable names another directory, a framework's usual one is cleaned only with --in.
     """
-    from cache_engine.frameworks.cleaning import cleaning
-    from cache_engine.frameworks.deleting import CleaningRules, choose, plan_cleaning, with_irs
+    from cache_engine.frameworks.cleanup import cleaning
+    from cache_engine.frameworks.deletion import CleaningRules, choose, plan_cleaning, with_irs
     from cache_engine.frameworks.registry import EntryFilter
-    from cache_engine.frameworks.values import Entry, Finding
+    from cache_engine.frameworks.values import Entry, ScanFinding
 
     if irs_only and (offline or max_bytes is not None):
         raise UsageError("--irs-only goes with neither --offline nor --max-bytes: entries stay, and stay in use")
@@ -106,7 +106,9 @@ def clean_verb(
     found = [(place, each) for place, each in seen if isinstance(each, Entry)]
     chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
     plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline, known=known)
-    findings: list[tuple[Place | None, Finding]] = [(place, each) for place, each in seen if isinstance(each, Finding)]
+    findings: list[tuple[Place | None, ScanFinding]] = [
+        (place, each) for place, each in seen if isinstance(each, ScanFinding)
+    ]
     if offline and not as_json:
         click.echo(f"Warning: {OFFLINE}.", err=True)
     done = cleaning(chosen, plans, _deleted(settings, plans) if yes else {}, listed)

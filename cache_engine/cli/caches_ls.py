@@ -27,7 +27,7 @@ from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes
 
 if TYPE_CHECKING:
-    from cache_engine.frameworks.values import Entry, Finding, Place
+    from cache_engine.frameworks.values import Entry, Place, ScanFinding
 
 _SORTS: dict[str, Callable[[Entry], Any]] = {
     "created": lambda entry: entry.created_at or 0.0,
@@ -79,17 +79,17 @@ def ls_verb(
     otherwise, and how many there are.
     """
     from cache_engine.frameworks.registry import EntryFilter
-    from cache_engine.frameworks.values import Entry, Finding
+    from cache_engine.frameworks.values import Entry, ScanFinding
 
     sources, places = known_places(settings)
     wanted, total = EntryFilter(" ".join(text), kinds, archs, states), 0
-    findings: list[tuple[Place | None, Finding]] = []
+    findings: list[tuple[Place | None, ScanFinding]] = []
     ids: list[str] = []  # also of those that are not listed: a short id is one that none of them has
 
     def matching() -> Iterator[tuple[Place, Entry]]:
         nonlocal total
         for place, seen in scanned(settings, sources, places_in(places, None)):
-            if isinstance(seen, Finding):
+            if isinstance(seen, ScanFinding):
                 findings.append((place, seen))
             elif isinstance(seen, Entry):
                 ids.append(seen.id)

@@ -17,7 +17,7 @@ from cache_engine.evaluator.chips import FACTORS, Calibration
 from cache_engine.settings import Settings
 
 if TYPE_CHECKING:
-    from cache_engine.evaluator.calibrating import Calibrated
+    from cache_engine.evaluator.calibration import Calibrated
     from cache_engine.evaluator.validation import Measurements, Validated
 
 
@@ -73,7 +73,7 @@ def calibrate_verb(
         only_with("", False, ("output", "name", "force"), instead="--check")
         _check(file, chip, as_json=as_json, kept_out=check == "kept-out")
         return
-    from cache_engine.evaluator.calibrating import FITS, calibrate
+    from cache_engine.evaluator.calibration import FITS, calibrate
 
     measured, source = _measured(settings, file, chip)
     with progress("Fitting", FITS) as (bar, task):
@@ -115,7 +115,7 @@ def _check(file: Path, chip: str | None, *, as_json: bool, kept_out: bool) -> No
 
 
 def _measured(settings: Settings, file: Path | None, chip: str | None) -> tuple[Measurements, str]:
-    from cache_engine.evaluator.calibrating import timings_of
+    from cache_engine.evaluator.calibration import timings_of
     from cache_engine.evaluator.chips import load_gpu
     from cache_engine.evaluator.gpu import DTYPES
     from cache_engine.evaluator.validation import read_measurements

@@ -16,7 +16,7 @@ from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.model.architecture import architecture
 from cache_engine.settings import Settings, parse_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms, printable
-from cache_engine.upkeep.cleaning import Cleaned
+from cache_engine.upkeep.cleanup import Cleaned
 from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 

@@ -234,7 +234,7 @@ def _evaluate_model(settings: Settings, name: str, mode: SearchMode, asked: dict
 
 def _shapes(name: str, parallel: Parallel) -> list[ModelShape]:
     from cache_engine.evaluator.catalogue.layers import layers_named, layers_of
-    from cache_engine.evaluator.catalogue.published import read_config
+    from cache_engine.evaluator.catalogue.model_configs import read_config
 
     return layers_of(read_config(Path(name)), parallel) if name.endswith(_CONFIG) else layers_named(name, parallel)
 

@@ -26,8 +26,8 @@ from cache_engine.upkeep.packs import Refused
 if TYPE_CHECKING:
     from cache_engine.cache.selection import Selection
     from cache_engine.insight.coverage import Wanted
-    from cache_engine.team.submitting import Farmed
-    from cache_engine.team.watching import Farm
+    from cache_engine.team.progress import Farm
+    from cache_engine.team.submission import Farmed
     from cache_engine.usage.compile_time import CompileTimes
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -91,7 +91,7 @@ def worker_verb(
     The first Ctrl-C or SIGTERM lets compiles finish, a second ends them.
     """
     from cache_engine.batch.warm import processors
-    from cache_engine.team.working import Worker, serve
+    from cache_engine.team.worker import Worker, serve
 
     require("team", "the farm", "celery", "redis")
     if redeliver is not None:
@@ -135,8 +135,8 @@ def compile_verb(
     no GPU and time nothing: with --tune they compile what tune would time for the first m of each kernel. Ctrl-C
     withdraws what no worker has begun; the same command resumes. Afterwards remote pull, or a lookup, brings them.
     """
-    from cache_engine.team.submitting import Submission
-    from cache_engine.team.watching import Following
+    from cache_engine.team.progress import Following
+    from cache_engine.team.submission import Submission
 
     started = time.perf_counter()
     if engine == "dask" or scheduler is not None:
@@ -198,7 +198,7 @@ def status_verb(settings: Settings, /, broker: str | None, url: str | None, as_j
     The queue, workers and what each compiles, runs and their predicted end, the last 24 hours, and the last failures.
     A broker with one farm needs no remote.
     """
-    from cache_engine.team.watching import look
+    from cache_engine.team.progress import look
 
     require("team", "the farm", "celery", "redis")
     farm = look(_broker_named(settings, broker), url or settings.remote)
@@ -249,7 +249,7 @@ class _Asked:
     @property
     def in_words(self) -> str:
         """How many, and how long one process would take, if the remote had none of them."""
-        from cache_engine.cache.making import compile_of
+        from cache_engine.cache.build import compile_of
 
         tuned = f", {self.to_tune:,} of them for tune to time" if self.to_tune else ""
         takes = human_ms(1e3 * sum(self.times.seconds(compile_of(one)) for one in self.selections))
@@ -263,7 +263,7 @@ def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Ask
     """The kernels; by the demand and the records of the store, where there is one."""
     from cache_engine.batch.tuning import all_candidates
     from cache_engine.insight.coverage import coverage, distinct, require_served
-    from cache_engine.team.watching import by_demand, compile_times
+    from cache_engine.team.progress import by_demand, compile_times
 
     has_store = settings.directory_exists
     if not has_store:

@@ -31,8 +31,8 @@ from cache_engine.upkeep.packs import Refused
 if TYPE_CHECKING:
     from cache_engine.cache.cache import Cache
     from cache_engine.cache.remote.base import Remote
-    from cache_engine.cache.remote.checking import Planned, Sound
-    from cache_engine.cache.remote.moving import Compared, Pushed
+    from cache_engine.cache.remote.transfer import Compared, Pushed
+    from cache_engine.cache.remote.verification import DeletionPlan, Sound
     from cache_engine.model.key import CacheKey
     from cache_engine.store.journal import Journal
     from cache_engine.upkeep.packs import Imported
@@ -150,7 +150,7 @@ def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: 
 
     Each kernel is verified first. One that the remote has stays there as it is.
     """
-    from cache_engine.cache.remote.moving import push
+    from cache_engine.cache.remote.transfer import push
 
     remote = remote_named(settings, url)
     targets = {architecture(name).name for name in archs}
@@ -193,7 +193,7 @@ def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: b
     Each kernel is verified, and who signed it. A kernel is a program for your GPU: with --unsigned, everyone who can
     write to the remote decides what runs on it.
     """
-    from cache_engine.cache.remote.moving import pull
+    from cache_engine.cache.remote.transfer import pull
 
     remote, prove = remote_named(settings, url), _proof(settings, unsigned)
     with open_cache(settings.with_overrides({"enable_caching": True})) as cache:
@@ -244,16 +244,16 @@ def verify_verb(
     Also compares them with this store's of the same key. --rebuild is the check of those who sign: kernels of another
     toolchain cannot be compiled here, and are counted as left out.
     """
-    from cache_engine.cache.remote import checking
+    from cache_engine.cache.remote import verification
 
     remote, prove = remote_named(settings, url), _proof(settings, unsigned)
     with open_cache(settings, create=False, optional=True) as cache:
         compared = _compared(cache, remote)
         store = cache.store if cache.has_store else None
         # What is to be compiled is fetched too.
-        keys = checking.sample_of(compared.all_there, max(sample, rebuild or 0.0))
-        again = set(checking.sample_of(keys, min(1.0, rebuild / max(sample, rebuild)))) if rebuild else set()
-        found = _verified(cache, checking.verify(remote, keys, prove=prove, store=store), again, len(keys))
+        keys = verification.sample_of(compared.all_there, max(sample, rebuild or 0.0))
+        again = set(verification.sample_of(keys, min(1.0, rebuild / max(sample, rebuild)))) if rebuild else set()
+        found = _verified(cache, verification.verify(remote, keys, prove=prove, store=store), again, len(keys))
     document = {"url": remote.url, "there": len(compared.all_there), **asdict(found)}
     emit(document, as_json, lambda: _print_verified(document, found), failed=found.refused)
 
@@ -290,16 +290,18 @@ def clean_verb(
     (maxmemory-policy allkeys-lru). The audit log of the store in use records every deletion. Without a store, a line
     says that nothing records it.
     """
-    from cache_engine.cache.remote import checking
+    from cache_engine.cache.remote import verification
 
     remote = remote_named(settings, url)
     limit, age_s = None if max_bytes is None else parse_bytes(max_bytes), None if days is None else days * 86_400
     with terminal.progress("Listing", None) as (bar, task):
-        found = checking.plan(remote, older_than_s=age_s, max_bytes=limit, on_some=lambda some: bar.advance(task, some))
+        found = verification.plan(
+            remote, older_than_s=age_s, max_bytes=limit, on_some=lambda some: bar.advance(task, some)
+        )
     deletes = yes and not dry_run
     if deletes:
         with _audit_of(settings) as journal, terminal.progress("Deleting", len(found.going)) as (bar, task):
-            checking.delete(remote, found.going, journal, by=local_user(), on_entry=lambda: bar.advance(task))
+            verification.delete(remote, found.going, journal, by=local_user(), on_entry=lambda: bar.advance(task))
     document = {
         "url": remote.url,
         "dry_run": not deletes,
@@ -374,7 +376,7 @@ def _verified(cache: Cache, found: Iterable[Sound | Refused], again: set[CacheKe
 
 def remote_named(settings: Settings, url: str | None) -> Remote:
     """The remote of an argument, else of the setting; raises ``UsageError`` where neither names one."""
-    from cache_engine.cache.remote.opening import KINDS, open_remote
+    from cache_engine.cache.remote.address import KINDS, open_remote
 
     named = url or settings.remote
     if not named:
@@ -383,7 +385,7 @@ def remote_named(settings: Settings, url: str | None) -> Remote:
 
 
 def _compared(cache: Cache, remote: Remote) -> Compared:
-    from cache_engine.cache.remote.moving import compare
+    from cache_engine.cache.remote.transfer import compare
 
     with terminal.progress("Listing", None) as (bar, task):
         return compare(cache.store if cache.has_store else None, remote, lambda some: bar.advance(task, some))
@@ -432,7 +434,7 @@ def _print_verified(d: dict[str, Any], found: _Verified) -> None:
         print(f"Compiled again: {found.rebuilt:,} with the same code; {found.not_rebuilt:,} cannot be compiled here.")
 
 
-def _print_cleaned(url: str, found: Planned, *, is_done: bool) -> None:
+def _print_cleaned(url: str, found: DeletionPlan, *, is_done: bool) -> None:
     if found.going and not is_done:
         print_table(
             {"key": LEFT, "size": RIGHT, "sent": LEFT},

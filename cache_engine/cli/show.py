@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cache_engine.cli.adapted import show_adapted
+from cache_engine.cli.adapter_kernels import show_adapted
 from cache_engine.cli.compile import record_fields
 from cache_engine.cli.support import Verb, emit, json_option, open_cache, printing
 from cache_engine.cli.support.completion import keys as some_keys

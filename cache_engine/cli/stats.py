@@ -16,7 +16,7 @@ from cache_engine.cli.support import Span, Verb, emit, json_option, named, open_
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, moment, print_fields, print_table
 from cache_engine.errors import UsageError
 from cache_engine.model.documents import fields_of, picked
-from cache_engine.model.events import DAY_S, HOUR_S, TIERS, Counts, Period, Statistics, Totals, hit_rate
+from cache_engine.model.events import DAY_S, HOUR_S, TIERS, EventCounts, EventPeriod, Statistics, Totals, hit_rate
 from cache_engine.settings import Settings
 from cache_engine.store.journal.spans import WORK, distributions
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
@@ -196,7 +196,7 @@ def _export_metrics(settings: Settings, textfile: Path | None, *, prometheus: bo
                 sys.stdout.write(prometheus_text(cache.stats(), cache.queue() if cache.has_store else None))
 
 
-def summed(periods: Iterable[Period], seconds: int, since: float = 0.0) -> list[Period]:
+def summed(periods: Iterable[EventPeriod], seconds: int, since: float = 0.0) -> list[EventPeriod]:
     """Sums over intervals of this length, the earliest first; of a length in which nothing happened, none.
 
     Args:
@@ -204,7 +204,7 @@ def summed(periods: Iterable[Period], seconds: int, since: float = 0.0) -> list[
 
     What is only known for a longer interval is a row of that length.
     """
-    found: dict[tuple[int, int], Period] = {}
+    found: dict[tuple[int, int], EventPeriod] = {}
     for period in periods:
         length = max(seconds, period.seconds)
         start = period.start // length * length
@@ -279,7 +279,7 @@ def _queue_in_words(queue: QueueState) -> str:
     return f"{slots}, {len(queue.queued):,} in the queue{others}; {counted(callers, 'caller')}, longest {longest}"
 
 
-def _day_in_words(day: Counts) -> str:
+def _day_in_words(day: EventCounts) -> str:
     compiles = f"{counted(day.compiles, 'compile')}, {day.compiles / 24:.3g} an hour"
     return f"{compiles}; {counted(day.promotions, 'promotion')}, {counted(day.demotions, 'demotion')}"
 
@@ -297,7 +297,7 @@ def _length_in_words(one: Mapping[str, Any]) -> str:
     )
 
 
-def _print_history(periods: Sequence[Period]) -> None:
+def _print_history(periods: Sequence[EventPeriod]) -> None:
     if not periods:
         print("No lookups or compiles in this time.")
         return

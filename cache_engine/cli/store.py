@@ -105,7 +105,7 @@ def sync_verb(settings: Settings, /, rebuild: bool, as_json: bool) -> None:
     """
     with open_cache(settings, create=False) as cache:
         started = time.perf_counter()
-        synced = cache.mirror.sync(rebuild=rebuild)
+        synced = cache.index.sync(rebuild=rebuild)
         ms = (time.perf_counter() - started) * 1e3
     emit({**fields_of(synced), "ms": ms}, as_json, lambda: _print_synced(synced, ms))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.moved import say_new_name
+from cache_engine.cli.old_names import say_new_name
 from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.support.completion import quarantined
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table

@@ -52,7 +52,7 @@ class Surroundings:
             yield Place(kind, self.home / default, "default", replaced_by)
 
 
-class Source(Protocol):
+class CacheReader(Protocol):
     """A reader of one framework's cache, without the framework.
 
     Nothing is imported, loaded, unpickled or run, and nothing is written. Files may vanish at any moment, and
@@ -92,7 +92,7 @@ class Source(Protocol):
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """A plan to delete entries so that no process that uses the cache fails; a failure where no safe way is known.
 
-        Looks at the entries as they are now. ``frameworks.deleting`` does what the plan says.
+        Looks at the entries as they are now. ``frameworks.deletion`` does what the plan says.
         """
 
 
@@ -101,4 +101,4 @@ class Thinning(Protocol):
     """A source whose framework uses an entry without its IRs."""
 
     def plan_thinning(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """As ``Source.plan_delete``, of the IRs alone: the entries stay, and the framework uses them as before."""
+        """As ``CacheReader.plan_delete``, of the IRs alone: the entries stay, and the framework uses them as before."""

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cache_engine.frameworks.base import Source
+from cache_engine.frameworks.base import CacheReader
 from cache_engine.frameworks.facts import digest_of
 from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Part, PartKind, Place
 from cache_engine.model.outcome import Failure
@@ -87,7 +87,7 @@ class DirectoriesCompared:
 class Comparing:
     """Compares entries of one framework; reads each entry's inputs once."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: CacheReader) -> None:
         self._source = source
         self._factors: dict[tuple[Place, str], KeyFactors | Failure] = {}
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from cache_engine.frameworks.deleting import DELETED
+from cache_engine.frameworks.deletion import DELETED
 from cache_engine.frameworks.folder import Folder, Unread
-from cache_engine.frameworks.values import Entry, Finding, PartKind, Place, Seen, State, name_of
+from cache_engine.frameworks.values import Entry, PartKind, Place, ScanFinding, Seen, State, name_of
 from cache_engine.inputs import others_may_change
 from cache_engine.model.architecture import ARCHITECTURES, runs_on
 
@@ -73,7 +73,7 @@ def examine(
         yield Diagnosis(place, "", Ailment.NETWORK, f"it is on {network}")
     yield from _unsafe(place, place.path, "")
     for seen in found:
-        if isinstance(seen, Finding):
+        if isinstance(seen, ScanFinding):
             yield Diagnosis(place, seen.id, Ailment.UNREAD, f"{seen.fault}: {seen.detail}")
         elif isinstance(seen, Entry):
             yield from examine_entry(place, seen, runs_here, network)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from cache_engine.frameworks.values import Fault, Finding, id_of
+from cache_engine.frameworks.values import Fault, ScanFinding, id_of
 
 MOST_TEXT_BYTES = 4 << 20
 """The largest file of metadata that is read: a thousand times the usual."""
@@ -34,9 +34,9 @@ class Unread(Exception):
         self.fault = fault
         self.detail = detail
 
-    def finding(self, name: str) -> Finding:
+    def finding(self, name: str) -> ScanFinding:
         """The same, of a path below the place."""
-        return Finding(self.fault, id_of(name), self.detail)
+        return ScanFinding(self.fault, id_of(name), self.detail)
 
 
 @dataclass(frozen=True, slots=True)

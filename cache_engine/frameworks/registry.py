@@ -1,6 +1,6 @@
 """All sources: one for each framework here, and those of plug-ins; installed versions; scanning of places.
 
-A plug-in is a package with an entry point of the group ``gemm_cache.sources`` that loads a ``Source``, or a class that
+A plug-in is a package with an entry point of the group ``gemm_cache.sources`` that loads a ``CacheReader``, or a class that
 makes one without arguments. Versions are those that the metadata of packages say: nothing is imported.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cache_engine.errors import UsageError
-from cache_engine.frameworks.base import Source, Surroundings
-from cache_engine.frameworks.values import Entry, Fault, Finding, PartKind, Place, Seen, State
+from cache_engine.frameworks.base import CacheReader, Surroundings
+from cache_engine.frameworks.values import Entry, Fault, PartKind, Place, ScanFinding, Seen, State
 from cache_engine.settings import parse_place
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ _HERE = (
 class Sources:
     """The sources by kind, and a finding for each plug-in that could not be loaded."""
 
-    by_kind: Mapping[str, Source]
-    findings: tuple[Finding, ...] = ()
+    by_kind: Mapping[str, CacheReader]
+    findings: tuple[ScanFinding, ...] = ()
 
     def places(self, where: Surroundings) -> Iterator[Place]:
         """The places that there are, each once; also those that the user names and that are not there.
@@ -65,20 +65,20 @@ class Sources:
 
 def load_sources() -> Sources:
     """All sources. A plug-in that fails to load is a finding, and cannot replace a source of this package."""
-    found: dict[str, Source] = {}
+    found: dict[str, CacheReader] = {}
     for module, _, name in (each.partition(":") for each in _HERE):
-        ours: Source = getattr(import_module(f"{__package__}.readers.{module}"), name)()
+        ours: CacheReader = getattr(import_module(f"{__package__}.readers.{module}"), name)()
         found[ours.kind] = ours
     findings = []
     for plug_in in _plug_ins():
         try:
             loaded = plug_in.load()
-            source = cast("Source", loaded() if isinstance(loaded, type) else loaded)
+            source = cast("CacheReader", loaded() if isinstance(loaded, type) else loaded)
             if found.setdefault(source.kind, source) is not source:
                 raise ValueError(f"there is a source {source.kind} already")
         except Exception as error:  # whatever a plug-in raises
             detail = f"{plug_in.value}: {type(error).__name__}: {error}; update it or remove its package"
-            findings.append(Finding(Fault.PLUGIN, plug_in.name, detail))
+            findings.append(ScanFinding(Fault.PLUGIN, plug_in.name, detail))
     return Sources(found, tuple(findings))
 
 
@@ -165,7 +165,7 @@ def survey(
     """The entries of each place. A place that cannot be scanned to its end is a finding, and the next is scanned.
 
     Args:
-        known: of places seen before, the stamps of their entries by id; see ``Source.scan``.
+        known: of places seen before, the stamps of their entries by id; see ``CacheReader.scan``.
     """
     for place in places:
         stamps = (known or {}).get(place, _NOTHING)
@@ -174,7 +174,7 @@ def survey(
                 yield place, seen
         except OSError as error:
             fault = Fault.FORBIDDEN if isinstance(error, PermissionError) else Fault.UNREADABLE
-            yield place, Finding(fault, "", error.strerror or str(error))
+            yield place, ScanFinding(fault, "", error.strerror or str(error))
 
 
 @dataclass(slots=True)
@@ -191,11 +191,11 @@ class Sums:
     oldest: float | None = None
     newest: float | None = None
     last_used_at: float | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ScanFinding] = field(default_factory=list)
 
     def add(self, seen: Seen) -> None:
         """Counts an entry or a finding."""
-        if isinstance(seen, Finding):
+        if isinstance(seen, ScanFinding):
             self.findings.append(seen)
         if not isinstance(seen, Entry):
             return

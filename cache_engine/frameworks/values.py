@@ -131,7 +131,7 @@ class Unchanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ScanFinding:
     """Something of a place that could not be read, or is not as it should be. ``id`` is empty for the place itself."""
 
     fault: Fault
@@ -139,7 +139,7 @@ class Finding:
     detail: str
 
 
-Seen = Entry | Unchanged | Finding
+Seen = Entry | Unchanged | ScanFinding
 """What a scan yields."""
 
 

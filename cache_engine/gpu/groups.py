@@ -14,7 +14,7 @@ from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, L
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class GroupCounts:
     """The rows of each group: where the kernel reads them, and what they are, if that is known.
 
     Attributes:
@@ -43,7 +43,7 @@ def rows_of_groups(problem: GemmProblem, counts: Iterable[int]) -> list[tuple[in
     return found
 
 
-def given_counts(counts: Any, *, check: bool) -> Counts:
+def given_counts(counts: Any, *, check: bool) -> GroupCounts:
     """Counts as a caller gives them: on the GPU, or as numbers, which are copied there on the current stream.
 
     Args:
@@ -61,11 +61,11 @@ def given_counts(counts: Any, *, check: bool) -> Counts:
     speaks_dlpack = hasattr(counts, "__dlpack_device__") and not isinstance(counts, numpy.ndarray)
     if speaks_cuda or speaks_dlpack:
         _check_element(getattr(counts, "dtype", "int32"))
-        return Counts(counts, cupy.asnumpy(cupy.asarray(counts)).ravel().tolist() if check else None)
+        return GroupCounts(counts, cupy.asnumpy(cupy.asarray(counts)).ravel().tolist() if check else None)
     numbers = numpy.asarray(counts)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
         raise UsageError(f"counts is {counts!r}; give the rows of each group as whole numbers, or an array on the GPU")
-    return Counts(cupy.asarray(numpy.clip(numbers, -1, 2**31 - 1).astype(numpy.int32)), numbers.tolist())
+    return GroupCounts(cupy.asarray(numpy.clip(numbers, -1, 2**31 - 1).astype(numpy.int32)), numbers.tolist())
 
 
 @lru_cache(maxsize=64)

@@ -35,7 +35,7 @@ class MatmulPlan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class ArrayForms:
     """Arguments that many calls share, as of ``plan_matmul``. Plans are looked up by identity: see ``asked_alike``."""
 
     dtype: DType | None
@@ -47,9 +47,9 @@ class Asked:
 @lru_cache(maxsize=1024)
 def asked_alike(
     dtype: DType | None, out_dtype: DType | None, epilogue: Epilogue, kind: GemmProblem | None = None
-) -> Asked:
+) -> ArrayForms:
     """The same object for the same values."""
-    return Asked(dtype, out_dtype, epilogue, kind)
+    return ArrayForms(dtype, out_dtype, epilogue, kind)
 
 
 def plan_matmul(

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cache_engine.errors import UsageError
 from cache_engine.gpu.arrays import ArrayView, Form, view
 from cache_engine.gpu.launch import ARRAY_TYPES, LoadedKernel, Operands, Startable, load_function
-from cache_engine.gpu.matmul_plan import ALIGNMENT, Asked, MatmulPlan, check_places, plan_matmul
+from cache_engine.gpu.matmul_plan import ALIGNMENT, ArrayForms, MatmulPlan, check_places, plan_matmul
 from cache_engine.gpu.memory_pool import shared_pool
-from cache_engine.gpu.resident import Resident, synchronize
+from cache_engine.gpu.resident_objects import Resident, synchronize
 from cache_engine.model.gemm import NO_EPILOGUE, GemmProblem
 from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
 
 if TYPE_CHECKING:
-    from cache_engine.gpu.groups import Counts
+    from cache_engine.gpu.groups import GroupCounts
     from cache_engine.gpu.profiling import Watch
 
 
@@ -69,10 +69,10 @@ Find = Callable[[GemmProblem], Code]
 
 
 def multiply(
-    a: Any, b: Any, out: Any | None, bias: Any | None, asked: Asked, find: Find, found_by: Hashable, *,
+    a: Any, b: Any, out: Any | None, bias: Any | None, asked: ArrayForms, find: Find, found_by: Hashable, *,
     a_scales: Any | None = None, b_scales: Any | None = None, alpha: float = 1.0, beta: float = 0.0,
     fusion: bool = True, watch: Watch | None = None, stream: Any | None = None, tell: Tell | None = None,
-    counts: Counts | None = None, scale_result: float = 1.0,
+    counts: GroupCounts | None = None, scale_result: float = 1.0,
 ) -> Any:  # fmt: skip
     """``activation(alpha · A · B + beta · out + bias)`` on a stream; see ``cache_engine.matmul``.
 
@@ -82,7 +82,7 @@ def multiply(
     Args:
         find: asked when a kernel is needed for the first time.
         found_by: what else than the problem ``find`` depends on.
-        fusion: whether the kernel applies the epilogue; else steps after it do, see ``gpu.unfused``.
+        fusion: whether the kernel applies the epilogue; else steps after it do, see ``gpu.products``.
         watch: to measure the launch.
         stream: by default the current one.
         tell: called with what serves, once in each call.
@@ -130,8 +130,8 @@ def multiply(
 
 
 def prepare(
-    asked: Asked, a: Any, b: Any, out: Any | None = None, bias: Any | None = None, a_scales: Any | None = None,
-    b_scales: Any | None = None, counts: Counts | None = None, stream: int = 0,
+    asked: ArrayForms, a: Any, b: Any, out: Any | None = None, bias: Any | None = None, a_scales: Any | None = None,
+    b_scales: Any | None = None, counts: GroupCounts | None = None, stream: int = 0,
 ) -> tuple[MatmulPlan, _Wanted, Views]:  # fmt: skip
     """The plan for some arrays, what its kernel is looked up by, and checked views of them. Touches no GPU.
 
@@ -170,7 +170,7 @@ class _Wanted:
 
 
 @lru_cache(maxsize=4096)
-def _planned(asked: Asked, forms: _Forms) -> tuple[MatmulPlan, _Wanted]:
+def _planned(asked: ArrayForms, forms: _Forms) -> tuple[MatmulPlan, _Wanted]:
     """The plan for arrays of these forms, and what its kernel is looked up by."""
     a, b, out, bias, a_scales, b_scales, counts = forms
     if counts is None:
@@ -187,7 +187,7 @@ def _planned(asked: Asked, forms: _Forms) -> tuple[MatmulPlan, _Wanted]:
 _wanted = lru_cache(maxsize=4096)(_Wanted)
 
 
-def _check_counts(problem: GemmProblem, counts: Counts, where: ArrayView, out: ArrayView | None) -> None:
+def _check_counts(problem: GemmProblem, counts: GroupCounts, where: ArrayView, out: ArrayView | None) -> None:
     """Checks counts as far as they are known, and where they lie."""
     if counts.known is not None:
         from cache_engine.gpu.groups import check_counts  # here, because few callers need it
@@ -229,7 +229,7 @@ def _kernel(
     """
     # A product that is rounded to fp8 has no steps after it: it lacks the bits, and the range.
     if not fusion and wanted.problem.epilogue != NO_EPILOGUE and not wanted.problem.has_result_scale:
-        from cache_engine.gpu.unfused import Unfused  # a rare need
+        from cache_engine.gpu.products import Unfused  # a rare need
 
         plain = _Wanted(replace(wanted.problem, epilogue=NO_EPILOGUE))
         return Unfused(_kernel(plain, find, found_by, gpu, stream, fusion=True, tell=tell), wanted.problem.epilogue)
@@ -280,7 +280,7 @@ def _load(key: tuple[_Wanted, Hashable, Hashable], find: Find, gpu: int) -> _Rea
 
 
 def _by_cupy(problem: GemmProblem) -> Startable:
-    from cache_engine.gpu.unfused import ByCupy, Unfused  # a rare need
+    from cache_engine.gpu.products import ByCupy, Unfused  # a rare need
 
     if problem.has_result_scale:
         return ByCupy(problem)

@@ -38,7 +38,7 @@ class OperatorStatistics:
     compile_ms: float = 0.0
 
 
-class Counts:
+class ProfilerCounts:
     """Adds up what an operator does. Safe to use from several threads."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class OperatorCalls:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """As of ``Counts``."""
+        """As of ``ProfilerCounts``."""
         self._lock = threading.Lock()
 
     def add(self, call: OperatorCall) -> None:

@@ -1,4 +1,4 @@
-"""Copies what was asked for into the mirror: the folded timeline once, then each new line of the journal."""
+"""Copies what was asked for into the index: the folded timeline once, then each new line of the journal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cache_engine.index import rows
-from cache_engine.model.asked import Asked, Shape
 from cache_engine.model.events import HOUR_S
+from cache_engine.model.shape_counts import Shape, ShapeCounts
 from cache_engine.store.journal.demand import FoldedDemand, demand_generation, read_demand, read_lines
 from cache_engine.store.layout import StoreLayout
 from cache_engine.usage.demand import bucket
@@ -76,7 +76,7 @@ def _dropped_rows(folded: FoldedDemand) -> Iterator[rows.Row]:
     return ((one.start, one.seconds, one.dropped) for one in Timeline(folded.timeline).periods if one.dropped)
 
 
-def _line_rows(line: Asked) -> Iterator[rows.Row]:
+def _line_rows(line: ShapeCounts) -> Iterator[rows.Row]:
     start = int(line.at // HOUR_S) * HOUR_S
     for m, count in line.asked.items():
         yield (start, HOUR_S, *msgspec.structs.astuple(line.shape), m, bucket(m), float(count))

@@ -72,16 +72,16 @@ def sync_evaluations(connection: duckdb.DuckDBPyConnection, layout: StoreLayout)
 
 
 def _replace(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot: Snapshot) -> int:
-    """Makes the mirror equal to a snapshot; returns the number of results that changed."""
-    mirrored = dict(
+    """Makes the index equal to a snapshot; returns the number of results that changed."""
+    indexed = dict(
         connection.execute("SELECT key, digest FROM evaluations WHERE fingerprint = ?", [fingerprint]).fetchall()
     )
     fresh = {
         key: (raw, digest)
         for key, raw in snapshot.cache_entries.items()
-        if mirrored.get(key) != (digest := xxh3_64_hexdigest(raw))
+        if indexed.get(key) != (digest := xxh3_64_hexdigest(raw))
     }
-    gone = mirrored.keys() - snapshot.cache_entries.keys()
+    gone = indexed.keys() - snapshot.cache_entries.keys()
     _drop(connection, fingerprint, [*gone, *fresh])
     _insert(connection, fingerprint, fresh)
     connection.execute("DELETE FROM evaluation_usage WHERE fingerprint = ?", [fingerprint])

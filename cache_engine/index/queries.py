@@ -1,4 +1,4 @@
-"""Every query of the pages and the command line on the mirror. Lists are paged here, in SQL."""
+"""Every query of the pages and the command line on the index. Lists are paged here, in SQL."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> lis
 
 
 def state(connection: duckdb.DuckDBPyConnection) -> Row:
-    """The mirror's schema version, generation, time of the last sync, skipped items, and rows per table."""
+    """The index's schema version, generation, time of the last sync, skipped items, and rows per table."""
     (row,) = _rows(
         connection, f"SELECT schema_version, generation, synced_at, {ALL_SKIPPED} AS skipped FROM sync_state"
     )

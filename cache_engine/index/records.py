@@ -1,4 +1,4 @@
-"""Copies records, kernels that other frameworks keep in the store, and timings into the mirror, if they changed."""
+"""Copies records, kernels that other frameworks keep in the store, and timings into the index, if they changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError
-from cache_engine.frameworks.groups import UnknownGroup, read_group
+from cache_engine.frameworks.bundles import UnknownGroup, read_group
 from cache_engine.index import rows
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.model.measurement import Measurement
@@ -46,7 +46,7 @@ def sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tup
     if not changed:
         return 0, 0, 0
 
-    mirrored: dict[tuple[str, str], str] = {
+    indexed: dict[tuple[str, str], str] = {
         (shard, key): stamp
         for shard, key, stamp in connection.execute(
             "SELECT shard, key, stamp FROM kernels WHERE list_contains(?, shard) "
@@ -59,7 +59,7 @@ def sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tup
     for shard in changed:
         for key, status in _found(store.layout, shard):
             stamp = f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
-            known_stamp = mirrored.pop((shard, key), None)
+            known_stamp = indexed.pop((shard, key), None)
             if known_stamp == stamp:
                 continue
             row, cause, transient = _read(store, shard, key, status, stamp)
@@ -73,13 +73,13 @@ def sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tup
                 refused.append((key, UNREAD if transient else stamp, cause, shard))
     # Keys left in `mirrored` are gone; those in `fresh` or `refused` may have been there with another stamp.
     read = [*((row[-2], row[0]) for row in fresh), *((row[-1], row[0]) for row in refused)]
-    rows.delete_entries(connection, [*mirrored, *read])
+    rows.delete_entries(connection, [*indexed, *read])
     unfit = rows.insert(connection, "kernels", fresh)
     refused += [(row[0], row[-1], cause, row[-2]) for row, cause in unfit]
     rows.insert(connection, "unreadable", refused)
     connection.execute("DELETE FROM shards WHERE list_contains(?, shard)", [list(changed)])
     rows.insert(connection, "shards", list(changed.items()))
-    return len(fresh), len(mirrored), len(refused)
+    return len(fresh), len(indexed), len(refused)
 
 
 def _folder(layout: StoreLayout, shard: str) -> Path:

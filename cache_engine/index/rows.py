@@ -1,4 +1,4 @@
-"""Rows of the mirror's tables: made from records and events, inserted in sets, and selected."""
+"""Rows of the index's tables: made from records and events, inserted in sets, and selected."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import msgspec
 
-from cache_engine.frameworks.groups import config_text, describe
+from cache_engine.frameworks.bundles import config_text, describe
 from cache_engine.model.artifact import MOST_COUNT, Record, RecordedProblem
-from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Counts, Tally
+from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, EventCounts, Tally
 from cache_engine.model.fingerprint import toolchain_text
 from cache_engine.settings.extras import needing
 from cache_engine.store.codec import stored_bytes
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from cache_engine.evaluator.catalogue.fields import Condition
-    from cache_engine.frameworks.groups import Group
+    from cache_engine.frameworks.bundles import Group
 
 Row = tuple[Any, ...]
 Part = tuple[str, list[Any]]
@@ -173,7 +173,7 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row
                 as_table([row])
                 fitting.append(row)
             except _UNFIT as error:
-                refused.append((row, f"it does not fit into the mirror: {error}"))
+                refused.append((row, f"it does not fit into the index: {error}"))
         if not fitting:
             return refused
         incoming = as_table(fitting)
@@ -252,13 +252,13 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
     sum_up(connection, "spans", "name")
 
 
-def _counts_rows(connection: duckdb.DuckDBPyConnection, table: str, counted: Sequence[Counts]) -> list[Row]:
+def _counts_rows(connection: duckdb.DuckDBPyConnection, table: str, counted: Sequence[EventCounts]) -> list[Row]:
     """The rows of a table whose columns are named as the counters are, with a column for the hits of each tier."""
     columns = [column[0] for column in connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []]
     return [tuple(_column(counts, name) for name in columns) for counts in counted]
 
 
-def _column(counts: Counts, name: str) -> Any:
+def _column(counts: EventCounts, name: str) -> Any:
     tier = name.removesuffix("_hits")
     if tier in TIERS:
         return counts.hits.get(tier, 0)

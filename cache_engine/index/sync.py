@@ -1,4 +1,4 @@
-"""Syncs the mirror with a store's files, and opens it to read.
+"""Syncs the index with a store's files, and opens it to read.
 
 DuckDB lets one process write or many read, and says so by failing; so all access goes through a lock of our own, shared
 to read and exclusive to write, and the file stays open for none. Nothing but this package touches the file.
@@ -18,15 +18,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from cache_engine.errors import LockTimeout, MirrorDamaged, MirrorError
+from cache_engine.errors import IndexDamaged, IndexUnavailable, LockTimeout
 from cache_engine.index import rows
+from cache_engine.index.connection import (
+    LOCKED,
+    Attaching,
+    connect,
+    home_of,
+    interrupted_after,
+    is_own,
+    passing_on_ctrl_c,
+)
 from cache_engine.index.demand import sync_demand
 from cache_engine.index.evaluations import results_state, sync_evaluations
-from cache_engine.index.reading import LOCKED, Attaching, connect, home_of, interrupted_after, is_own, passing_on_ctrl_c
 from cache_engine.index.records import SETTLED_NS, UNREAD, mtime_ns, sync_records, sync_timings, timings_state
 from cache_engine.model.artifact import RecordedProblem
-from cache_engine.model.asked import Shape
 from cache_engine.model.events import Tally
+from cache_engine.model.shape_counts import Shape
 from cache_engine.process import renew_after_fork
 from cache_engine.settings.extras import needing
 from cache_engine.store.disk import DiskStore
@@ -45,10 +53,10 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
-"""The words of the system, and of DuckDB with it, for a full disk. The mirror is then in a private folder."""
+"""The words of the system, and of DuckDB with it, for a full disk. The index is then in a private folder."""
 
 SCHEMA = rows.with_columns(Path(__file__).with_name("schema.sql").read_text(encoding="utf-8"), RecordedProblem, Shape)
-# A mirror with another schema is rebuilt; the hash replaces a number that one could forget to raise.
+# An index with another schema is rebuilt; the hash replaces a number that one could forget to raise.
 SCHEMA_VERSION = hashlib.sha256(SCHEMA.encode()).hexdigest()[:16]
 _WRITE_TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 10.0
@@ -79,7 +87,7 @@ class Synced:
         return bool(self.added or self.removed or self.unreadable or self.events or self.results or self.timings)
 
 
-class Mirror:
+class Index:
     """The DuckDB copy of one store. Safe to use from several threads and processes.
 
     Attributes:
@@ -109,13 +117,13 @@ class Mirror:
     @property
     def path(self) -> Path:
         """The path of the DuckDB file: in the store, or in a private folder when the store cannot be written."""
-        return self._layout.mirror
+        return self._layout.index
 
     def sync(self, *, rebuild: bool = False) -> Synced:
         """Copies changes in the store since the last sync. Takes a millisecond when there are none.
 
         Args:
-            rebuild: start from an empty mirror.
+            rebuild: start from an empty index.
 
         Raises:
             MirrorError: when another process keeps it busy, or the disk refuses.
@@ -130,10 +138,10 @@ class Mirror:
                 return Synced(0, 0, 0, 0, self._generation, skipped=self._skipped)
             try:
                 synced = self._update(rebuild)
-            except MirrorError as error:
+            except IndexUnavailable as error:
                 if self._layout is not self._store.layout or not any(words in str(error) for words in _FULL):
                     raise
-                self._discard()  # what was written of it is no mirror, and takes space
+                self._discard()  # what was written of it is no index, and takes space
                 self._home = home_of(self._store.layout, is_full=True)
                 synced, sources = self._update(rebuild), None
             self._seen = None if sources is None or not synced.settled else (sources[0], self._file_identity())
@@ -141,26 +149,26 @@ class Mirror:
             return synced
 
     def _update(self, rebuild: bool) -> Synced:
-        """Writes under the lock, and again from nothing where the mirror is damaged; raises ``MirrorError``."""
+        """Writes under the lock, and again from nothing where the index is damaged; raises ``IndexUnavailable``."""
         import duckdb
 
         try:
-            with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S):
+            with file_lock(self._layout.index_lock, _WRITE_TIMEOUT_S):
                 try:
                     return self._write(rebuild)
                 except duckdb.Error as error:
                     if LOCKED in str(error):
-                        raise MirrorError(f"another program has the mirror open: {error}") from error
+                        raise IndexUnavailable(f"another program has the index open: {error}") from error
                     if any(words in str(error) for words in _FULL):
                         raise
                     # Damaged. Nothing is lost: it is rebuilt from the files.
-                    _log.warning("the mirror is damaged and is rebuilt: %s", error)
+                    _log.warning("the index is damaged and is rebuilt: %s", error)
                     return self._write(rebuild=True)
         except (LockTimeout, OSError, duckdb.Error) as error:
-            raise MirrorError(f"cannot update the mirror: {error}") from error
+            raise IndexUnavailable(f"cannot update the index: {error}") from error
 
     def _write(self, rebuild: bool) -> Synced:
-        """Opens the mirror, creates its tables if there are none, and syncs it atomically. Call it under the lock."""
+        """Opens the index, creates its tables if there are none, and syncs it atomically. Call it under the lock."""
         if rebuild or not is_own(self._layout):
             self._discard()
         connection = connect(self.path)
@@ -173,7 +181,7 @@ class Mirror:
             connection.begin()
             if _schema_version(connection) is None:
                 connection.execute(SCHEMA)
-                # A rebuilt mirror must not reuse an earlier generation: callers cache answers by it.
+                # A rebuilt index must not reuse an earlier generation: callers cache answers by it.
                 generation = time.time_ns() // 1000
                 connection.execute("INSERT INTO sync_state VALUES (?, ?, -1, 0)", [SCHEMA_VERSION, generation])
             synced = _sync(connection, self._store)
@@ -192,7 +200,7 @@ class Mirror:
 
         with self._in_process, passing_on_ctrl_c():
             try:
-                with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S), closing(connect(self.path)) as connection:
+                with file_lock(self._layout.index_lock, _WRITE_TIMEOUT_S), closing(connect(self.path)) as connection:
                     connection.begin()
                     done = action(connection)
                     row = connection.execute(
@@ -202,14 +210,14 @@ class Mirror:
                     self._generation = int(row[0]) if row else self._generation
                     return done
             except (LockTimeout, OSError, duckdb.Error) as error:
-                raise MirrorError(f"cannot update the mirror: {error}") from error
+                raise IndexUnavailable(f"cannot update the index: {error}") from error
 
     @contextmanager
     def read(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection for reading, for the body of a ``with``. Call ``sync`` first.
 
         Raises:
-            MirrorError: when there is no mirror yet, or another process keeps it busy; ``MirrorDamaged`` when a rebuild
+            MirrorError: when there is no index yet, or another process keeps it busy; ``IndexDamaged`` when a rebuild
                 helps.
             ExtraMissing: when DuckDB is not installed.
         """
@@ -217,9 +225,9 @@ class Mirror:
             import duckdb
 
         try:
-            with file_lock(self._layout.mirror_lock, _READ_TIMEOUT_S, shared=True):
+            with file_lock(self._layout.index_lock, _READ_TIMEOUT_S, shared=True):
                 if not is_own(self._layout):
-                    raise MirrorError(
+                    raise IndexUnavailable(
                         f"{self.path} is not your own file; gemm-cache store sync --rebuild creates it again"
                     )
                 try:
@@ -230,33 +238,33 @@ class Mirror:
                     ):
                         yield connection
                 except duckdb.InterruptException as error:
-                    raise MirrorError(
+                    raise IndexUnavailable(
                         f"the query was stopped after {self.query_limit_s:g} s; ask for less, or raise the setting "
                         "page_limit_s"
                     ) from error
                 except duckdb.Error as error:
                     raise _unreadable(error) from error
         except LockTimeout as error:
-            raise MirrorError(f"cannot read the mirror: {error}") from error
+            raise IndexUnavailable(f"cannot read the index: {error}") from error
 
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
         """The answer to one of ``queries`` or ``evaluations``, as of the last ``sync``; raises as ``read``.
 
-        A mirror that was damaged since is rebuilt: ``sync`` does not open one whose sources have not changed.
+        An index that was damaged since is rebuilt: ``sync`` does not open one whose sources have not changed.
         """
         try:
             with self.read() as connection:
                 return question(connection, *arguments, **options)
-        except MirrorDamaged as error:
-            _log.warning("the mirror is damaged and is rebuilt: %s", error)
+        except IndexDamaged as error:
+            _log.warning("the index is damaged and is rebuilt: %s", error)
         self.sync(rebuild=True)
         with self.read() as connection:
             return question(connection, *arguments, **options)
 
     def generation(self) -> int:
-        """A number that changes whenever the mirror's content changes, and is never used twice."""
+        """A number that changes whenever the index's content changes, and is never used twice."""
         with self.read() as connection:
             row = connection.execute("SELECT generation FROM sync_state").fetchone()
         return int(row[0]) if row else 0
@@ -268,7 +276,7 @@ class Mirror:
         return self._home
 
     def _sources(self) -> tuple[object, object] | None:
-        """The state of everything a sync reads, and of the mirror; ``None`` while folder times are too recent."""
+        """The state of everything a sync reads, and of the index; ``None`` while folder times are too recent."""
         layout = self._store.layout
         horizon = time.time_ns() - SETTLED_NS
         metadata = str(layout.metadata)  # a page asks often, and joining 256 paths takes longer than looking at them
@@ -293,23 +301,23 @@ class Mirror:
         return self._attaching.reading(self.path) if self.reads_often else closing(connect(self.path, read_only=True))
 
     def _discard(self) -> None:
-        for path in (self._layout.mirror, self._layout.mirror_log):
+        for path in (self._layout.index, self._layout.index_log):
             path.unlink(missing_ok=True)
 
 
-def _unreadable(error: duckdb.Error) -> MirrorError:
-    """The error for a mirror that cannot be read, with DuckDB's message; its type says whether a rebuild helps."""
+def _unreadable(error: duckdb.Error) -> IndexUnavailable:
+    """The error for an index that cannot be read, with DuckDB's message; its type says whether a rebuild helps."""
     import duckdb
 
     # Bytes that are not DuckDB's, or tables of another version that has rebuilt it since the sync. Not a wrong query.
     damaged = (duckdb.IOException, duckdb.CatalogException, duckdb.InternalException, duckdb.FatalException,
                duckdb.SerializationException)  # fmt: skip
     helps = isinstance(error, damaged) and LOCKED not in str(error)
-    return (MirrorDamaged if helps else MirrorError)(f"cannot read the mirror: {error}")
+    return (IndexDamaged if helps else IndexUnavailable)(f"cannot read the index: {error}")
 
 
 def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
-    """The version of a mirror's schema; empty when the file is not a mirror, ``None`` when it is empty."""
+    """The version of an index's schema; empty when the file is not an index, ``None`` when it is empty."""
     tables = {row[0] for row in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if not tables:
         return None

@@ -133,7 +133,7 @@ def _missed(
 def _fault_of_entry(cache: Cache, selection: Selection) -> str | None:
     """The reason why the entry of the key cannot be served, or is gone; ``None`` when the store never had it."""
     try:
-        if cache.store.is_foreign(selection.key):
+        if cache.store.has_unknown_format(selection.key):
             return "the entry with this key was written by an incompatible version, which this one cannot read"
         stored = cache.store.get(selection.key)
     except CorruptEntry as damage:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cache_engine.cache.cache import Cache
-from cache_engine.cache.elsewhere import STORE
+from cache_engine.cache.other_toolchains import STORE
 from cache_engine.cache.selection import Selection, Selector
 from cache_engine.cache.serving.pack_state import Factor, differing, pack_state, refusals, refused_in_store
 from cache_engine.errors import CorruptEntry

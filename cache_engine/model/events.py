@@ -1,6 +1,6 @@
 """The history of a store: events, their sums, and the frozen snapshot that readers get.
 
-Pure arithmetic. Events are written and read by ``store.journal``; the mirror adds up the same events the same way.
+Pure arithmetic. Events are written and read by ``store.journal``; the index adds up the same events the same way.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
     remote_dropped: Count = 0
 
 
-class Counts(UseCounts, kw_only=True):
+class EventCounts(UseCounts, kw_only=True):
     """All that is summed, over a span of time or over all of it."""
 
     compiles: Count = 0
@@ -91,10 +91,10 @@ class Counts(UseCounts, kw_only=True):
         """Milliseconds of long waits for locks."""
         return self.lock_wait_us / 1e3
 
-    def add(self, more: Counts | UseCounts) -> None:
+    def add(self, more: EventCounts | UseCounts) -> None:
         """Adds other counts; those of use alone have fewer."""
-        for name in more.__struct_fields__ if isinstance(more, Counts) else UseCounts.__struct_fields__:
-            if name in Counts.__struct_fields__:
+        for name in more.__struct_fields__ if isinstance(more, EventCounts) else UseCounts.__struct_fields__:
+            if name in EventCounts.__struct_fields__:
                 there, added = getattr(self, name), getattr(more, name)
                 if isinstance(there, dict):
                     _add(there, added)
@@ -142,7 +142,7 @@ class Event(UseCounts, omit_defaults=True):
     spans: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
-class Totals(Counts):
+class Totals(EventCounts):
     """Sums over the history of a store, of all processes, across restarts. Counts only grow.
 
     Attributes:
@@ -175,7 +175,7 @@ class Totals(Counts):
         return f"Totals({', '.join(f'{name}={value!r}' for name, value in values.items() if value)})"
 
 
-class Period(Counts, omit_defaults=True):
+class EventPeriod(EventCounts, omit_defaults=True):
     """Sums over the events of a span of time.
 
     Attributes:
@@ -195,13 +195,13 @@ class Tally:
         totals: Totals | None = None,
         usage: Iterable[EntryUsage] = (),
         recent: list[Event] | None = None,
-        periods: Iterable[Period] = (),
+        periods: Iterable[EventPeriod] = (),
     ) -> None:
         """Starts from earlier sums, which it takes over, or from nothing."""
         self.totals = totals or Totals()
         self._usage = {(used.key, used.made_at): used for used in usage}
         self._recent = recent or []
-        self._periods: dict[tuple[int, int], Period] = {}
+        self._periods: dict[tuple[int, int], EventPeriod] = {}
         for period in periods:
             _add_period(self._periods, period)
 
@@ -210,7 +210,7 @@ class Tally:
         start = int(event.at) // HOUR_S * HOUR_S
         period = self._periods.get((start, HOUR_S))
         if period is None:
-            period = self._periods[start, HOUR_S] = Period(start, HOUR_S)
+            period = self._periods[start, HOUR_S] = EventPeriod(start, HOUR_S)
         if event.kind == USE:
             if event.hits:
                 entry = (event.key, event.made_at)
@@ -244,7 +244,7 @@ class Tally:
         return list(self._usage.values())
 
     @property
-    def periods(self) -> list[Period]:
+    def periods(self) -> list[EventPeriod]:
         """Sums by time, the earliest first."""
         return [self._periods[place] for place in sorted(self._periods)]
 
@@ -260,13 +260,13 @@ def _order(event: Event) -> tuple[float, str, str, str]:
     return event.at, event.kind, event.key, event.detail
 
 
-def coarsened(periods: Iterable[Period], now: float) -> list[Period]:
+def coarsened(periods: Iterable[EventPeriod], now: float) -> list[EventPeriod]:
     """The same sums in fewer periods, the longer the farther from ``now``, and never more than ``MOST_PERIODS``.
 
     Farther in either direction: an event of a clock that was ahead must not stay hourly for ever. Periods that
     are long already stay so, as when the clock has been set back since.
     """
-    merged: dict[tuple[int, int], Period] = {}
+    merged: dict[tuple[int, int], EventPeriod] = {}
     for period in periods:
         age = abs(now - period.start)
         seconds = next((length for length, kept_s in _KEPT_FOR_S if age < kept_s), _LONGEST_S)
@@ -281,7 +281,7 @@ def coarsened(periods: Iterable[Period], now: float) -> list[Period]:
     return sorted(kept, key=lambda period: (period.start, period.seconds))
 
 
-def _add_period(periods: dict[tuple[int, int], Period], period: Period) -> None:
+def _add_period(periods: dict[tuple[int, int], EventPeriod], period: EventPeriod) -> None:
     there = periods.setdefault((period.start, period.seconds), period)
     if there is not period:
         there.add(period)
@@ -320,7 +320,7 @@ class Statistics:
     max_bytes: int
     journal_bytes: int
     totals: Totals
-    last_24h: Counts = field(default_factory=Counts)
+    last_24h: EventCounts = field(default_factory=EventCounts)
     asks_remote: bool = False
     memory_entries: int = 0
     memory_bytes: int = 0

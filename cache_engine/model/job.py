@@ -13,7 +13,7 @@ RUNNING, DONE, FAILED, DIED, CANCELED = "running", "done", "failed", "died", "ca
 MOST_BYTES = 8 * 2**20
 """Of a job's file."""
 
-Asked = dict[str, str | int | bool | list[str]]
+JobArguments = dict[str, str | int | bool | list[str]]
 """The values of a form, by the names of its fields."""
 
 # A file may say anything. What would be no time, no count or no state makes it one that cannot be read.
@@ -62,7 +62,7 @@ class Job(msgspec.Struct, kw_only=True):
 
     id: str
     command: list[str]
-    asked: Asked = msgspec.field(default_factory=dict)
+    asked: JobArguments = msgspec.field(default_factory=dict)
     state: Annotated[str, msgspec.Meta(pattern=f"^({RUNNING}|{DONE}|{FAILED}|{DIED}|{CANCELED})$")] = RUNNING
     pid: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     process_start: str = ""

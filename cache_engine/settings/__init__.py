@@ -18,7 +18,7 @@ from typing import Any
 from cache_engine.errors import StoreUnusable, UsageError
 from cache_engine.inputs import open_input, others_may_change
 from cache_engine.settings import kinds
-from cache_engine.settings.kinds import MIN_TOKEN_LENGTH, POLICIES, Kind, expanded, parse_bytes, parse_place
+from cache_engine.settings.kinds import MIN_TOKEN_LENGTH, POLICIES, SettingKind, expanded, parse_bytes, parse_place
 
 __all__ = [
     "AUTO", "BY_NAME", "CONFIG_VARIABLE", "GIB", "LOCAL", "PACK", "PACKS", "POLICIES", "SETTINGS",
@@ -55,7 +55,7 @@ class Origin(StrEnum):
     GIVEN = "argument"
 
 
-def _setting(kind: Kind, default: Any, text: str) -> Any:
+def _setting(kind: SettingKind, default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text, "kind": kind}, repr=not kind.is_secret)
 
 
@@ -139,7 +139,7 @@ class Settings:
         "Print log messages of this level and above on standard error; with :json, as one JSON object a line.",
     )
     page_limit_s: float = _setting(
-        kinds.number(), 10.0, "Time limit of searches and mirror queries of a dashboard page, in seconds."
+        kinds.number(), 10.0, "Time limit of searches and index queries of a dashboard page, in seconds."
     )
     caches: tuple[str, ...] = _setting(
         kinds.places(),

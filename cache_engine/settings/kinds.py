@@ -37,7 +37,7 @@ def _as_in_file(value: object, folder: Path) -> object:  # noqa: ARG001 (paths n
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingKind:
     """The kind of values that a setting can have.
 
     Attributes:
@@ -89,14 +89,14 @@ class Kind:
         return UsageError(f"{where} is {shown}; it must be {self.allowed}")
 
 
-def yes_or_no() -> Kind:
+def yes_or_no() -> SettingKind:
     """True or false."""
-    return Kind(
+    return SettingKind(
         "yes or no (in a file: true or false)", lambda value: isinstance(value, bool), lambda text: _WORDS[text.lower()]
     )
 
 
-def yes_no_or(*names: str) -> Kind:
+def yes_no_or(*names: str) -> SettingKind:
     """True, false or one of the names."""
 
     def of_text(text: str) -> object:
@@ -105,16 +105,16 @@ def yes_no_or(*names: str) -> Kind:
     def is_allowed(value: object) -> bool:
         return isinstance(value, bool) or value in names
 
-    return Kind(f"yes, no (in a file: true, false) or {' or '.join(names)}", is_allowed, of_text)
+    return SettingKind(f"yes, no (in a file: true, false) or {' or '.join(names)}", is_allowed, of_text)
 
 
-def whole(most: int = _MOST) -> Kind:
+def whole(most: int = _MOST) -> SettingKind:
     """A whole number that is not negative."""
     allowed = "a whole number that is not negative" if most == _MOST else f"a whole number from 0 to {most:,}"
-    return Kind(allowed, lambda value: _is_number(value, int) and value <= most, int)  # type: ignore[operator]
+    return SettingKind(allowed, lambda value: _is_number(value, int) and value <= most, int)  # type: ignore[operator]
 
 
-def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> Kind:
+def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> SettingKind:
     """A number of at least, or ``above``, the least, and at most the most."""
     allowed = "a number that is not negative" if not least else f"a number of at least {least:g}"
     if above:
@@ -125,10 +125,10 @@ def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> K
     def is_allowed(value: object) -> bool:
         return _is_number(value, int, float) and least <= value <= most and (value > least or not above)  # type: ignore[operator]
 
-    return Kind(allowed, is_allowed, float)
+    return SettingKind(allowed, is_allowed, float)
 
 
-def size(least: int = 0, *, optional: bool = False) -> Kind:
+def size(least: int = 0, *, optional: bool = False) -> SettingKind:
     """A number of bytes, as a number or as a text such as ``5GiB``; where it is optional, also none."""
 
     def parsed(value: object) -> object:
@@ -139,46 +139,46 @@ def size(least: int = 0, *, optional: bool = False) -> Kind:
 
     bound = "that is not negative" if not least else f"of at least {least:,}"
     allowed = f"a size, such as 5GiB or 2GB, or a number of bytes {bound}"
-    return Kind(allowed, is_allowed, parse_bytes, lambda value, _: parsed(value), parsed)
+    return SettingKind(allowed, is_allowed, parse_bytes, lambda value, _: parsed(value), parsed)
 
 
-def choice(*names: str) -> Kind:
+def choice(*names: str) -> SettingKind:
     """One of the names."""
-    return Kind(f"one of: {', '.join(names)}", lambda value: value in names)
+    return SettingKind(f"one of: {', '.join(names)}", lambda value: value in names)
 
 
-def cuda_version() -> Kind:
+def cuda_version() -> SettingKind:
     """A major version of CUDA, as a number or a text, or ``auto``."""
     names = ("auto", "12", "13")
-    return Kind(
+    return SettingKind(
         f"one of: {', '.join(names)}", lambda value: value in names, of_file=lambda value, _: str(value), of_program=str
     )
 
 
-def log_level() -> Kind:
+def log_level() -> SettingKind:
     """The least level of the log messages to print, and their form, or none."""
 
     def is_allowed(value: object) -> bool:
         return value is None or (isinstance(value, str) and value.removesuffix(":json") in LOG_LEVELS)
 
-    return Kind(f"one of: {', '.join(LOG_LEVELS)}; each also with :json", is_allowed, str.lower)
+    return SettingKind(f"one of: {', '.join(LOG_LEVELS)}; each also with :json", is_allowed, str.lower)
 
 
-def text(*, optional: bool = False) -> Kind:
+def text(*, optional: bool = False) -> SettingKind:
     """Any text; where it is optional, also none."""
-    return Kind("a text", lambda value: isinstance(value, str) or (optional and value is None))
+    return SettingKind("a text", lambda value: isinstance(value, str) or (optional and value is None))
 
 
-def broker() -> Kind:
+def broker() -> SettingKind:
     """The URL of a broker, which may have a password in it; or none."""
 
     def is_allowed(value: object) -> bool:
         return value is None or (isinstance(value, str) and value.startswith("redis://"))
 
-    return Kind("a URL such as redis://host:6379/0", is_allowed, is_secret=True)
+    return SettingKind("a URL such as redis://host:6379/0", is_allowed, is_secret=True)
 
 
-def texts() -> Kind:
+def texts() -> SettingKind:
     """Several texts: separated by spaces in the environment, an array in a file, a tuple in a program."""
 
     def is_allowed(value: object) -> bool:
@@ -187,19 +187,21 @@ def texts() -> Kind:
     def of_file(value: object, folder: Path) -> object:  # noqa: ARG001
         return tuple(value) if isinstance(value, list) else None
 
-    return Kind("a list of texts (in a program: a tuple)", is_allowed, lambda given: tuple(given.split()), of_file)
+    return SettingKind(
+        "a list of texts (in a program: a tuple)", is_allowed, lambda given: tuple(given.split()), of_file
+    )
 
 
-def path() -> Kind:
+def path() -> SettingKind:
     """The name of a file or folder, or none; one in a settings file is relative to the file's folder."""
 
     def is_allowed(value: object) -> bool:
         return value is None or _is_path(value)
 
-    return Kind("a path that is not empty", is_allowed, Path, _path_in_file, lambda value: _path(value))
+    return SettingKind("a path that is not empty", is_allowed, Path, _path_in_file, lambda value: _path(value))
 
 
-def paths() -> Kind:
+def paths() -> SettingKind:
     """Several paths: separated by colons in the environment, an array in a file; one path is a list of one."""
 
     def is_allowed(value: object) -> bool:
@@ -215,10 +217,10 @@ def paths() -> Kind:
     def of_program(value: object) -> object:
         return (_path(value),) if isinstance(value, str | Path) else tuple(map(_path, value))  # type: ignore[call-overload]
 
-    return Kind("a list of paths that are not empty", is_allowed, of_text, of_file, of_program)
+    return SettingKind("a list of paths that are not empty", is_allowed, of_text, of_file, of_program)
 
 
-def places() -> Kind:
+def places() -> SettingKind:
     """Several directories, each with the kind of the cache in it: ``KIND=DIR``; separated as ``paths``."""
 
     def is_allowed(value: object) -> bool:
@@ -235,7 +237,7 @@ def places() -> Kind:
         parts = [value] if isinstance(value, str) else value
         return tuple(_place(part, Path()) for part in parts)  # type: ignore[attr-defined]
 
-    return Kind("a list of KIND=DIR, such as triton=/scratch/triton", is_allowed, of_text, of_file, of_program)
+    return SettingKind("a list of KIND=DIR, such as triton=/scratch/triton", is_allowed, of_text, of_file, of_program)
 
 
 def parse_place(text: str) -> tuple[str, Path]:
@@ -264,7 +266,7 @@ def _parted(text: str) -> tuple[str, Path]:
     return kind, expanded(Path(path))
 
 
-def token() -> Kind:
+def token() -> SettingKind:
     """A secret, long enough that it cannot be guessed; or empty, for no secret."""
 
     def why_not(value: object) -> str:
@@ -281,7 +283,7 @@ def token() -> Kind:
     def is_allowed(value: object) -> bool:
         return value is None or isinstance(value, str)
 
-    return Kind("a text", is_allowed, is_secret=True, why_not=why_not)
+    return SettingKind("a text", is_allowed, is_secret=True, why_not=why_not)
 
 
 def parse_bytes(text: str) -> int:

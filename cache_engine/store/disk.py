@@ -98,7 +98,7 @@ class DiskStore:
         check_blob(key, record.blob, blob_data)
         return record_data, blob_data
 
-    def is_foreign(self, key: CacheKey) -> bool:
+    def has_unknown_format(self, key: CacheKey) -> bool:
         """Whether the entry has another format version; such an entry is not read or replaced."""
         return self.foreign_format(key) is not None
 
@@ -138,7 +138,7 @@ class DiskStore:
                 finds. If only the last sync failed, the entry exists but may not survive a power cut.
             StoreError: when the existing entry has another format version.
         """
-        if self.is_foreign(key):
+        if self.has_unknown_format(key):
             raise StoreError("the existing entry has another format version")
         data, blob = encode_blob(key, artifact, compress=self._compress)
         record = describe(blob)
@@ -372,7 +372,7 @@ def _check_folders(layout: StoreLayout) -> None:
                         os.mkdir(folder.name, 0o700, dir_fd=root)
     finally:
         os.close(root)
-    for lock in (layout.maintenance_lock, layout.jobs_lock, layout.mirror_lock):
+    for lock in (layout.maintenance_lock, layout.jobs_lock, layout.index_lock):
         # On a full disk, cleaning must not need a new file.
         if not os.path.exists(lock):
             with suppress(OSError, LockTimeout):

@@ -16,7 +16,7 @@
     decisions/                  the log of decisions, in two files; created with the first
     pins/                       an empty file for each pinned key; created with the first
     groups/                     kernels of other frameworks, a file for each; created with the first
-    mirror.duckdb               the mirror; may be deleted at any moment
+    mirror.duckdb               the index; may be deleted at any moment
     population                  estimated number of entries and bytes; may be deleted at any moment
     cleaned                     empty; its mtime is the time of the last automatic cleaning
 
@@ -162,12 +162,12 @@ class StoreLayout:
         return self.root / "demand.json"
 
     @property
-    def mirror(self) -> Path:
+    def index(self) -> Path:
         """The DuckDB file."""
         return self.root / "mirror.duckdb"
 
     @property
-    def mirror_log(self) -> Path:
+    def index_log(self) -> Path:
         """The write-ahead log of DuckDB."""
         return self.root / "mirror.duckdb.wal"
 
@@ -184,7 +184,7 @@ class StoreLayout:
     @property
     def single_files(self) -> tuple[Path, ...]:
         """Every file that may be at the top of a store."""
-        return (self.marker, self.demand, self.population, self.cleaned, self.mirror, self.mirror_log)
+        return (self.marker, self.demand, self.population, self.cleaned, self.index, self.index_log)
 
     def identities(self) -> Identities:
         """Device and inode of the store's directory and of each folder of entries; ``None`` for what is missing."""
@@ -302,8 +302,8 @@ class StoreLayout:
         return self.temp / "-".join(("ticket", *map(str, ticket)))
 
     @property
-    def mirror_lock(self) -> Path:
-        """The lock of the mirror: shared to read, exclusive to write."""
+    def index_lock(self) -> Path:
+        """The lock of the index: shared to read, exclusive to write."""
         return self.locks / "mirror.lock"
 
 

@@ -3,7 +3,7 @@
 ::
 
     header    64 bytes: magic, format version, number of entries, offset of the index, the index's SHA-256
-    entries   each a record and a blob, the same bytes as in a store; or those of ``frameworks.packing``
+    entries   each a record and a blob, the same bytes as in a store; or those of ``frameworks.bundle_packs``
     made with how the entries were made: JSON, then its size, its SHA-256 and a magic; older packs have none
     index     48 bytes per entry, sorted by key: key, offset of its bytes, bytes of record and of blob
 

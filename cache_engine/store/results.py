@@ -464,7 +464,7 @@ def count_usage(snapshot: Snapshot, usage: Usage) -> None:
 
 # ---- Logs of version 0.2 ----
 
-Line = NewResult | Usage | None
+ResultLine = NewResult | Usage | None
 """What a line of a log says; ``None`` when it is damaged.
 
 A line is ``<XXH3 of the rest> <key> <time> <ms> <entry>`` or ``<XXH3 of the rest> ~ <usage>``.
@@ -475,12 +475,14 @@ _decode_at = msgspec.json.Decoder(Seconds).decode
 _decode_ms = msgspec.json.Decoder(Ms).decode
 
 
-def _read_logs(layout: StoreLayout, fingerprint: str, damage: dict[Path, CorruptEntry]) -> list[tuple[int, list[Line]]]:
+def _read_logs(
+    layout: StoreLayout, fingerprint: str, damage: dict[Path, CorruptEntry]
+) -> list[tuple[int, list[ResultLine]]]:
     """The numbers and lines of the logs in order; adds those that cannot be read as a whole to ``damage``."""
     found = []
     numbers = {number for name, number in _names(layout) if name == fingerprint and number is not None}
     for number in sorted(numbers):
-        path, lines = layout.results_log(fingerprint, number), list[Line]()
+        path, lines = layout.results_log(fingerprint, number), list[ResultLine]()
         try:
             data = read_whole(path, MOST_BYTES) or b""
             # A process of that version may still be writing a line without its end.
@@ -491,7 +493,7 @@ def _read_logs(layout: StoreLayout, fingerprint: str, damage: dict[Path, Corrupt
     return found
 
 
-def read_lines(data: bytes) -> Iterator[Line]:
+def read_lines(data: bytes) -> Iterator[ResultLine]:
     """The lines of a log."""
     for line in data.split(b"\n"):
         if line:
@@ -500,7 +502,7 @@ def read_lines(data: bytes) -> Iterator[Line]:
             yield _decode_line(text) if is_whole else None
 
 
-def _decode_line(text: bytes) -> Line:
+def _decode_line(text: bytes) -> ResultLine:
     # A checksum shows that a line is unchanged, not that its values are valid.
     try:
         if text.startswith(b"~ "):
@@ -511,7 +513,7 @@ def _decode_line(text: bytes) -> Line:
         return None
 
 
-def _replay(snapshot: Snapshot, lines: list[Line]) -> None:
+def _replay(snapshot: Snapshot, lines: list[ResultLine]) -> None:
     for line in lines:
         if isinstance(line, NewResult):
             add_result(snapshot, line)

@@ -18,7 +18,7 @@ import msgspec
 from cache_engine.errors import RemoteError
 from cache_engine.process import Background, Order
 from cache_engine.team.broker import FARMS, Keys, connected, reaching
-from cache_engine.team.messages import Asked
+from cache_engine.team.messages import CompileMessage
 
 WORKERS, WORKER, RUNS, RUN, HOUR, FAILURES = "workers", "worker", "runs", "run", "hour", "failures"
 """Kinds of keys: what has workers by name, and one worker; runs, and one run; outcomes of an hour; failures."""
@@ -127,13 +127,13 @@ class Board:
             redis.delete(self._keys.name(WORKER, name))
             redis.zrem(self._keys.name(WORKERS), name)
 
-    def begins(self, name: str, message: Asked) -> None:
+    def begins(self, name: str, message: CompileMessage) -> None:
         """Says that this process compiles a kernel."""
         with self._writing() as redis:
             doing = Doing(message.key, kernel_text(message), self._now())
             redis.hset(self._keys.name(WORKER, name), str(os.getpid()), _encoded(doing))
 
-    def ends(self, name: str, message: Asked, *, compiled: bool, error: str) -> None:
+    def ends(self, name: str, message: CompileMessage, *, compiled: bool, error: str) -> None:
         """Says what became of it."""
         with self._writing() as redis, redis.pipeline(transaction=False) as several:
             several.hdel(self._keys.name(WORKER, name), str(os.getpid()))
@@ -231,7 +231,7 @@ class Heart:
         self._thread.join()
 
 
-def kernel_text(message: Asked) -> str:
+def kernel_text(message: CompileMessage) -> str:
     """A kernel in few words."""
     p = message.problem
     return f"{p.m} × {p.n} × {p.k} {p.dtype} {message.arch}, {message.family}"[:_LONGEST]

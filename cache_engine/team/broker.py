@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.settings.extras import require
-from cache_engine.team.messages import MOST_BYTES, Asked, asked
+from cache_engine.team.messages import MOST_BYTES, CompileMessage, asked
 from cache_engine.units import human_bytes, printable
 
 LEASE_S = 20
@@ -89,7 +89,7 @@ class Broker:
             self._ask(lambda r: r.lpush(self._keys.queue, *texts[start : start + _CHUNK]))  # noqa: B023 (called at once)
 
     @_reached
-    def message(self, wait_s: float) -> Asked | None:
+    def message(self, wait_s: float) -> CompileMessage | None:
         """Takes the oldest message out of the queue; ``None`` where none comes in ``wait_s``.
 
         Raises:

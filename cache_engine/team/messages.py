@@ -19,7 +19,7 @@ _MOST_ERROR = 500
 _KEY, _JOB = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{32}")
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompileMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kernel to compile.
 
     Attributes:
@@ -36,7 +36,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: KernelConfig
 
     @classmethod
-    def of(cls, job: str, selection: Selection) -> Asked:
+    def of(cls, job: str, selection: Selection) -> CompileMessage:
         """The request for a kernel."""
         s = selection
         problem = RecordedProblem.of(s.problem)
@@ -64,23 +64,23 @@ class Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float
 
 
-_T = TypeVar("_T", Asked, Answered)
+_T = TypeVar("_T", CompileMessage, Answered)
 
 
-def encode(message: Asked | Answered) -> str:
+def encode(message: CompileMessage | Answered) -> str:
     """As text; of a long error only its start."""
     if isinstance(message, Answered):
         message = msgspec.structs.replace(message, error=printable(message.error[:_MOST_ERROR]))
     return msgspec.json.encode(message).decode()
 
 
-def asked(text: object) -> Asked:
+def asked(text: object) -> CompileMessage:
     """The request in a message.
 
     Raises:
         UsageError: when it is none, or too long.
     """
-    found = _decoded(text, Asked)
+    found = _decoded(text, CompileMessage)
     if not is_job(found.job):
         raise UsageError("the message names no job")
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cache_engine import upkeep
 from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageError
-from cache_engine.frameworks.groups import Group, UnknownGroup, group_keys, read_group
+from cache_engine.frameworks.bundles import Group, UnknownGroup, group_keys, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
 from cache_engine.model.events import CLEAN_OTHER, SEEN, EntryUsage
@@ -25,15 +25,15 @@ from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.pack import Pack
 from cache_engine.store.signatures import proof_for
 from cache_engine.units import counted, printable
-from cache_engine.upkeep import cleaning
+from cache_engine.upkeep import cleanup
 from cache_engine.upkeep.admission import local_user
-from cache_engine.upkeep.cleaning import Cleaned, Leftover
+from cache_engine.upkeep.cleanup import Cleaned, Leftover
 from cache_engine.upkeep.decisions import in_words
 from cache_engine.upkeep.plan import EvictionPlan, Limits
 from cache_engine.upkeep.survey import Survey
 
 if TYPE_CHECKING:
-    from cache_engine.frameworks.deleting import Deleted
+    from cache_engine.frameworks.deletion import Deleted
     from cache_engine.frameworks.values import DeletePlan, Place
     from cache_engine.store.signatures.signers import Signed
     from cache_engine.upkeep.findings import Finding
@@ -94,7 +94,7 @@ class Admin:
 
     def find_leftovers(self) -> list[Leftover]:
         """Files of no entry that any cleaning removes: those of killed writers, and old ones in quarantine."""
-        return cleaning.find_leftovers(self.store)
+        return cleanup.find_leftovers(self.store)
 
     def clean(self, limits: Limits | None = None, *, dry_run: bool = False, by: str | None = None) -> EvictionPlan:
         """Evicts what ``plan_cleaning`` names, unless ``dry_run``; returns that plan."""
@@ -106,18 +106,18 @@ class Admin:
     def evict(
         self, plan: EvictionPlan, *, by: str | None = None, on_progress: Callable[[int], None] = lambda _: None
     ) -> Cleaned:
-        """Evicts what a plan names and removes leftovers; see ``upkeep.cleaning.apply``."""
-        return cleaning.apply(self.store, self.journal, plan, on_progress, by=by or local_user())
+        """Evicts what a plan names and removes leftovers; see ``upkeep.cleanup.apply``."""
+        return cleanup.apply(self.store, self.journal, plan, on_progress, by=by or local_user())
 
     def clean_other(
         self, place: Place, plan: DeletePlan, *, by: str | None = None,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Deleted:  # fmt: skip
-        """Deletes from another framework's cache what a plan names; see ``frameworks.deleting.delete``.
+        """Deletes from another framework's cache what a plan names; see ``frameworks.deletion.delete``.
 
         The audit has an event of what is to be deleted, which a kill leaves, and one of what was.
         """
-        from cache_engine.frameworks.deleting import Deleted, delete
+        from cache_engine.frameworks.deletion import Deleted, delete
 
         self.store  # noqa: B018 (raises where there is none: nothing is deleted without an audit)
         done, by = Deleted(), by or local_user()

@@ -193,7 +193,7 @@ class _MadeBefore:
 FAILURES = (
     "publish_failures", "corruptions", "tier_failures", "lock_waits", "lock_timeouts", "lock_wait_us",
 )  # fmt: skip
-"""The sums that a reader can acknowledge, by the names of ``model.events.Totals`` and of the mirror."""
+"""The sums that a reader can acknowledge, by the names of ``model.events.Totals`` and of the index."""
 
 _COUNT = re.compile(r"([a-z_]{1,40}) ([0-9]{1,18})")
 

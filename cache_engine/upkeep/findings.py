@@ -12,7 +12,7 @@ from cache_engine.errors import CorruptEntry, Misplaced, Truncated, Untrusted
 from cache_engine.store.layout import StoreLayout
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """The kinds of damage; the value is the text shown."""
 
     CORRUPT_RECORD = "corrupt record"
@@ -43,37 +43,37 @@ class Kind(StrEnum):
 
 _AGAIN = "quarantine the entry; it is recompiled on next use"
 REMEDIES = {
-    Kind.CORRUPT_RECORD: _AGAIN,
-    Kind.CORRUPT_BLOB: _AGAIN,
-    Kind.TRUNCATED: _AGAIN,
-    Kind.SWAPPED: _AGAIN,
-    Kind.MISSING_BLOB: "quarantine the record; the kernel is recompiled on next use",
-    Kind.ORPHAN_BLOB: "quarantine the blob",
-    Kind.MISNAMED: "quarantine the file",
-    Kind.FOREIGN_OWNER: _AGAIN,
-    Kind.FORBIDDEN: _AGAIN,
-    Kind.UNREADABLE: "none: check the disk",
-    Kind.STALE_TEMPORARY: "delete the file: its writer is gone",
-    Kind.CORRUPT_SNAPSHOT: "quarantine the file; the counts in it are lost",
-    Kind.CORRUPT_DEMAND: "quarantine the file; the counts in it are lost",
-    Kind.CORRUPT_JOURNAL: "copy the file to quarantine, and fold its sound lines",
-    Kind.CORRUPT_LOG: "copy the file to quarantine, and keep its sound lines",
-    Kind.CORRUPT_TIMINGS: "copy the device's damaged files to quarantine, and keep the sound timings",
-    Kind.CORRUPT_EVALUATIONS: "copy the damaged files to quarantine, and keep the sound results",
-    Kind.CORRUPT_JOB: "quarantine the file",
-    Kind.CORRUPT_GROUP: "quarantine the file; its framework compiles the kernel again on next use",
-    Kind.FOREIGN_FILE: "quarantine the file",
-    Kind.OPEN_FOLDER: "take the right to write from its group and all others",
-    Kind.FOREIGN_FOLDER: "none: make yourself its owner with chown, or move it elsewhere",
-    Kind.UNKNOWN_FILE: "none: it is not a store's file; move it elsewhere",
-    Kind.UNKNOWN_FORMAT: "none: possibly written by a newer version",
+    FindingKind.CORRUPT_RECORD: _AGAIN,
+    FindingKind.CORRUPT_BLOB: _AGAIN,
+    FindingKind.TRUNCATED: _AGAIN,
+    FindingKind.SWAPPED: _AGAIN,
+    FindingKind.MISSING_BLOB: "quarantine the record; the kernel is recompiled on next use",
+    FindingKind.ORPHAN_BLOB: "quarantine the blob",
+    FindingKind.MISNAMED: "quarantine the file",
+    FindingKind.FOREIGN_OWNER: _AGAIN,
+    FindingKind.FORBIDDEN: _AGAIN,
+    FindingKind.UNREADABLE: "none: check the disk",
+    FindingKind.STALE_TEMPORARY: "delete the file: its writer is gone",
+    FindingKind.CORRUPT_SNAPSHOT: "quarantine the file; the counts in it are lost",
+    FindingKind.CORRUPT_DEMAND: "quarantine the file; the counts in it are lost",
+    FindingKind.CORRUPT_JOURNAL: "copy the file to quarantine, and fold its sound lines",
+    FindingKind.CORRUPT_LOG: "copy the file to quarantine, and keep its sound lines",
+    FindingKind.CORRUPT_TIMINGS: "copy the device's damaged files to quarantine, and keep the sound timings",
+    FindingKind.CORRUPT_EVALUATIONS: "copy the damaged files to quarantine, and keep the sound results",
+    FindingKind.CORRUPT_JOB: "quarantine the file",
+    FindingKind.CORRUPT_GROUP: "quarantine the file; its framework compiles the kernel again on next use",
+    FindingKind.FOREIGN_FILE: "quarantine the file",
+    FindingKind.OPEN_FOLDER: "take the right to write from its group and all others",
+    FindingKind.FOREIGN_FOLDER: "none: make yourself its owner with chown, or move it elsewhere",
+    FindingKind.UNKNOWN_FILE: "none: it is not a store's file; move it elsewhere",
+    FindingKind.UNKNOWN_FORMAT: "none: possibly written by a newer version",
 }
-ENTRY_KINDS = frozenset(kind for kind, remedy in REMEDIES.items() if remedy == _AGAIN) | {Kind.MISSING_BLOB}
-RESULT_KINDS = frozenset({Kind.CORRUPT_TIMINGS, Kind.CORRUPT_EVALUATIONS})
-SUMS_KINDS = frozenset({Kind.CORRUPT_SNAPSHOT, Kind.CORRUPT_DEMAND})
-JOURNAL_KINDS = SUMS_KINDS | {Kind.CORRUPT_JOURNAL}
-_NOTES = frozenset({Kind.UNKNOWN_FORMAT, Kind.UNKNOWN_FILE})
-_UNREPAIRED = _NOTES | {Kind.UNREADABLE, Kind.FOREIGN_FOLDER}
+ENTRY_KINDS = frozenset(kind for kind, remedy in REMEDIES.items() if remedy == _AGAIN) | {FindingKind.MISSING_BLOB}
+RESULT_KINDS = frozenset({FindingKind.CORRUPT_TIMINGS, FindingKind.CORRUPT_EVALUATIONS})
+SUMS_KINDS = frozenset({FindingKind.CORRUPT_SNAPSHOT, FindingKind.CORRUPT_DEMAND})
+JOURNAL_KINDS = SUMS_KINDS | {FindingKind.CORRUPT_JOURNAL}
+_NOTES = frozenset({FindingKind.UNKNOWN_FORMAT, FindingKind.UNKNOWN_FILE})
+_UNREPAIRED = _NOTES | {FindingKind.UNREADABLE, FindingKind.FOREIGN_FOLDER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Finding:
         cause: the details.
     """
 
-    kind: Kind
+    kind: FindingKind
     path: str
     key: str
     cause: str
@@ -108,7 +108,7 @@ class Finding:
         return self.kind not in _UNREPAIRED
 
 
-def finding_at(layout: StoreLayout, kind: Kind, path: Path, key: str, cause: str) -> Finding:
+def finding_at(layout: StoreLayout, kind: FindingKind, path: Path, key: str, cause: str) -> Finding:
     """A finding about a file of a store."""
     return Finding(kind, str(path.relative_to(layout.root)), key, cause)
 
@@ -120,19 +120,19 @@ def names_in(folder: Path) -> list[str]:
     return []
 
 
-def kind_of(error: CorruptEntry | OSError, otherwise: Kind) -> Kind:
+def kind_of(error: CorruptEntry | OSError, otherwise: FindingKind) -> FindingKind:
     """The kind of damage that an error means; ``otherwise`` if the error is not specific."""
     match error:
         case Misplaced():
-            return Kind.SWAPPED
+            return FindingKind.SWAPPED
         case Truncated():
-            return Kind.TRUNCATED
+            return FindingKind.TRUNCATED
         case Untrusted():
-            return Kind.FOREIGN_OWNER
+            return FindingKind.FOREIGN_OWNER
         case PermissionError():
-            return Kind.FORBIDDEN
+            return FindingKind.FORBIDDEN
         case OSError():
-            return Kind.UNREADABLE
+            return FindingKind.UNREADABLE
     return otherwise
 
 

@@ -25,13 +25,13 @@ from cache_engine.store.journal import Journal, mend_decisions
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.lock import file_lock
 from cache_engine.store.ownership import close_folder
-from cache_engine.upkeep.cleaning import is_abandoned, is_orphan, remove_temporary
+from cache_engine.upkeep.cleanup import is_abandoned, is_orphan, remove_temporary
 from cache_engine.upkeep.findings import (
     ENTRY_KINDS,
     JOURNAL_KINDS,
     RESULT_KINDS,
     Finding,
-    Kind,
+    FindingKind,
     cause_of,
     finding_at,
     kind_of,
@@ -47,13 +47,13 @@ from cache_engine.upkeep.side_files import (
 )
 from cache_engine.upkeep.survey import check_code, check_record
 
-__all__ = ["Finding", "Kind", "RepairAct", "check", "plan_repair", "repair"]
+__all__ = ["Finding", "FindingKind", "RepairAct", "check", "plan_repair", "repair"]
 
 _LOCK_TIMEOUT_S = 30.0
 _ACTS = {
-    Kind.STALE_TEMPORARY: "delete",
-    Kind.OPEN_FOLDER: "close",
-    **dict.fromkeys((Kind.CORRUPT_JOURNAL, Kind.CORRUPT_LOG, *RESULT_KINDS), "copy"),
+    FindingKind.STALE_TEMPORARY: "delete",
+    FindingKind.OPEN_FOLDER: "close",
+    **dict.fromkeys((FindingKind.CORRUPT_JOURNAL, FindingKind.CORRUPT_LOG, *RESULT_KINDS), "copy"),
 }
 
 
@@ -89,7 +89,7 @@ def check(
     chance = random.Random()  # noqa: S311 (a sample, not a secret)
     for folder in (layout.metadata, layout.kernels):
         for name in sorted(set(names_in(folder)) - set(SHARDS)):
-            yield finding_at(layout, Kind.MISNAMED, folder / name, "", "unexpected folder name")
+            yield finding_at(layout, FindingKind.MISNAMED, folder / name, "", "unexpected folder name")
     for shard in shards_in(layout.metadata, layout.kernels, links=True):
         of_folders = [
             finding
@@ -97,7 +97,7 @@ def check(
             for finding in _check_folder(layout, folder / shard, trust)
         ]
         yield from of_folders
-        if any(finding.kind is Kind.MISNAMED for finding in of_folders):
+        if any(finding.kind is FindingKind.MISNAMED for finding in of_folders):
             continue  # a link may lead to files that are not the store's
         named: set[str] = set()
         skipped: set[CacheKey | None] = set()
@@ -155,7 +155,7 @@ def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding], *, b
     findings = list(findings)
     of_journal = [finding for finding in findings if finding.kind in JOURNAL_KINDS]
     done: set[Finding] = set()
-    mended: set[tuple[Kind, str]] = set()  # kinds of results, and their fingerprints
+    mended: set[tuple[FindingKind, str]] = set()  # kinds of results, and their fingerprints
     with file_lock(layout.maintenance_lock, _LOCK_TIMEOUT_S):
         try:
             # Before this process writes an event, which would hold a damaged file of the journal open.
@@ -187,15 +187,15 @@ def _repair_one(store: DiskStore, journal: Journal, finding: Finding) -> None:
         store.quarantine(CacheKey(finding.key))
         journal.event(CORRUPT, key=finding.key, detail=f"{finding.kind}: {finding.cause}")
         return
-    if finding.kind is Kind.STALE_TEMPORARY:
+    if finding.kind is FindingKind.STALE_TEMPORARY:
         remove_temporary(path)
         return
-    if finding.kind is Kind.OPEN_FOLDER:
+    if finding.kind is FindingKind.OPEN_FOLDER:
         close_folder(path)
         return
     if finding.kind in RESULT_KINDS:
         mend_results(layout, finding)
-    elif finding.kind is Kind.CORRUPT_LOG:
+    elif finding.kind is FindingKind.CORRUPT_LOG:
         mend_decisions(layout, path)
     else:
         store.quarantine_file(path)
@@ -208,19 +208,19 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
     path = layout.root / finding.path
     if finding.kind in ENTRY_KINDS:
         key = CacheKey(finding.key)
-        trust = layout.trust or finding.kind is not Kind.FOREIGN_OWNER
+        trust = layout.trust or finding.kind is not FindingKind.FOREIGN_OWNER
         again = _check_record(layout, key[:2], Path(layout.record_path(key)).name, set(), trust)
         return again is not None and again.kind in ENTRY_KINDS
-    if finding.kind is Kind.ORPHAN_BLOB:
+    if finding.kind is FindingKind.ORPHAN_BLOB:
         # The record may name it now.
         named: set[str] = set()
         _check_record(layout, path.parent.name, f"{finding.key}.json", named, True)
         return path.name not in named and os.path.lexists(path)
-    if finding.kind is Kind.STALE_TEMPORARY:
+    if finding.kind is FindingKind.STALE_TEMPORARY:
         return _check_temporary(layout, path.name) is not None
-    if finding.kind is Kind.OPEN_FOLDER:
+    if finding.kind is FindingKind.OPEN_FOLDER:
         return any(again.kind is finding.kind for again in _check_folder(layout, path, trust=False))
-    if finding.kind is Kind.CORRUPT_GROUP:
+    if finding.kind is FindingKind.CORRUPT_GROUP:
         return any(again.kind is finding.kind for again in check_group(layout, path))
     if finding.kind in RESULT_KINDS:
         return any(again.path == finding.path for again in check_results(layout, finding.kind))
@@ -234,12 +234,12 @@ def _check_folder(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Find
     except FileNotFoundError:
         return
     except OSError as error:
-        yield finding_at(layout, Kind.UNREADABLE, path, "", str(error.strerror))
+        yield finding_at(layout, FindingKind.UNREADABLE, path, "", str(error.strerror))
         return
     if not stat.S_ISDIR(status.st_mode) and not (trust and path.is_dir()):
-        yield finding_at(layout, Kind.MISNAMED, path, "", "it is not a folder")
+        yield finding_at(layout, FindingKind.MISNAMED, path, "", "it is not a folder")
     elif not trust and others_may_change(status):
-        kind = Kind.OPEN_FOLDER if status.st_uid == os.geteuid() else Kind.FOREIGN_FOLDER
+        kind = FindingKind.OPEN_FOLDER if status.st_uid == os.geteuid() else FindingKind.FOREIGN_FOLDER
         yield finding_at(layout, kind, path, "", f"it {others_may_change(status)}")
 
 
@@ -248,9 +248,9 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], t
     path = layout.metadata / shard / name
     key = key_of_record_name(name, shard)
     if key is None:
-        return finding_at(layout, Kind.MISNAMED, path, "", "unexpected file name in a folder of records")
+        return finding_at(layout, FindingKind.MISNAMED, path, "", "unexpected file name in a folder of records")
 
-    def found(kind: Kind, at: Path, cause: object) -> Finding:
+    def found(kind: FindingKind, at: Path, cause: object) -> Finding:
         # The repair of a record includes its blobs.
         named.update(_blobs_of(layout, shard, name))
         return finding_at(layout, kind, at, key, str(cause))
@@ -260,13 +260,13 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], t
         if data is None:
             return None  # evicted meanwhile
         if len(data) > MAX_RECORD_BYTES:
-            return found(Kind.CORRUPT_RECORD, path, f"it is larger than {MAX_RECORD_BYTES:,} bytes")
+            return found(FindingKind.CORRUPT_RECORD, path, f"it is larger than {MAX_RECORD_BYTES:,} bytes")
         record = decode_record(key, data)
         check_record(record)
     except UnknownFormat as error:
-        return found(Kind.UNKNOWN_FORMAT, path, error)
+        return found(FindingKind.UNKNOWN_FORMAT, path, error)
     except (CorruptEntry, OSError) as error:
-        return found(kind_of(error, Kind.CORRUPT_RECORD), path, cause_of(error))
+        return found(kind_of(error, FindingKind.CORRUPT_RECORD), path, cause_of(error))
     blob_path = Path(layout.blob_path(key, record.blob.digest))
     named.add(blob_path.name)
     try:
@@ -274,10 +274,10 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], t
         if blob is None:
             if read_file(path, MAX_RECORD_BYTES + 1, trust=trust) != data:
                 return _check_record(layout, shard, name, named, trust)  # replaced or evicted meanwhile
-            return found(Kind.MISSING_BLOB, path, f"{blob_path.name} does not exist")
+            return found(FindingKind.MISSING_BLOB, path, f"{blob_path.name} does not exist")
         check_code(record, check_blob(key, record.blob, blob))
     except (CorruptEntry, OSError) as error:
-        return found(kind_of(error, Kind.CORRUPT_BLOB), blob_path, cause_of(error))
+        return found(kind_of(error, FindingKind.CORRUPT_BLOB), blob_path, cause_of(error))
     return None
 
 
@@ -294,17 +294,17 @@ def _check_blob_name(store: DiskStore, shard: str, name: str, skipped: Collectio
     layout, path = store.layout, store.layout.kernels / shard / name
     key = key_of_blob_name(name, shard)
     if key is None:
-        return finding_at(layout, Kind.MISNAMED, path, "", "unexpected file name in a folder of blobs")
+        return finding_at(layout, FindingKind.MISNAMED, path, "", "unexpected file name in a folder of blobs")
     if key in skipped or not is_orphan(store, key, path):
         return None
     why = "the record names another blob" if os.path.lexists(layout.record_path(key)) else "no record names it"
-    return finding_at(layout, Kind.ORPHAN_BLOB, path, key, why)
+    return finding_at(layout, FindingKind.ORPHAN_BLOB, path, key, why)
 
 
 def _check_temporary(layout: StoreLayout, name: str) -> Finding | None:
     path = layout.temp / name
     if path.is_dir() and not path.is_symlink():
-        return finding_at(layout, Kind.MISNAMED, path, "", "unexpected folder")
+        return finding_at(layout, FindingKind.MISNAMED, path, "", "unexpected folder")
     if not is_abandoned(path):
         return None
-    return finding_at(layout, Kind.STALE_TEMPORARY, path, "", "its writer is no longer running")
+    return finding_at(layout, FindingKind.STALE_TEMPORARY, path, "", "its writer is no longer running")

@@ -13,7 +13,8 @@ from heapq import merge
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
-from cache_engine.frameworks.groups import (
+from cache_engine.frameworks.bundle_packs import NotTaken, is_group, packed_row, triton_kernels, unpacked_row
+from cache_engine.frameworks.bundles import (
     Group,
     UnknownGroup,
     describe,
@@ -23,7 +24,6 @@ from cache_engine.frameworks.groups import (
     read_group,
     read_stored,
 )
-from cache_engine.frameworks.packing import NotTaken, is_group, packed_row, triton_kernels, unpacked_row
 from cache_engine.frameworks.values import Entry
 from cache_engine.model.artifact import CUBIN, SECTIONS, Record
 from cache_engine.model.events import IMPORT
@@ -337,7 +337,7 @@ def checked(
 
 def _is_present(store: DiskStore, key: CacheKey) -> bool:
     """Whether the store has the entry; raises ``StoreError`` if that one has another format version."""
-    if store.is_foreign(key):
+    if store.has_unknown_format(key):
         raise StoreError("the existing entry has another format version")
     try:
         return store.get(key) is not None

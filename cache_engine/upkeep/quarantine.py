@@ -136,7 +136,7 @@ def examine(store: DiskStore, item: Item) -> Examined:
         return found
     key = CacheKey(item.key)
     try:
-        if store.is_foreign(key):
+        if store.has_unknown_format(key):
             return Examined(found.record, "the existing entry has another format version")
         if store.get(key) is not None:
             return Examined(found.record, "its kernel was recompiled since, and is in the store")

@@ -11,7 +11,7 @@ from pathlib import Path
 from cache_engine.errors import CorruptEntry, LockTimeout, Untrusted
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.results.entry import judge
-from cache_engine.frameworks.groups import UnknownGroup, read_group
+from cache_engine.frameworks.bundles import UnknownGroup, read_group
 from cache_engine.inputs import others_may_change
 from cache_engine.model.job import MOST_BYTES, decode_job
 from cache_engine.model.key import CacheKey, is_key
@@ -31,7 +31,7 @@ from cache_engine.store.layout import (
 from cache_engine.store.lock import file_lock
 from cache_engine.store.results import UnknownResults, damaged_files, stored_fingerprints
 from cache_engine.store.timings import Timings, judge_of
-from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, Kind, finding_at, names_in
+from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, FindingKind, finding_at, names_in
 
 _LOCK_TIMEOUT_S = 30.0
 
@@ -47,12 +47,12 @@ def check_side_files(
     """
     own = {path.name for path in (*layout.folders, *layout.later_folders, *layout.single_files)}
     for name in sorted(set(names_in(layout.root)) - own):
-        yield finding_at(layout, Kind.UNKNOWN_FILE, layout.root / name, "", "unexpected file name")
+        yield finding_at(layout, FindingKind.UNKNOWN_FILE, layout.root / name, "", "unexpected file name")
     for path in layout.single_files:
         yield from _check_file(layout, path, trust) if path == layout.demand else _regular(layout, path, True)
     for path in (*layout.folders, *layout.later_folders):
         if os.path.lexists(path) and not path.is_dir():
-            yield finding_at(layout, Kind.MISNAMED, path, "", "it is not a folder")
+            yield finding_at(layout, FindingKind.MISNAMED, path, "", "it is not a folder")
     for folder, is_named in (
         (layout.locks, is_lock_name),
         (layout.journal, is_journal_name),
@@ -68,10 +68,10 @@ def check_side_files(
                 yield from _check_file(layout, folder / name, trust)
             else:
                 cause = f"unexpected file name in {folder.name}"
-                yield finding_at(layout, Kind.MISNAMED, folder / name, "", cause)
+                yield finding_at(layout, FindingKind.MISNAMED, folder / name, "", cause)
             if folder == layout.groups:
                 on_group()
-    for kind in (Kind.CORRUPT_EVALUATIONS, Kind.CORRUPT_TIMINGS):
+    for kind in (FindingKind.CORRUPT_EVALUATIONS, FindingKind.CORRUPT_TIMINGS):
         yield from check_results(layout, kind)
 
 
@@ -79,7 +79,7 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
     irregular = list(_regular(layout, path, trust))
     if path.parent in (layout.evaluations, layout.timings):
         # ``check_results`` reports problems of their content.
-        irregular = [finding for finding in irregular if finding.kind is Kind.FOREIGN_FILE]
+        irregular = [finding for finding in irregular if finding.kind is FindingKind.FOREIGN_FILE]
     yield from irregular
     if not irregular and (path.parent == layout.journal or path == layout.demand):
         yield from _check_journal_file(layout, path)
@@ -98,9 +98,9 @@ def _regular(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(status.st_mode):
-        yield finding_at(layout, Kind.MISNAMED, path, "", "it is not a regular file")
+        yield finding_at(layout, FindingKind.MISNAMED, path, "", "it is not a regular file")
     elif not trust and others_may_change(status):
-        yield finding_at(layout, Kind.FOREIGN_FILE, path, "", f"it {others_may_change(status)}")
+        yield finding_at(layout, FindingKind.FOREIGN_FILE, path, "", f"it {others_may_change(status)}")
 
 
 def _check_journal_file(layout: StoreLayout, path: Path) -> Iterator[Finding]:
@@ -114,15 +114,17 @@ def _check_journal_file(layout: StoreLayout, path: Path) -> Iterator[Finding]:
             return
         damaged, lines = damaged_lines(path)
         if damaged:
-            yield found(Kind.CORRUPT_JOURNAL, cause=f"{damaged:,} of {lines:,} lines are damaged")
+            yield found(FindingKind.CORRUPT_JOURNAL, cause=f"{damaged:,} of {lines:,} lines are damaged")
     except UnknownSnapshot as error:
-        yield found(Kind.UNKNOWN_FORMAT, cause=str(error))
+        yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
     except CorruptEntry as error:
-        yield found(Kind.CORRUPT_JOURNAL, cause=str(error))
+        yield found(FindingKind.CORRUPT_JOURNAL, cause=str(error))
     except (ValueError, RecursionError) as error:
-        yield found(Kind.CORRUPT_DEMAND if path == layout.demand else Kind.CORRUPT_SNAPSHOT, cause=str(error))
+        yield found(
+            FindingKind.CORRUPT_DEMAND if path == layout.demand else FindingKind.CORRUPT_SNAPSHOT, cause=str(error)
+        )
     except OSError as error:
-        yield found(Kind.UNREADABLE, cause=str(error.strerror))
+        yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
 
 
 def _check_job(layout: StoreLayout, path: Path) -> Iterator[Finding]:
@@ -134,9 +136,9 @@ def _check_job(layout: StoreLayout, path: Path) -> Iterator[Finding]:
         if data is not None:
             decode_job(data)
     except CorruptEntry as error:
-        yield found(Kind.CORRUPT_JOB, cause=str(error))
+        yield found(FindingKind.CORRUPT_JOB, cause=str(error))
     except OSError as error:
-        yield found(Kind.UNREADABLE, cause=str(error.strerror))
+        yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
 
 
 def _check_decisions(layout: StoreLayout, path: Path) -> Iterator[Finding]:
@@ -144,11 +146,11 @@ def _check_decisions(layout: StoreLayout, path: Path) -> Iterator[Finding]:
     try:
         damaged, lines = damaged_decisions(path)
         if damaged:
-            yield found(Kind.CORRUPT_LOG, cause=f"{damaged:,} of {lines:,} lines are damaged or from the future")
+            yield found(FindingKind.CORRUPT_LOG, cause=f"{damaged:,} of {lines:,} lines are damaged or from the future")
     except CorruptEntry as error:
-        yield found(Kind.CORRUPT_LOG, cause=str(error))
+        yield found(FindingKind.CORRUPT_LOG, cause=str(error))
     except OSError as error:
-        yield found(Kind.UNREADABLE, cause=str(error.strerror))
+        yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
 
 
 def check_group(layout: StoreLayout, path: Path) -> Iterator[Finding]:
@@ -157,33 +159,33 @@ def check_group(layout: StoreLayout, path: Path) -> Iterator[Finding]:
     try:
         read_group(layout, CacheKey(path.name), trust=True)  # ``_regular`` has checked its owner
     except UnknownGroup as error:
-        yield found(Kind.UNKNOWN_FORMAT, cause=str(error))
+        yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
     except CorruptEntry as error:
-        yield found(Kind.CORRUPT_GROUP, cause=str(error))
+        yield found(FindingKind.CORRUPT_GROUP, cause=str(error))
     except OSError as error:
-        yield found(Kind.UNREADABLE, cause=str(error.strerror))
+        yield found(FindingKind.UNREADABLE, cause=str(error.strerror))
 
 
-def check_results(layout: StoreLayout, kind: Kind) -> Iterator[Finding]:
+def check_results(layout: StoreLayout, kind: FindingKind) -> Iterator[Finding]:
     """Checks the evaluator's results of every accelerator, or the timings of every device."""
-    there = layout.for_timings() if kind is Kind.CORRUPT_TIMINGS else layout
+    there = layout.for_timings() if kind is FindingKind.CORRUPT_TIMINGS else layout
     for fingerprint in stored_fingerprints(there):
-        judging = judge_of(fingerprint) if kind is Kind.CORRUPT_TIMINGS else judge
+        judging = judge_of(fingerprint) if kind is FindingKind.CORRUPT_TIMINGS else judge
         first = there.results_file(fingerprint)
         try:
             with file_lock(there.results_lock(fingerprint), _LOCK_TIMEOUT_S, shared=True):
                 damaged = list(damaged_files(there, fingerprint, judging))
         except (LockTimeout, OSError) as error:
-            yield finding_at(layout, Kind.UNREADABLE, first, "", str(error))
+            yield finding_at(layout, FindingKind.UNREADABLE, first, "", str(error))
             continue
         for path, damage in damaged:
             match damage:
                 case Untrusted():
                     pass  # ``_check_file`` reports it
                 case UnknownResults():
-                    yield finding_at(layout, Kind.UNKNOWN_FORMAT, path, "", str(damage))
+                    yield finding_at(layout, FindingKind.UNKNOWN_FORMAT, path, "", str(damage))
                 case OSError():
-                    yield finding_at(layout, Kind.UNREADABLE, path, "", str(damage.strerror))
+                    yield finding_at(layout, FindingKind.UNREADABLE, path, "", str(damage.strerror))
                 case _:
                     yield finding_at(layout, kind, path, "", str(damage))
 
@@ -225,5 +227,5 @@ def mend_results(layout: StoreLayout, finding: Finding) -> None:
     Raises:
         UnknownResults, LockTimeout, OSError: when they cannot be read or written.
     """
-    results = Timings(layout) if finding.kind is Kind.CORRUPT_TIMINGS else Evaluations(layout)
+    results = Timings(layout) if finding.kind is FindingKind.CORRUPT_TIMINGS else Evaluations(layout)
     results.mend(results_of(finding))

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 
 from cache_engine.compilers.elf import cubin_fault
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError
-from cache_engine.frameworks.groups import UnknownGroup, describe, read_group
+from cache_engine.frameworks.bundles import UnknownGroup, describe, read_group
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import EntryUsage
@@ -196,7 +196,7 @@ def _with_record_facts(
             entry, arch=describe(group).arch or "", hits=hits_of_it, compile_s=(group.compile_ms or 0.0) / 1e3
         )
     if record is None:
-        return replace(entry, foreign=store.is_foreign(key))
+        return replace(entry, foreign=store.has_unknown_format(key))
     return replace(
         entry,
         arch=record.arch,

@@ -14,8 +14,8 @@ from typing import Annotated
 import msgspec
 
 from cache_engine.model.artifact import Seconds
-from cache_engine.model.asked import Shape
 from cache_engine.model.events import DAY_S, HOUR_S
+from cache_engine.model.shape_counts import Shape
 from cache_engine.usage.demand import MOST_SHAPES, MOST_WEIGHT, Ledger, Sketch, Weight, drop_lightest, make_room, merged
 
 _LONGEST_S = 28 * DAY_S
@@ -56,7 +56,7 @@ class Stored(msgspec.Struct, frozen=True):
     periods: Annotated[list[_StoredPeriod], msgspec.Meta(max_length=2 * MOST_PERIODS)] = []
 
 
-class Period:
+class TimelinePeriod:
     """The demand in a span of time.
 
     Attributes:
@@ -94,7 +94,7 @@ class Timeline:
     def __init__(self, stored: Stored | None = None) -> None:
         """Starts from what was stored, or empty."""
         self.since = 0.0
-        self._periods: dict[tuple[int, int], Period] = {}
+        self._periods: dict[tuple[int, int], TimelinePeriod] = {}
         if stored is not None:
             self.since = stored.since
             for one in stored.periods:
@@ -116,7 +116,7 @@ class Timeline:
             sketch.add(m, count)
 
     @property
-    def periods(self) -> list[Period]:
+    def periods(self) -> list[TimelinePeriod]:
         """Those in which something was asked for, the earliest first."""
         return [self._periods[place] for place in sorted(self._periods)]
 
@@ -181,8 +181,8 @@ class Timeline:
         ]
         return Stored(self.since, periods)
 
-    def _period(self, start: int, seconds: int) -> Period:
+    def _period(self, start: int, seconds: int) -> TimelinePeriod:
         period = self._periods.get((start, seconds))
         if period is None:
-            period = self._periods[start, seconds] = Period(start, seconds)
+            period = self._periods[start, seconds] = TimelinePeriod(start, seconds)
         return period

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cache_engine.frameworks.groups import Group, put_group
+from cache_engine.frameworks.bundles import Group, put_group
 from cache_engine.model.key import CacheKey
 from cache_engine.store.layout import StoreLayout
 from tests.foreign.fixtures import unpack

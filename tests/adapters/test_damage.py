@@ -15,7 +15,7 @@ import zstandard
 
 from cache_engine.adapters.cupy import _Backend
 from cache_engine.adapters.shelf import Programs, shelf
-from cache_engine.frameworks.groups import group_key
+from cache_engine.frameworks.bundles import group_key
 from cache_engine.store.layout import StoreLayout
 from tests.remote.waiting import until
 

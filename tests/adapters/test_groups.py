@@ -19,7 +19,7 @@ import zstandard
 from cache_engine.adapters import folders
 from cache_engine.adapters.folders import files_of, own_folder
 from cache_engine.errors import CorruptEntry, Misplaced, Untrusted
-from cache_engine.frameworks.groups import (
+from cache_engine.frameworks.bundles import (
     Group,
     StoredGroup,
     UnknownGroup,
@@ -31,8 +31,8 @@ from cache_engine.frameworks.groups import (
 )
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
-from cache_engine.upkeep import cleaning
-from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep import cleanup
+from cache_engine.upkeep.findings import FindingKind
 from cache_engine.upkeep.integrity import check, repair
 from cache_engine.upkeep.plan import DAY_S, Limits
 from cache_engine.upkeep.survey import count, plan_cleaning
@@ -84,7 +84,7 @@ def test_a_group_that_others_may_change_is_not_served(store: DiskStore) -> None:
     path.chmod(0o666)
     with pytest.raises(Untrusted):
         read_group(store.layout, _GROUP.key)
-    assert [finding.kind for finding in check(store)] == [Kind.FOREIGN_FILE]
+    assert [finding.kind for finding in check(store)] == [FindingKind.FOREIGN_FILE]
 
 
 @pytest.mark.parametrize("name", ["../scale.cubin", "/etc/passwd", "..", "", "a/b", "nul\0", "x" * 300])
@@ -126,7 +126,7 @@ def test_a_newer_format_stays(store: DiskStore) -> None:
     with pytest.raises(UnknownGroup, match="format 2"):
         read_group(store.layout, _GROUP.key)
     findings = list(check(store))
-    assert [(one.kind, one.repairable) for one in findings] == [(Kind.UNKNOWN_FORMAT, False)]
+    assert [(one.kind, one.repairable) for one in findings] == [(FindingKind.UNKNOWN_FORMAT, False)]
 
 
 def test_a_damaged_group_is_found_and_set_aside_unless_it_is_replaced_meanwhile(store: DiskStore) -> None:
@@ -134,7 +134,7 @@ def test_a_damaged_group_is_found_and_set_aside_unless_it_is_replaced_meanwhile(
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     findings = list(check(store))
-    assert [(one.kind, one.path) for one in findings] == [(Kind.CORRUPT_GROUP, f"groups/{_GROUP.key}")]
+    assert [(one.kind, one.path) for one in findings] == [(FindingKind.CORRUPT_GROUP, f"groups/{_GROUP.key}")]
     journal = Journal(store.layout.journal, 3600.0)
     path.write_bytes(whole)
     assert repair(store, journal, findings) == []
@@ -148,7 +148,7 @@ def test_a_damaged_group_is_found_and_set_aside_unless_it_is_replaced_meanwhile(
 
 def test_a_file_of_another_name_is_none_of_a_group(store: DiskStore) -> None:
     _put(store).with_name("core.1234").write_bytes(b"what")
-    assert [finding.kind for finding in check(store)] == [Kind.MISNAMED]
+    assert [finding.kind for finding in check(store)] == [FindingKind.MISNAMED]
 
 
 def test_groups_count_against_the_limits_and_go_by_their_last_use(store: DiskStore) -> None:
@@ -164,10 +164,10 @@ def test_groups_count_against_the_limits_and_go_by_their_last_use(store: DiskSto
     journal.flush()
     chosen = plan_cleaning(store, Limits(expire_days=30))
     assert [victim.key for victim in chosen.victims] == [paths[0].name]
-    assert (cleaning.apply(store, journal, chosen).evicted, paths[0].exists()) == (1, False)
+    assert (cleanup.apply(store, journal, chosen).evicted, paths[0].exists()) == (1, False)
     assert paths[1].exists()
     chosen = plan_cleaning(store, replace(Limits(), everything=True))
-    assert cleaning.apply(store, journal, chosen).evicted == 3
+    assert cleanup.apply(store, journal, chosen).evicted == 3
     journal.close()
     assert store.record(kernel) is None
     assert list(store.layout.groups.iterdir()) == []
@@ -180,7 +180,7 @@ def test_a_group_used_since_the_plan_stays(store: DiskStore) -> None:
     journal = Journal(store.layout.journal, 3600.0)
     journal.hit(_GROUP.key, "disk")
     journal.flush()
-    assert cleaning.apply(store, journal, chosen).skipped == 1
+    assert cleanup.apply(store, journal, chosen).skipped == 1
     journal.close()
     assert path.exists()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.frameworks.groups import read_group
+from cache_engine.frameworks.bundles import read_group
 from cache_engine.index import queries
 from cache_engine.store.disk import DiskStore
 from cache_engine.upkeep.integrity import check

@@ -15,9 +15,9 @@ import pytest
 import zstandard
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.frameworks.groups import Group, describe, put_group, read_group, read_stored
-from cache_engine.frameworks.packing import FORMAT as ROW_FORMAT
-from cache_engine.frameworks.packing import packed_row
+from cache_engine.frameworks.bundle_packs import FORMAT as ROW_FORMAT
+from cache_engine.frameworks.bundle_packs import packed_row
+from cache_engine.frameworks.bundles import Group, describe, put_group, read_group, read_stored
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import UnknownFormat, decode_record, enveloped
 from cache_engine.store.disk import DiskStore
@@ -163,7 +163,7 @@ def test_what_stays_local_or_is_no_kernel_is_neither_exported_nor_imported(
     with pytest.raises(CorruptEntry):
         packed_row(stored)
     with monkeypatch.context() as changed:  # one who forges a pack checks nothing
-        changed.setattr("cache_engine.frameworks.packing.check", lambda _: None)
+        changed.setattr("cache_engine.frameworks.bundle_packs.check", lambda _: None)
         write_pack(path, [(group.key, *packed_row(stored))])
     assert [each.refused for each in look_into(other, Pack(path))] == [cause]
     found = import_pack(other, Journal(other.layout.journal, 3600.0), Pack(path))

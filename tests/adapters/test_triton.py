@@ -13,7 +13,7 @@ import pytest
 
 from cache_engine.adapters.folders import LOCK, PREFIX
 from cache_engine.cache.cache import open_cache
-from cache_engine.frameworks.groups import Group, put_group
+from cache_engine.frameworks.bundles import Group, put_group
 from cache_engine.index import queries
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.upkeep.integrity import check

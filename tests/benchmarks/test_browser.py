@@ -42,5 +42,5 @@ def test_visits_letters_shifts_and_memory_are_measured_on_as_many_kernels_as_it_
     assert 0.01 < page[2] < 60
     assert 0.01 < letter[2] < 60
     assert memory[2] > 50e6
-    with open_cache(tmp_path / "many") as cache, cache.mirror.read() as connection:
+    with open_cache(tmp_path / "many") as cache, cache.index.read() as connection:
         assert queries.count(connection, KernelFilter()) == 150

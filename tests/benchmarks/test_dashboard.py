@@ -1,4 +1,4 @@
-"""The dashboard's benchmark makes its large mirror from today's tables."""
+"""The dashboard's benchmark makes its large index from today's tables."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def test_a_mirror_has_as_many_rows_as_asked_for_and_one_in_five_was_used(tmp_pat
         add_records(cache, 3)
         ask(cache, 3)
         settle(cache)
-        cache.mirror.sync()
+        cache.index.sync()
         multiply_rows(cache.layout, 100)
-        with cache.mirror.read() as connection:
+        with cache.index.read() as connection:
             assert connection.execute("SELECT count(DISTINCT key) FROM kernels").fetchone() == (100,)
             assert connection.execute("SELECT count(*) FROM demand").fetchone() == (100,)
             (used,) = connection.execute("SELECT count(*) FROM usage WHERE disk_hits = 3").fetchone() or (0,)

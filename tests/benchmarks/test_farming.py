@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.farming import OVERHEAD_GOAL_S, TOGETHER_GOAL, farming
-from benchmarks.results import Line, Result
+from benchmarks.farm import OVERHEAD_GOAL_S, TOGETHER_GOAL, farming
+from benchmarks.results import ReportLine, Result
 from cache_engine.errors import ToolMissing
 from tests.remote.redis_server import program
 
@@ -24,7 +24,7 @@ def test_without_a_server_of_redis_it_says_what_to_install(tmp_path: Path, monke
 @pytest.mark.soak
 def test_workers_are_compared_with_compiling_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.path.dirname(program()), prepend=os.pathsep)
-    lines: list[Line] = []
+    lines: list[ReportLine] = []
     farming(lines.append, tmp_path / "farm", kernels=1, rounds=1)
     way, together = lines
     assert isinstance(way, Result)

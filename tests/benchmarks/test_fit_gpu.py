@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from benchmarks import fit_gpu
 from benchmarks.__main__ import commands
-from cache_engine.evaluator import calibrating, gpu
+from cache_engine.evaluator import calibration, gpu
 from cache_engine.evaluator.chips import GPUS, Gpu
 from cache_engine.evaluator.gpu import ALL, fitted, latencies_us
 from cache_engine.evaluator.validation import Measurements, is_kept_out
@@ -58,7 +58,7 @@ def test_held_out_pairs_are_two_in_five_and_in_no_fit(monkeypatch: pytest.Monkey
         return latencies_us(parameters, chip, m, n, k)
 
     monkeypatch.setattr(fit_gpu, "latencies_us", noting)
-    monkeypatch.setattr(calibrating, "_ROUNDS", 1)
+    monkeypatch.setattr(calibration, "_ROUNDS", 1)
     fit_gpu.fit([data], 1)
     assert seen
     assert not any(is_kept_out(*pair) for pair in seen)
@@ -72,7 +72,7 @@ def test_a_fit_is_written_to_the_working_directory_and_not_into_the_package(
     data.write_text("arch,M,N,K,latency_us\n" + "\n".join(rows) + "\n")
     installed = gpu.PARAMETERS_FILE.read_bytes()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(calibrating, "_ROUNDS", 1)
+    monkeypatch.setattr(calibration, "_ROUNDS", 1)
     done = CliRunner().invoke(commands, ["fit", str(data), "--source", "a test"])
     assert done.exit_code == 0, done.output
     assert gpu.PARAMETERS_FILE.read_bytes() == installed

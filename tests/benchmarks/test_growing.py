@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from benchmarks import timing
-from benchmarks.entries import growing
-from benchmarks.results import Line, Result, Size
+from benchmarks.entries import growth
+from benchmarks.results import ReportLine, Result, Size
 from cache_engine.cache.cache import open_cache
 
 
 def test_a_store_grows_by_valid_kernels_that_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "compare", partial(_compared_once, timing.compare))
-    lines: list[Line] = []
-    growing.growing(lines.append, tmp_path, 20)
+    monkeypatch.setattr(growth, "compare", partial(_compared_once, timing.compare))
+    lines: list[ReportLine] = []
+    growth.growing(lines.append, tmp_path, 20)
     assert {type(line) for line in lines} == {Result, Size}
     assert all("20" in line.name for line in lines)
     with open_cache(tmp_path / "many") as cache:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.kernels.ranking import ranking
-from benchmarks.results import LeftOut, Line, Score
+from benchmarks.results import LeftOut, ReportLine, Score
 from cache_engine.cache.cache import open_cache
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -17,8 +17,8 @@ PROBLEM = GemmProblem(4096, 4096, 4096, arch="sm_80")
 CONFIGS = (KernelConfig(128, 128, 32, 2, 2, 4), KernelConfig(64, 64, 32, 2, 2, 3), KernelConfig(16, 64, 64, 1, 2, 3))
 
 
-def _reported(store: Path, *times_us: float) -> list[Line]:
-    found: list[Line] = []
+def _reported(store: Path, *times_us: float) -> list[ReportLine]:
+    found: list[ReportLine] = []
     with open_cache(store, durability="fast") as cache:
         timed = [
             invented_timing(PROBLEM, config, us, key=make_entry(seed)[0])

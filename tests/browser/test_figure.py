@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import app.components
-from app.presenters.figure import Bars, Course, Figure, Series
+from app.presenters.figure import Bars, Figure, Series, Sparkline
 
 pytestmark = pytest.mark.browser
 STATIC = Path(app.components.__file__).with_name("static")
@@ -89,13 +89,13 @@ def test_every_kind_of_figure_stands_at_its_values_and_fits(
     assert page.get_by_text("400%").count() == 1
     assert page.evaluate(CUT) == []
 
-    steps = draw(Course(HOSTILE, [1.0, 3.0, 2.0, 1.0], ["one", HOSTILE, "two", "one again"]))
+    steps = draw(Sparkline(HOSTILE, [1.0, 3.0, 2.0, 1.0], ["one", HOSTILE, "two", "one again"]))
     assert [mark["words"] for mark in steps] == ["one", HOSTILE, "two", "one again"]
     up = [float(point.split()[1]) for point in path(page, ".course")]
     assert up[0] == up[3] == max(up)
     assert up[0] - up[2] == pytest.approx((up[0] - up[1]) / 2), "a line through the values"
     assert (page.get_by_role("img").get_attribute("aria-label"), page.locator("img").count()) == (HOSTILE, 0)
-    draw(Course("Even", [5.0, 5.0], ["5", "5"]))
+    draw(Sparkline("Even", [5.0, 5.0], ["5", "5"]))
     assert [point.split() for point in path(page, ".course")] == [["0", "28"], [f"{width - 16}", "28"]]
 
 

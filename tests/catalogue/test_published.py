@@ -12,7 +12,7 @@ from cache_engine.assets import model_configs
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import ModelShape, model_shapes
 from cache_engine.evaluator.catalogue.layers import layers_of
-from cache_engine.evaluator.catalogue.published import LARGEST_CONFIG_BYTES, Published, published, read_config
+from cache_engine.evaluator.catalogue.model_configs import LARGEST_CONFIG_BYTES, Published, published, read_config
 
 # From the models' cards and reports, in 10⁹; their config.json as far as it matters, unless model_configs.json has it.
 MODELS = json.loads(Path(__file__).with_name("published_models.json").read_bytes())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.frameworks.groups import Group, put_group
+from cache_engine.frameworks.bundles import Group, put_group
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from tests.adapters.made import SCALE, SCALE_8_WARPS, SCALE_SM_80, STAGES, TILE, put_kernel, triton_groups

@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from cache_engine.cache.cache import open_cache
 from cache_engine.cli import caches, caches_show
 from cache_engine.cli.main import commands
-from cache_engine.errors import GemmCacheError, MirrorError, StoreUnusable
-from cache_engine.index import foreign, foreign_queries
+from cache_engine.errors import GemmCacheError, IndexUnavailable, StoreUnusable
+from cache_engine.index import framework_caches, framework_queries
 from tests.foreign.fixtures import unpack
 
 
@@ -243,19 +243,19 @@ def test_one_directory_alone_leaves_the_index_of_the_others_as_it_is(machine: Ma
     machine.run("show", entry, "--in", machine.cache)
     if store.exists():
         with open_cache(store) as cache:
-            assert {row["kind"]: row["entries"] for row in cache.query(foreign_queries.places)} == {
+            assert {row["kind"]: row["entries"] for row in cache.query(framework_queries.places)} == {
                 "triton": 4, "cupy": 3,
             }  # fmt: skip
 
 
-@pytest.mark.parametrize("trouble", [MirrorError("it is busy"), StoreUnusable("others may write it")])
+@pytest.mark.parametrize("trouble", [IndexUnavailable("it is busy"), StoreUnusable("others may write it")])
 def test_where_the_index_cannot_be_used_all_is_read(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, trouble: GemmCacheError
 ) -> None:
     def failing(*_: object, **__: object) -> None:
         raise trouble
 
-    monkeypatch.setattr(foreign, "scan", failing)
+    monkeypatch.setattr(framework_caches, "scan", failing)
     assert machine.json("ls")["total"] == 4
 
 

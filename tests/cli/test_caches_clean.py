@@ -25,7 +25,7 @@ from tests.cli.test_caches import Machine
 def machine(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A machine whose only cache is Triton's, forty days old; nothing waits."""
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "store"))
-    monkeypatch.setattr("cache_engine.frameworks.deleting.time.sleep", lambda _: None)
+    monkeypatch.setattr("cache_engine.frameworks.deletion.time.sleep", lambda _: None)
     machine = Machine(home)
     for path in machine.cache.rglob("*"):
         os.utime(path, (time.time() - 40 * 86_400,) * 2)
@@ -70,7 +70,7 @@ def test_what_is_to_be_deleted_is_in_the_audit_before_it_goes(
 ) -> None:
     seen = []
     monkeypatch.setattr(
-        "cache_engine.frameworks.deleting.time.sleep", lambda _: seen.append(audited(tmp_path / "store"))
+        "cache_engine.frameworks.deletion.time.sleep", lambda _: seen.append(audited(tmp_path / "store"))
     )
     machine.run("clean", "--all", "--yes")
     assert seen == [[(0, f"triton, {machine.cache}: 4 entries to delete")]]

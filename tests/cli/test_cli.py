@@ -18,7 +18,7 @@ import pytest
 from cache_engine.compilers.contents import find_tool
 from cache_engine.gpu.probe import local_arch
 from cache_engine.index.queries import OLD_SORTS, SORTS
-from cache_engine.upkeep.cleaning import GRACE_S
+from cache_engine.upkeep.cleanup import GRACE_S
 from tests.cli import forked
 from tests.helpers import damage_record, make_store, publish, record_file
 
@@ -185,7 +185,7 @@ def test_lists_are_filtered_sorted_and_paged(compiled_store: Path) -> None:
     assert "valid arch values: sm_75, sm_80, sm_90\n" in nothing
     refused = run("ls", "--sort", "colour", store=compiled_store)
     assert refused.returncode == 2
-    for sort in (*SORTS, *OLD_SORTS):  # mirror/test_queries.py sorts by each
+    for sort in (*SORTS, *OLD_SORTS):  # index/test_queries.py sorts by each
         assert f"'{sort.replace(' ', '-')}'" in refused.stderr
     for number, sort in enumerate(("size-on-disk", *OLD_SORTS)):
         way = ("--ascending",) if number % 2 else ()

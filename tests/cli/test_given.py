@@ -12,7 +12,7 @@ import pytest
 
 from cache_engine.cli.main import commands
 from cache_engine.cli.support import Verb
-from cache_engine.cli.support.given import given, settings_of
+from cache_engine.cli.support.global_options import given, settings_of
 from cache_engine.errors import UsageError
 from tests.cli.test_cli import SHAPE, run
 

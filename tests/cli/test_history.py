@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cli.stats import summed
-from cache_engine.model.events import CLEAN, DAY_S, HOUR_S, Period
+from cache_engine.model.events import CLEAN, DAY_S, HOUR_S, EventPeriod
 from cache_engine.store.journal import Journal
-from cache_engine.store.journal.folding import fold_journal
+from cache_engine.store.journal.snapshot import fold_journal
 from tests.cli.test_cli import SHAPE, document, run
 from tests.helpers import make_store
 
@@ -53,7 +53,7 @@ def test_an_action_of_a_kind_that_a_newer_version_writes_is_skipped(place: Path)
 
 
 def test_sums_are_by_interval_and_nothing_is_lost_or_counted_twice() -> None:
-    periods = [Period(start=NOW + hour * HOUR_S, seconds=HOUR_S, misses=1, hits={"disk": 2}) for hour in range(50)]
+    periods = [EventPeriod(start=NOW + hour * HOUR_S, seconds=HOUR_S, misses=1, hits={"disk": 2}) for hour in range(50)]
     days = summed(periods, DAY_S)
     assert [(day.start, day.misses, day.hits) for day in days] == [
         (NOW, 24, {"disk": 48}),
@@ -66,8 +66,8 @@ def test_sums_are_by_interval_and_nothing_is_lost_or_counted_twice() -> None:
 
 
 def test_a_longer_sum_stays_a_row_of_its_own() -> None:
-    month = Period(start=NOW // (28 * DAY_S) * 28 * DAY_S, seconds=28 * DAY_S, misses=7)
-    hour = Period(start=NOW, seconds=HOUR_S, misses=1)
+    month = EventPeriod(start=NOW // (28 * DAY_S) * 28 * DAY_S, seconds=28 * DAY_S, misses=7)
+    hour = EventPeriod(start=NOW, seconds=HOUR_S, misses=1)
     assert [(row.seconds, row.misses) for row in summed([month, hour], DAY_S)] == [(28 * DAY_S, 7), (DAY_S, 1)]
 
 

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from cache_engine.cli import moved
+from cache_engine.cli import old_names
 from cache_engine.cli.main import commands
 from cache_engine.cli.support import Verb, VerbGroup
 from tests.cli.test_cli import run
@@ -32,9 +32,9 @@ def _new_verb(words: list[str]) -> tuple[list[str], click.Command]:
     raise AssertionError(f"no visible verb: {words}")
 
 
-@pytest.mark.parametrize("old", moved.VERBS)
+@pytest.mark.parametrize("old", old_names.VERBS)
 def test_an_old_verb_is_the_new_one_and_says_so(old: str) -> None:
-    words, more = moved.VERBS[old]
+    words, more = old_names.VERBS[old]
     name, verb = _new_verb(shlex.split(words))
     done = _run(*old.split(), "--help")
     assert (done.exit_code, done.stdout) == (0, _run(*name, "--help").stdout)
@@ -44,15 +44,15 @@ def test_an_old_verb_is_the_new_one_and_says_so(old: str) -> None:
     assert {word for word in shlex.split(words) if word.startswith("--")} <= options
 
 
-@pytest.mark.parametrize(("verb", "old"), moved.OPTIONS)
+@pytest.mark.parametrize(("verb", "old"), old_names.OPTIONS)
 def test_an_old_option_is_the_new_one_and_says_so(verb: str, old: str) -> None:
-    words, more = moved.OPTIONS[verb, old]
+    words, more = old_names.OPTIONS[verb, old]
     done = _run(*verb.split(), old, *(["x"] if more else []), "--help")
     assert done.exit_code == 0, done.output
     assert f"gemm-cache {verb} {old} is now: gemm-cache {verb} {words} {more}".split() in [
         line.split() for line in done.stderr.splitlines()
     ]
-    name = moved.VERBS[verb][0].split() if verb in moved.VERBS else verb.split()
+    name = old_names.VERBS[verb][0].split() if verb in old_names.VERBS else verb.split()
     command = _new_verb(name)[1] if name else commands
     options = {option: parameter for parameter in command.params for option in parameter.opts}
     assert old not in options
@@ -73,8 +73,8 @@ def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("new", "--file"): ("", "FILE"),
         ("", "--config"): ("--settings-file", "FILE"),
     }
-    monkeypatch.setattr(moved, "VERBS", verb_table)
-    monkeypatch.setattr(moved, "OPTIONS", option_table)
+    monkeypatch.setattr(old_names, "VERBS", verb_table)
+    monkeypatch.setattr(old_names, "OPTIONS", option_table)
 
 
 def _program() -> VerbGroup:
@@ -180,6 +180,6 @@ def test_programs_that_ask_for_json_get_the_sentence_as_an_error(place: Path) ->
 
 
 def test_no_old_name_is_in_the_help_or_completed() -> None:
-    assert not {*moved.VERBS, *moved.GONE} & {*VISIBLE}
-    for name in ("bench", "replay", *moved.VERBS):
+    assert not {*old_names.VERBS, *old_names.GONE} & {*VISIBLE}
+    for name in ("bench", "replay", *old_names.VERBS):
         assert f"\n  {name.split()[0]} " not in _run("--help").stdout or " " in name

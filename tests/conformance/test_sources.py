@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks.base import Source
+from cache_engine.frameworks.base import CacheReader
 from cache_engine.frameworks.folder import MOST_TEXT_BYTES
 from cache_engine.frameworks.registry import load_sources, survey
 from cache_engine.frameworks.values import (
     DeletePlan,
     Entry,
     Fault,
-    Finding,
     KeyFactors,
     Part,
     PartKind,
     Place,
+    ScanFinding,
     Seen,
     State,
     Unchanged,
@@ -51,7 +51,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(request.param, unpack(request.param, tmp_path), "given")
 
 
-def _source(place: Place) -> Source:
+def _source(place: Place) -> CacheReader:
     return SOURCES.by_kind[place.kind]
 
 
@@ -250,7 +250,7 @@ def test_every_file_may_be_damaged_and_the_scan_goes_on(made: Place, damage: Cal
     for path in _names(made):
         damage(path)
         seen = _scan(made)
-        assert all(isinstance(each, Entry | Finding) for each in seen)
+        assert all(isinstance(each, Entry | ScanFinding) for each in seen)
         file = id_of(str(path.relative_to(made.path)))
         untouched = {entry.id for entry in sound.values() if all(_is_other(part, file, entry) for part in entry.parts)}
         assert untouched <= {each.id for each in seen if isinstance(each, Entry)}
@@ -278,7 +278,7 @@ def test_a_link_out_of_the_place_is_never_followed(made: Place, tmp_path: Path) 
             path.unlink()
         path.symlink_to(secret / path.name)
     for each in _scan(made):
-        assert isinstance(each, Finding), each
+        assert isinstance(each, ScanFinding), each
         assert each.fault == Fault.NOT_A_FILE
     assert _state(secret) == before
 
@@ -356,7 +356,7 @@ def test_files_that_vanish_while_it_scans_are_left_out(made: Place, monkeypatch:
             for name in ("open", "stat"):
                 patched.setattr(os, name, vanishing.before(getattr(os, name)))
             seen = _scan(made)
-        assert all(isinstance(each, Entry | Finding) for each in seen)
+        assert all(isinstance(each, Entry | ScanFinding) for each in seen)
         if vanishing.calls < moment:
             return
         shutil.copytree(pristine, made.path)
@@ -383,11 +383,11 @@ def test_what_must_not_be_read_is_said_and_the_scan_goes_on(made: Place, monkeyp
     if isinstance(refusal, Entry):  # its size and age are known all the same
         assert (refusal.state, refusal.unread["name"]) == (State.UNREAD, "you may not read it")
     else:
-        assert isinstance(refusal, Finding)
+        assert isinstance(refusal, ScanFinding)
         assert refusal.fault == Fault.FORBIDDEN
 
 
 def test_a_place_that_is_not_there_is_a_finding(made: Place) -> None:
     (seen,) = _scan(Place(made.kind, made.path / "missing", "given"))
-    assert isinstance(seen, Finding)
+    assert isinstance(seen, ScanFinding)
     assert seen.fault == Fault.UNREADABLE

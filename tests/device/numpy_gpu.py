@@ -22,8 +22,8 @@ import pytest
 from cache_engine.cache import matmul as multiplication
 from cache_engine.cache import operator
 from cache_engine.cache.cache import CompiledKernel
-from cache_engine.cache.serving import launching as serving_code
-from cache_engine.gpu import fp8, groups, multiply, probe, unfused
+from cache_engine.cache.serving import launch_support as serving_code
+from cache_engine.gpu import fp8, groups, multiply, probe, products
 from cache_engine.gpu import launch as launching
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
@@ -160,7 +160,7 @@ def install(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = None) -> No
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for user in (launching, probe, multiplication):
         monkeypatch.setattr(user, "require_gpu", lambda what: DEVICE)
-    for user in (launching, multiply, unfused):
+    for user in (launching, multiply, products):
         monkeypatch.setattr(user, "shared_pool", lambda: SimpleNamespace(serving=nullcontext))
 
 

@@ -12,12 +12,12 @@ import pytest
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.matmul import matmul
 from cache_engine.cache.operator import GemmOperator
-from cache_engine.cache.serving.launching import Product
+from cache_engine.cache.serving.launch_support import Product
 from cache_engine.errors import UsageError
 from cache_engine.gpu.launch import LoadedKernel, Operands, random_operands, to_stored
 from cache_engine.gpu.multiply import _by_cupy
+from cache_engine.gpu.products import ByCupy
 from cache_engine.gpu.reference import largest_error, tolerance
-from cache_engine.gpu.unfused import ByCupy
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation

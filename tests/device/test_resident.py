@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from cache_engine.gpu.resident import Resident
+from cache_engine.gpu.resident_objects import Resident
 
 
 def test_stored_kernels_are_not_compiled_again() -> None:

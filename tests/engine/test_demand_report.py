@@ -17,9 +17,9 @@ from cache_engine.cache.demand.report import DemandReport, DemandShare
 from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import predict
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.model.asked import Asked, Shape
 from cache_engine.model.gemm import DType
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.shape_counts import Shape, ShapeCounts
 from cache_engine.store.journal import Journal
 from tests.helpers import INVENTED_GPU, invented_timing
 
@@ -144,7 +144,7 @@ def test_lines_of_a_newer_program_are_counted_without_a_time(cache: Cache) -> No
     import msgspec
 
     shape = Shape(n=64, k=32, dtype="fp4", out_dtype="fp4", arch="sm_999", epilogue="swish")
-    line = msgspec.json.encode(Asked("use", time.time(), shape, {16: 3}))
+    line = msgspec.json.encode(ShapeCounts("use", time.time(), shape, {16: 3}))
     (cache.layout.journal / "0001-1-x.jsonl").write_bytes(line + b"\n")
     for by in ("shape", "kernel", "model", "arch"):
         report = cache.demand(by, since_s=3600)

@@ -19,7 +19,7 @@ import pytest
 
 from cache_engine.cache import selection as selection_module
 from cache_engine.cache.cache import Cache, open_cache
-from cache_engine.cache.elsewhere import MOST_TOOLCHAINS, STORE, Elsewhere
+from cache_engine.cache.other_toolchains import MOST_TOOLCHAINS, STORE, OtherToolchains
 from cache_engine.cache.selection import INSTALLED
 from cache_engine.compilers import COMPILERS, nvrtc
 from cache_engine.compilers.contents import package_files
@@ -34,8 +34,8 @@ from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.pack import Pack
 from cache_engine.store.signatures.signers import SigningKey
-from cache_engine.team import working
-from cache_engine.team.messages import Asked
+from cache_engine.team import worker
+from cache_engine.team.messages import CompileMessage
 from cache_engine.upkeep.plan import Limits
 from tests.cli.test_cli import document
 from tests.conftest import SAMPLE
@@ -171,11 +171,11 @@ def test_migrate_and_workers_of_a_farm_make_kernels_that_a_pack_has_of_another_b
     older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_cache(tmp_path / "new") as cache:
-        asked = Asked.of("0" * 32, cache.select(PROBLEM))
+        asked = CompileMessage.of("0" * 32, cache.select(PROBLEM))
     monkeypatch.setenv("GEMM_CACHE_PACKS", str(older))
     assert document("store", "migrate", "--dry-run", store=tmp_path / "older")["to_compile"] == len(SAMPLE)
     key = SigningKey.read(Builder(tmp_path / "key").file)
-    assert working._Maker(Settings.load(dir=tmp_path / "new"), tmp_path.as_uri(), key.sign).checked(asked) == asked.key
+    assert worker._Maker(Settings.load(dir=tmp_path / "new"), tmp_path.as_uri(), key.sign).checked(asked) == asked.key
     as_asked = Settings(toolchain="pack")
     assert as_asked.made_here() is as_asked
 
@@ -329,7 +329,7 @@ def test_where_the_compiler_is_installed_no_record_is_read_to_select(
     compiled_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when measurements choose, which must not choose what cannot be compiled."""
-    monkeypatch.setattr(Elsewhere, "of_store", lambda *_: pytest.fail("the store's records were read"))
+    monkeypatch.setattr(OtherToolchains, "of_store", lambda *_: pytest.fail("the store's records were read"))
     with open_cache(compiled_store, timings_of=INVENTED_GPU.name) as cache:
         configs = [config for _, config in ranking(SAMPLE[0], "tensor_core")][:2]
         cache.timings.add([invented_timing(SAMPLE[0], config, 20.0 - at) for at, config in enumerate(configs)])

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cache import making as making_module
+from cache_engine.cache import build as making_module
 from cache_engine.cache import serving
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.queue import State, tickets
 from cache_engine.errors import CompileError, NotCached
 from cache_engine.store.lock import file_lock
-from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep.findings import FindingKind
 from cache_engine.upkeep.plan import Limits
 from tests.engine.test_cache import PROBLEM
 from tests.helpers import blob_file, code_of, files_of, record_file
@@ -67,7 +67,7 @@ def test_an_entry_of_another_version_is_left_alone_and_the_kernel_served(cache: 
         assert kernel.tier == "compiled"
         assert "the existing entry has another format version" in str(kernel.unpublished)
         other.admin.clean(Limits(everything=True))
-        assert [finding.kind for finding in other.admin.verify(repair=True)] == [Kind.UNKNOWN_FORMAT]
+        assert [finding.kind for finding in other.admin.verify(repair=True)] == [FindingKind.UNKNOWN_FORMAT]
     assert record_file(cache.store, key).read_bytes() == newer
     assert blob_file(cache.store, key).exists()
 
@@ -125,8 +125,8 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
     # The environment's own modules are loaded before the user changes, who may not be able to read them.
     as_user = (
         "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.cache.cache, cache_engine.index.sync, "
-        "cache_engine.cache.deciding, cache_engine.cache.making, cache_engine.cache.queue.slots, "
-        "cache_engine.cache.serving.key_lock, cache_engine.cache.serving.team, cache_engine.store.journal.folding, "
+        "cache_engine.cache.decision_log, cache_engine.cache.build, cache_engine.cache.queue.slots, "
+        "cache_engine.cache.serving.key_lock, cache_engine.cache.serving.remote_client, cache_engine.store.journal.snapshot, "
         "cache_engine.store.journal.decisions, "
     )
     as_user += (

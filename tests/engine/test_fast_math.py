@@ -16,9 +16,9 @@ from cache_engine.index import queries
 from cache_engine.insight.inspection import described
 from cache_engine.insight.toolchains import made_by_toolchain
 from cache_engine.model.artifact import Record
-from cache_engine.model.asked import Shape
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.team.messages import Asked, asked, encode
+from cache_engine.model.shape_counts import Shape
+from cache_engine.team.messages import CompileMessage, asked, encode
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import require_triton
 
@@ -62,7 +62,7 @@ def test_a_record_of_an_older_version_says_it_by_its_flags(cache: Cache) -> None
 
 def test_a_search_finds_those_with_and_those_without(cache: Cache) -> None:
     fast, plain = (cache.get_or_compile(problem).key for problem in (FAST, PLAIN))
-    cache.mirror.sync()
+    cache.index.sync()
     for text, key in (("fast_math=yes", fast), ("fast_math=no", plain), ("fast_math!=yes", plain)):
         assert [row["key"] for row in cache.search(text)] == [key]
 
@@ -78,11 +78,11 @@ def test_a_pack_carries_it(tmp_path: Path) -> None:
 
 def test_a_farm_carries_it_to_workers_with_other_settings(cache: Cache, tmp_path: Path) -> None:
     selection = cache.select(FAST)
-    found = asked(encode(Asked.of("0" * 32, selection)))
+    found = asked(encode(CompileMessage.of("0" * 32, selection)))
     assert cache.select(found.gemm).key == selection.key
     with open_cache(tmp_path / "asking", **SET) as asking:
         exact = asking.select(EXACT)
-        found = asked(encode(Asked.of("0" * 32, exact)))
+        found = asked(encode(CompileMessage.of("0" * 32, exact)))
         assert asking.select(found.gemm).key == exact.key != selection.key
 
 
@@ -90,7 +90,7 @@ def test_it_never_makes_a_kernel_stale(cache: Cache) -> None:
     """Any problem can ask for it, whatever the settings say."""
     cache.get_or_compile(FAST)
     assert cache.admin.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
-    cache.mirror.sync()
+    cache.index.sync()
     assert [made.state for made in made_by_toolchain(cache, cache.query(queries.made_with))] == ["present"]
 
 

@@ -14,9 +14,9 @@ import pytest
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.operator import GemmOperator
 from cache_engine.cache.queue import State, tickets
-from cache_engine.cache.queue.behind import Better
+from cache_engine.cache.queue.background import PendingKernel
 from cache_engine.cache.serving import CompiledKernel
-from cache_engine.cache.serving.meanwhile import stand_ins
+from cache_engine.cache.serving.stand_ins import stand_ins
 from cache_engine.compilers import COMPILERS
 from cache_engine.errors import CompileError, NotCached, UsageError
 from cache_engine.kernels.family import launch_of
@@ -194,7 +194,7 @@ def test_demand_counts_what_was_asked_once(cache: Cache, gate: Gate) -> None:
 def test_a_kernel_that_is_submitted_is_compiled_behind_and_calls_back_once(
     cache: Cache, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pending, called = cache.submit(PROBLEM), list[Better[CompiledKernel]]()
+    pending, called = cache.submit(PROBLEM), list[PendingKernel[CompiledKernel]]()
     pending.on_done(called.append)
     pending.on_done(lambda _: 1 // 0)
     pending.on_done(called.append)

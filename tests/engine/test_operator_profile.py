@@ -13,7 +13,7 @@ import pytest
 
 from cache_engine import GemmOperator, UsageError, matmul, switches
 from cache_engine.cache import operator
-from cache_engine.gpu import multiply, unfused
+from cache_engine.gpu import multiply, products
 from cache_engine.gpu.launch import LoadedKernel, from_stored, to_stored
 from cache_engine.model.gemm import NO_EPILOGUE, DType
 from tests.device.numpy_gpu import Finder, normal, stored
@@ -167,7 +167,7 @@ def test_the_product_is_rounded_before_the_epilogue_and_once_after_it(finder: Fi
 
 
 def test_parts_of_c_are_done_one_after_the_other(finder: Finder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unfused, "CHUNK_ELEMENTS", 10)
+    monkeypatch.setattr(products, "CHUNK_ELEMENTS", 10)
     linear = GemmOperator(dtype="fp32", layout="nn", epilogue="beta+bias", fusion=False)
     a, b, bias, out = normal(2, 7, 8), normal(2, 8, 5), normal(5), normal(2, 7, 5)
     expected = a @ b + 3.0 * out + bias

@@ -18,9 +18,9 @@ import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.remote.client_process import ClientProcess
-from cache_engine.cache.remote.moving import push
 from cache_engine.cache.remote.objects import Objects
-from cache_engine.cache.serving import team
+from cache_engine.cache.remote.transfer import push
+from cache_engine.cache.serving import remote_client
 from cache_engine.errors import RemoteError
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP
 from cache_engine.model.key import CacheKey
@@ -250,8 +250,8 @@ def test_the_end_waits_for_all_that_asks_and_sends_at_the_same_time(
     joined = Thread.join
     monkeypatch.setattr(ClientProcess, "get", ask)
     monkeypatch.setattr(ClientProcess, "create", ask)
-    monkeypatch.setattr(team, "_SEND_S", 0.05)
-    monkeypatch.setattr(team, "_END_S", 0.2)
+    monkeypatch.setattr(remote_client, "_SEND_S", 0.05)
+    monkeypatch.setattr(remote_client, "_END_S", 0.2)
     cache = machine(remote_mode="both", signing_key=tmp_path / "key")
     try:
         one = cache._serving._team

@@ -15,11 +15,11 @@ from cache_engine.cache.demand.demotion import note
 from cache_engine.cache.demand.promotion import plan_promotion, promote
 from cache_engine.cache.demand.times import LaunchTimes
 from cache_engine.cache.queue import Priority
-from cache_engine.cache.selection import Asked, Selection
+from cache_engine.cache.selection import Request, Selection
 from cache_engine.insight.explanation import explain
-from cache_engine.model.asked import Shape
 from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation
+from cache_engine.model.shape_counts import Shape
 from cache_engine.upkeep.plan import Limits
 from cache_engine.usage.value import ORDERS
 from tests.cli.test_cli import run
@@ -91,7 +91,7 @@ def test_no_stand_in_is_looked_for_where_no_kernel_of_a_shape_is_there(
     seen: list[int] = []
     look = cache.meanwhile.look
 
-    def noted(asked: Asked) -> Iterator[Selection]:
+    def noted(asked: Request) -> Iterator[Selection]:
         looked.append(asked[0].n)
         return look(asked)
 

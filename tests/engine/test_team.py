@@ -15,8 +15,8 @@ import pytest
 
 from cache_engine.batch.warm import warm
 from cache_engine.cache.cache import Cache, open_cache
-from cache_engine.cache.remote.moving import push
 from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.transfer import push
 from cache_engine.model.events import REMOTE, REMOTE_DOWN
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey

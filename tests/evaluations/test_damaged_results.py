@@ -16,9 +16,9 @@ from cache_engine.evaluator.results.entry import key_of
 from cache_engine.store import results
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout
-from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep import cleanup as housekeeping
 from cache_engine.upkeep import integrity, quarantine
-from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep.findings import FindingKind
 from tests.evaluations.test_evaluations import CHIP, DAY, OTHER, PROBLEM, document, fill, keys
 
 
@@ -115,7 +115,7 @@ def test_a_damaged_file_keeps_each_result_whose_own_checksum_is_right(layout: St
     assert keys(layout) == sound
     store = DiskStore(layout)
     findings = list(integrity.check(store))
-    assert [finding.kind for finding in findings] == [Kind.CORRUPT_EVALUATIONS]
+    assert [finding.kind for finding in findings] == [FindingKind.CORRUPT_EVALUATIONS]
     with Evaluations(layout) as kept:
         assert not kept.evaluate(replace(PROBLEM, m=1000), CHIP).unkept
     assert keys(layout) == {*sound, key_of(replace(PROBLEM, m=1000), SearchMode())}

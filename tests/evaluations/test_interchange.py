@@ -16,13 +16,13 @@ from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.results.entry import key_of
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results import UnknownResults, Usage
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep.findings import FindingKind
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, document, fill, keys
 from tests.helpers import make_store
 
@@ -170,10 +170,10 @@ def test_no_absurd_field_of_a_result_is_imported_or_served(layout: StoreLayout, 
     layout.results_file(CHIP.fingerprint()).write_text(json.dumps(exported))
     store = DiskStore(layout)
     assert keys(layout) == {sound}
-    assert Mirror(store).sync().skipped == len(_ABSURD)
-    assert Mirror(store).sync().skipped == len(_ABSURD), "all there are, not only new ones"
+    assert Index(store).sync().skipped == len(_ABSURD)
+    assert Index(store).sync().skipped == len(_ABSURD), "all there are, not only new ones"
     findings = list(integrity.check(store))
-    assert [finding.kind for finding in findings] == [Kind.CORRUPT_EVALUATIONS]
+    assert [finding.kind for finding in findings] == [FindingKind.CORRUPT_EVALUATIONS]
     assert integrity.repair(store, Journal(layout.journal, 3600.0), findings) == findings
     assert list(integrity.check(store)) == []
     assert keys(layout) == {sound}

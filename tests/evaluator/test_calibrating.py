@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from cache_engine.errors import InvalidHardware, UsageError
-from cache_engine.evaluator import calibrating
-from cache_engine.evaluator.calibrating import FITS, calibrate, timings_of
+from cache_engine.evaluator import calibration
+from cache_engine.evaluator.calibration import FITS, calibrate, timings_of
 from cache_engine.evaluator.chips import FACTORS, GPUS, Calibration, Gpu, load_gpu
 from cache_engine.evaluator.gpu import MODEL_VERSION, latencies_us, parameters_of, predict
 from cache_engine.evaluator.problem import EvaluationProblem
@@ -136,13 +136,13 @@ def test_each_pair_is_predicted_by_a_fit_without_it(monkeypatch: pytest.MonkeyPa
     data = made(GPUS["H100"], MADE, 60)
     whole = set(zip(data.n.tolist(), data.k.tolist(), strict=True))
     left_out: list[set[tuple[float, float]]] = []
-    fit = calibrating._fitted
+    fit = calibration._fitted
 
     def noting(some: Measurements) -> dict[str, float]:
         left_out.append(whole - set(zip(some.n.tolist(), some.k.tolist(), strict=True)))
         return fit(some)
 
-    monkeypatch.setattr(calibrating, "_fitted", noting)
+    monkeypatch.setattr(calibration, "_fitted", noting)
     calibrate(data, "made up")
     assert len(left_out) == FITS
     assert left_out[-1] == set(), "the last is of all"

@@ -26,18 +26,18 @@ import celery.worker.consumer  # noqa: F401
 import pytest
 import redis  # noqa: F401
 
-from cache_engine.cache import making
+from cache_engine.cache import build
 from cache_engine.cache.cache import open_cache
-from cache_engine.cache.remote.opening import open_remote
+from cache_engine.cache.remote.address import open_remote
 from cache_engine.cache.selection import Selection
 from cache_engine.compilers import nvrtc  # noqa: F401
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.settings import Settings
 from cache_engine.store.signatures.signers import SigningKey
-from cache_engine.team import working
+from cache_engine.team import worker as team_worker
 from cache_engine.team.broker import Broker
 from cache_engine.team.messages import asked
-from cache_engine.team.submitting import Submission
+from cache_engine.team.submission import Submission
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 TABLE = 6
@@ -114,7 +114,7 @@ def _worker(command: dict[str, Any], log: str, broker: str, remote: str, key: st
     def say(what: str, kernel: str) -> None:
         os.write(said, f"{what} {kernel} {command['machine']} {os.getpid()}\n".encode())
 
-    take, make, work = Broker.take, making.make_artifact, working.Worker.work
+    take, make, work = Broker.take, build.make_artifact, team_worker.Worker.work
 
     def taking(broker: Broker, kernel: str, *rest: Any) -> bool:
         is_taken = take(broker, kernel, *rest)
@@ -128,17 +128,17 @@ def _worker(command: dict[str, Any], log: str, broker: str, remote: str, key: st
         say("finish", selection.key)
         return made
 
-    def working_(worker: working.Worker, text: object) -> None:
+    def working_(worker: team_worker.Worker, text: object) -> None:
         work(worker, text)
         say("end", asked(text).key)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Broker, "take", taking)
-        patch.setattr(making, "make_artifact", compiling)
-        patch.setattr(working.Worker, "work", working_)
+        patch.setattr(build, "make_artifact", compiling)
+        patch.setattr(team_worker.Worker, "work", working_)
         settings = Settings.load(dir=command["store"], durability="fast").for_batch(1)
-        worker = working.Worker(settings, broker, remote, SigningKey.read(Path(key)))
-        working.serve(worker, processes=1)
+        worker = team_worker.Worker(settings, broker, remote, SigningKey.read(Path(key)))
+        team_worker.serve(worker, processes=1)
 
 
 def _submitter(command: dict[str, Any], broker: str, remote: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.selection import Selection
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.team.submitting import Farmed, Submission
+from cache_engine.team.submission import Farmed, Submission
 
 
 def table(cache: Cache, count: int) -> list[Selection]:

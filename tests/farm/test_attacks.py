@@ -25,9 +25,9 @@ from cache_engine.errors import RemoteError, UsageError
 from cache_engine.process import Order
 from cache_engine.team.board import FAILURES, RUN, RUNS, WORKER, WORKERS, Board, Heart, Present, Run
 from cache_engine.team.broker import LEASE_S, MOST_ANSWER_BYTES, Broker, Keys, connected
-from cache_engine.team.messages import Answered, Asked, answered, encode
-from cache_engine.team.submitting import Submission, keys_there
-from cache_engine.team.watching import look
+from cache_engine.team.messages import Answered, CompileMessage, answered, encode
+from cache_engine.team.progress import look
+from cache_engine.team.submission import Submission, keys_there
 from tests.cli.test_cli import document, run
 from tests.farm.conftest import Redis, Workers
 from tests.farm.running import InBackground, table
@@ -85,7 +85,7 @@ def test_a_worker_ends_with_the_queue_and_says_that_it_is_well(
 ) -> None:
     """What Kubernetes and SLURM need. One message asks for a key that its problem does not have."""
     first, second = table(cache, 2)
-    broker, good = Broker(redis_server.url, Keys.of(remote.url)), encode(Asked.of(JOB, first))
+    broker, good = Broker(redis_server.url, Keys.of(remote.url)), encode(CompileMessage.of(JOB, first))
     broker.send([good.replace(first.key, second.key), good])
     assert workers.start("--until-empty", "--health-file", str(tmp_path / "well")).wait(120) == 0
     wrong, made = map(answered, broker.answers(JOB, 5))
@@ -106,7 +106,7 @@ def test_a_second_signal_ends_a_worker_that_a_kernel_holds(
     _until(lambda: bool(children.read_text()))
     (child,) = children.read_text().split()
     os.kill(int(child), signal.SIGSTOP)
-    broker.send([encode(Asked.of(JOB, table(cache, 1)[0]))])
+    broker.send([encode(CompileMessage.of(JOB, table(cache, 1)[0]))])
     _until(lambda: broker.waiting() == 0)
     worker.send_signal(signal.SIGTERM)
     _until(lambda: "SIGTERM: the worker finishes 1 kernel and ends." in workers.log.read_text())

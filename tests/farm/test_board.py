@@ -18,15 +18,14 @@ from cache_engine.cache.cache import Cache
 from cache_engine.cache.remote.objects import Objects
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.insight.coverage import cover
-from cache_engine.model.asked import Shape
 from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.shape_counts import Shape
 from cache_engine.model.sizes import parse_sizes
-from cache_engine.team import submitting
+from cache_engine.team import submission as team_submission
 from cache_engine.team.board import FAILURES, GONE_S, HOUR, RUN, RUNS, WORKER, WORKERS, Board, Present, Run, eta_s
 from cache_engine.team.broker import Broker, Keys, connected
-from cache_engine.team.messages import Asked, encode
-from cache_engine.team.submitting import Submission
-from cache_engine.team.watching import (
+from cache_engine.team.messages import CompileMessage, encode
+from cache_engine.team.progress import (
     MOST_WORKERS,
     NOT_FOLLOWED,
     RUNNING,
@@ -36,6 +35,7 @@ from cache_engine.team.watching import (
     compile_times,
     look,
 )
+from cache_engine.team.submission import Submission
 from cache_engine.usage.demand import Ledger
 from tests.cli.test_cli import run
 from tests.farm.conftest import Redis
@@ -57,11 +57,11 @@ def _problem(n: int = 48) -> GemmProblem:
 
 
 @pytest.fixture
-def message(cache: Cache) -> Asked:
-    return Asked.of(JOB, cache.select(_problem()))
+def message(cache: Cache) -> CompileMessage:
+    return CompileMessage.of(JOB, cache.select(_problem()))
 
 
-def test_what_workers_say_is_seen(broker: Redis, message: Asked) -> None:
+def test_what_workers_say_is_seen(broker: Redis, message: CompileMessage) -> None:
     board = Board(broker.url, KEYS)
     beats(broker.url)
     board.begins("north:7", message)
@@ -82,7 +82,9 @@ def test_what_workers_say_is_seen(broker: Redis, message: Asked) -> None:
     assert look(broker.url, REMOTE).workers == ()
 
 
-def test_a_process_that_ended_does_nothing_and_a_worker_not_heard_of_is_gone(broker: Redis, message: Asked) -> None:
+def test_a_process_that_ended_does_nothing_and_a_worker_not_heard_of_is_gone(
+    broker: Redis, message: CompileMessage
+) -> None:
     board, client = Board(broker.url, KEYS), connected(broker.url, 1.0)
     board.beat("north:7", Present("north", 7, 4, 0.0))
     client.hset(KEYS.name(WORKER, "north:7"), "999999999", '{"key":"","kernel":"lost","since":1}')
@@ -126,7 +128,7 @@ def test_a_run_says_how_far_it_is_and_when_it_will_end(broker: Redis, cache: Cac
 
 
 def _compile(selection: Any) -> Any:
-    from cache_engine.cache.making import compile_of
+    from cache_engine.cache.build import compile_of
 
     return compile_of(selection)
 
@@ -239,7 +241,7 @@ def test_what_was_seen_is_shown_with_its_age_when_the_broker_dies(broker: Redis)
     assert watcher.seen(wait_s=30, fresh_s=0.0)[2] == ""
 
 
-def test_a_board_that_cannot_be_written_keeps_no_worker_from_its_work(message: Asked) -> None:
+def test_a_board_that_cannot_be_written_keeps_no_worker_from_its_work(message: CompileMessage) -> None:
     board = Board("redis://127.0.0.1:1/0", KEYS)
     board.beat("north:7", Present("north", 7, 4, 0.0))
     board.begins("north:7", message)
@@ -252,10 +254,10 @@ def test_a_board_that_cannot_be_written_keeps_no_worker_from_its_work(message: A
 def test_what_a_submitter_withdraws_leaves_the_queue_and_nothing_else_does(
     broker: Redis, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submitting, "_QUIET_S", 0.1)
+    monkeypatch.setattr(team_submission, "_QUIET_S", 0.1)
     remote = Objects(f"file://{tmp_path}/remote")
     other, selection = Broker(broker.url, Keys.of(remote.url)), cache.select(_problem())
-    other.send([encode(Asked.of(job, selection)) for job in ("b" * 32, JOB, "b" * 32, JOB)])
+    other.send([encode(CompileMessage.of(job, selection)) for job in ("b" * 32, JOB, "b" * 32, JOB)])
     connected(broker.url, 1.0).lpush(Keys.of(remote.url).queue, "no message", b"\xff", "x" * 5000)
     assert other.withdraw(JOB) == 2
     assert other.waiting() == 5

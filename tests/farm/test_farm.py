@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from cache_engine.cache import making
+from cache_engine.cache import build
 from cache_engine.cache.cache import Cache
-from cache_engine.cache.remote.moving import pull, push
 from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.transfer import pull, push
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.settings import Settings
 from cache_engine.store.signatures.signers import TrustedSigners
 from cache_engine.team import broker as broker_module
-from cache_engine.team import submitting, working
+from cache_engine.team import submission
+from cache_engine.team import worker as team_worker
 from cache_engine.team.broker import Broker, Keys, connected
-from cache_engine.team.messages import Answered, Asked, answered, encode
-from cache_engine.team.submitting import MOST_SENT, Submission, keys_there
+from cache_engine.team.messages import Answered, CompileMessage, answered, encode
+from cache_engine.team.submission import MOST_SENT, Submission, keys_there
 from tests.cli.test_cli import document, run
 from tests.farm.conftest import Redis, Workers
 from tests.farm.running import InBackground, table
@@ -52,7 +53,7 @@ def test_kernels_whose_answers_are_lost_are_found_in_the_remote(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(submitting, "_QUIET_S", 0.1)
+    monkeypatch.setattr(submission, "_QUIET_S", 0.1)
     wanted = table(cache, 3)
     running = InBackground(Submission(redis_server.url, remote), wanted)
     broker = Broker(redis_server.url, Keys.of(remote.url))
@@ -77,7 +78,7 @@ def test_a_canceled_job_is_dropped_and_another_is_not(
 ) -> None:
     first, second = table(cache, 2)
     broker, job = Broker(redis_server.url, Keys.of(remote.url)), "e" * 32
-    broker.send([encode(Asked.of(job, first))])
+    broker.send([encode(CompileMessage.of(job, first))])
     broker.cancel(job)
     workers.start()
     done = InBackground(Submission(redis_server.url, remote), [second]).result(workers.log)
@@ -110,19 +111,21 @@ def test_a_message_that_comes_twice_is_compiled_once_however_long_that_takes(
 ) -> None:  # fmt: skip
     """Each process has a lease of its own, and renews it."""
     monkeypatch.setattr(broker_module, "LEASE_S", 1)
-    monkeypatch.setattr(working, "LEASE_S", 1)
-    compiled, make = list[str](), making.make_artifact
+    monkeypatch.setattr(team_worker, "LEASE_S", 1)
+    compiled, make = list[str](), build.make_artifact
 
     def slowly(selection: Selection, *rest: Any) -> Any:
         compiled.append(selection.key)
         time.sleep(3)
         return make(selection, *rest)
 
-    monkeypatch.setattr(making, "make_artifact", slowly)
+    monkeypatch.setattr(build, "make_artifact", slowly)
     (one,) = table(cache, 1)
-    text = encode(Asked.of("d" * 32, one))
+    text = encode(CompileMessage.of("d" * 32, one))
     several = [
-        working.Worker(Settings.load(dir=tmp_path / name, durability="fast"), redis_server.url, remote.url, builder.key)
+        team_worker.Worker(
+            Settings.load(dir=tmp_path / name, durability="fast"), redis_server.url, remote.url, builder.key
+        )
         for name in ("first", "second")
     ]
     threads = [threading.Thread(target=worker.work, args=(text,)) for worker in several]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.cache.remote import checking
+from cache_engine.cache.remote import verification
 from cache_engine.cache.remote.entries import FOLDER, key_in
 from cache_engine.cache.remote.objects import Objects
 from cache_engine.store.signatures.signers import TrustedSigners
@@ -199,7 +199,9 @@ def test_two_hundred_kills_lose_nothing_and_what_is_compiled_twice_was_killed(
     prove = TrustedSigners(signers_file(tmp_path, f"worker@farm {builder.line}")).require
     with open_cache(tmp_path / "reference", durability="fast") as reference:
         here = {key: code_of(reference.get_or_compile(one.problem).cubin) for key, one in wanted.items()}
-    sound = [one for one in checking.verify(remote, sorted(wanted), prove=prove) if isinstance(one, checking.Sound)]
+    sound = [
+        one for one in verification.verify(remote, sorted(wanted), prove=prove) if isinstance(one, verification.Sound)
+    ]
     assert {one.record.key: code_of(one.cubin) for one in sound} == here
     finished, taken, unlocked = _compiled(farm.log)
     assert finished.keys() == wanted.keys()

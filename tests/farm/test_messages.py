@@ -8,7 +8,7 @@ import pytest
 
 from cache_engine.cache.cache import Cache
 from cache_engine.errors import UsageError
-from cache_engine.team.messages import Answered, Asked, answered, asked, encode
+from cache_engine.team.messages import Answered, CompileMessage, answered, asked, encode
 from tests.conftest import SAMPLE
 
 JOB, KEY = "0" * 32, "a" * 64
@@ -17,7 +17,7 @@ JOB, KEY = "0" * 32, "a" * 64
 def test_a_message_asks_for_the_very_kernel_that_was_selected(cache: Cache) -> None:
     for problem in SAMPLE:
         selection = cache.select(problem)
-        found = asked(encode(Asked.of(JOB, selection)))
+        found = asked(encode(CompileMessage.of(JOB, selection)))
         again = cache.select(found.gemm, family=found.family, compiler=found.compiler, config=found.config)
         assert (again.key, found.key) == (selection.key, selection.key)
 
@@ -31,7 +31,7 @@ def test_a_message_asks_for_the_very_kernel_that_was_selected(cache: Cache) -> N
     ids=str,
 )  # fmt: skip
 def test_what_is_no_message_is_refused(cache: Cache, change: dict[str, object]) -> None:
-    good = json.loads(encode(Asked.of(JOB, cache.select(SAMPLE[0]))))
+    good = json.loads(encode(CompileMessage.of(JOB, cache.select(SAMPLE[0]))))
     with pytest.raises(UsageError):
         asked(json.dumps({**good, **change}))
 

@@ -138,7 +138,7 @@ class Campaign:
                 break
         else:
             self.counts[UNREACHED] += 1
-            if fault.syscall not in _BY_CHANCE and not self.operation.mirrored:
+            if fault.syscall not in _BY_CHANCE and not self.operation.indexed:
                 self._add(fault, [Trouble(UNREACHED, "the call did not come")])
         self.counts["reached"] += outcome.reached
         self._add(fault, self._judge(outcome, fault))
@@ -158,7 +158,7 @@ class Campaign:
             left = set(os.listdir(store.layout.temp)) - set(os.listdir(self._original.layout.temp))
             kept = {name for name in left if fault.syscall == "unlink" and ticket_of_name(name)}
             found += [Trouble(TEMPORARY, name) for name in left - kept]
-        found += troubles(store, self.promise, done=done, refused=refused, mirrored=self.operation.mirrored)
+        found += troubles(store, self.promise, done=done, refused=refused, indexed=self.operation.indexed)
         return found
 
     def _answered(self, outcome: Outcome, refused: bool) -> list[Trouble]:

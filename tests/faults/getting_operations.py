@@ -7,7 +7,7 @@ import hashlib
 from cache_engine._version import version_and_build
 from cache_engine.cache import cache as engine
 from cache_engine.cache import serving
-from cache_engine.cache.making import describe
+from cache_engine.cache.build import describe
 from cache_engine.cache.selection import Selection, Selector
 from cache_engine.cache.stages import COMPILE, StageClock
 from cache_engine.model.artifact import Artifact

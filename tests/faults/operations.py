@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -21,7 +21,7 @@ from cache_engine.store.journal import Journal, fold, fold_when_long
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack
 from cache_engine.store.timings import Timings, encode
-from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep import cleanup as housekeeping
 from cache_engine.upkeep import integrity, quarantine
 from cache_engine.upkeep.packs import export_pack, import_pack
 from cache_engine.upkeep.plan import Limits
@@ -105,14 +105,14 @@ class Operation:
         begin: prepares the operation; what it returns is interrupted.
         may_raise: the base classes of what a refused system call may make of it.
         sure: returning means done, also where a system call was refused on the way.
-        mirrored: whether it is the mirror that is worked on.
+        mirrored: whether it is the index that is worked on.
     """
 
     lay_out: Callable[[DiskStore], Promise]
     begin: Callable[[DiskStore], Action]
     may_raise: tuple[str, ...] = ("OSError", "LockTimeout")
     sure: bool = True
-    mirrored: bool = False
+    indexed: bool = False
 
 
 def code_of(seed: int) -> bytes:
@@ -363,9 +363,9 @@ def _timing(store: DiskStore) -> Action:
 
 
 def _before_syncing(store: DiskStore) -> Promise:
-    """A mirror that has seen some of it."""
+    """An index that has seen some of it."""
     promise = filled(store)
-    Mirror(store).sync()
+    Index(store).sync()
     key = publish(store, FRESH)
     store.delete(make_entry(1)[0])
     journal = Journal(store.layout.journal, 3600.0)
@@ -378,7 +378,7 @@ def _before_syncing(store: DiskStore) -> Promise:
 
 
 def _syncing(store: DiskStore) -> Action:
-    return lambda: Mirror(store).sync().added
+    return lambda: Index(store).sync().added
 
 
 OPERATIONS = {
@@ -394,5 +394,5 @@ OPERATIONS = {
     "fold by itself": Operation(_before_folding_by_itself, _folding_by_itself, may_raise=(), sure=False),
     "count": Operation(_before_counting, _counting, may_raise=(), sure=False),
     "time": Operation(_before_timing, _timing),
-    "sync": Operation(_before_syncing, _syncing, may_raise=("MirrorError",), mirrored=True),
+    "sync": Operation(_before_syncing, _syncing, may_raise=("MirrorError",), indexed=True),
 }

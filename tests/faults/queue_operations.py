@@ -11,11 +11,11 @@ from dataclasses import replace
 from cache_engine._version import version_and_build
 from cache_engine.cache import cache as engine
 from cache_engine.cache import serving
-from cache_engine.cache.making import describe
+from cache_engine.cache.build import describe
 from cache_engine.cache.queue import Priority, queue_state
 from cache_engine.cache.queue.slots import Slots
 from cache_engine.cache.selection import Selection, Selector
-from cache_engine.cache.serving.meanwhile import stand_ins
+from cache_engine.cache.serving.stand_ins import stand_ins
 from cache_engine.cache.stages import COMPILE, StageClock
 from cache_engine.model.artifact import Artifact
 from cache_engine.settings import Settings

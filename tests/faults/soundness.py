@@ -11,8 +11,8 @@ from typing import Any
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.evaluator.results import Evaluations
-from cache_engine.frameworks.groups import read_group
-from cache_engine.index.sync import Mirror
+from cache_engine.frameworks.bundles import read_group
+from cache_engine.index.sync import Index
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import DecisionReader, Journal, read_journal
@@ -21,7 +21,7 @@ from cache_engine.store.journal.spans import WORK, distributions
 from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
 from cache_engine.store.pins import pinned_keys
 from cache_engine.store.timings import Timings
-from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep import cleanup as housekeeping
 from cache_engine.upkeep import integrity
 from cache_engine.upkeep.findings import names_in
 from cache_engine.upkeep.plan import Limits
@@ -100,14 +100,14 @@ def tidy(store: DiskStore) -> None:
 
 
 def troubles(
-    store: DiskStore, promise: Promise, *, done: bool, refused: bool = False, mirrored: bool = False
+    store: DiskStore, promise: Promise, *, done: bool, refused: bool = False, indexed: bool = False
 ) -> list[Trouble]:
     """Checks a store as it was left, tidies it, and checks it again.
 
     Args:
         done: whether the operation was acknowledged, so that all it promised must be there.
         refused: whether a system call failed, so that usage may not have been counted although it was acknowledged.
-        mirrored: whether to compare the mirror with a rebuilt one.
+        mirrored: whether to compare the index with a rebuilt one.
     """
     found = [
         *_served(store, promise, done),
@@ -115,7 +115,7 @@ def troubles(
         *_kept(store, promise, done),
         *_whole_groups(store),
     ]
-    if mirrored:
+    if indexed:
         found += _mirrored(store)
     tidy(store)
     found += [Trouble(LEFTOVERS, path.name) for path in leftovers(store)]
@@ -227,9 +227,9 @@ def _whole_groups(store: DiskStore) -> Iterator[Trouble]:
 
 
 def _content(store: DiskStore, *, rebuild: bool) -> dict[str, list[Any]]:
-    mirror = Mirror(store)
-    mirror.sync(rebuild=rebuild)
-    with mirror.read() as connection:
+    index = Index(store)
+    index.sync(rebuild=rebuild)
+    with index.read() as connection:
         return {table: sorted(connection.execute(f"FROM {table}").fetchall(), key=repr) for table in _MIRRORED}
 
 

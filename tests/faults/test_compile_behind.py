@@ -16,7 +16,7 @@ from cache_engine.model.gemm import DType, GemmProblem, Specialisation
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import file_lock
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep.findings import FindingKind
 
 PROBLEM = GemmProblem(40, 192, 128, dtype=DType.FP32, arch="sm_80")
 SLOTS = 1
@@ -64,7 +64,7 @@ def test_a_kill_while_a_kernel_is_compiled_behind_leaves_nothing_held_and_the_ne
         with file_lock(path, 0):
             pass
     with open_cache(folder, compile_slots=SLOTS) as one, open_cache(folder, compile_slots=SLOTS) as other:
-        assert {finding.kind for finding in one.admin.check()} == {Kind.STALE_TEMPORARY}  # its ticket, for one
+        assert {finding.kind for finding in one.admin.check()} == {FindingKind.STALE_TEMPORARY}  # its ticket, for one
         assert one.get_or_compile(PROBLEM, wait_ms=0).key == serves
         with ThreadPoolExecutor(2) as callers:
             kernels = list(callers.map(lambda cache: cache.get_or_compile(PROBLEM), (one, other)))

@@ -14,7 +14,7 @@ from cache_engine.cache.cache import open_cache
 from cache_engine.frameworks.readers.triton import Triton
 from cache_engine.frameworks.values import DeletePlan, Entry, Place
 from cache_engine.index import queries
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.outcome import Failure
@@ -109,10 +109,10 @@ def test_kernels_on_a_full_disk_are_listed(mount: Mount, monkeypatch: pytest.Mon
     with pytest.raises(OSError, match="No space left on device"):
         _write_for_ever(filler)
     os.close(filler)
-    for mirror in (Mirror(store), Mirror(store)):  # the second, as of another process, finds what the first left
-        mirror.sync()
-        assert mirror.query(queries.count, queries.KernelFilter()) == 3
-    assert not store.layout.mirror.exists()
+    for index in (Index(store), Index(store)):  # the second, as of another process, finds what the first left
+        index.sync()
+        assert index.query(queries.count, queries.KernelFilter()) == 3
+    assert not store.layout.index.exists()
 
 
 def test_irs_are_deleted_on_a_full_disk_whose_store_is_full_too(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_irs_are_deleted_on_a_full_disk_whose_store_is_full_too(mount: Mount, mo
     place = Place("triton", unpack("triton", disk), "given")
     for path in place.path.rglob("*"):
         os.utime(path, (path.stat().st_mtime - 3600,) * 2)
-    monkeypatch.setattr("cache_engine.frameworks.deleting.time.sleep", lambda _: None)
+    monkeypatch.setattr("cache_engine.frameworks.deletion.time.sleep", lambda _: None)
     found = [seen for seen in Triton().scan(place, {}) if isinstance(seen, Entry)]
     with open_cache(disk / "store") as cache:
         filler = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT)

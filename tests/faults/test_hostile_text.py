@@ -12,7 +12,7 @@ import pytest
 from cache_engine.cli.ls import Page, print_kernels
 from cache_engine.cli.show import inspection_document, print_difference, print_inspection
 from cache_engine.index import queries
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.insight.comparison import compare, sass_difference
 from cache_engine.insight.inspection import inspect
 from cache_engine.model.artifact import Blob, Record
@@ -78,11 +78,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> DiskStore:
 
 @pytest.fixture(scope="module")
 def rows(store: DiskStore) -> dict[str, dict[str, Any]]:
-    """What the mirror says of them, by key."""
-    mirror = Mirror(store)
-    synced = mirror.sync()
+    """What the index says of them, by key."""
+    index = Index(store)
+    synced = index.sync()
     assert (synced.added, synced.unreadable) == (len(HOSTILE), 0)
-    with mirror.read() as connection:
+    with index.read() as connection:
         return {row["key"]: row for row in queries.kernels(connection, queries.KernelFilter(), limit=1000)}
 
 
@@ -99,16 +99,16 @@ def test_they_come_out_as_they_went_in(store: DiskStore, rows: dict[str, dict[st
     assert sorted(text for _, text in _by_key(store)) == sorted(HOSTILE)
     for key, text in _by_key(store):
         row = rows[key]
-        mirrored = {row[name] for name in ("name", "family", "compiler", "compiler_version", "arch", "dtype", "layout")}
-        assert mirrored == {text}
+        indexed = {row[name] for name in ("name", "family", "compiler", "compiler_version", "arch", "dtype", "layout")}
+        assert indexed == {text}
         assert store.get(key) is not None
     assert list(integrity.check(store)) == []
 
 
 def test_each_is_found_by_searching_for_it(store: DiskStore, rows: dict[str, dict[str, Any]]) -> None:
-    mirror = Mirror(store)
-    mirror.sync()
-    with mirror.read() as connection:
+    index = Index(store)
+    index.sync()
+    with index.read() as connection:
         for key, text in _by_key(store):
             by_text = queries.kernels(connection, queries.KernelFilter(text=text), limit=1000)
             assert key in {row["key"] for row in by_text}

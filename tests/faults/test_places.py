@@ -28,7 +28,7 @@ from cache_engine.evaluator.catalogue import table_shapes
 from cache_engine.evaluator.chips import load_chip
 from cache_engine.evaluator.validation import read_measurements
 from cache_engine.index import queries
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.model.events import CLEAN, EVICT
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
@@ -36,7 +36,7 @@ from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import SNAPSHOT, Journal, fold, read_journal
 from cache_engine.store.lock import file_lock, file_lock_to_delete
 from cache_engine.store.timings import Timings
-from cache_engine.upkeep.cleaning import apply, find_leftovers, plan_cleaning
+from cache_engine.upkeep.cleanup import apply, find_leftovers, plan_cleaning
 from cache_engine.upkeep.plan import Limits
 from tests.faults.test_disks import Mount, mount
 from tests.helpers import blob_file, files_of, fill, make_store, publish, record_file
@@ -166,16 +166,16 @@ def test_a_path_with_any_character_serves_and_mirrors(tmp_path: Path, name: str)
     place = tmp_path / name
     store = make_store(place / "store")
     keys = fill(store, 3)
-    mirror = Mirror(store)
-    assert mirror.sync().added == 3
-    assert len(mirror.query(queries.kernels, queries.KernelFilter())) == 3
+    index = Index(store)
+    assert index.sync().added == 3
+    assert len(index.query(queries.kernels, queries.KernelFilter())) == 3
     assert store.get(keys[0]) is not None
-    assert mirror.sync().added == 0
+    assert index.sync().added == 0
     assert not list(tmp_path.rglob("*.wal*"))
     done = CliRunner().invoke(commands, ["--store", str(store.layout.root), "ls", "--json"])
     assert len(json.loads(done.stdout)["rows"]) == 3
-    if mirror.path.parent.parent.name.startswith("gemm-cache-"):
-        shutil.rmtree(mirror.path.parent)
+    if index.path.parent.parent.name.startswith("gemm-cache-"):
+        shutil.rmtree(index.path.parent)
 
 
 # ---- Pipes, sockets and devices in the place of files ----
@@ -220,7 +220,7 @@ def test_a_pipe_or_device_in_a_store_blocks_nothing(
     journal = Journal(layout.journal, 60.0)
     for path in (
         record_file(store, keys[0]), blob_file(store, keys[1]), layout.journal / SNAPSHOT, layout.journal / "0-1.jsonl",
-        layout.jobs / "1-2.json", layout.key_lock(keys[2]), layout.mirror, layout.temp / "1-a", layout.cleaned,
+        layout.jobs / "1-2.json", layout.key_lock(keys[2]), layout.index, layout.temp / "1-a", layout.cleaned,
         layout.quarantine / f"1700000000000000000-{keys[0]}.json",
     ):  # fmt: skip
         _put(make, path)
@@ -239,7 +239,7 @@ def test_a_pipe_or_device_in_a_store_blocks_nothing(
         assert fold(layout.journal, layout.temp, keep=lambda _: True) == 0
         assert isinstance(Jobs(layout).recent()[0], LostJob)
         assert list(Timings(layout)) == []
-        assert Mirror(store).sync().added == 2
+        assert Index(store).sync().added == 2
         for verb in (
             "stats",
             "verify",

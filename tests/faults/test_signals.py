@@ -25,7 +25,7 @@ from tests.helpers import fill
 _TOO_LONG_S = 30
 _PROGRAM = """
 import json, os, random, signal, sys, time
-import portalocker, cache_engine.store.journal.writing, cache_engine.store.results
+import portalocker, cache_engine.store.journal.writer, cache_engine.store.results
 from pathlib import Path
 from cache_engine.cache import making as engine
 from cache_engine.cache.cache import open_cache
@@ -41,7 +41,7 @@ def compiled(_, stages):
         return make_entry(0)[1]
 
 vars(engine).update(make_artifact=compiled)
-vars(cache_engine.store.journal.writing).update(FLUSH_S=0.01)
+vars(cache_engine.store.journal.writer).update(FLUSH_S=0.01)
 CONFIG = KernelConfig(64, 64, 32, 2, 2, 3)
 
 def work(number):

@@ -15,7 +15,7 @@ Start = Callable[[str], Campaign]
 # These are killed at every call, the other operations at half of the calls that change the disk, another half each day.
 # The long run has all calls.
 WHOLE = ("publish", "replace")
-# Comparing the mirror with a rebuilt one takes half a second, so only this many calls of each name are tried.
+# Comparing the index with a rebuilt one takes half a second, so only this many calls of each name are tried.
 MIRRORED = 2
 # How many calls of each name are refused, with one error; None is all. The long run refuses all, with every error.
 # Few where a refused compile in the background makes the test wait until it is certain that it did not begin.
@@ -27,7 +27,7 @@ def test_killed_at_a_system_call_it_loses_nothing_and_serves_nothing_wrong(name:
     trials = campaign(name)
     if name in WHOLE:
         kills = trials.kills()
-    elif trials.operation.mirrored:
+    elif trials.operation.indexed:
         kills = trials.kills_at_changes(MIRRORED)
     else:
         changes = trials.kills_at_changes()

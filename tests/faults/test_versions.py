@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 from cache_engine.cache.cache import open_cache
 from cache_engine.index import sync
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store import codec
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep.findings import FindingKind
 from cache_engine.upkeep.plan import Limits
 
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
@@ -54,7 +54,7 @@ def test_older_this_and_newer_share_a_store(tmp_path: Path) -> None:
         assert damage == []
     with open_cache(store) as cache:
         cache.admin.clean(Limits(everything=True))
-        assert [finding.kind for finding in cache.admin.verify()] == [Kind.UNKNOWN_FORMAT] * 2
+        assert [finding.kind for finding in cache.admin.verify()] == [FindingKind.UNKNOWN_FORMAT] * 2
     for version, width in ((0, 16), (2, 48)):
         assert _run(version, store, width)[0][0][0] == "disk"
 
@@ -77,5 +77,5 @@ def test_a_clock_a_year_off_breaks_nothing(tmp_path: Path) -> None:
         (usage,) = read_journal(cache.layout.journal).usage
         assert usage.last_used_at > usage.previous_used_at > 0
         assert list(integrity.check(cache.store)) == []
-        mirror = Mirror(cache.store)
-        mirror.sync()
+        index = Index(cache.store)
+        index.sync()

@@ -26,7 +26,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock
-from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep import cleanup as housekeeping
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import make_entry
 

@@ -49,7 +49,7 @@ def _warm() -> None:
         importlib.import_module(name)
     selection()
     for operation in EVERY_OPERATION.values():
-        if operation.mirrored:
+        if operation.indexed:
             continue  # DuckDB starts threads, and a process with threads cannot be forked safely
         with tempfile.TemporaryDirectory() as folder:
             store = make_store(Path(folder, "store"))

@@ -9,10 +9,10 @@ from threading import Thread
 
 import pytest
 
-from cache_engine.frameworks import deleting
+from cache_engine.frameworks import deletion
 from cache_engine.frameworks.readers import cutile
 from cache_engine.frameworks.readers.cutile import CuTile
-from cache_engine.frameworks.values import DeletePlan, Entry, Fault, Finding, KeyFactors, Place, Seen
+from cache_engine.frameworks.values import DeletePlan, Entry, Fault, KeyFactors, Place, ScanFinding, Seen
 from tests.foreign.fixtures import unpack
 
 
@@ -81,7 +81,7 @@ def test_a_process_that_holds_the_lock_does_not_keep_us_and_we_hold_none(place: 
 def test_a_transaction_that_is_being_written_is_not_read(place: Place) -> None:
     (place.path / "cache.db-journal").write_bytes(b"pages as they were")
     (seen,) = _scan(place)
-    assert isinstance(seen, Finding)
+    assert isinstance(seen, ScanFinding)
     assert (seen.fault, seen.id) == (Fault.LOCKED, "cache.db")
 
 
@@ -126,7 +126,7 @@ def test_a_database_of_another_kind_is_read_as_far_as_it_goes(place: Place, chan
             database.execute("UPDATE sqlite_master SET sql = replace(sql, 'VIEW other', 'VIEW cache')")
         database.commit()
     seen = _scan(place) if "VIEW" not in change else [*_some(place)]
-    assert all(isinstance(each, Entry | Finding) for each in seen)
+    assert all(isinstance(each, Entry | ScanFinding) for each in seen)
 
 
 def _some(place: Place) -> list[Seen]:
@@ -134,7 +134,7 @@ def _some(place: Place) -> list[Seen]:
     found = []
     for each in CuTile().scan(place, {}):
         found.append(each)
-        if isinstance(each, Finding) or len(found) > 1_000:
+        if isinstance(each, ScanFinding) or len(found) > 1_000:
             break
     return found
 
@@ -143,12 +143,12 @@ def test_this_process_reads_no_database_while_it_deletes_from_one(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To close another descriptor of the file would drop the locks of the one that deletes."""
-    monkeypatch.setattr(deleting, "ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(deleting, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(deletion, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(deletion, "_PAUSE_S", 0.0)
     plan = CuTile().plan_delete(place, _entries(place))
     assert isinstance(plan, DeletePlan)
     assert plan.rows is not None
-    at_once = deleting.delete_rows(place.path, plan.rows, plan.deletions)
+    at_once = deletion.delete_rows(place.path, plan.rows, plan.deletions)
     next(at_once)
     scans: list[list[Seen]] = []
     scanning = Thread(target=lambda: scans.append(_scan(place)))
@@ -166,5 +166,5 @@ def test_rows_that_are_larger_than_the_database_are_not_read(place: Place) -> No
     with closing(sqlite3.connect(place.path / "cache.db")) as database:
         database.execute("CREATE VIEW cache AS SELECT 'k' AS key, zeroblob(100000000) AS blob, 1.0 AS atime")
     (found,) = _scan(place)
-    assert isinstance(found, Finding)
+    assert isinstance(found, ScanFinding)
     assert "more bytes" in found.detail

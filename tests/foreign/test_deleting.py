@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks.deleting import (
+from cache_engine.frameworks.deletion import (
     DELETED,
     REPLACED,
     Chosen,
@@ -60,7 +60,7 @@ def _while_waiting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -
         waits.append(seconds)
         act()
 
-    monkeypatch.setattr("cache_engine.frameworks.deleting.time.sleep", acts)
+    monkeypatch.setattr("cache_engine.frameworks.deletion.time.sleep", acts)
     return waits
 
 

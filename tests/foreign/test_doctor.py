@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks.deleting import DELETED
+from cache_engine.frameworks.deletion import DELETED
 from cache_engine.frameworks.doctor import CURES, Ailment, code_runs_on, examine, network_file_system, read_mounts
 from cache_engine.frameworks.registry import load_sources, survey
 from cache_engine.frameworks.values import Place

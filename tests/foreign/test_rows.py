@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks import deleting
-from cache_engine.frameworks.deleting import Deleted, delete
+from cache_engine.frameworks import deletion
+from cache_engine.frameworks.deletion import Deleted, delete
 from cache_engine.frameworks.readers.cutile import CuTile
 from cache_engine.frameworks.values import DeletePlan, Entry, Place
 from tests.foreign.fixtures import unpack
@@ -27,7 +27,7 @@ def place(tmp_path: Path) -> Place:
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for a lock."""
-    monkeypatch.setattr(deleting, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(deletion, "_PAUSE_S", 0.0)
 
 
 def _entries(place: Place) -> list[Entry]:
@@ -62,7 +62,7 @@ def test_the_rows_that_the_plan_names_go_and_the_others_stay(place: Place) -> No
 def test_rows_go_a_few_at_a_time_and_others_have_their_turn_between(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deleting, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(deletion, "ROWS_AT_ONCE", 1)
     counts = []
 
     def other(_: float) -> None:
@@ -71,7 +71,7 @@ def test_rows_go_a_few_at_a_time_and_others_have_their_turn_between(
             counts.append(database.execute("SELECT count(*) FROM cache").fetchone()[0])
             database.commit()
 
-    monkeypatch.setattr("cache_engine.frameworks.deleting.time.sleep", other)
+    monkeypatch.setattr("cache_engine.frameworks.deletion.time.sleep", other)
     assert len(delete(place, _plan(place), Deleted()).ids) == 4
     assert counts == [3, 2, 1]
 
@@ -95,13 +95,13 @@ def test_while_another_has_a_lock_nothing_goes_and_no_lock_stays(place: Place, l
 
 
 def test_a_transaction_that_takes_too_long_is_taken_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deleting, "MOST_HELD_S", -1.0)
+    monkeypatch.setattr(deletion, "MOST_HELD_S", -1.0)
     _change(
         place,
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 2000) "
         "INSERT INTO cache SELECT 'k' || i, x'00', 1, 0.0, NULL FROM n;",
     )
-    monkeypatch.setattr(deleting, "ROWS_AT_ONCE", 10_000)
+    monkeypatch.setattr(deletion, "ROWS_AT_ONCE", 10_000)
     plan = _plan(place)
     done = delete(place, plan, Deleted())
     assert done.ids == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.frameworks.registry import load_sources, surroundings, survey
-from cache_engine.frameworks.values import Entry, Fault, Finding, Place, State, Unchanged
+from cache_engine.frameworks.values import Entry, Fault, Place, ScanFinding, State, Unchanged
 from tests.foreign.fixtures import unpack
 
 SOURCES = load_sources()
@@ -100,5 +100,5 @@ def test_the_bytes_of_a_folder_are_those_of_all_below_it(tmp_path: Path) -> None
     assert {part.file: part.size_bytes for part in entry.parts} == {"xla/file": 5, "xla/a/b/c/d/e/f/file": 5}
     (deep / "/".join(["x"] * 30)).mkdir(parents=True)
     (seen,) = SOURCES.by_kind["jax"].scan(place, {})
-    assert isinstance(seen, Finding)
+    assert isinstance(seen, ScanFinding)
     assert seen.fault == Fault.TOO_MANY

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks.deleting import DELETED, Deleted, delete
+from cache_engine.frameworks.deletion import DELETED, Deleted, delete
 from cache_engine.frameworks.readers.triton import READ_WITHIN_S, Triton
 from cache_engine.frameworks.values import DeletePlan, Entry, PartKind, Place, State
 from tests.foreign.fixtures import unpack
@@ -62,7 +62,7 @@ def _while_waiting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -
         waits.append(seconds)
         act()
 
-    monkeypatch.setattr("cache_engine.frameworks.deleting.time.sleep", acts)
+    monkeypatch.setattr("cache_engine.frameworks.deletion.time.sleep", acts)
     return waits
 
 
@@ -264,7 +264,7 @@ def test_where_even_the_old_group_file_makes_no_room_the_others_are_left(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr("cache_engine.frameworks.deleting.os.fchmod", full)
+    monkeypatch.setattr("cache_engine.frameworks.deletion.os.fchmod", full)
     done = delete(place, _plan(place), Deleted())
     assert (done.ids, set(done.left.values())) == ([], {"full"})
     assert len(list(place.path.glob("*/__grp__*"))) == 3

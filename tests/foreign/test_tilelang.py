@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks.deleting import Deleted, delete
+from cache_engine.frameworks.deletion import Deleted, delete
 from cache_engine.frameworks.readers.tilelang import TileLang
 from cache_engine.frameworks.values import DeletePlan, Entry, KeyFactors, PartKind, Place, State
 from cache_engine.model.outcome import Failure

@@ -9,7 +9,7 @@ import pytest
 
 from cache_engine.frameworks.readers.vllm import VLLM
 from cache_engine.frameworks.registry import load_sources, sums, surroundings, survey
-from cache_engine.frameworks.values import Entry, Finding, KeyFactors, Place, State
+from cache_engine.frameworks.values import Entry, KeyFactors, Place, ScanFinding, State
 from cache_engine.model.outcome import Failure
 
 SECRET = "sk-0123456789"
@@ -111,7 +111,9 @@ def test_damaged_inputs_are_said(place: Place, content: bytes) -> None:
 def test_its_kernels_of_triton_are_found_as_triton_s(place: Place, tmp_path: Path) -> None:
     sources = load_sources()
     where = surroundings([f"vllm={place.path}"], {"HOME": str(tmp_path / "nobody")})
-    seen = {(at.kind, each.id) for at, each in survey(sources, sources.places(where)) if not isinstance(each, Finding)}
+    seen = {
+        (at.kind, each.id) for at, each in survey(sources, sources.places(where)) if not isinstance(each, ScanFinding)
+    }
     assert ("triton", "A" * 52) in seen
     assert ("vllm", "4bce7ae4f8/rank_0_0/backbone") in seen
 

@@ -15,7 +15,7 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import documents
 from cache_engine.batch import results
 from cache_engine.cache.cache import open_cache
-from cache_engine.cli import moved
+from cache_engine.cli import old_names
 from cache_engine.index import queries
 from cache_engine.model.artifact import CUBIN
 from cache_engine.model.documents import to_json
@@ -71,12 +71,12 @@ def test_each_public_name_is_there_with_its_parameters() -> None:
 def test_each_setting_verb_and_option_is_there() -> None:
     now = record.public_names()
     assert set(NAMES["settings"]) <= {*now["settings"], *REPLACED, *RETIRED}
-    verbs = {**now["verbs"], **{old: _options_of_old(old, now["verbs"]) for old in moved.VERBS}}
-    verbs |= {group: [] for old in moved.VERBS if (group := old.rpartition(" ")[0]) not in verbs}
+    verbs = {**now["verbs"], **{old: _options_of_old(old, now["verbs"]) for old in old_names.VERBS}}
+    verbs |= {group: [] for old in old_names.VERBS if (group := old.rpartition(" ")[0]) not in verbs}
     verbs[TO_BENCHMARKS] = {"what"}.union(*(options for _, options in record.verbs(benchmarks.commands)))
     for verb, options in NAMES["verbs"].items():
-        now_is = moved.VERBS.get(verb, (verb,))[0]
-        now_called = {old for of, old in moved.OPTIONS if f"{now_is} ".startswith(f"{of} ") or not of}
+        now_is = old_names.VERBS.get(verb, (verb,))[0]
+        now_called = {old for of, old in old_names.OPTIONS if f"{now_is} ".startswith(f"{of} ") or not of}
         written = {one for one in options if one.startswith("-")}  # no program writes the name of an argument
         assert verb in verbs
         assert written <= {*verbs[verb], *now_called}, verb
@@ -84,7 +84,7 @@ def test_each_setting_verb_and_option_is_there() -> None:
 
 def _options_of_old(old: str, verbs: dict[str, list[str]]) -> list[str]:
     """The options and arguments of the verb that an old one is now."""
-    words = moved.VERBS[old][0].split()
+    words = old_names.VERBS[old][0].split()
     return next(verbs[name] for most in range(len(words), 0, -1) if (name := " ".join(words[:most])) in verbs)
 
 

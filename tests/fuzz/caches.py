@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from cache_engine.frameworks.registry import load_sources, survey
-from cache_engine.frameworks.values import Entry, Finding, KeyFactors, Place
+from cache_engine.frameworks.values import Entry, KeyFactors, Place, ScanFinding
 from cache_engine.model.outcome import Failure
 from tests.foreign.fixtures import unpack
 
@@ -61,7 +61,7 @@ def read(data: bytes, folder: Path) -> None:
     kinds = [*dict.fromkeys(name.partition("/")[0] for name in files)]
     places = [*(Place(kind, place / kind, "given") for kind in kinds), Place("cutile", rows, "given")]
     for at, seen in survey(_SOURCES, places):
-        assert isinstance(seen, Entry | Finding)
+        assert isinstance(seen, Entry | ScanFinding)
         if isinstance(seen, Entry):
             seen.id.encode()
             assert isinstance(_SOURCES.by_kind[at.kind].key_factors(at, seen), KeyFactors | Failure)

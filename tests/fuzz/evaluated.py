@@ -15,7 +15,7 @@ import msgspec
 from cache_engine.assets import model_configs
 from cache_engine.errors import CorruptEntry, GemmCacheError, UsageError
 from cache_engine.evaluator.catalogue.layers import Parallel, layers_of
-from cache_engine.evaluator.catalogue.published import read_config
+from cache_engine.evaluator.catalogue.model_configs import read_config
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem

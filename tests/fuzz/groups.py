@@ -11,7 +11,7 @@ import msgspec
 import zstandard
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.frameworks.groups import Group, UnknownGroup, is_plain, read_group
+from cache_engine.frameworks.bundles import Group, UnknownGroup, is_plain, read_group
 from cache_engine.store.layout import StoreLayout
 
 _GROUP = Group("triton", "ABC234", "scale.json", {"scale.json": b"{}", "scale.cubin": b"code"})

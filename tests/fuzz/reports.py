@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.replay.documents import EvictionRow, Replayed, ReplayedStore, ReplayRow
-from benchmarks.replay.replayed import LARGEST_DOCUMENT, replay_report
+from benchmarks.replay.replay_results import LARGEST_DOCUMENT, replay_report
 from cache_engine.errors import UsageError
 from cache_engine.insight.report.page import written
 

@@ -7,7 +7,7 @@ import pytest
 from cache_engine.insight.linked import marks
 from cache_engine.insight.linked.irs import read_llvm, read_mlir, read_ptx
 from cache_engine.insight.linked.kernel import read_sass
-from cache_engine.insight.linked.marks import PTX, SOURCE, Text, folds_of, kinds_of, linked, main_loop
+from cache_engine.insight.linked.marks import PTX, SOURCE, PaneText, folds_of, kinds_of, linked, main_loop
 
 _MANY = 200_000
 # Each took minutes to years to read.
@@ -111,7 +111,7 @@ def test_registers_of_other_code_are_left_out() -> None:
 
 def test_a_line_of_a_library_counts_as_the_line_that_called_it() -> None:
     text, now_at = read_ptx(PTX_TEXT)
-    shown = linked([Text(SOURCE, "python", ["x"] * 80), text, read_sass(SASS_TEXT, "", now_at)])
+    shown = linked([PaneText(SOURCE, "python", ["x"] * 80), text, read_sass(SASS_TEXT, "", now_at)])
     assert shown.is_linked
     panes = {pane.name: pane for pane in shown.panes}
     assert panes["SASS"].chains[2:4] == ((39,), (39,))
@@ -122,7 +122,7 @@ def test_a_line_of_a_library_counts_as_the_line_that_called_it() -> None:
 
 def test_code_without_lines_is_not_linked() -> None:
     plain = "\n".join(line for line in SASS_TEXT.splitlines() if "//##" not in line)
-    shown = linked([Text(SOURCE, "cuda", ["x"]), read_sass(plain)])
+    shown = linked([PaneText(SOURCE, "cuda", ["x"]), read_sass(plain)])
     assert not shown.is_linked
     assert shown.panes[1].ptx == ()
 
@@ -250,7 +250,7 @@ def test_ptx_behind_debug_sections_is_read() -> None:
 def test_the_kernels_own_file_is_the_outermost_however_much_comes_from_a_library() -> None:
     own, library = "/home/a/kernel.py", "/lib/standard.py"
     chains = [((library, 5), (own, 72)), ((library, 6), (own, 73)), ((own, 74),)]
-    (pane,) = linked([Text(PTX, "ptx", ["a;", "b;", "c;"], chains)]).panes
+    (pane,) = linked([PaneText(PTX, "ptx", ["a;", "b;", "c;"], chains)]).panes
     assert pane.source == (72, 73, 74)
 
 

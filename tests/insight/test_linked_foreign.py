@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cache_engine.frameworks.base import Source
+from cache_engine.frameworks.base import CacheReader
 from cache_engine.frameworks.readers.programs import CuPy
 from cache_engine.frameworks.readers.triton import Triton
 from cache_engine.frameworks.values import Entry, Part, PartKind, Place
@@ -14,7 +14,7 @@ from cache_engine.model.outcome import Failure
 from tests.foreign.fixtures import unpack
 
 
-def _linked(source: Source, folder: Path, name: str) -> Linked:
+def _linked(source: CacheReader, folder: Path, name: str) -> Linked:
     place = Place(source.kind, unpack(source.kind, folder), "given")
     entry = next(seen for seen in source.scan(place, {}) if isinstance(seen, Entry) and seen.name == name)
     return linked_parts(entry, lambda part: source.read(place, entry, part))
@@ -47,7 +47,7 @@ def test_of_very_many_texts_and_lines_the_first_are_read() -> None:
 
 def test_a_kernel_of_cupy_has_its_source_and_its_machine_code(tmp_path: Path) -> None:
     shown = _linked(CuPy(), tmp_path, "scale")
-    assert [pane.name for pane in shown.panes] == ["Source", "SASS"]
+    assert [pane.name for pane in shown.panes] == ["CacheReader", "SASS"]
     assert not shown.is_linked
     assert "global" in shown.panes[1].kinds
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_shown() -> None:
         "c.cu": b"",
     }
     shown = linked_parts(entry, lambda part: read.get(part.name, b"v_add"))
-    assert [pane.name for pane in shown.panes] == ["Source", "c.cu", "PTX", "d.amdgcn"]
+    assert [pane.name for pane in shown.panes] == ["CacheReader", "c.cu", "PTX", "d.amdgcn"]
     assert shown.panes[0].lines == ("<b>",)
     assert shown.notes[0] == "a.llir cannot be read: it is gone"
     assert shown.notes[1].startswith("Machine code is not shown: the binary is no CUBIN")

@@ -29,8 +29,8 @@ def cache(compiled_store: Path) -> Iterator[Cache]:
 
 
 def _made(cache: Cache) -> list[Made]:
-    cache.mirror.sync(rebuild=True)
-    with cache.mirror.read() as connection:
+    cache.index.sync(rebuild=True)
+    with cache.index.read() as connection:
         return made_by_toolchain(cache, queries.made_with(connection))
 
 

@@ -1,4 +1,4 @@
-"""Kernels of other frameworks in a store, in the mirror: what changed is read again, and hostile text does no harm."""
+"""Kernels of other frameworks in a store, in the index: what changed is read again, and hostile text does no harm."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from cache_engine.errors import UsageError
-from cache_engine.frameworks.groups import Group, put_group, read_group
+from cache_engine.frameworks.bundles import Group, put_group, read_group
 from cache_engine.index import queries, records
 from cache_engine.index.queries import KernelFilter
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
@@ -26,10 +26,10 @@ ALL = KernelFilter(frameworks=())
 
 
 def _rows(store: DiskStore, chosen: KernelFilter = ALL) -> list[queries.Row]:
-    mirror = Mirror(store)
-    mirror.sync()
-    rows = mirror.query(queries.kernels, chosen)
-    assert mirror.query(queries.count, chosen) == len(rows)
+    index = Index(store)
+    index.sync()
+    rows = index.query(queries.kernels, chosen)
+    assert index.query(queries.count, chosen) == len(rows)
     return rows
 
 
@@ -52,12 +52,12 @@ def test_a_row_says_what_the_files_say(store: DiskStore, tmp_path: Path) -> None
     assert row["stored_bytes"] == os.stat(store.layout.group_path(key)).st_size
     assert (row["compile_ms"], row["created_at"]) == (sum(STAGES.values()), 1_700_000_000.0)
     assert row["last_used_at"] > row["created_at"]
-    mirror = Mirror(store)
-    assert mirror.query(queries.names, [key]) == {key: "tile"}
-    assert mirror.query(queries.sums_by_arch, [key])[0]["entries"] == 1
-    assert mirror.query(queries.overview)["entries"] == 1
-    assert mirror.query(queries.adapted_kernel, key) == row
-    assert mirror.query(queries.facets)["framework"] == ["triton"]
+    index = Index(store)
+    assert index.query(queries.names, [key]) == {key: "tile"}
+    assert index.query(queries.sums_by_arch, [key])[0]["entries"] == 1
+    assert index.query(queries.overview)["entries"] == 1
+    assert index.query(queries.adapted_kernel, key) == row
+    assert index.query(queries.facets)["framework"] == ["triton"]
 
 
 def test_only_what_changed_is_read_again(store: DiskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,12 +89,12 @@ def test_a_damaged_one_has_no_row_and_a_reason(store: DiskStore, tmp_path: Path)
     path.write_bytes(path.read_bytes()[:-1])
     os.utime(store.layout.groups)  # a folder does not change when a file in it is damaged
     assert _rows(store) == []
-    mirror = Mirror(store)
-    with mirror.read() as connection:
+    index = Index(store)
+    with index.read() as connection:
         assert connection.execute("SELECT shard, key FROM unreadable").fetchall() == [("groups", key)]
     put_kernel(store.layout, tmp_path / "again")
     assert len(_rows(store)) == 1
-    with mirror.read() as connection:
+    with index.read() as connection:
         assert connection.execute("SELECT count(*) FROM unreadable").fetchone() == (0,)
 
 
@@ -105,31 +105,31 @@ def test_they_are_found_by_words_targets_and_frameworks(store: DiskStore, tmp_pa
     assert len(_rows(store, KernelFilter(archs=("sm_80",), frameworks=()))) == 1
     assert len(_rows(store, KernelFilter("scale", ("sm_90a",), frameworks=("triton",)))) == 2
     assert _rows(store, KernelFilter(frameworks=("cupy",))) == []
-    mirror = Mirror(store)
+    index = Index(store)
     for sort in queries.SORTS:
-        assert len(mirror.query(queries.kernels, ALL, sort=sort)) == 4
-    sizes = [row["stored_bytes"] for row in mirror.query(queries.kernels, ALL, sort="size on disk")]
+        assert len(index.query(queries.kernels, ALL, sort=sort)) == 4
+    sizes = [row["stored_bytes"] for row in index.query(queries.kernels, ALL, sort="size on disk")]
     assert sizes == sorted(sizes, reverse=True)
     with pytest.raises(UsageError, match="cannot sort"):
-        mirror.query(queries.kernels, ALL, sort="colour")
+        index.query(queries.kernels, ALL, sort="colour")
 
 
 def test_they_live_next_to_ours(store: DiskStore, tmp_path: Path) -> None:
     ours, theirs = publish(store, 1), put_kernel(store.layout, tmp_path)
-    mirror = Mirror(store)
-    mirror.sync()
-    assert [row["key"] for row in mirror.query(queries.kernels, queries.KernelFilter())] == [ours]
+    index = Index(store)
+    index.sync()
+    assert [row["key"] for row in index.query(queries.kernels, queries.KernelFilter())] == [ours]
     assert [row["key"] for row in _rows(store)] == [theirs]
-    assert mirror.query(queries.overview)["entries"] == 2
+    assert index.query(queries.overview)["entries"] == 2
 
 
 def test_a_file_under_the_key_of_one_of_ours_takes_it_nothing(store: DiskStore, tmp_path: Path) -> None:
     ours, theirs = publish(store, 1), put_kernel(store.layout, tmp_path)
-    Mirror(store).sync()
+    Index(store).sync()
     Path(store.layout.group_path(ours)).write_bytes(Path(store.layout.group_path(theirs)).read_bytes())
-    synced = Mirror(store).sync()
+    synced = Index(store).sync()
     assert (synced.removed, synced.unreadable) == (0, 1)
-    assert [row["key"] for row in Mirror(store).query(queries.kernels, KernelFilter())] == [ours]
+    assert [row["key"] for row in Index(store).query(queries.kernels, KernelFilter())] == [ours]
 
 
 @pytest.mark.parametrize(

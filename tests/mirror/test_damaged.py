@@ -1,4 +1,4 @@
-"""A mirror that is damaged between two questions."""
+"""An index that is damaged between two questions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from cache_engine.errors import MirrorError
+from cache_engine.errors import IndexUnavailable
 from cache_engine.index import queries
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill
 
@@ -23,20 +23,20 @@ def test_a_mirror_damaged_since_its_last_sync_is_built_again_by_the_next_questio
     fill(store, 4)
     for shard in store.layout.metadata.iterdir():
         os.utime(shard, (1, 1))
-    mirror = Mirror(store)
-    mirror.sync()
-    assert mirror._seen is not None
+    index = Index(store)
+    index.sync()
+    assert index._seen is not None
     if content is None:
-        mirror.path.unlink()
+        index.path.unlink()
     else:
-        mirror.path.write_bytes(content)
-    assert mirror.query(queries.overview)["entries"] == 4
-    assert mirror.sync().added == 0
+        index.path.write_bytes(content)
+    assert index.query(queries.overview)["entries"] == 4
+    assert index.sync().added == 0
 
 
 def test_a_wrong_question_rebuilds_nothing(store: DiskStore) -> None:
-    mirror = Mirror(store)
-    before = mirror.sync().generation
-    with pytest.raises(MirrorError, match="cannot read the mirror"):
-        mirror.query(lambda connection: connection.execute("SELECT no_such_column FROM kernels"))
-    assert mirror.sync().generation == before
+    index = Index(store)
+    before = index.sync().generation
+    with pytest.raises(IndexUnavailable, match="cannot read the mirror"):
+        index.query(lambda connection: connection.execute("SELECT no_such_column FROM kernels"))
+    assert index.sync().generation == before

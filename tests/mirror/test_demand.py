@@ -1,4 +1,4 @@
-"""Demand in the mirror: the ledger that it gives is the one of the files."""
+"""Demand in the index: the ledger that it gives is the one of the files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from cache_engine.index import summaries
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold_journal
@@ -28,10 +28,10 @@ def ask(store: DiskStore, ago_s: float, *sizes: int, n: int = 7168) -> None:
     journal.close()
 
 
-def mirrored(store: DiskStore, half_life_s: float, now: float, since: float | None = None) -> Ledger:
-    mirror = Mirror(store)
-    mirror.sync()
-    return mirror.query(summaries.ledger, half_life_s, now, since)
+def indexed(store: DiskStore, half_life_s: float, now: float, since: float | None = None) -> Ledger:
+    index = Index(store)
+    index.sync()
+    return index.query(summaries.ledger, half_life_s, now, since)
 
 
 @pytest.mark.parametrize("half_life_s", [HOUR_S, 7 * 24 * HOUR_S, math.inf])
@@ -47,7 +47,7 @@ def test_its_ledger_is_that_of_the_files(store: DiskStore, half_life_s: float, f
     for since in (None, now - 6 * HOUR_S):
         timeline = read_timeline(store.layout)
         expected = (timeline if since is None else timeline.after(since)).ledger(half_life_s, now)
-        found = mirrored(store, half_life_s, now, since)
+        found = indexed(store, half_life_s, now, since)
         assert {s: k.total for s, k in found.sketches.items()} == pytest.approx(
             {s: k.total for s, k in expected.sketches.items()}
         )
@@ -59,17 +59,17 @@ def test_its_ledger_is_that_of_the_files(store: DiskStore, half_life_s: float, f
 
 
 def test_lines_are_added_and_a_fold_changes_nothing(store: DiskStore) -> None:
-    mirror = Mirror(store)
+    index = Index(store)
     ask(store, 0, 16)
-    mirror.sync()
+    index.sync()
     ask(store, 0, 16, 1)
-    assert mirror.sync().changed
+    assert index.sync().changed
     now = time.time()
-    before = mirror.query(summaries.ledger, math.inf, now).total
+    before = index.query(summaries.ledger, math.inf, now).total
     fold_journal(store.layout)
-    mirror.sync()
-    assert mirror.query(summaries.ledger, math.inf, now).total == before == 3
-    assert not mirror.sync().changed
+    index.sync()
+    assert index.query(summaries.ledger, math.inf, now).total == before == 3
+    assert not index.sync().changed
 
 
 def test_a_damaged_file_of_sums_stops_no_sync(store: DiskStore) -> None:
@@ -78,17 +78,17 @@ def test_a_damaged_file_of_sums_stops_no_sync(store: DiskStore) -> None:
     data = store.layout.demand.read_bytes()
     store.layout.demand.write_bytes(data.replace(b'"n":7168', b'"n":-1'))
     ask(store, 0, 1)
-    assert mirrored(store, math.inf, time.time()).total == 1
+    assert indexed(store, math.inf, time.time()).total == 1
 
 
 def test_an_empty_mirror_has_an_empty_ledger(store: DiskStore) -> None:
-    ledger = mirrored(store, math.inf, 1.8e9)
+    ledger = indexed(store, math.inf, 1.8e9)
     assert (ledger.sketches, ledger.total, ledger.since, ledger.at) == ({}, 0, 1.8e9, 1.8e9)
 
 
 def test_the_compile_times_of_kernels_that_exist_are_found_by_key(store: DiskStore) -> None:
     key = publish(store, 1)
     publish(store, 2)
-    mirror = Mirror(store)
-    mirror.sync()
-    assert mirror.query(summaries.compile_times, [key, "ab" * 32]) == {key: 150.0}
+    index = Index(store)
+    index.sync()
+    assert index.query(summaries.compile_times, [key, "ab" * 32]) == {key: 150.0}

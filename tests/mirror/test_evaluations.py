@@ -1,4 +1,4 @@
-"""Stored evaluator results in the mirror: equal to their files after any history, listed by page, disposable."""
+"""Stored evaluator results in the index: equal to their files after any history, listed by page, disposable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.results.entry import key_of
 from cache_engine.index import evaluations as queries
 from cache_engine.index.evaluations import EVALUATION_SORTS, EvaluationFilter
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store
 
@@ -30,15 +30,15 @@ TABLES = ("evaluations", "evaluation_usage", "accelerators")
 FOUND = search.evaluate(PROBLEM, CHIP)
 
 
-def content(mirror: Mirror) -> dict[str, list[Any]]:
-    with mirror.read() as connection:
+def content(index: Index) -> dict[str, list[Any]]:
+    with index.read() as connection:
         return {table: sorted(connection.execute(f"FROM {table}").fetchall(), key=repr) for table in TABLES}
 
 
 def rebuilt(store: DiskStore) -> dict[str, list[Any]]:
-    mirror = Mirror(store)
-    mirror.sync(rebuild=True)
-    return content(mirror)
+    index = Index(store)
+    index.sync(rebuild=True)
+    return content(index)
 
 
 def keep(store: DiskStore, count: int, first: int = 1) -> None:
@@ -47,38 +47,38 @@ def keep(store: DiskStore, count: int, first: int = 1) -> None:
             assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), FOUND, 0.1 * m) is None
 
 
-def ask(mirror: Mirror, question: str, *arguments: Any, **options: Any) -> Any:
-    mirror.sync()
-    with mirror.read() as connection:
+def ask(index: Index, question: str, *arguments: Any, **options: Any) -> Any:
+    index.sync()
+    with index.read() as connection:
         return getattr(queries, question)(connection, *arguments, **options)
 
 
 def test_results_are_taken_over_as_they_are(store: DiskStore) -> None:
-    mirror = Mirror(store)
+    index = Index(store)
     with Evaluations(store.layout) as kept:
         answer = kept.evaluate(PROBLEM, CHIP)
         kept.evaluate(PROBLEM, CHIP)
-    assert mirror.sync().results == 2, "a result, and its accelerator"
-    (row,) = ask(mirror, "evaluations", EvaluationFilter())
+    assert index.sync().results == 2, "a result, and its accelerator"
+    (row,) = ask(index, "evaluations", EvaluationFilter())
     assert (row["m"], row["n"], row["k"], row["batch"], row["dtype"]) == (64, 2112, 7168, 1, "bf16")
     assert (row["key"], row["latency_us"], row["flops"]) == (answer.key, FOUND.latency_us, FOUND.flops)
     assert (row["tile"], row["partition"]) == ("×".join(map(str, FOUND.tile)), "×".join(map(str, FOUND.partition)))
     assert row["last_used_at"] > row["made_at"]
-    (chip,) = ask(mirror, "accelerators")
+    (chip,) = ask(index, "accelerators")
     assert (chip["chip"], chip["results"], chip["hits"], chip["misses"]) == ("SG2262", 1, 1, 1)
-    assert not mirror.sync().changed
+    assert not index.sync().changed
 
 
 def test_only_new_results_are_copied(store: DiskStore) -> None:
     keep(store, 50)
-    mirror = Mirror(store)
-    mirror.sync()
+    index = Index(store)
+    index.sync()
     kept = Evaluations(store.layout, durable=False)
     kept.put(replace(PROBLEM, m=1000), CHIP, SearchMode(), FOUND)
-    assert mirror.sync().results == 2
+    assert index.sync().results == 2
     kept._sets[CHIP.fingerprint()].file.change(lambda _: None)
-    assert mirror.sync().results == 1, "the same results, in another file"
-    assert content(mirror) == rebuilt(store)
+    assert index.sync().results == 1, "the same results, in another file"
+    assert content(index) == rebuilt(store)
 
 
 def test_deleting_the_mirror_loses_nothing(store: DiskStore) -> None:
@@ -86,20 +86,20 @@ def test_deleting_the_mirror_loses_nothing(store: DiskStore) -> None:
     with Evaluations(store.layout) as kept:
         kept.evaluate(replace(PROBLEM, m=3), CHIP)
         kept.flush()
-        mirror = Mirror(store)
-        mirror.sync()
-        before, exported = content(mirror), kept.export(CHIP.fingerprint())
-        mirror.path.unlink()
+        index = Index(store)
+        index.sync()
+        before, exported = content(index), kept.export(CHIP.fingerprint())
+        index.path.unlink()
         assert kept.export(CHIP.fingerprint()) == exported
-    Mirror(store).sync()
-    assert content(Mirror(store)) == before
+    Index(store).sync()
+    assert content(Index(store)) == before
 
 
 def test_results_are_read_where_the_mirror_is_busy(store: DiskStore) -> None:
     keep(store, 3)
-    mirror = Mirror(store)
-    mirror.sync()
-    with mirror.read(), Evaluations(store.layout) as kept:
+    index = Index(store)
+    index.sync()
+    with index.read(), Evaluations(store.layout) as kept:
         assert kept.put(replace(PROBLEM, m=9), CHIP, SearchMode(), FOUND) is None
         assert len(list(kept.entries(CHIP.fingerprint()))) == 4
         assert kept.summaries()[0]["total_entries"] == 4
@@ -114,26 +114,26 @@ def test_a_damaged_result_is_counted_and_does_not_stop_the_rest(store: DiskStore
     entry["result"].update(change)
     entry["metadata"]["checksum"] = ""
     path.write_text(json.dumps(stored))
-    mirror = Mirror(store)
-    assert ask(mirror, "count_evaluations", EvaluationFilter()) == 4
-    (chip,) = ask(mirror, "accelerators")
+    index = Index(store)
+    assert ask(index, "count_evaluations", EvaluationFilter()) == 4
+    (chip,) = ask(index, "accelerators")
     assert (chip["results"], chip["damaged"]) == (4, 1)
-    assert not mirror.sync().changed
+    assert not index.sync().changed
 
 
 def test_results_of_another_format_are_a_line_of_their_own(store: DiskStore) -> None:
     keep(store, 2)
-    mirror = Mirror(store)
-    mirror.sync()
+    index = Index(store)
+    index.sync()
     path = store.layout.results_file(CHIP.fingerprint())
     path.write_text(path.read_text().replace('"cache_format_version":"1.0"', '"cache_format_version":"9.0"'))
-    (chip,) = ask(mirror, "accelerators")
+    (chip,) = ask(index, "accelerators")
     assert "9.0" in chip["error"]
-    assert ask(mirror, "count_evaluations", EvaluationFilter()) == 0
-    assert not mirror.sync().changed
+    assert ask(index, "count_evaluations", EvaluationFilter()) == 0
+    assert not index.sync().changed
     for gone in store.layout.evaluations.iterdir():
         gone.unlink()
-    assert ask(mirror, "accelerators") == []
+    assert ask(index, "accelerators") == []
 
 
 def test_pages_are_filtered_and_sorted(store: DiskStore) -> None:
@@ -142,20 +142,20 @@ def test_pages_are_filtered_and_sorted(store: DiskStore) -> None:
             for hardware in (CHIP, OTHER):
                 kept.evaluate(EvaluationProblem(m, 2112, 7168), hardware)
         kept.evaluate(EvaluationProblem(16, 512, 1024, dtype="fp8"), CHIP)
-    mirror = Mirror(store)
+    index = Index(store)
     for text, count in (("7168", 6), ("7168x*", 2), ("16x512x1024", 1), ("16×512", 1), ("word", 0), ("", 7)):
-        assert ask(mirror, "count_evaluations", EvaluationFilter(text)) == count, text
-    assert ask(mirror, "count_evaluations", EvaluationFilter(fingerprints=(OTHER.fingerprint(),))) == 3
-    assert ask(mirror, "count_evaluations", EvaluationFilter("16", dtypes=("fp8",))) == 1
-    assert ask(mirror, "evaluation_dtypes") == ["bf16", "fp8"]
+        assert ask(index, "count_evaluations", EvaluationFilter(text)) == count, text
+    assert ask(index, "count_evaluations", EvaluationFilter(fingerprints=(OTHER.fingerprint(),))) == 3
+    assert ask(index, "count_evaluations", EvaluationFilter("16", dtypes=("fp8",))) == 1
+    assert ask(index, "evaluation_dtypes") == ["bf16", "fp8"]
     for sort in EVALUATION_SORTS:
-        pages = [ask(mirror, "evaluations", EvaluationFilter(), sort=sort, limit=2, offset=at) for at in range(0, 8, 2)]
+        pages = [ask(index, "evaluations", EvaluationFilter(), sort=sort, limit=2, offset=at) for at in range(0, 8, 2)]
         listed = [(row["fingerprint"], row["key"]) for page in pages for row in page]
         assert len(set(listed)) == 7, sort
-    slowest = ask(mirror, "evaluations", EvaluationFilter(), sort="latency", limit=1)[0]
+    slowest = ask(index, "evaluations", EvaluationFilter(), sort="latency", limit=1)[0]
     assert (slowest["m"], slowest["chip"]) == (7168, "SG2261")
     with pytest.raises(UsageError, match="sort by"):
-        ask(mirror, "evaluations", EvaluationFilter(), sort="key; DROP TABLE evaluations")
+        ask(index, "evaluations", EvaluationFilter(), sort="key; DROP TABLE evaluations")
 
 
 STEPS = st.lists(st.sampled_from(["put", "hit", "prune", "sync", "kernel"]), max_size=12)
@@ -167,7 +167,7 @@ def test_after_any_history_it_equals_a_rebuilt_one(
     steps: list[str], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     store, chance = make_store(tmp_path_factory.mktemp("any") / "store"), random.Random(seed)
-    mirror = Mirror(store)
+    index = Index(store)
     for step in steps:
         with Evaluations(store.layout, durable=False) as kept:
             problem = replace(PROBLEM, m=chance.randrange(1, 6))
@@ -180,6 +180,6 @@ def test_after_any_history_it_equals_a_rebuilt_one(
             elif step == "kernel":
                 fill(store, 1)
         if step == "sync":
-            mirror.sync()
-    mirror.sync()
-    assert content(mirror) == rebuilt(store)
+            index.sync()
+    index.sync()
+    assert content(index) == rebuilt(store)

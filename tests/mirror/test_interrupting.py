@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cache_engine.index import sync as sync_module
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill
 
@@ -29,21 +29,21 @@ def _interrupted(*_: object) -> None:
 
 @pytest.mark.parametrize("question", [_without_end, _interrupted])
 def test_ctrl_c_ends_a_query(store: DiskStore, question: Any) -> None:
-    mirror = Mirror(store)
-    mirror.sync()
+    index = Index(store)
+    index.sync()
     with pytest.raises(KeyboardInterrupt):
-        mirror.query(question)
-    assert mirror.query(lambda connection: connection.execute("SELECT count(*) FROM kernels").fetchone()) == (0,)
+        index.query(question)
+    assert index.query(lambda connection: connection.execute("SELECT count(*) FROM kernels").fetchone()) == (0,)
 
 
 def test_ctrl_c_ends_a_sync_which_is_done_again_later(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, 3)
-    mirror = Mirror(store)
+    index = Index(store)
     with monkeypatch.context() as patch:
         patch.setattr(sync_module, "_sync", _interrupted)
         with pytest.raises(KeyboardInterrupt):
-            mirror.sync()
-    assert mirror.sync().added == 3
+            index.sync()
+    assert index.sync().added == 3
 
 
 def test_any_other_error_is_raised_as_it_is(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,4 +52,4 @@ def test_any_other_error_is_raised_as_it_is(store: DiskStore, monkeypatch: pytes
 
     monkeypatch.setattr(sync_module, "_sync", fail)
     with pytest.raises(RuntimeError, match="some other trouble"):
-        Mirror(store).sync()
+        Index(store).sync()

@@ -13,7 +13,7 @@ import pytest
 from cache_engine.errors import UsageError
 from cache_engine.index import queries, summaries
 from cache_engine.index.queries import SORTS, KernelFilter
-from cache_engine.index.sync import SCHEMA, SCHEMA_VERSION, Mirror
+from cache_engine.index.sync import SCHEMA, SCHEMA_VERSION, Index
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import CLEAN, DAY_S, DISCARD, EVICT, HOUR_S, PUBLISH, RECENT
 from cache_engine.model.key import CacheKey
@@ -70,9 +70,9 @@ def connection(store: DiskStore, records: list[Record]) -> Iterator[Any]:
     for _ in range(2):
         long_ago.miss("sm_90")
     long_ago.flush()
-    mirror = Mirror(store)
-    mirror.sync()
-    with mirror.read() as opened:
+    index = Index(store)
+    index.sync()
+    with index.read() as opened:
         yield opened
 
 
@@ -81,9 +81,9 @@ def test_acts_are_paged_by_kind_and_tell_who(store: DiskStore) -> None:
     for number in range(5):
         journal.event(CLEAN, detail=f"{number}", by="somebody", stored_bytes=number)
         journal.event(DISCARD, detail=f"{number}", by="another")
-    mirror = Mirror(store)
-    mirror.sync()
-    with mirror.read() as opened:
+    index = Index(store)
+    index.sync()
+    with index.read() as opened:
         assert queries.events_by_kind(opened) == {CLEAN: 5, DISCARD: 5}
         pages = [queries.acts(opened, limit=4, offset=offset) for offset in (0, 4, 8)]
         assert [len(page) for page in pages] == [4, 4, 2]
@@ -98,12 +98,12 @@ def test_acts_are_paged_by_kind_and_tell_who(store: DiskStore) -> None:
 def test_acts_stay_in_the_mirror_when_other_events_are_many(store: DiskStore) -> None:
     journal = Journal(store.layout.journal, 3600.0, now=iter(range(1, 10_000)).__next__)
     journal.event(CLEAN, by="somebody")
-    mirror = Mirror(store)
-    mirror.sync()
+    index = Index(store)
+    index.sync()
     for _ in range(RECENT + 20):
         journal.event(EVICT, key="gone")
-    mirror.sync()
-    with mirror.read() as opened:
+    index.sync()
+    with index.read() as opened:
         assert opened.execute("SELECT count(*) FROM events").fetchone() == (RECENT + 1,)
         assert [row["done_by"] for row in queries.acts(opened)] == ["somebody"]
 
@@ -143,15 +143,15 @@ def test_every_sort_sorts(connection: Any, sort: str) -> None:
 
 @pytest.mark.parametrize("descending", [True, False])
 def test_kernels_that_sort_alike_are_in_the_order_of_their_keys(store: DiskStore, descending: bool) -> None:
-    """Else a kernel may be on two pages and another on none. The mirror gets them in another order than that."""
-    mirror = Mirror(store)
+    """Else a kernel may be on two pages and another on none. The index gets them in another order than that."""
+    index = Index(store)
     for start in range(0, COUNT, 20):
         fill(store, 20, start)
-        mirror.sync()
+        index.sync()
     expected = sorted(store.records(), key=lambda record: record.key)
     expected.sort(key=lambda record: int(record.arch[3:]), reverse=descending)
     how: dict[str, Any] = {"sort": "architecture", "descending": descending}
-    with mirror.read() as opened:
+    with index.read() as opened:
         pages = [
             queries.kernels(opened, KernelFilter(), limit=7, offset=offset, **how) for offset in range(0, COUNT, 7)
         ]
@@ -276,9 +276,9 @@ def test_overview_adds_up(connection: Any, store: DiskStore) -> None:
 
 
 def test_an_empty_mirror_answers_everything(store: DiskStore) -> None:
-    mirror = Mirror(store)
-    mirror.sync()
-    with mirror.read() as connection:
+    index = Index(store)
+    index.sync()
+    with index.read() as connection:
         assert queries.overview(connection)["entries"] == 0
         assert queries.kernels(connection, KernelFilter()) == []
         assert queries.architectures(connection) == queries.architecture_families(connection) == []
@@ -340,9 +340,9 @@ def test_history_leaves_out_periods_known_less_closely(store: DiskStore) -> None
     journal.miss("sm_90")
     journal.close()
     fold(store.layout.journal, store.layout.temp, keep=lambda key: True)
-    mirror = Mirror(store)
-    mirror.sync()
-    with mirror.read() as connection:
+    index = Index(store)
+    index.sync()
+    with index.read() as connection:
         assert queries.history(connection, DAY_S) == []
         assert [row["misses"] for row in queries.history(connection, 28 * DAY_S)] == [1]
 

@@ -17,7 +17,7 @@ from cache_engine.evaluator.catalogue.tables import read_search
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
 from cache_engine.index.rows import compared
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
@@ -76,9 +76,9 @@ def connection(store: DiskStore) -> Iterator[Any]:
         for _ in range(number + 1):
             journal.hit(key, "disk", made_at=CREATED_AT + number)
     journal.flush()
-    mirror = Mirror(store)
-    mirror.sync()
-    with mirror.read() as opened:
+    index = Index(store)
+    index.sync()
+    with index.read() as opened:
         yield opened
 
 
@@ -115,13 +115,13 @@ def test_kernels_of_other_frameworks_have_some_of_the_fields(store: DiskStore, t
     journal = Journal(store.layout.journal, 3600.0)
     journal.hit(CacheKey(key), "disk", made_at=CREATED_AT)
     journal.close()
-    mirror = Mirror(store)
-    mirror.sync()
+    index = Index(store)
+    index.sync()
 
     def found(text: str) -> int:
         chosen = replace(KernelFilter.of(read_search(text, NOW)), frameworks=())
-        count = mirror.query(queries.count, chosen)
-        assert len(mirror.query(queries.kernels, chosen)) == count
+        count = index.query(queries.count, chosen)
+        assert len(index.query(queries.kernels, chosen)) == count
         return count
 
     ms = sum(STAGES.values())

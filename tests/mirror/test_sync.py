@@ -1,4 +1,4 @@
-"""The mirror: equal to the files after any history, and disposable at any moment."""
+"""The index: equal to the files after any history, and disposable at any moment."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cache_engine.errors import MirrorError
+from cache_engine.errors import IndexUnavailable
 from cache_engine.index import sync as sync_module
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.model.events import CORRUPT, PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -44,60 +44,60 @@ TABLES = (
 )
 
 
-def _content(mirror: Mirror) -> dict[str, list[Any]]:
-    with mirror.read() as connection:
+def _content(index: Index) -> dict[str, list[Any]]:
+    with index.read() as connection:
         return {table: sorted(connection.execute(f"SELECT * FROM {table}").fetchall(), key=repr) for table in TABLES}
 
 
 def _rebuilt(store: DiskStore) -> dict[str, list[Any]]:
-    mirror = Mirror(store)
-    mirror.sync(rebuild=True)
-    return _content(mirror)
+    index = Index(store)
+    index.sync(rebuild=True)
+    return _content(index)
 
 
 def test_new_records_and_events_are_taken_over(store: DiskStore) -> None:
-    mirror, journal = Mirror(store), Journal(store.layout.journal, 3600.0)
+    index, journal = Index(store), Journal(store.layout.journal, 3600.0)
     keys = fill(store, 12)
     journal.hit(keys[0], "disk", saved_us=5000)
     journal.event(PUBLISH, key=keys[0], compile_us=150_000)
-    synced = mirror.sync()
+    synced = index.sync()
     assert (synced.added, synced.removed, synced.unreadable) == (12, 0, 0)
-    content = _content(mirror)
+    content = _content(index)
     assert sorted(row[0] for row in content["kernels"]) == sorted(keys)
     assert [row[:5] for row in content["usage"]] == [(keys[0], 0.0, 0, 0, 1)]
     assert content["totals"][0][:8] == (0, 0, 1, 0, 0, 5000, 1, 150_000)
 
 
 def test_a_sync_with_nothing_new_changes_nothing(store: DiskStore) -> None:
-    mirror = Mirror(store)
+    index = Index(store)
     fill(store, 3)
-    first, second = mirror.sync(), mirror.sync()
+    first, second = index.sync(), index.sync()
     assert first.changed
     assert not second.changed
     assert first.generation == second.generation
 
 
 def test_replaced_and_deleted_records_are_followed(store: DiskStore) -> None:
-    mirror = Mirror(store)
+    index = Index(store)
     keys = fill(store, 5)
-    mirror.sync()
+    index.sync()
     store.delete(keys[0])
     publish(store, 1)
-    synced = mirror.sync()
+    synced = index.sync()
     assert (synced.added, synced.removed) == (1, 1)
-    assert _content(mirror) == _rebuilt(store)
+    assert _content(index) == _rebuilt(store)
 
 
 def test_a_damaged_record_is_counted_and_does_not_stop_the_rest(store: DiskStore) -> None:
     keys = fill(store, 5)
     record_file(store, keys[2]).write_bytes(b"{")
-    mirror = Mirror(store)
-    synced = mirror.sync()
+    index = Index(store)
+    synced = index.sync()
     assert (synced.added, synced.unreadable) == (4, 1)
-    assert _content(mirror)["unreadable"][0][0] == keys[2]
+    assert _content(index)["unreadable"][0][0] == keys[2]
     publish(store, 2)
-    assert mirror.sync().added == 1
-    assert _content(mirror)["unreadable"] == []
+    assert index.sync().added == 1
+    assert _content(index)["unreadable"] == []
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -139,7 +139,7 @@ def test_after_any_history_the_mirror_equals_a_rebuilt_one(
     def now() -> float:
         return clock
 
-    mirror, journal = Mirror(store), Journal(store.layout.journal, 3600.0, now=now)
+    index, journal = Index(store), Journal(store.layout.journal, 3600.0, now=now)
     keys = fill(store, 3)
     for operation in operations:
         key = generator.choice(keys)
@@ -175,44 +175,44 @@ def test_after_any_history_the_mirror_equals_a_rebuilt_one(
             for shard in layout.metadata.iterdir():
                 os.utime(shard, ns=(0, generator.randrange(10**18)))
         else:
-            mirror.sync()
-    mirror.sync()
-    assert _content(mirror) == _rebuilt(store)
+            index.sync()
+    index.sync()
+    assert _content(index) == _rebuilt(store)
 
 
 def test_a_change_within_the_clocks_grain_is_not_missed(store: DiskStore) -> None:
     """Two records may reach a folder without its time changing in between."""
-    mirror = Mirror(store)
+    index = Index(store)
     first = publish(store, 0)
-    mirror.sync()
+    index.sync()
     shard = record_file(store, first).parent
     before = shard.stat()
     twin = f"{first[:2]}{'0' * 62}"
     (shard / f"{twin}.json").write_bytes(b'{"format": 99}')
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert mirror.sync().unreadable == 1
+    assert index.sync().unreadable == 1
 
 
 def test_deleting_the_mirror_loses_nothing(store: DiskStore) -> None:
-    mirror, journal = Mirror(store), Journal(store.layout.journal, 3600.0)
+    index, journal = Index(store), Journal(store.layout.journal, 3600.0)
     for key in fill(store, 4):
         journal.hit(key, "memory")
     journal.flush()
-    mirror.sync()
-    before = _content(mirror)
-    mirror.path.unlink()
-    mirror.sync()
-    assert _content(mirror) == before
+    index.sync()
+    before = _content(index)
+    index.path.unlink()
+    index.sync()
+    assert _content(index) == before
 
 
 def test_a_rebuilt_mirror_reuses_no_generation(store: DiskStore) -> None:
     """Pages keep answers by that number."""
-    mirror = Mirror(store)
+    index = Index(store)
     given = []
     for seed in range(3):
         publish(store, seed)
-        given.append(mirror.sync().generation)
-        mirror.path.unlink()
+        given.append(index.sync().generation)
+        index.path.unlink()
     assert len(set(given)) == 3
 
 
@@ -221,37 +221,37 @@ def test_a_record_in_the_wrong_folder_is_no_entry(store: DiskStore) -> None:
     elsewhere = store.layout.metadata / ("00" if path.parent.name != "00" else "01")
     elsewhere.mkdir()
     path.rename(elsewhere / path.name)
-    mirror = Mirror(store)
-    assert mirror.sync().added == 0
+    index = Index(store)
+    assert index.sync().added == 0
     assert list(store.keys()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"\0" * 100_000])
 def test_a_damaged_mirror_is_built_again(store: DiskStore, content: bytes) -> None:
-    mirror = Mirror(store)
+    index = Index(store)
     fill(store, 4)
-    mirror.sync()
-    before = _content(mirror)
-    mirror.path.write_bytes(content)
-    again = Mirror(store)
+    index.sync()
+    before = _content(index)
+    index.path.write_bytes(content)
+    again = Index(store)
     again.sync()
     assert _content(again) == before
 
 
 def test_a_mirror_with_a_damaged_middle_is_built_again(store: DiskStore) -> None:
     """DuckDB opens such a file and fails only when it reads the damage."""
-    mirror = Mirror(store)
+    index = Index(store)
     fill(store, 300)
-    mirror.sync()
-    before = _content(mirror)
-    size = mirror.path.stat().st_size
+    index.sync()
+    before = _content(index)
+    size = index.path.stat().st_size
     for start in range(12_288, size, 65_536):
-        with mirror.path.open("r+b") as file:
+        with index.path.open("r+b") as file:
             file.seek(start)
             file.write(os.urandom(4096))
     publish(store, 1000)
     store.delete(publish(store, 1001))
-    again = Mirror(store)
+    again = Index(store)
     again.sync()
     assert len(_content(again)["kernels"]) == len(before["kernels"]) + 1
     assert _content(again) == _rebuilt(store)
@@ -271,53 +271,53 @@ def test_a_record_that_could_not_be_read_for_a_moment_comes_with_the_next_sync(
     monkeypatch.setattr(store, "record", failing)
     for shard in store.layout.metadata.iterdir():
         os.utime(shard, (1.7e9, 1.7e9))  # long ago, so that nothing else makes the folders be looked at again
-    mirror = Mirror(store)
-    synced = mirror.sync()
+    index = Index(store)
+    synced = index.sync()
     assert (synced.added, synced.unreadable, synced.settled) == (2, 1, False)
-    assert mirror.sync().changed is False
+    assert index.sync().changed is False
     monkeypatch.undo()
-    synced = mirror.sync()
+    synced = index.sync()
     assert (synced.added, synced.settled) == (1, True)
-    assert _content(mirror)["unreadable"] == []
+    assert _content(index)["unreadable"] == []
 
 
 def test_a_mirror_of_another_version_is_built_again(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, 4)
     monkeypatch.setattr(sync_module, "SCHEMA_VERSION", "another")
-    Mirror(store).sync()
+    Index(store).sync()
     monkeypatch.undo()
-    mirror = Mirror(store)
-    assert mirror.sync().added == 4
+    index = Index(store)
+    assert index.sync().added == 4
 
 
 def test_another_programs_database_in_its_place_is_built_over(store: DiskStore) -> None:
     """What is called mirror.duckdb inside a store is ours to make."""
     import duckdb
 
-    with duckdb.connect(str(store.layout.mirror)) as connection:
+    with duckdb.connect(str(store.layout.index)) as connection:
         connection.execute("CREATE TABLE wines (name VARCHAR)")
     fill(store, 2)
-    assert Mirror(store).sync().added == 2
+    assert Index(store).sync().added == 2
 
 
 def test_a_mirror_held_open_by_another_program_is_left_alone(store: DiskStore) -> None:
     fill(store, 2)
-    Mirror(store).sync()
+    Index(store).sync()
     code = "import duckdb, sys\nheld = duckdb.connect(sys.argv[1])\nprint('open', flush=True)\nsys.stdin.readline()\n"
     with subprocess.Popen(
-        [sys.executable, "-c", code, str(store.layout.mirror)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(store.layout.index)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
         publish(store, 9)
-        with pytest.raises(MirrorError, match="another program"):
-            Mirror(store).sync()
+        with pytest.raises(IndexUnavailable, match="another program"):
+            Index(store).sync()
         other.communicate("\n")
-    assert Mirror(store).sync().added == 1
+    assert Index(store).sync().added == 1
 
 
 def test_reading_without_a_mirror_is_a_clear_error(store: DiskStore) -> None:
-    with pytest.raises(MirrorError, match="cannot read"), Mirror(store).read():
+    with pytest.raises(IndexUnavailable, match="cannot read"), Index(store).read():
         pass
 
 
@@ -327,21 +327,21 @@ def test_a_store_that_cannot_be_written_is_mirrored_elsewhere(
     fill(store, 3)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temp"))
-    mirror = Mirror(store)
-    assert mirror.sync().added == 3
-    assert not store.layout.mirror.exists()
-    assert mirror.path.is_relative_to(tmp_path / "temp")
+    index = Index(store)
+    assert index.sync().added == 3
+    assert not store.layout.index.exists()
+    assert index.path.is_relative_to(tmp_path / "temp")
 
 
 def test_processes_sync_and_read_at_once(store: DiskStore) -> None:
     fill(store, 30)
     code = (
-        "import sys; from pathlib import Path; from cache_engine.index.sync import Mirror\n"
+        "import sys; from pathlib import Path; from cache_engine.index.sync import Index\n"
         "from cache_engine.index import queries; from tests.helpers import make_store, publish\n"
-        "store = make_store(Path(sys.argv[1])); mirror = Mirror(store)\n"
+        "store = make_store(Path(sys.argv[1])); index = Index(store)\n"
         "for n in range(8):\n"
-        "    publish(store, 1000 + n); mirror.sync()\n"
-        "    with mirror.read() as connection:\n"
+        "    publish(store, 1000 + n); index.sync()\n"
+        "    with index.read() as connection:\n"
         "        assert queries.overview(connection)['entries'] >= 30\n"
     )
     workers = [
@@ -351,22 +351,22 @@ def test_processes_sync_and_read_at_once(store: DiskStore) -> None:
     for worker in workers:
         _, errors = worker.communicate(timeout=120)
         assert worker.returncode == 0, errors
-    mirror = Mirror(store)
-    mirror.sync()
-    assert len(_content(mirror)["kernels"]) == 38
+    index = Index(store)
+    index.sync()
+    assert len(_content(index)["kernels"]) == 38
 
 
 def test_threads_sync_and_read_at_once(store: DiskStore) -> None:
     fill(store, 10)
-    mirror, failures = Mirror(store), list[BaseException]()
-    mirror.sync()
+    index, failures = Index(store), list[BaseException]()
+    index.sync()
 
     def work(number: int) -> None:
         try:
             for step in range(5):
                 publish(store, 100 + number * 10 + step)
-                mirror.sync()
-                _content(mirror)
+                index.sync()
+                _content(index)
         except BaseException as error:
             failures.append(error)
 
@@ -376,21 +376,23 @@ def test_threads_sync_and_read_at_once(store: DiskStore) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-    mirror.sync()
-    assert len(_content(mirror)["kernels"]) == 30
+    index.sync()
+    assert len(_content(index)["kernels"]) == 30
 
 
 def test_a_query_that_takes_too_long_is_interrupted(store: DiskStore) -> None:
-    """And the mirror goes on being read and written."""
-    mirror = Mirror(store)
-    mirror.sync()
-    mirror.query_limit_s = 0.2
-    with pytest.raises(MirrorError, match=r"stopped after 0\.2 s; ask for less, or raise the setting page_limit_s"):
-        mirror.query(
+    """And the index goes on being read and written."""
+    index = Index(store)
+    index.sync()
+    index.query_limit_s = 0.2
+    with pytest.raises(
+        IndexUnavailable, match=r"stopped after 0\.2 s; ask for less, or raise the setting page_limit_s"
+    ):
+        index.query(
             lambda connection: connection.execute(
                 "SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b"
             ).fetchall()
         )
     publish(store, 1)
-    assert mirror.sync().added == 1
-    assert mirror.query(lambda connection: connection.execute("SELECT count(*) FROM kernels").fetchone()) == (1,)
+    assert index.sync().added == 1
+    assert index.query(lambda connection: connection.execute("SELECT count(*) FROM kernels").fetchone()) == (1,)

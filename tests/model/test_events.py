@@ -15,9 +15,9 @@ from cache_engine.model.events import (
     MOST_PERIODS,
     RECENT,
     USE,
-    Counts,
     Event,
-    Period,
+    EventCounts,
+    EventPeriod,
     Statistics,
     Tally,
     Totals,
@@ -71,11 +71,11 @@ def test_totals_are_the_sum_of_usage(events: list[Event]) -> None:
         assert count == sum(usage.hits.get(tier, 0) for usage in tally.usage)
 
 
-SUMS = [name for name in Period.__struct_fields__ if name not in ("start", "seconds")]
+SUMS = [name for name in EventPeriod.__struct_fields__ if name not in ("start", "seconds")]
 
 
-def _sums(periods: list[Period]) -> Period:
-    summed = Period(0, 0)
+def _sums(periods: list[EventPeriod]) -> EventPeriod:
+    summed = EventPeriod(0, 0)
     for period in periods:
         summed.add(period)
     return summed
@@ -117,12 +117,12 @@ def test_a_clock_that_is_never_right_leaves_a_bounded_number_of_periods() -> Non
     tally.add(Event(kind=USE, at=float(now), misses=5))
     kept = coarsened(tally.periods, now)
     assert len(kept) == MOST_PERIODS
-    assert Period(now // HOUR_S * HOUR_S, HOUR_S, misses=5) in kept
+    assert EventPeriod(now // HOUR_S * HOUR_S, HOUR_S, misses=5) in kept
 
 
 def test_periods_that_are_coarsened_are_left_as_they_were() -> None:
-    periods = [Period(0, HOUR_S, hits={"disk": 1}), Period(HOUR_S, HOUR_S, hits={"disk": 2})]
-    assert coarsened(periods, 1e9) == [Period(0, 28 * DAY_S, hits={"disk": 3})]
+    periods = [EventPeriod(0, HOUR_S, hits={"disk": 1}), EventPeriod(HOUR_S, HOUR_S, hits={"disk": 2})]
+    assert coarsened(periods, 1e9) == [EventPeriod(0, 28 * DAY_S, hits={"disk": 3})]
     assert [period.hits for period in periods] == [{"disk": 1}, {"disk": 2}]
 
 
@@ -187,15 +187,15 @@ def test_a_remote_that_never_hits_has_a_rate_where_it_is_asked_or_has_failed() -
 
 def test_a_counter_is_declared_once() -> None:
     """Lines and sums share one declaration, so a new counter is added up everywhere."""
-    for holder in (Event, Totals, Period):
+    for holder in (Event, Totals, EventPeriod):
         assert issubclass(holder, UseCounts)
         assert not set(UseCounts.__struct_fields__) & set(vars(holder).get("__annotations__", {}))
     values: dict[str, Any] = {
-        name: {"disk": 2} if name in ("hits", "failures") else 3 for name in Counts.__struct_fields__
+        name: {"disk": 2} if name in ("hits", "failures") else 3 for name in EventCounts.__struct_fields__
     }
-    full = Counts(**values)
-    period = Period(0, HOUR_S)
+    full = EventCounts(**values)
+    period = EventPeriod(0, HOUR_S)
     period.add(full)
     period.add(full)
-    for name in Counts.__struct_fields__:
+    for name in EventCounts.__struct_fields__:
         assert getattr(period, name) in ({"disk": 4}, 6), name

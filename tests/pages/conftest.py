@@ -49,7 +49,7 @@ def _settings() -> None:
 def _synced(_compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(shutil.copytree(_compiled, tmp_path_factory.mktemp("synced") / "store"))
     with open_cache(folder, durability="fast") as opened:
-        opened.mirror.sync()
+        opened.index.sync()
     return folder
 
 

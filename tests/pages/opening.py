@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from cache_engine.index.reading import Attaching
+from cache_engine.index.connection import Attaching
 from cache_engine.model.artifact import Record
 from cache_engine.store.codec import encode_blob
 from cache_engine.units import FORMULA

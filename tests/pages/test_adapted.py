@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks.groups import Group, put_group
+from cache_engine.frameworks.bundles import Group, put_group
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from tests.adapters.made import STAGES, TILE, put_kernel, triton_groups

@@ -14,10 +14,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.presenters.admin import RULES
-from app.presenters.as_command import equal
+from app.presenters.command import equal
 from cache_engine.model.events import CLEAN, DISCARD, REPAIR, RESTORE, Event
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.upkeep.cleaning import GRACE_S
+from cache_engine.upkeep.cleanup import GRACE_S
 from tests.cli.test_cli import document
 from tests.helpers import blob_file, damage_record, fill, make_entry, make_store, publish
 from tests.pages.opening import Open, sound
@@ -342,7 +342,7 @@ def test_another_store_in_place_of_the_one_that_was_shown_needs_a_new_confirmati
     assert len(list((other / "quarantine").iterdir())) == 2
 
 
-# ---- Mirror, settings, audit ----
+# ---- Index, settings, audit ----
 
 
 def test_the_mirror_is_synced_and_rebuilt(open_page: Open, compiled_store: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from app.presenters import admin
 from app.presenters.columns import rows_of
 from cache_engine.store.codec import encode_blob
-from cache_engine.upkeep.findings import Finding, Kind
+from cache_engine.upkeep.findings import Finding, FindingKind
 from cache_engine.upkeep.integrity import RepairAct
 from cache_engine.upkeep.packs import Incoming
 from cache_engine.upkeep.plan import EXPIRED, TOO_MANY, Victim
@@ -59,10 +59,10 @@ def test_reasons_and_repairs_are_shown_in_a_sentence() -> None:
     victims = [Victim("a", 1, 0, EXPIRED), Victim("b", 1, 0, TOO_MANY), Victim("c", 1, 0, TOO_MANY)]
     assert admin.reason_line(victims) == "too many entries (2), expired (1)"
     acts = [
-        RepairAct(Finding(Kind.TRUNCATED, "metadata/aa/x", KEY, "?"), "quarantine", (("r", 1024), ("b", 1024))),
-        RepairAct(Finding(Kind.STALE_TEMPORARY, "temp/x", "", "?"), "delete", (("temp/x", 3),)),
-        RepairAct(Finding(Kind.CORRUPT_TIMINGS, "timings/x", "", "?"), "copy", (("timings/x", 5),)),
-        RepairAct(Finding(Kind.UNREADABLE, "metadata/aa/y", "", "?"), "leave", ()),
+        RepairAct(Finding(FindingKind.TRUNCATED, "metadata/aa/x", KEY, "?"), "quarantine", (("r", 1024), ("b", 1024))),
+        RepairAct(Finding(FindingKind.STALE_TEMPORARY, "temp/x", "", "?"), "delete", (("temp/x", 3),)),
+        RepairAct(Finding(FindingKind.CORRUPT_TIMINGS, "timings/x", "", "?"), "copy", (("timings/x", 5),)),
+        RepairAct(Finding(FindingKind.UNREADABLE, "metadata/aa/y", "", "?"), "leave", ()),
     ]
     assert admin.repair_line(acts).split(", ") == [
         "2 files (2.0 KiB) moved to quarantine", "1 file (5 B) copied to quarantine", "1 file (3 B) deleted",

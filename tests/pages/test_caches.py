@@ -14,15 +14,15 @@ from urllib.parse import parse_qs
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.caches import looking
+from app.caches import scan
 from app.presenters.caches import directory_columns, growth_figure
 from app.presenters.columns import rows_of
-from cache_engine.errors import MirrorError
+from cache_engine.errors import IndexUnavailable
 from cache_engine.frameworks import registry
 from cache_engine.frameworks.registry import Sources
 from cache_engine.frameworks.values import Place
-from cache_engine.index import foreign
-from cache_engine.index.sync import Mirror
+from cache_engine.index import framework_caches
+from cache_engine.index.sync import Index
 from tests.foreign.fixtures import unpack
 from tests.pages.opening import Open, listed, sound
 
@@ -43,7 +43,7 @@ def shown(open_page: Open, tmp_path: Path) -> Shown:
 
     def opened(**parameters: str) -> AppTest:
         app = open_page(tmp_path / "store", "caches", **parameters)
-        looking.scanner().look(60)
+        scan.scanner().look(60)
         return sound(app.run())
 
     return opened
@@ -116,19 +116,19 @@ def test_growth_is_what_there_is_by_the_day_on_which_it_was_made() -> None:
 def test_while_a_scan_runs_the_page_says_how_far_it_is_and_shows_what_is_known(
     open_page: Open, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, really = Event(), foreign.scan
+    goes_on, really = Event(), framework_caches.scan
 
-    def slow(mirror: Mirror, sources: Sources, places: Iterable[Place], progress: foreign.Progress) -> object:
+    def slow(index: Index, sources: Sources, places: Iterable[Place], progress: framework_caches.Progress) -> object:
         progress(1500, "/a/place")
         assert goes_on.wait(60)
-        return really(mirror, sources, places, progress)
+        return really(index, sources, places, progress)
 
-    monkeypatch.setattr(foreign, "scan", slow)
+    monkeypatch.setattr(framework_caches, "scan", slow)
     app = sound(open_page(tmp_path / "store", "caches"))
     assert "Reading the caches: 1,500 entries so far. Now in /a/place" in [one.value for one in app.text]
     assert not app.info
     goes_on.set()
-    looking.scanner().look(60)
+    scan.scanner().look(60)
     assert _tiles(sound(app.run()))["Entries"] == "4"
     assert "Scanned just now." in [one.value for one in app.text]
 
@@ -137,15 +137,15 @@ def test_why_a_scan_failed_is_said_and_the_next_look_scans_again(
     shown: Shown, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object, **__: object) -> None:
-        raise MirrorError("the disk refuses")
+        raise IndexUnavailable("the disk refuses")
 
     with monkeypatch.context() as broken:
-        broken.setattr(foreign, "scan", failing)
+        broken.setattr(framework_caches, "scan", failing)
         with pytest.raises(AssertionError, match="The caches could not be scanned"):
             shown()
-    assert not looking.scanner().runs
-    looking.scanner().look(60)  # as the next drawing of the page does, at once
-    assert not looking.scanner().trouble
+    assert not scan.scanner().runs
+    scan.scanner().look(60)  # as the next drawing of the page does, at once
+    assert not scan.scanner().trouble
 
 
 def test_a_search_is_part_of_the_address(shown: Shown, cache: Path) -> None:

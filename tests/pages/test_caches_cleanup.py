@@ -13,10 +13,10 @@ from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
 
 from app import context
-from app.caches import looking
+from app.caches import scan
 from cache_engine.frameworks.readers import triton
 from cache_engine.frameworks.values import Place
-from cache_engine.index import foreign
+from cache_engine.index import framework_caches
 from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.admission import Request
@@ -49,7 +49,7 @@ class Machine:
     def open(self, part: str = "Cleaning", **parameters: str) -> AppTest:
         """A part of the page."""
         app = self._open(self.store, "caches", part=part, **parameters)
-        looking.scanner().look(60)
+        scan.scanner().look(60)
         return sound(app.run())
 
     def preview(self, **parameters: str) -> AppTest:
@@ -112,7 +112,7 @@ def test_what_has_changed_since_the_preview_stays_and_is_said(machine: Machine) 
         (used / "tile.new").write_bytes(b"a process builds it")
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("cache_engine.frameworks.deleting.time.sleep", building)
+        monkeypatch.setattr("cache_engine.frameworks.deletion.time.sleep", building)
         app = sound(_button(app, "Delete 4 entries").click().run())
     assert app.success[0].value.startswith("Deleted 3 entries, ")
     assert app.success[0].value.endswith("1 entry stayed: used or changed since the preview.")
@@ -158,7 +158,7 @@ def test_a_directory_that_is_not_in_use_is_listed_apart_and_never_cleaned(
     assert _table(app, "Directory", "Another is named by") == [(str(unused), "CUDA_TILE_CACHE_DIR")]
     assert [row[0] for row in _table(app, "Directory", "Found by")] == [str(machine.places["cutile"])]
     place = Place("cutile", unused, "given")
-    foreign.scan(context.cache().mirror, looking.sources(), [place], others_stay=True)
+    framework_caches.scan(context.cache().index, scan.sources(), [place], others_stay=True)
     app = sound(_button(machine.preview(rule="All that match"), "Preview").click().run())
     assert {row[0] for row in _table(app, "Directory", "Frees")} == {str(machine.places["cutile"])}
     assert _button(app, "Delete 4 entries")
@@ -188,7 +188,7 @@ def test_each_rule_chooses_what_it_says(machine: Machine, rule: str, more: dict[
 
 def test_a_size_that_is_none_is_said(machine: Machine) -> None:
     app = machine._open(machine.store, "caches", part="Cleaning", rule="Down to a size", size="much")
-    looking.scanner().look(60)
+    scan.scanner().look(60)
     app.run()
     assert not app.exception
     assert app.error[0].value == "Could not build the preview."
@@ -219,7 +219,7 @@ def test_two_directories_say_why_one_misses_and_what_was_built_differently(
     changed.write_text(changed.read_text() + "\n// tuned otherwise\n")
     monkeypatch.setenv("GEMM_CACHE_CACHES", f"triton={first}:triton={second}")
     app = machine._open(machine.store, "caches", part="Comparison", a=f"triton={first}", b=f"triton={second}")
-    looking.scanner().look(60)
+    scan.scanner().look(60)
     app = sound(app.run())
     tiles = {tile.label: tile.value for tile in app.metric}
     assert tiles["In both, same bytes"] == "1"

@@ -11,7 +11,7 @@ import pytest
 
 from app.components.code_view import component as documents
 from app.components.code_view.component import document
-from cache_engine.insight.linked.marks import PTX, SASS, SOURCE, Linked, Text, linked
+from cache_engine.insight.linked.marks import PTX, SASS, SOURCE, Linked, PaneText, linked
 
 VIEW = Path(documents.__file__).parent
 OWN = ("/home/a/kernel.cu", 2)
@@ -22,9 +22,9 @@ def _code(**changed: list[str]) -> Linked:
     lines |= changed
     return linked(
         [
-            Text(SOURCE, "cuda", lines[SOURCE]),
-            Text(PTX, "ptx", lines[PTX], [(), (OWN,)]),
-            Text(SASS, "sass", lines[SASS], [(), (("/lib/a.h", 9), OWN)], [0, 2], [0, 17]),
+            PaneText(SOURCE, "cuda", lines[SOURCE]),
+            PaneText(PTX, "ptx", lines[PTX], [(), (OWN,)]),
+            PaneText(SASS, "sass", lines[SASS], [(), (("/lib/a.h", 9), OWN)], [0, 2], [0, 17]),
         ]
     )
 

@@ -28,7 +28,7 @@ from cache_engine.cli.main import commands
 from cache_engine.evaluator.catalogue import ModelShape
 from cache_engine.insight.coverage import Cell, coverage, wanted
 from cache_engine.model.gemm import DType
-from cache_engine.model.job import Asked
+from cache_engine.model.job import JobArguments
 from tests.pages.opening import Open, sound
 
 SHAPES = [ModelShape("a model", "qkv", 1, 4096, 4096, 1), ModelShape("a model", "router", 8, 4096, 1024, 1)]
@@ -60,10 +60,10 @@ def test_compiling_the_missing_starts_a_job_and_leads_to_it(
     open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command is noted, not run: a whole model takes minutes. What it does is for the tests of ``warm``."""
-    started: list[tuple[list[str], Asked | None]] = []
+    started: list[tuple[list[str], JobArguments | None]] = []
     really = Jobs.start
 
-    def noting(jobs: Jobs, command: list[str], asked: Asked | None = None, *_: object) -> str:
+    def noting(jobs: Jobs, command: list[str], asked: JobArguments | None = None, *_: object) -> str:
         started.append((command, asked))
         job = really(jobs, ["compile", "64", "48", "80", "--dtype", "fp32", "--arch", "sm_75"])
         jobs._children[job].wait()

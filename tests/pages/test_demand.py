@@ -13,9 +13,9 @@ from streamlit.testing.v1 import AppTest
 from app.presenters.demand import main_kind
 from cache_engine import GemmProblem, model_shapes, open_cache
 from cache_engine.cache.demand.report import DemandReport, DemandShare
-from cache_engine.model.asked import Asked, Shape
 from cache_engine.model.decision import EVICTION, MISS, Decision
 from cache_engine.model.gemm import DType
+from cache_engine.model.shape_counts import Shape, ShapeCounts
 from cache_engine.store.journal import Journal, append_decisions
 from cache_engine.store.layout import StoreLayout
 from tests.pages.opening import Open, sound
@@ -126,7 +126,7 @@ def test_a_model_is_of_the_type_in_which_it_computes_most_not_of_its_router() ->
 def test_hostile_shapes_are_only_ever_text(open_page: Open, tmp_path: Path) -> None:
     with open_cache(tmp_path / "store") as cache:
         shape = Shape(n=64, k=32, dtype=HOSTILE, arch=HOSTILE, epilogue=HOSTILE, layout=HOSTILE)
-        line = msgspec.json.encode(Asked("use", time.time(), shape, {2**24: 2**53}))
+        line = msgspec.json.encode(ShapeCounts("use", time.time(), shape, {2**24: 2**53}))
         (cache.layout.journal / "0001-1-x.jsonl").write_bytes(line + b"\n")
     for by in ("Shape", "Kernel", "Model", "Target"):
         app = sound(open_page(tmp_path / "store", "demand", by=by))

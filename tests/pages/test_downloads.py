@@ -13,7 +13,7 @@ import pytest
 from app.presenters.downloads import csv_file, pack_file, parquet_file
 from cache_engine.cache.cache import open_cache
 from cache_engine.index import queries
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.store.codec import encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
@@ -31,9 +31,9 @@ def test_no_cell_of_a_csv_file_is_a_formula(store: DiskStore, text: str) -> None
     record = next(store.records())
     forged = msgspec.structs.replace(record, name=text, family=text, arch=text, created_by=text)
     damage_record(store, key, encode_record(forged))
-    mirror = Mirror(store)
-    mirror.sync()
-    with mirror.read() as connection:
+    index = Index(store)
+    index.sync()
+    with index.read() as connection:
         whole = queries.kernels(connection, queries.KernelFilter())
         as_csv = csv_file(queries.kernel_batches(connection, queries.KernelFilter(), limit=10))
         as_parquet = parquet_file(queries.kernel_batches(connection, queries.KernelFilter(), limit=10))

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters import evaluated as figures
-from app.presenters import evaluated as presenters
+from app.presenters import evaluations as figures
+from app.presenters import evaluations as presenters
 from app.presenters.columns import rows_of
 from app.presenters.models import pass_figure, pass_table
 from cache_engine.assets import model_configs
@@ -81,7 +81,7 @@ def test_looking_stores_nothing_and_creates_no_file(open_page: Open, tmp_path: P
         files = (path for path in (tmp_path / "store").rglob("*") if path.is_file())
         return {path.name: path.read_bytes() for path in files if not path.name.startswith("mirror.")}
 
-    open_page(tmp_path / "store", "evaluations", e_kind=KEPT)  # reads the mirror, which makes it
+    open_page(tmp_path / "store", "evaluations", e_kind=KEPT)  # reads the index, which makes it
     before = seen()
     descriptors = set(os.listdir("/proc/self/fd"))
     parameters = {"e_m": "1", "e_chip": "Mine 2.0", "e_other": "SG2262", "own": presenters.chip_text(MINE)}
@@ -263,9 +263,9 @@ def test_without_results_the_list_says_where_they_come_from(open_page: Open, tmp
 def test_while_the_mirror_is_busy_results_can_be_exported(open_page: Open, tmp_path: Path) -> None:
     fill(tmp_path / "store", 3)
     sound(open_page(tmp_path / "store", "evaluations"))
-    mirror = tmp_path / "store" / "mirror.duckdb"
+    index = tmp_path / "store" / "mirror.duckdb"
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD_MIRROR, str(mirror)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD_MIRROR, str(index)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"

@@ -13,7 +13,7 @@ from app.views.farm import COMMANDS
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.team.board import Board, Run
 from cache_engine.team.broker import FARMS, Broker, connected
-from cache_engine.team.messages import Asked
+from cache_engine.team.messages import CompileMessage
 from tests.farm.conftest import Redis
 from tests.farm.test_board import HOSTILE, JOB, KEYS, beats, fill_with_lies, silent_broker
 from tests.helpers import make_store
@@ -81,7 +81,7 @@ def test_what_failed_is_shown_with_its_text(open_page: Open, store: Path, broker
     from cache_engine.cache.cache import open_cache
 
     with open_cache(store) as cache:
-        message = Asked.of(JOB, cache.select(GemmProblem(16, 48, 32, arch="sm_80")))
+        message = CompileMessage.of(JOB, cache.select(GemmProblem(16, 48, 32, arch="sm_80")))
     Board(broker, KEYS).ends("north:7", message, compiled=False, error="ptxas ended with code 1")
     app = sound(open_page(store, "farm"))
     hours, failures = (one.value for one in app.dataframe)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC
 
-from app.presenters.glance import demand_words, life_words, speed_words
+from app.presenters.kernel_summary import demand_words, life_words, speed_words
 from app.presenters.speed import predictions
-from cache_engine.model.asked import Shape
+from cache_engine.model.shape_counts import Shape
 from cache_engine.usage.demand import Ledger
 from tests.pages.opening import a_record
 

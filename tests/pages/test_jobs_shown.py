@@ -10,7 +10,7 @@ import pytest
 
 from app.presenters.columns import rows_of
 from app.presenters.forms import (
-    Kind,
+    FieldKind,
     choice_of,
     command_of,
     problem_of,
@@ -187,4 +187,4 @@ def test_sizes_and_types_are_never_advanced_options() -> None:
     rare = ["epilogue", "scales", "mode", "specialisation", "opt_level", "fast_math"]
     rare += ["compiler", "family", "config", "force"]
     assert [one.name for one in FORM if one.rare] == rare
-    assert all(one.kind is not Kind.NUMBER for one in FORM if one.rare)
+    assert all(one.kind is not FieldKind.NUMBER for one in FORM if one.rare)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.listed import COLUMNS, facet_choices, first_choices, page_number
+from app.presenters.kernel_list import COLUMNS, facet_choices, first_choices, page_number
 from cache_engine.cache.cache import open_cache
 from cache_engine.index.queries import SORTS
 from cache_engine.model.gemm import GemmProblem
@@ -159,7 +159,7 @@ def test_pages_of_the_list(open_page: Open, store: DiskStore) -> None:
 
 
 def test_the_rebuilt_mirror_shows_the_current_store(open_page: Open, compiled_store: Path) -> None:
-    """Not what an earlier mirror had answered."""
+    """Not what an earlier index had answered."""
     app = sound(open_page(compiled_store, "kernels"))
     for count in (1, 2):
         fill(make_store(compiled_store), count)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.caches import looking
-from app.presenters.others import Address
+from app.caches import scan
+from app.presenters.framework_kernels import Address
 from cache_engine.frameworks.values import Place
 from tests.foreign.fixtures import unpack
 from tests.pages.opening import Open, code_of, listed, sound
@@ -34,7 +34,7 @@ class Machine:
     def show(self, page: str, **parameters: str) -> AppTest:
         """The page, when the scan that it starts has ended."""
         app = self._open(self.store, page, **parameters)
-        looking.scanner().look(60)
+        scan.scanner().look(60)
         return app.run()
 
     def kernel(self, address: Address, **parameters: str) -> AppTest:
@@ -155,7 +155,7 @@ def test_an_entry_is_not_compared_by_key_with_one_of_another_framework(machine: 
 
 def looking_ids(machine: Machine) -> list[str]:
     """The ids of cuTile's entries."""
-    source = looking.sources().by_kind["cutile"]
+    source = scan.sources().by_kind["cutile"]
     return [seen.id for seen in source.scan(Place("cutile", machine.cutile, ""), {})]
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 
 from app.presenters.decisions import miss_table, miss_words
 from app.presenters.history import SPANS
-from app.presenters.overview import Period, overview_tiles
+from app.presenters.overview import ShownPeriod, overview_tiles
 from cache_engine.cache.cache import open_cache
 from cache_engine.model.decision import EVICTED, MISS, NEVER_SEEN, Decision
 from cache_engine.store.journal import Journal
@@ -93,7 +93,7 @@ def test_numbers_change_against_the_period_before() -> None:
     before = {**STEP, "disk_hits": 5, "misses": 5, "saved_us": 2_000_000, "compile_us": 3_000_000}
     made = [{"start": 10, "entries": 3, "stored_bytes": 1024}, {"start": 90, "entries": 1, "stored_bytes": 2048}]
     row, rows = {"entries": 4, "stored_bytes": 3072}, [{**STEP, "start": start} for start in (60, 90)]
-    period = Period(rows, [before], made, range(50, 100, 10), 50, "7 days")
+    period = ShownPeriod(rows, [before], made, range(50, 100, 10), 50, "7 days")
     tiles = {tile.label: tile for tile in overview_tiles(row, period, 100, 1 << 30)}
     assert {label: tile.change for label, tile in tiles.items()} == {
         "Kernels": "+1 in 7 days",
@@ -111,9 +111,9 @@ def test_numbers_change_against_the_period_before() -> None:
     assert spent is not None
     assert spent.values == (0.0, 1e3, 0.0, 0.0, 1e3), "a step in which nothing was compiled has its place"
     assert spent.words[:2] == [human_ms(0.0), "1.0 s"]
-    alone = overview_tiles(row, Period(rows, None, made, (0, 90), 0, "all time"), 100, 1 << 30)
+    alone = overview_tiles(row, ShownPeriod(rows, None, made, (0, 90), 0, "all time"), 100, 1 << 30)
     assert [tile.change for tile in alone[2:]] == ["", "", ""]
-    single = overview_tiles(row, Period([rows[1]], None, made[:1], (90,), 90, "7 days"), 100, 1 << 30)
+    single = overview_tiles(row, ShownPeriod([rows[1]], None, made[:1], (90,), 90, "7 days"), 100, 1 << 30)
     assert [tile.course for tile in single] == [None] * 5, "one value is no course"
 
 

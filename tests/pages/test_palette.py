@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from app.presenters.as_command import equal
+from app.presenters.command import equal
 from app.presenters.palette import MOST, PAGES, places, plain
 from cache_engine.cli.main import commands
 from cache_engine.settings import SETTINGS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.caches import looking
+from app.caches import scan
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import PAGES
 
@@ -18,7 +18,7 @@ def test_a_store_that_is_gone_is_reported_on_every_page(
 ) -> None:
     app = sound(open_page(compiled_store, page))
     if page == "caches":
-        looking.scanner().look(60)  # or the scan behind the page fails, and the page says so at the end
+        scan.scanner().look(60)  # or the scan behind the page fails, and the page says so at the end
     compiled_store.rename(tmp_path / "elsewhere")
     # What writers of the dashboard's own process may make again is no store.
     (compiled_store / "journal").mkdir(parents=True)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
-from cache_engine.cache.queue.behind import Behind, Better
+from cache_engine.cache.queue.background import BackgroundCompiles, PendingKernel
 from cache_engine.cache.queue.slots import GivenUp
 from cache_engine.errors import CompileError
 from cache_engine.model.key import CacheKey
@@ -55,12 +55,14 @@ def compiler() -> Iterator[Compiler]:
     compiler.allowed.set()
 
 
-def start(behind: Behind[str], compiler: Compiler, key: CacheKey, error: Exception | None = None) -> Better[str]:
+def start(
+    behind: BackgroundCompiles[str], compiler: Compiler, key: CacheKey, error: Exception | None = None
+) -> PendingKernel[str]:
     return behind.start(key, compiler.of(key, error), nullcontext)
 
 
 def test_it_returns_at_once_and_the_handle_says_when_the_kernel_is_ready(compiler: Compiler) -> None:
-    better = start(Behind(1), compiler, KEYS[1])
+    better = start(BackgroundCompiles(1), compiler, KEYS[1])
     assert (better.ready, better.done, better.kernel, better.failure) == (False, False, None, None)
     assert not better.wait(0)
     assert not better.wait(0.02)
@@ -71,7 +73,7 @@ def test_it_returns_at_once_and_the_handle_says_when_the_kernel_is_ready(compile
 
 
 def test_one_compile_serves_all_that_ask_meanwhile(compiler: Compiler) -> None:
-    behind: Behind[str] = Behind(4)
+    behind: BackgroundCompiles[str] = BackgroundCompiles(4)
     first = start(behind, compiler, KEYS[1])
     until(lambda: compiler.began == [KEYS[1]])
     assert start(behind, compiler, KEYS[1]) is first
@@ -86,7 +88,7 @@ def test_one_compile_serves_all_that_ask_meanwhile(compiler: Compiler) -> None:
 
 
 def test_no_more_at_a_time_than_allowed_and_all_in_the_end(compiler: Compiler) -> None:
-    behind: Behind[str] = Behind(2)
+    behind: BackgroundCompiles[str] = BackgroundCompiles(2)
     handles = [start(behind, compiler, key) for key in KEYS]
     until(lambda: len(compiler.began) == 2)
     compiler.allowed.set()
@@ -96,7 +98,7 @@ def test_no_more_at_a_time_than_allowed_and_all_in_the_end(compiler: Compiler) -
 
 def test_a_thread_that_has_ended_is_replaced(compiler: Compiler) -> None:
     compiler.allowed.set()
-    behind: Behind[str] = Behind(1)
+    behind: BackgroundCompiles[str] = BackgroundCompiles(1)
     for key in KEYS:
         assert start(behind, compiler, key).wait(600)
 
@@ -110,7 +112,7 @@ def test_a_waiter_lends_its_priority_as_long_as_it_waits(compiler: Compiler) -> 
         yield
         lent.append("end")
 
-    better: Better[str] = Behind[str](1).start(KEYS[1], compiler.of(KEYS[1]), lend)
+    better: PendingKernel[str] = BackgroundCompiles[str](1).start(KEYS[1], compiler.of(KEYS[1]), lend)
     assert lent == []
     better.wait(0)
     assert lent == []
@@ -125,7 +127,7 @@ def test_a_waiter_lends_its_priority_as_long_as_it_waits(compiler: Compiler) -> 
 def test_a_failure_is_told_logged_and_not_tried_again_for_a_while(
     compiler: Compiler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    behind: Behind[str] = Behind(1, retry_after_s=600.0)
+    behind: BackgroundCompiles[str] = BackgroundCompiles(1, retry_after_s=600.0)
     compiler.allowed.set()
     error = CompileError("it is refused", log="", source="", flags=())
     with caplog.at_level(logging.WARNING):
@@ -143,7 +145,7 @@ def test_a_failure_is_told_logged_and_not_tried_again_for_a_while(
 
 
 def test_closing_drops_what_has_not_begun_and_counts_it(compiler: Compiler) -> None:
-    behind: Behind[str] = Behind(1)
+    behind: BackgroundCompiles[str] = BackgroundCompiles(1)
     first, *others = [start(behind, compiler, key) for key in KEYS[:5]]
     until(lambda: len(compiler.began) == 1)
     behind.close(wait=False)
@@ -157,7 +159,7 @@ def test_closing_drops_what_has_not_begun_and_counts_it(compiler: Compiler) -> N
 
 
 def test_closing_ends_one_that_waits_for_a_slot() -> None:
-    behind: Behind[str] = Behind(1)
+    behind: BackgroundCompiles[str] = BackgroundCompiles(1)
 
     def compile_it(is_wanted: Callable[[], bool]) -> str:
         while is_wanted():
@@ -171,14 +173,14 @@ def test_closing_ends_one_that_waits_for_a_slot() -> None:
 
 def test_after_closing_it_can_be_used_again(compiler: Compiler) -> None:
     compiler.allowed.set()
-    behind: Behind[str] = Behind(1)
+    behind: BackgroundCompiles[str] = BackgroundCompiles(1)
     assert start(behind, compiler, KEYS[1]).wait(600)
     behind.close()
     assert start(behind, compiler, KEYS[2]).wait(600)
 
 
 def test_in_a_forked_child_the_compiles_are_the_parents(compiler: Compiler) -> None:
-    behind: Behind[str] = Behind(1)
+    behind: BackgroundCompiles[str] = BackgroundCompiles(1)
     better = start(behind, compiler, KEYS[1])
     until(lambda: len(compiler.began) == 1)
     child = os.fork()
@@ -199,7 +201,7 @@ def test_a_process_that_ends_does_not_wait_for_what_is_queued() -> None:
     code = (
         "import os, threading, time\n"
         "from contextlib import nullcontext\n"
-        "from cache_engine.cache.queue.behind import Behind\n"
+        "from cache_engine.cache.queue.background import Behind\n"
         "behind, begun = Behind(1), threading.Event()\n"
         "def compile_it(is_wanted):\n"
         "    begun.set(); os.write(1, b'.'); time.sleep(0.2)\n"

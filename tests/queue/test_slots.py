@@ -32,7 +32,7 @@ from cache_engine.model.outcome import Failure
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout, TicketName, ticket_of_name
 from cache_engine.store.lock import file_lock
-from cache_engine.upkeep.cleaning import abandoned_temporaries
+from cache_engine.upkeep.cleanup import abandoned_temporaries
 from tests.remote.waiting import until
 
 KEYS = tuple(CacheKey(f"{number:03x}" + 61 * "a") for number in range(40))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.frameworks.deleting import Deleted, delete
+from cache_engine.frameworks.deletion import Deleted, delete
 from cache_engine.frameworks.readers.programs import CudaCore
 from cache_engine.frameworks.values import DeletePlan, Entry, Place
 

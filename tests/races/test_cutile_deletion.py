@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cache_engine.frameworks.deleting import Deleted, delete
+from cache_engine.frameworks.deletion import Deleted, delete
 from cache_engine.frameworks.readers.cutile import CuTile
 from cache_engine.frameworks.values import DeletePlan, Entry, Place
 from tests.foreign.fixtures import unpack

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.remote.base import Remote
-from cache_engine.cache.remote.behind import Behind, Way
 from cache_engine.cache.remote.breaker import Breaker
 from cache_engine.cache.remote.entries import name_of
 from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.send_queue import SendQueue, SendTarget
 from cache_engine.cache.remote.tier import RemoteTier
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.model.key import CacheKey
@@ -46,13 +46,13 @@ def keys(store: DiskStore) -> list[CacheKey]:
 
 
 @pytest.fixture
-def behind(store: DiskStore, builder: Builder, counts: Counts) -> Iterator[Callable[..., Behind]]:
+def behind(store: DiskStore, builder: Builder, counts: Counts) -> Iterator[Callable[..., SendQueue]]:
     """Makes what sends to a remote, and closes it."""
-    made: list[Behind] = []
+    made: list[SendQueue] = []
 
-    def make(remote: Remote, most: int = 256, breaker: Breaker | None = None) -> Behind:
-        way = Way(remote, builder.key.sign, breaker or Breaker(lambda: None))
-        made.append(Behind(store, lambda: way, counts.add, most))
+    def make(remote: Remote, most: int = 256, breaker: Breaker | None = None) -> SendQueue:
+        way = SendTarget(remote, builder.key.sign, breaker or Breaker(lambda: None))
+        made.append(SendQueue(store, lambda: way, counts.add, most))
         return made[-1]
 
     yield make
@@ -61,7 +61,7 @@ def behind(store: DiskStore, builder: Builder, counts: Counts) -> Iterator[Calla
 
 
 def test_what_is_put_is_sent_signed_once(
-    store: DiskStore, remote: Remote, keys: list[CacheKey], builder: Builder, behind: Callable[..., Behind],
+    store: DiskStore, remote: Remote, keys: list[CacheKey], builder: Builder, behind: Callable[..., SendQueue],
     counts: Counts, tmp_path: Path,
 ) -> None:  # fmt: skip
     one = behind(remote)
@@ -75,7 +75,7 @@ def test_what_is_put_is_sent_signed_once(
 
 
 def test_no_caller_waits_and_what_is_too_much_or_too_late_is_dropped_and_counted(
-    tmp_path: Path, keys: list[CacheKey], behind: Callable[..., Behind], counts: Counts
+    tmp_path: Path, keys: list[CacheKey], behind: Callable[..., SendQueue], counts: Counts
 ) -> None:
     remote, hang, begun = Objects(f"file://{tmp_path}/remote"), threading.Event(), threading.Event()
 
@@ -100,7 +100,7 @@ def test_no_caller_waits_and_what_is_too_much_or_too_late_is_dropped_and_counted
 
 
 def test_after_the_end_was_ordered_what_is_being_sent_is_sent_and_the_rest_dropped(
-    tmp_path: Path, keys: list[CacheKey], behind: Callable[..., Behind], counts: Counts
+    tmp_path: Path, keys: list[CacheKey], behind: Callable[..., SendQueue], counts: Counts
 ) -> None:
     remote, go, begun = Objects(f"file://{tmp_path}/remote"), threading.Event(), threading.Event()
     create = remote.create
@@ -121,9 +121,13 @@ def test_after_the_end_was_ordered_what_is_being_sent_is_sent_and_the_rest_dropp
 
 
 def test_a_remote_that_fails_gets_them_when_it_answers_again(
-    tmp_path: Path, keys: list[CacheKey], behind: Callable[..., Behind], counts: Counts, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    keys: list[CacheKey],
+    behind: Callable[..., SendQueue],
+    counts: Counts,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cache_engine.cache.remote.behind._PAUSED_S", 0.01)
+    monkeypatch.setattr("cache_engine.cache.remote.send_queue._PAUSED_S", 0.01)
     remote, is_down = Objects(f"file://{tmp_path}/remote"), threading.Event()
     is_down.set()
     create = remote.create
@@ -148,7 +152,7 @@ def test_a_remote_that_fails_gets_them_when_it_answers_again(
 
 
 def test_a_damaged_kernel_is_not_sent(
-    store: DiskStore, tmp_path: Path, keys: list[CacheKey], behind: Callable[..., Behind], counts: Counts
+    store: DiskStore, tmp_path: Path, keys: list[CacheKey], behind: Callable[..., SendQueue], counts: Counts
 ) -> None:
     remote = Objects(f"file://{tmp_path}/remote")
     path = record_file(store, keys[0])
@@ -162,10 +166,10 @@ def test_a_damaged_kernel_is_not_sent(
 def test_without_a_key_to_sign_with_nothing_is_sent_and_it_is_said_once(
     store: DiskStore, keys: list[CacheKey], counts: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def none() -> Way:
+    def none() -> SendTarget:
         raise UsageError("name a private key in the setting signing_key")
 
-    one = Behind(store, none, counts.add)
+    one = SendQueue(store, none, counts.add)
     for key in keys:
         one.put(key)
     until(lambda: counts.dropped == 5)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cache.remote import checking
+from cache_engine.cache.remote import verification
 from cache_engine.cache.remote.base import Remote, without_query
 from cache_engine.cache.remote.entries import FOLDER, name_of, packed, unpacked
-from cache_engine.cache.remote.moving import compare, push
 from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.transfer import compare, push
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.model.events import CLEAN_REMOTE
 from cache_engine.model.key import CacheKey
@@ -56,11 +56,11 @@ def test_what_may_not_be_served_is_named(
     push(store, remote, keys[3:4], sign=stranger.key.sign)
     sound = remote.get(name_of(keys[0]), 10**6) or b""
     remote.create(name_of(keys[4]), sound)
-    found = list(checking.verify(remote, [*keys, CacheKey("ab" * 32)], prove=signers.require, store=other))
+    found = list(verification.verify(remote, [*keys, CacheKey("ab" * 32)], prove=signers.require, store=other))
     refused = {one.key: one.cause for one in found if isinstance(one, Refused)}
     assert set(refused) == {keys[3], keys[4]}
     assert "unknown signer" in refused[keys[3]]
-    assert [one.record.key for one in found if isinstance(one, checking.Sound)] == keys[:3]
+    assert [one.record.key for one in found if isinstance(one, verification.Sound)] == keys[:3]
 
 
 def test_other_code_under_a_key_that_the_store_has_is_a_finding(
@@ -75,45 +75,45 @@ def test_other_code_under_a_key_that_the_store_has_is_a_finding(
     push(store, remote, [key], sign=builder.key.sign)
     _, different, describe = make_entry(0, cubin_bytes=4000)
     other.publish(key, different, describe)
-    (found,) = checking.verify(remote, [key], prove=signers.require, store=other)
-    assert found == Refused(key, checking.DIFFERENT)
-    (found,) = checking.verify(remote, [key], prove=signers.require, store=store)
-    assert isinstance(found, checking.Sound)
+    (found,) = verification.verify(remote, [key], prove=signers.require, store=other)
+    assert found == Refused(key, verification.DIFFERENT)
+    (found,) = verification.verify(remote, [key], prove=signers.require, store=store)
+    assert isinstance(found, verification.Sound)
 
 
 def test_a_sample_is_a_share_and_never_empty(keys: list[CacheKey]) -> None:
-    assert checking.sample_of(keys, 1.0) == keys
-    assert len(checking.sample_of(keys, 0.4)) == 2
-    assert len(checking.sample_of(keys, 0.001)) == 1
-    assert checking.sample_of([], 0.5) == []
+    assert verification.sample_of(keys, 1.0) == keys
+    assert len(verification.sample_of(keys, 0.4)) == 2
+    assert len(verification.sample_of(keys, 0.001)) == 1
+    assert verification.sample_of([], 0.5) == []
 
 
 def test_what_is_old_goes_first_and_then_the_oldest(dated: Objects, store: DiskStore, keys: list[CacheKey]) -> None:
     dated.create(f"{FOLDER}/readme", b"x")
-    old = checking.plan(dated, older_than_s=25 * DAY_S)
+    old = verification.plan(dated, older_than_s=25 * DAY_S)
     assert (going(old), old.entries) == ([keys[4], keys[3]], 5)
     assert [round(one.age_s / DAY_S) for one in old.going] == [40, 30]
     assert old.total_bytes == compare(store, dated).there_bytes
-    smaller = checking.plan(dated, max_bytes=old.total_bytes - 1)
+    smaller = verification.plan(dated, max_bytes=old.total_bytes - 1)
     assert going(smaller) == [keys[4]]
-    both = checking.plan(dated, older_than_s=35 * DAY_S, max_bytes=old.total_bytes // 2)
+    both = verification.plan(dated, older_than_s=35 * DAY_S, max_bytes=old.total_bytes // 2)
     assert going(both) == [keys[4], keys[3], keys[2]]
-    assert checking.plan(dated, older_than_s=50 * DAY_S).going == ()
-    checking.delete(dated, both.going, None)
+    assert verification.plan(dated, older_than_s=50 * DAY_S).going == ()
+    verification.delete(dated, both.going, None)
     assert compare(store, dated).all_there == tuple(keys[:2])
     assert compare(store, dated).others == 1
     with pytest.raises(UsageError, match="say what goes"):
-        checking.plan(dated)
+        verification.plan(dated)
 
 
-def going(planned: checking.Planned) -> list[CacheKey]:
+def going(planned: verification.DeletionPlan) -> list[CacheKey]:
     return [one.key for one in planned.going]
 
 
 def test_a_deletion_that_fails_half_way_leaves_an_event_of_what_went(
     dated: Objects, store: DiskStore, keys: list[CacheKey], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = checking.plan(dated, max_bytes=0)
+    planned = verification.plan(dated, max_bytes=0)
     delete, refused = dated.delete, name_of(keys[1])
 
     def fail(name: str) -> None:
@@ -123,7 +123,7 @@ def test_a_deletion_that_fails_half_way_leaves_an_event_of_what_went(
 
     monkeypatch.setattr(dated, "delete", fail)
     with closing(Journal(store.layout.journal, 3600.0)) as journal, pytest.raises(RemoteError):
-        checking.delete(dated, planned.going, journal, by="some user")
+        verification.delete(dated, planned.going, journal, by="some user")
     left = compare(store, dated)
     event, begun = sorted(read_journal(store.layout.journal).recent, key=lambda one: one.at, reverse=True)
     assert (begun.kind, begun.stored_bytes, begun.by) == (CLEAN_REMOTE, 0, "some user")
@@ -147,9 +147,9 @@ def test_a_clock_here_that_is_off_by_a_year_deletes_nothing(
     monkeypatch.setattr(time, "time", lambda: now + 365 * DAY_S)
     if remote.url.startswith("redis://"):
         with pytest.raises(UsageError, match="Redis does not say how old"):
-            checking.plan(remote, older_than_s=DAY_S)
+            verification.plan(remote, older_than_s=DAY_S)
         return
-    assert checking.plan(remote, older_than_s=DAY_S).going == ()
+    assert verification.plan(remote, older_than_s=DAY_S).going == ()
     assert compare(store, remote).others == 0
 
 

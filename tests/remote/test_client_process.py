@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.remote import client_process
-from cache_engine.cache.remote.base import LOOKUP, Patience, Remote
+from cache_engine.cache.remote.base import LOOKUP, Remote, Timeouts
 from cache_engine.cache.remote.client_process import ClientProcess
 from cache_engine.cache.remote.entries import MOST_BYTES
 from cache_engine.errors import RemoteError, UsageError
@@ -26,7 +26,7 @@ from tests.remote.waiting import until
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[ClientProcess]:
     """A directory."""
-    with closing(ClientProcess(f"file://{tmp_path}/remote", Patience(0.2, 0.2, 1))) as opened:
+    with closing(ClientProcess(f"file://{tmp_path}/remote", Timeouts(0.2, 0.2, 1))) as opened:
         yield opened
 
 
@@ -127,7 +127,7 @@ def test_an_answer_that_comes_after_an_interruption_is_not_that_of_the_next_ques
 
 def test_it_ends_when_its_parent_is_killed_whatever_that_had_forked(tmp_path: Path) -> None:
     code = (
-        "import os, sys, time\nfrom cache_engine.cache.remote.opening import open_remote\n"
+        "import os, sys, time\nfrom cache_engine.cache.remote.address import open_remote\n"
         "remote = open_remote(sys.argv[1])\nremote.create('a', b'x')\n"
         "kept = remote._running  # as a thread does that asks\n"
         "if os.fork():\n    print(remote._running.number, flush=True)\n"
@@ -156,7 +156,7 @@ def test_it_ends_when_its_remote_is_closed_or_freed(tmp_path: Path, end: Callabl
 
 def test_an_interruption_from_the_keyboard_reaches_only_the_program(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom cache_engine.cache.remote.opening import open_remote\n"
+        "import os, signal, sys\nfrom cache_engine.cache.remote.address import open_remote\n"
         "signal.signal(signal.SIGINT, lambda *_: None)  # it ends what it has begun\n"
         "remote = open_remote(sys.argv[1])\nremote.create('a', b'x')\n"
         "os.killpg(0, signal.SIGINT)\nprint(remote.get('a', 1))\n"
@@ -207,7 +207,7 @@ def test_it_takes_no_time_of_a_lookup_to_start(tmp_path: Path, monkeypatch: pyte
     slow.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(slow))
     started = time.monotonic()
-    with closing(ClientProcess(f"file://{tmp_path}/remote", Patience(0.2, 0.2, 1))) as remote:
+    with closing(ClientProcess(f"file://{tmp_path}/remote", Timeouts(0.2, 0.2, 1))) as remote:
         remote.close()
         assert remote.get("a", 1) is None
     assert time.monotonic() - started > 1.0

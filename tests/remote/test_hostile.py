@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.remote import client_process
-from cache_engine.cache.remote.base import Patience
+from cache_engine.cache.remote.base import Timeouts
 from cache_engine.cache.remote.client_process import ClientProcess
 from cache_engine.errors import RemoteError
 from tests.remote.conftest import S3
@@ -44,7 +44,7 @@ def test_a_list_of_redis_without_an_end_is_an_error(name: str, monkeypatch: pyte
     monkeypatch.setattr(client_process, "QUIET_S", 0.5)
     with (
         hostile_server(REDIS[name], is_redis=True) as port,
-        closing(ClientProcess(f"redis://127.0.0.1:{port}/0", Patience(1, 1, 1))) as remote,
+        closing(ClientProcess(f"redis://127.0.0.1:{port}/0", Timeouts(1, 1, 1))) as remote,
         pytest.raises(RemoteError, match="does not come to an end of its list"),
     ):
         list(remote.sizes("gemm-cache/1"))

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from cache_engine.cache.remote.base import Patience
+from cache_engine.cache.remote.base import Timeouts
 from cache_engine.cache.remote.key_value import KeyValue
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from tests.remote.redis_server import redis_server
 
-QUICK = Patience(connect_s=0.3, request_s=0.3, tries=1)
+QUICK = Timeouts(connect_s=0.3, request_s=0.3, tries=1)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cache.remote import moving
+from cache_engine.cache.remote import transfer
 from cache_engine.cache.remote.base import Remote
 from cache_engine.cache.remote.entries import name_of, packed, unpacked
-from cache_engine.cache.remote.moving import compare, pull, push
 from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.transfer import compare, pull, push
 from cache_engine.errors import RemoteError, Unproved
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
@@ -35,7 +35,7 @@ def signers(builder: Builder, tmp_path: Path) -> TrustedSigners:
 @pytest.fixture
 def keys(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> list[CacheKey]:
     """More than are moved at a time, and than are held in memory."""
-    monkeypatch.setattr(moving, "_AT_A_TIME", 9)
+    monkeypatch.setattr(transfer, "_AT_A_TIME", 9)
     return sorted(fill(store, 12))
 
 
@@ -88,7 +88,7 @@ def test_a_poisoned_remote_gives_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever can write to it put in: other code, another key's signature, a swapped entry, none at all, no entry."""
-    monkeypatch.setattr(moving, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(transfer, "MOST_BYTES", 2**20)
     entries = [store.stored(key) for key in keys[:5]]
     (record, blob), (other_record, other_blob), third, fourth, _ = [entry for entry in entries if entry is not None]
     signed = builder.key.sign(record)
@@ -153,7 +153,7 @@ def test_a_remote_that_fails_half_way_leaves_whole_entries(
     with pytest.raises(RemoteError, match="the network is gone"):
         pull(other, journal, remote, keys, prove=signers.require)
     taken = list(other.keys())
-    assert 11 - moving._AT_A_TIME <= len(taken) < 12
+    assert 11 - transfer._AT_A_TIME <= len(taken) < 12
     assert all(other.stored(key) is not None for key in taken)
     journal.flush()
     assert any(event.kind == IMPORT for event in read_journal(other.layout.journal).recent)
@@ -163,16 +163,16 @@ def test_no_more_objects_are_in_memory_than_are_moved_at_a_time(keys: list[Cache
     """Each may have 65 MiB, whoever put it there."""
     fetched: list[CacheKey] = []
     most = 0
-    for number, _ in enumerate(moving.in_parallel(fetched.append, keys)):
+    for number, _ in enumerate(transfer.in_parallel(fetched.append, keys)):
         most = max(most, len(fetched) - number)
     assert len(fetched) == len(keys)
-    assert most <= moving._AT_A_TIME
+    assert most <= transfer._AT_A_TIME
 
 
 def test_a_kernel_that_no_pull_would_take_is_not_sent(
     store: DiskStore, remote: Objects, keys: list[CacheKey], builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving, "MOST_BYTES", 100)
+    monkeypatch.setattr(transfer, "MOST_BYTES", 100)
     (refused,) = push(store, remote, keys[:1], sign=builder.key.sign).refused
     assert refused.cause == "it has more than 100 B"
 

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from cache_engine.cache.cache import Cache, open_cache
-from cache_engine.cache.remote import checking, client_process
-from cache_engine.cache.remote.base import Patience
-from cache_engine.cache.remote.moving import compare, pull, push
-from cache_engine.cache.remote.opening import open_remote
+from cache_engine.cache.remote import client_process, verification
+from cache_engine.cache.remote.address import open_remote
+from cache_engine.cache.remote.base import Timeouts
+from cache_engine.cache.remote.transfer import compare, pull, push
 from cache_engine.errors import GemmCacheError
 from cache_engine.store.signatures.signers import TrustedSigners
 from tests.helpers import fill, make_store
 from tests.trust.keys import Builder, signers_file
 
-_QUICK = Patience(connect_s=1, request_s=1, tries=2)
+_QUICK = Timeouts(connect_s=1, request_s=1, tries=2)
 
 
 class _Program:
@@ -62,9 +62,9 @@ class _Program:
         return {
             "push": lambda remote: push(here, remote, keys, sign=self._builder.key.sign).sent,
             "pull": pulled,
-            "verify": lambda remote: [str(one) for one in checking.verify(remote, keys, prove=prove)],
+            "verify": lambda remote: [str(one) for one in verification.verify(remote, keys, prove=prove)],
             "status": lambda remote: compare(here, remote).both,
-            "gc": lambda remote: checking.plan(remote, max_bytes=0).entries,
+            "gc": lambda remote: verification.plan(remote, max_bytes=0).entries,
             "delete": lambda remote: remote.delete("a"),
         }
 

@@ -16,11 +16,11 @@ from cache_engine.insight.report.page import (
     Facts,
     Figure,
     Note,
+    Paragraph,
     Part,
     Report,
     Section,
     Table,
-    Text,
     written,
 )
 
@@ -66,7 +66,7 @@ def everything(text: str) -> Report:
     column = columns([text], [Series(text, [1.0], [text])], stacked=True)
     roof = roofs([Roof(text, 1.0, 100.0, [Point(text, 10.0, 5.0)])], text, text)
     figures = [Figure(text, svg, table) for svg in (bar, column, roof)]
-    parts: tuple[Part, ...] = (Facts({text: text}), table, *figures, Text(text, text), Command(text), Note(text))
+    parts: tuple[Part, ...] = (Facts({text: text}), table, *figures, Paragraph(text, text), Command(text), Note(text))
     return Report(text, text, text, (Section(text, parts),))
 
 
@@ -98,7 +98,9 @@ def test_a_long_table_and_a_long_text_say_what_they_leave_out() -> None:
     rows = tuple((f"row {number}",) for number in range(MOST_ROWS + 5))
     line = "y" * 99
     text = "\n".join([line] * (MOST_CHARACTERS // 100 + 7))
-    text = written(Report("t", "s", "c", (Section("h", (Table(("a",), rows, left_out=2), Text("PTX", text))),)), 1e9)
+    text = written(
+        Report("t", "s", "c", (Section("h", (Table(("a",), rows, left_out=2), Paragraph("PTX", text))),)), 1e9
+    )
     assert "Not shown: 7 more rows." in text
     assert f"row {MOST_ROWS - 1}<" in text
     assert f"row {MOST_ROWS}<" not in text

@@ -17,7 +17,7 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results import UnknownResults
 from cache_engine.store.timings import Timings, encode
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep.findings import FindingKind
 from tests.helpers import INVENTED_GPU, invented_timing
 from tests.store.old_results import write_log
 from tests.store.test_timings import CONFIG, DIGEST, OTHER_GPU, PROBLEM, fill_timings, medians, snapshot_file
@@ -53,7 +53,7 @@ def test_a_torn_file_keeps_each_timing_whose_own_checksum_is_right(store: DiskSt
     path.write_bytes(torn)
     assert medians(store.layout) == [float(number) for number in range(1, 60)]
     findings = list(integrity.check(store))
-    assert [finding.kind for finding in findings] == [Kind.CORRUPT_TIMINGS]
+    assert [finding.kind for finding in findings] == [FindingKind.CORRUPT_TIMINGS]
     assert integrity.repair(store, Journal(store.layout.journal, 3600.0), findings) == findings
     assert list(integrity.check(store)) == []
     assert [aside.read_bytes() for aside in store.layout.quarantine.iterdir()] == [torn]
@@ -83,7 +83,7 @@ def test_an_unknown_format_is_left_alone(store: DiskStore, timings: Timings) -> 
         timings.add([invented_timing(PROBLEM, CONFIG, 2.0)])
     assert list(timings) == []
     (finding,) = integrity.check(store)
-    assert (finding.kind, finding.is_damage) == (Kind.UNKNOWN_FORMAT, False)
+    assert (finding.kind, finding.is_damage) == (FindingKind.UNKNOWN_FORMAT, False)
     assert path.read_bytes() == before
 
 
@@ -112,7 +112,7 @@ def test_damage_is_found_and_quarantined_and_the_rest_still_serves(store: DiskSt
     files = {path: path.read_bytes() for path in store.layout.timings.iterdir()}
     (finding,) = findings = list(integrity.check(store))
     where = "results" if finding.path.endswith(".json") else "lines"
-    assert (finding.kind, finding.cause) == (Kind.CORRUPT_TIMINGS, f"1 of 3 {where} are damaged")
+    assert (finding.kind, finding.cause) == (FindingKind.CORRUPT_TIMINGS, f"1 of 3 {where} are damaged")
     assert {path: path.read_bytes() for path in store.layout.timings.iterdir()} == files, "checking changes nothing"
     journal = Journal(store.layout.journal, 3600.0)
     assert integrity.repair(store, journal, findings) == findings
@@ -129,7 +129,7 @@ def test_an_unreadable_file_is_found_and_quarantined(store: DiskStore) -> None:
     snapshot_file(store.layout).write_bytes(b"\0" * 1000)
     (store.layout.timings / "notes.txt").write_text("mine")
     findings = list(integrity.check(store))
-    assert [finding.kind for finding in findings] == [Kind.MISNAMED, Kind.CORRUPT_TIMINGS]
+    assert [finding.kind for finding in findings] == [FindingKind.MISNAMED, FindingKind.CORRUPT_TIMINGS]
     assert snapshot_file(store.layout).read_bytes() == b"\0" * 1000, "checking changes nothing"
     assert integrity.repair(store, Journal(store.layout.journal, 3600.0), findings) == findings
     assert list(integrity.check(store)) == []

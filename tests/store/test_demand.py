@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cache_engine.model.asked import Shape
 from cache_engine.model.events import USE, Event, Tally
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.store.journal import Journal, fold, read_journal, writing
+from cache_engine.model.shape_counts import Shape
+from cache_engine.store.journal import Journal, fold, read_journal, writer
 from cache_engine.store.journal.demand import load_demand, read_timeline
 from cache_engine.store.layout import StoreLayout
 from tests.remote.waiting import until
@@ -139,7 +139,7 @@ def test_a_reader_that_is_overtaken_by_a_fold_misses_nothing(folder: Path, monke
 
 
 def test_ever_new_problems_do_not_pile_up_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "_MOST_WAITING", 10)
+    monkeypatch.setattr(writer, "_MOST_WAITING", 10)
     journal = Journal(folder, NEVER)
     for m in range(1, 12):
         journal.asked(replace(PROBLEM, m=m))

@@ -18,7 +18,7 @@ from cache_engine.model.artifact import PTX, SOURCE
 from cache_engine.store import publish as publish_module
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.lock import try_lock
-from cache_engine.upkeep.cleaning import remove_temporary
+from cache_engine.upkeep.cleanup import remove_temporary
 from tests.helpers import blob_file, files_of, fill, make_entry, make_store, publish, record_file
 
 
@@ -219,7 +219,7 @@ def test_an_empty_folder_becomes_a_store(tmp_path: Path) -> None:
 
 def test_a_store_that_lost_its_marker_is_still_one(store: DiskStore) -> None:
     key = publish(store)
-    store.layout.mirror.touch()
+    store.layout.index.touch()
     store.layout.marker.unlink()
     assert make_store(store.layout.root).get(key) is not None
 

@@ -17,11 +17,13 @@ from cache_engine.store.journal import (
     Journal,
     fold,
     fold_when_long,
-    folding,
     journal_bytes,
     read_journal,
     read_snapshot,
-    writing,
+    writer,
+)
+from cache_engine.store.journal import (
+    snapshot as journal_snapshot,
 )
 from cache_engine.store.journal.lines import LONG_BYTES
 from cache_engine.store.lock import file_lock, try_lock
@@ -119,14 +121,14 @@ def test_folding_by_itself_waits_for_no_other_maintenance(store: DiskStore) -> N
 
 
 def test_folding_leaves_a_file_that_is_being_written(folder: Path) -> None:
-    writing, done = Journal(folder, NEVER), Journal(folder, NEVER)
-    writing.event(PUBLISH, key=KEY)
+    writer, done = Journal(folder, NEVER), Journal(folder, NEVER)
+    writer.event(PUBLISH, key=KEY)
     done.event(PUBLISH, key=KEY)
     done.close()
     assert _fold(folder) == 1
-    writing.event(PUBLISH, key=KEY)
+    writer.event(PUBLISH, key=KEY)
     assert read_journal(folder).totals.compiles == 3
-    writing.close()
+    writer.close()
     _fold(folder)
     assert read_journal(folder).totals.compiles == 3
 
@@ -180,13 +182,13 @@ def test_a_reader_that_is_overtaken_by_a_fold_misses_nothing(folder: Path, monke
     journal.close()
     folded: list[int] = []
 
-    def overtaken(folder: Path) -> folding.Snapshot:
+    def overtaken(folder: Path) -> journal_snapshot.Snapshot:
         snapshot = read_snapshot(folder)
         if not folded:
             folded.append(_fold(folder))
         return snapshot
 
-    monkeypatch.setattr(folding, "read_snapshot", overtaken)
+    monkeypatch.setattr(journal_snapshot, "read_snapshot", overtaken)
     assert _hits(folder) == {"disk": 1}
     assert folded == [1]
 
@@ -214,7 +216,7 @@ def test_a_new_file_that_is_taken_before_its_maker_has_locked_it_loses_no_count(
             waiting.pop()()
         return try_lock(descriptor)
 
-    monkeypatch.setattr(writing, "try_lock", late)
+    monkeypatch.setattr(writer, "try_lock", late)
     journal = Journal(folder, NEVER)
     journal.hit(KEY, "disk")
     journal.flush()

@@ -20,7 +20,7 @@ from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Thread
-from cache_engine.store.journal import Journal, fold, journal_bytes, read_journal, writing
+from cache_engine.store.journal import Journal, fold, journal_bytes, read_journal, writer
 from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.layout import StoreLayout
 from tests.remote.waiting import until
@@ -208,7 +208,7 @@ def test_the_more_entries_a_process_uses_the_less_often_it_writes(folder: Path) 
 
 
 def test_hits_on_ever_new_entries_do_not_pile_up_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "_MOST_WAITING", 10)
+    monkeypatch.setattr(writer, "_MOST_WAITING", 10)
     journal = Journal(folder, NEVER)
     for number in range(11):
         journal.hit(CacheKey(f"{number:064x}"), "disk")
@@ -245,7 +245,7 @@ def test_a_journal_does_not_write_into_a_file_that_the_program_opened_in_its_pla
 
 
 def test_a_full_file_is_left_for_a_new_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "_ROTATE_BYTES", 500)
+    monkeypatch.setattr(writer, "_ROTATE_BYTES", 500)
     journal = Journal(folder, NEVER)
     for _ in range(20):
         journal.event(PUBLISH, key=KEY)

@@ -14,8 +14,8 @@ import pytest
 
 from cache_engine.batch.jobs import Jobs, LostJob
 from cache_engine.cache.cache import open_cache
-from cache_engine.errors import MirrorError, PackUnusable, StoreUnusable, Untrusted
-from cache_engine.index.sync import Mirror
+from cache_engine.errors import IndexUnavailable, PackUnusable, StoreUnusable, Untrusted
+from cache_engine.index.sync import Index
 from cache_engine.model.events import CORRUPT
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -285,13 +285,13 @@ def test_a_lock_that_others_may_change_is_no_lock(store: DiskStore, change: Call
 
 def test_a_mirror_of_another_user_is_built_again(store: DiskStore) -> None:
     publish(store)
-    mirror = Mirror(store)
-    mirror.sync()
-    _give_away(mirror.path)
-    with pytest.raises(MirrorError, match="is not your own"), mirror.read():
+    index = Index(store)
+    index.sync()
+    _give_away(index.path)
+    with pytest.raises(IndexUnavailable, match="is not your own"), index.read():
         pass
-    assert mirror.sync().added == 1
-    assert mirror.path.stat().st_uid == 0
+    assert index.sync().added == 1
+    assert index.path.stat().st_uid == 0
 
 
 # ---- Interruptions ----

@@ -23,7 +23,7 @@ def _write(folder: Path, **fields: object) -> None:
 def test_the_last_of_a_long_file_are_found_and_nothing_far_before_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cache_engine.store.journal.folding._TAIL_BYTES", 1000)
+    monkeypatch.setattr("cache_engine.store.journal.snapshot._TAIL_BYTES", 1000)
     for number in range(20):
         _write(tmp_path, detail=f"{number}")
     found = [event.detail for event in recent_events(tmp_path, KINDS, time.time() - 60)]

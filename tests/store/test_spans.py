@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from cache_engine import GemmProblem, open_cache
 from cache_engine.model.events import USE, Event, Tally
-from cache_engine.store.journal.folding import fold, read_journal
+from cache_engine.store.journal.snapshot import fold, read_journal
 from cache_engine.store.journal.spans import BUCKETS, Distribution, Spans, bucket_of, ceiling_s, distributions
-from cache_engine.store.journal.writing import NoJournal
+from cache_engine.store.journal.writer import NoJournal
 
 SLACK = 2 ** (1 / 8) * 1.0001
 

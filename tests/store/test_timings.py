@@ -22,7 +22,7 @@ from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import CorruptEntry
 from cache_engine.gpu.timer import Timing
 from cache_engine.index import summaries
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.outcome import Failure
@@ -32,7 +32,7 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results import NewResult
 from cache_engine.store.timings import Timings, decode, encode
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep.findings import FindingKind
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, fill, invented_timing, make_entry
 
@@ -221,12 +221,12 @@ def test_timings_outlive_the_kernels_they_are_of(tmp_path: Path) -> None:
         assert {one.key for one in cache.timings} == set(keys)
 
 
-# ---- The mirror ----
+# ---- The index ----
 
 
 def test_the_mirror_lists_a_kernels_timings_newest_first(store: DiskStore, timings: Timings) -> None:
-    key, mirror = make_entry()[0], Mirror(store)
-    mirror.sync()
+    key, index = make_entry()[0], Index(store)
+    index.sync()
     more: dict[str, Any] = {"tflops": 70.5, "reference_median_us": 9.0, "speed_ratio": 0.9, "max_rel_error": 1e-3}
     timings.add(
         [
@@ -235,9 +235,9 @@ def test_the_mirror_lists_a_kernels_timings_newest_first(store: DiskStore, timin
             invented_timing(PROBLEM, CONFIG, 12.0, measured_at=200.0),
         ]
     )
-    synced = mirror.sync()
+    synced = index.sync()
     assert (synced.timings, synced.changed) == (3, True)
-    with mirror.read() as connection:
+    with index.read() as connection:
         newest, oldest = summaries.timings(connection, key)
     assert oldest == {
         "key": key, "device": "Invented GPU", "arch": "sm_90", "driver": "13.0", "m": 16, "n": 4096, "k": 7168,
@@ -245,11 +245,11 @@ def test_the_mirror_lists_a_kernels_timings_newest_first(store: DiskStore, timin
     }  # fmt: skip
     assert (newest["median_us"], newest["verified"], newest["driver"]) == (11.0, False, "13.1")
     assert newest["speed_ratio"] is newest["reference_median_us"] is newest["max_rel_error"] is None
-    assert not mirror.sync().changed
+    assert not index.sync().changed
     for path in store.layout.timings.iterdir():
         path.unlink()
-    assert mirror.sync().timings == 3
-    with mirror.read() as connection:
+    assert index.sync().timings == 3
+    with index.read() as connection:
         assert summaries.timings(connection, key) == []
 
 
@@ -271,12 +271,12 @@ def test_hostile_timings_do_not_stop_the_mirror(store: DiskStore, timings: Timin
     timings._file(hostile.digest()).append(
         NewResult(f"forged-{number}", 1e9, 0.0, encode(one)) for number, one in enumerate(forged)
     )
-    mirror = Mirror(store)
-    assert (mirror.sync().timings, mirror.sync().skipped) == (1, len(forged))
-    with mirror.read() as connection:
+    index = Index(store)
+    assert (index.sync().timings, index.sync().skipped) == (1, len(forged))
+    with index.read() as connection:
         (row,) = summaries.timings(connection, "ab" * 32)
     assert (row["device"], row["tflops"]) == (hostile.name, None)
     findings = list(integrity.check(store))
-    assert [finding.kind for finding in findings] == [Kind.CORRUPT_TIMINGS]
+    assert [finding.kind for finding in findings] == [FindingKind.CORRUPT_TIMINGS]
     assert integrity.repair(store, Journal(store.layout.journal, 3600.0), findings) == findings
-    assert mirror.sync().skipped == 0
+    assert index.sync().skipped == 0

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cache_engine.store.disk import DiskStore
-from cache_engine.upkeep.cleaning import GRACE_S
-from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep.cleanup import GRACE_S
+from cache_engine.upkeep.findings import FindingKind
 from tests.helpers import blob_file, publish, record_file
 
 SEEDS = itertools.count(100)
@@ -116,21 +116,21 @@ def stale_temporary(store: DiskStore) -> None:
     age(path)
 
 
-DAMAGE: list[tuple[Callable[[DiskStore], None], list[Kind]]] = [
-    (corrupt_record, [Kind.CORRUPT_RECORD]),
-    (truncated_record, [Kind.TRUNCATED]),
-    (flipped_code, [Kind.CORRUPT_BLOB]),
-    (flipped_ptx, [Kind.CORRUPT_BLOB]),
-    (truncated_blob, [Kind.TRUNCATED]),
-    (swapped_blobs, [Kind.SWAPPED, Kind.SWAPPED]),
-    (record_of_another, [Kind.SWAPPED]),
-    (missing_blob, [Kind.MISSING_BLOB]),
-    (orphan_blob, [Kind.ORPHAN_BLOB]),
-    (old_blob_left_behind, [Kind.ORPHAN_BLOB]),
-    (stray_file, [Kind.MISNAMED]),
-    (record_in_the_wrong_shard, [Kind.MISNAMED]),
-    (stale_temporary, [Kind.STALE_TEMPORARY]),
-    (cut_to_nothing, [Kind.TRUNCATED]),
-    (appended_to, [Kind.CORRUPT_BLOB]),
-    (a_blob_with_the_record_of_another, [Kind.SWAPPED]),
+DAMAGE: list[tuple[Callable[[DiskStore], None], list[FindingKind]]] = [
+    (corrupt_record, [FindingKind.CORRUPT_RECORD]),
+    (truncated_record, [FindingKind.TRUNCATED]),
+    (flipped_code, [FindingKind.CORRUPT_BLOB]),
+    (flipped_ptx, [FindingKind.CORRUPT_BLOB]),
+    (truncated_blob, [FindingKind.TRUNCATED]),
+    (swapped_blobs, [FindingKind.SWAPPED, FindingKind.SWAPPED]),
+    (record_of_another, [FindingKind.SWAPPED]),
+    (missing_blob, [FindingKind.MISSING_BLOB]),
+    (orphan_blob, [FindingKind.ORPHAN_BLOB]),
+    (old_blob_left_behind, [FindingKind.ORPHAN_BLOB]),
+    (stray_file, [FindingKind.MISNAMED]),
+    (record_in_the_wrong_shard, [FindingKind.MISNAMED]),
+    (stale_temporary, [FindingKind.STALE_TEMPORARY]),
+    (cut_to_nothing, [FindingKind.TRUNCATED]),
+    (appended_to, [FindingKind.CORRUPT_BLOB]),
+    (a_blob_with_the_record_of_another, [FindingKind.SWAPPED]),
 ]

@@ -17,9 +17,9 @@ from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT, Event
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock, try_lock
-from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep import cleanup as housekeeping
 from cache_engine.upkeep import integrity
-from cache_engine.upkeep.cleaning import Housekeeper, add_published, count, read_population
+from cache_engine.upkeep.cleanup import Housekeeper, add_published, count, read_population
 from cache_engine.upkeep.plan import DAY_S, LITTLE_SPACE, STALE, Limits
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 
@@ -378,7 +378,7 @@ def test_a_store_whose_estimate_cannot_be_written_is_surveyed_once(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("cache_engine.upkeep.cleaning.write_population", full)
+    monkeypatch.setattr("cache_engine.upkeep.cleanup.write_population", full)
     surveys = _counted(monkeypatch, "count")
     housekeeper = Housekeeper(store, journal, Limits(max_entries=100), 3600.0)
     for _ in range(4):

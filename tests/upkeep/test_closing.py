@@ -12,8 +12,8 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
-from cache_engine.upkeep import cleaning
-from cache_engine.upkeep.cleaning import Housekeeper
+from cache_engine.upkeep import cleanup
+from cache_engine.upkeep.cleanup import Housekeeper
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import fill, make_store
 from tests.remote.waiting import until
@@ -56,12 +56,12 @@ def test_an_end_waits_for_cleaning_that_has_had_no_processor_time(
         return 0.0
 
     store.may_delete = waits.is_set
-    monkeypatch.setattr(cleaning, "_LONGEST_FINISH_S", 600.0)
-    monkeypatch.setattr(cleaning, "_FINISH_S", 1e-9)
-    monkeypatch.setattr("cache_engine.upkeep.cleaning.time.process_time", none)
+    monkeypatch.setattr(cleanup, "_LONGEST_FINISH_S", 600.0)
+    monkeypatch.setattr(cleanup, "_FINISH_S", 1e-9)
+    monkeypatch.setattr("cache_engine.upkeep.cleanup.time.process_time", none)
     housekeeper.published(1000)
     housekeeper.close()
-    assert cleaning.count(store.layout)[0] == 1
+    assert cleanup.count(store.layout)[0] == 1
 
 
 @pytest.mark.parametrize("limit", ["_FINISH_S", "_LONGEST_FINISH_S"])
@@ -69,9 +69,9 @@ def test_an_end_waits_for_no_longer_than_that(
     store: SlowStore, housekeeper: Housekeeper, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     store.may_delete = lambda: housekeeper._closing
-    monkeypatch.setattr(cleaning, limit, 0.0)
+    monkeypatch.setattr(cleanup, limit, 0.0)
     housekeeper.published(1000)
     housekeeper.close()
     assert housekeeper._thread is not None
     assert not housekeeper._thread.is_alive, "it ends after the current entry"
-    assert cleaning.count(store.layout)[0] >= 6
+    assert cleanup.count(store.layout)[0] >= 6

@@ -23,7 +23,7 @@ from cache_engine.store.codec import decode_record, encode_blob, encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.pack import Pack, write_pack
-from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep.findings import FindingKind
 from cache_engine.upkeep.integrity import check, repair
 from cache_engine.upkeep.packs import export_pack, import_pack, look_into
 from cache_engine.upkeep.quarantine import examine, items
@@ -110,7 +110,7 @@ def test_an_inconsistent_entry_is_found_quarantined_and_not_imported(
     key, record_data, blob_data = entry
     store.place(decode_record(key, record_data), record_data, blob_data)
     (finding,) = check(store)
-    assert finding.kind in (Kind.CORRUPT_RECORD, Kind.CORRUPT_BLOB)
+    assert finding.kind in (FindingKind.CORRUPT_RECORD, FindingKind.CORRUPT_BLOB)
     assert (finding.key, said in finding.cause) == (key, True)
     assert [refused.key for refused in export_pack(store, tmp_path / "again.gemmpack").refused] == [key]
     assert repair(store, journal, [finding]) == [finding]

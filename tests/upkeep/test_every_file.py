@@ -12,7 +12,7 @@ from cache_engine.errors import StoreUnusable
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
-from cache_engine.frameworks.groups import Group, put_group
+from cache_engine.frameworks.bundles import Group, put_group
 from cache_engine.model.decision import MISS, Decision
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig

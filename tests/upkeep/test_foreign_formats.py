@@ -8,7 +8,7 @@ import time
 from cache_engine.model.events import EVICT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep import cleanup as housekeeping
 from cache_engine.upkeep.plan import FOREIGN, Limits
 from tests.helpers import blob_file, fill, publish, record_file
 

@@ -30,7 +30,7 @@ _MAKERS = [make for makes in DAMAGED.values() for make in makes if make.__name__
 
 @pytest.fixture(autouse=True)
 def _little_memory() -> Iterator[None]:
-    """More than the tests need, and far less than the files have; the mirror is left out, as DuckDB takes its own."""
+    """More than the tests need, and far less than the files have; the index is left out, as DuckDB takes its own."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + _MOST_MEMORY, before[1]))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from app.presenters.admin import repair_line
-from cache_engine.frameworks.groups import Group, put_group
+from cache_engine.frameworks.bundles import Group, put_group
 from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.store import lock
 from cache_engine.store.codec import decode_record, encode_record
@@ -22,9 +22,9 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock, try_lock
-from cache_engine.upkeep import cleaning, integrity
-from cache_engine.upkeep.cleaning import apply, plan_cleaning
-from cache_engine.upkeep.findings import Finding, Kind
+from cache_engine.upkeep import cleanup, integrity
+from cache_engine.upkeep.cleanup import apply, plan_cleaning
+from cache_engine.upkeep.findings import Finding, FindingKind
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 from tests.upkeep.damages import (
@@ -50,7 +50,7 @@ def test_a_sound_store_has_no_findings(store: DiskStore) -> None:
 
 @pytest.mark.parametrize(("damage", "kinds"), DAMAGE, ids=[damage.__name__ for damage, _ in DAMAGE])
 def test_damage_is_named_repaired_and_then_gone(
-    store: DiskStore, journal: Journal, damage: Callable[[DiskStore], None], kinds: list[Kind]
+    store: DiskStore, journal: Journal, damage: Callable[[DiskStore], None], kinds: list[FindingKind]
 ) -> None:
     sound = fill(store, 5)
     damage(store)
@@ -108,7 +108,7 @@ def test_an_unknown_format_is_reported_and_left_unchanged(store: DiskStore, jour
     record_file(store, key).write_bytes(b'{"format": 99, "new": true}')
     age(blob_file(store, key))
     (finding,) = _check(store)
-    assert finding.kind is Kind.UNKNOWN_FORMAT
+    assert finding.kind is FindingKind.UNKNOWN_FORMAT
     assert integrity.repair(store, journal, [finding]) == []
     assert record_file(store, key).exists()
     assert blob_file(store, key).exists()
@@ -121,14 +121,14 @@ def test_a_publish_under_way_is_no_finding(store: DiskStore) -> None:
     with (store.layout.temp / "1234-abcd").open("xb") as temporary, file_lock(store.layout.key_lock(key), 0):
         assert try_lock(temporary.fileno())
         assert _check(store) == []
-    assert [finding.kind for finding in _check(store)] == [Kind.ORPHAN_BLOB, Kind.STALE_TEMPORARY]
+    assert [finding.kind for finding in _check(store)] == [FindingKind.ORPHAN_BLOB, FindingKind.STALE_TEMPORARY]
 
 
 def test_where_locks_do_not_work_age_decides(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> bool:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(cleaning, "try_lock", fails)
+    monkeypatch.setattr(cleanup, "try_lock", fails)
     monkeypatch.setattr(lock, "try_lock", fails)
     key = publish(store)
     record_file(store, key).unlink()
@@ -137,7 +137,7 @@ def test_where_locks_do_not_work_age_decides(store: DiskStore, monkeypatch: pyte
     assert _check(store) == []
     age(temporary)
     age(blob_file(store, key))
-    assert [finding.kind for finding in _check(store)] == [Kind.ORPHAN_BLOB, Kind.STALE_TEMPORARY]
+    assert [finding.kind for finding in _check(store)] == [FindingKind.ORPHAN_BLOB, FindingKind.STALE_TEMPORARY]
 
 
 def test_a_time_in_the_future_does_not_hide_an_orphan(store: DiskStore) -> None:
@@ -145,7 +145,7 @@ def test_a_time_in_the_future_does_not_hide_an_orphan(store: DiskStore) -> None:
     record_file(store, key).unlink()
     path = blob_file(store, key)
     os.utime(path, (time.time() + 10**7, time.time() + 10**7))
-    assert [finding.kind for finding in _check(store)] == [Kind.ORPHAN_BLOB]
+    assert [finding.kind for finding in _check(store)] == [FindingKind.ORPHAN_BLOB]
 
 
 def test_an_entry_replaced_since_the_check_is_spared(store: DiskStore, journal: Journal) -> None:
@@ -164,7 +164,7 @@ def test_an_orphan_that_got_its_record_since_the_check_is_spared(store: DiskStor
     record_file(store, key).unlink()
     age(blob_file(store, key))
     findings = _check(store)
-    assert [finding.kind for finding in findings] == [Kind.ORPHAN_BLOB]
+    assert [finding.kind for finding in findings] == [FindingKind.ORPHAN_BLOB]
     record_file(store, key).write_bytes(record)
     assert integrity.repair(store, journal, findings) == []
     assert store.get(key) is not None
@@ -182,7 +182,7 @@ def test_a_file_with_a_read_error_is_reported_and_unchanged(
 
     monkeypatch.setattr(integrity, "read_file", failing)
     findings = _check(store)
-    assert [(finding.kind, finding.cause) for finding in findings] == [(Kind.UNREADABLE, "Input/output error")]
+    assert [(finding.kind, finding.cause) for finding in findings] == [(FindingKind.UNREADABLE, "Input/output error")]
     assert integrity.repair(store, journal, findings) == []
     monkeypatch.undo()
     assert store.get(key) is not None
@@ -200,7 +200,7 @@ def test_a_file_without_read_permission_is_quarantined(
 
     monkeypatch.setattr(integrity, "read_file", refusing)  # root may read everything
     findings = _check(store)
-    assert [(finding.kind, finding.cause) for finding in findings] == [(Kind.FORBIDDEN, "Permission denied")]
+    assert [(finding.kind, finding.cause) for finding in findings] == [(FindingKind.FORBIDDEN, "Permission denied")]
     assert integrity.repair(store, journal, findings) == findings
     assert store.get(key) is None
     assert len(list(store.layout.quarantine.iterdir())) == 2
@@ -214,7 +214,7 @@ def test_a_file_of_another_user_is_quarantined_unless_trusted(store: DiskStore, 
     assert list(integrity.check(store, trust=True)) == []
     findings = _check(store)
     assert {(finding.kind, finding.cause.partition(" ")[2]) for finding in findings} == {
-        (Kind.FOREIGN_OWNER, "belongs to user 12345, not to you")
+        (FindingKind.FOREIGN_OWNER, "belongs to user 12345, not to you")
     }
     assert integrity.repair(store, journal, findings) == findings
     assert _check(store) == []
@@ -233,12 +233,12 @@ def test_a_sample_reads_a_share_of_the_entries_and_all_names(store: DiskStore) -
 
     findings = list(integrity.check(store, one_more, share=0.3))
     assert 20 < read < 120  # 60 are expected; to be as far off is less likely than one in a billion
-    assert [finding.kind for finding in findings] == [Kind.ORPHAN_BLOB, Kind.STALE_TEMPORARY]
+    assert [finding.kind for finding in findings] == [FindingKind.ORPHAN_BLOB, FindingKind.STALE_TEMPORARY]
 
 
 def test_a_sample_does_not_judge_blobs_whose_record_it_did_not_read(store: DiskStore) -> None:
     old_blob_left_behind(store)
-    assert [finding.kind for finding in integrity.check(store)] == [Kind.ORPHAN_BLOB]
+    assert [finding.kind for finding in integrity.check(store)] == [FindingKind.ORPHAN_BLOB]
     assert list(integrity.check(store, share=1e-12)) == []
 
 
@@ -251,7 +251,7 @@ def test_samples_find_damage_in_the_end(store: DiskStore) -> None:
 
 def test_damage_of_all_kinds_at_once_is_named_and_repaired(store: DiskStore, journal: Journal) -> None:
     fill(store, 5)
-    expected: list[Kind] = []
+    expected: list[FindingKind] = []
     for damage, kinds in DAMAGE:
         damage(store)
         expected += kinds
@@ -265,13 +265,13 @@ def test_a_damaged_snapshot_is_quarantined(store: DiskStore, journal: Journal) -
     snapshot = store.layout.journal / "snapshot.json"
     snapshot.write_text('{"format": 1, "totals"')
     findings = _check(store)
-    assert [finding.kind for finding in findings] == [Kind.CORRUPT_SNAPSHOT]
+    assert [finding.kind for finding in findings] == [FindingKind.CORRUPT_SNAPSHOT]
     assert integrity.repair(store, journal, findings) == findings
     assert not snapshot.exists()
     assert [path.read_text() for path in store.layout.quarantine.iterdir()] == ['{"format": 1, "totals"']
     snapshot.write_text('{"format": 99}')
     findings = _check(store)
-    assert [finding.kind for finding in findings] == [Kind.UNKNOWN_FORMAT]
+    assert [finding.kind for finding in findings] == [FindingKind.UNKNOWN_FORMAT]
     assert integrity.repair(store, journal, findings) == []
 
 
@@ -280,7 +280,7 @@ def test_a_link_is_quarantined_and_its_target_stays(store: DiskStore, journal: J
     mine = record_file(store, key).rename(tmp_path / "mine")
     record_file(store, key).symlink_to(mine)
     findings = _check(store)
-    assert [finding.kind for finding in findings] == [Kind.CORRUPT_RECORD]
+    assert [finding.kind for finding in findings] == [FindingKind.CORRUPT_RECORD]
     assert integrity.repair(store, journal, findings) == findings
     assert mine.exists()
     assert not record_file(store, key).is_symlink()
@@ -312,7 +312,7 @@ def test_components_of_another_key_are_found(store: DiskStore) -> None:
     record = store.publish(key, artifact, describe)
     forged = msgspec.structs.replace(record, components=(("schema", "1"), ("family", "forged")))
     record_file(store, key).write_bytes(encode_record(forged))
-    assert [finding.kind for finding in _check(store)] == [Kind.CORRUPT_RECORD]
+    assert [finding.kind for finding in _check(store)] == [FindingKind.CORRUPT_RECORD]
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
@@ -325,7 +325,7 @@ def test_a_folder_of_entries_that_others_may_write_is_named_and_closed(
     os.chown(folder, -1, 12345 if os.geteuid() == 0 else -1)
     folder.chmod(mode)
     (finding,) = _check(store)
-    assert (finding.kind, finding.path) == (Kind.OPEN_FOLDER, f"{of}/{key[:2]}")
+    assert (finding.kind, finding.path) == (FindingKind.OPEN_FOLDER, f"{of}/{key[:2]}")
     assert (finding.is_damage, "can be written by" in finding.cause) == (True, True)
     assert list(integrity.check(store, trust=True)) == []
     (act,) = integrity.plan_repair(store, [finding])
@@ -343,7 +343,7 @@ def test_a_folder_of_entries_of_another_user_is_named_and_unchanged(store: DiskS
     folder = store.layout.kernels / publish(store, 1)[:2]
     os.chown(folder, 12345, 12345)
     (finding,) = _check(store)
-    assert (finding.kind, finding.repairable, finding.is_damage) == (Kind.FOREIGN_FOLDER, False, True)
+    assert (finding.kind, finding.repairable, finding.is_damage) == (FindingKind.FOREIGN_FOLDER, False, True)
     assert [act.act for act in integrity.plan_repair(store, [finding])] == ["leave"]
     assert integrity.repair(store, journal, [finding]) == []
 
@@ -355,8 +355,8 @@ def test_what_is_in_the_place_of_a_folder_of_entries_is_quarantined(
     (store.layout.metadata / "11").symlink_to(tmp_path)
     findings = _check(store)
     assert [(finding.kind, finding.path) for finding in findings] == [
-        (Kind.MISNAMED, "kernels/00"),
-        (Kind.MISNAMED, "metadata/11"),
+        (FindingKind.MISNAMED, "kernels/00"),
+        (FindingKind.MISNAMED, "metadata/11"),
     ]
     assert integrity.repair(store, journal, findings) == findings
     assert _check(store) == []

@@ -11,7 +11,7 @@ import pytest
 from cache_engine.errors import StoreError
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep import cleanup as housekeeping
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import fill
 

@@ -9,8 +9,8 @@ import pytest
 
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.lock import file_lock, try_lock
-from cache_engine.upkeep import cleaning
-from cache_engine.upkeep.cleaning import abandoned_temporaries, is_abandoned, is_orphan, orphan_blobs, remove_orphan
+from cache_engine.upkeep import cleanup
+from cache_engine.upkeep.cleanup import abandoned_temporaries, is_abandoned, is_orphan, orphan_blobs, remove_orphan
 from tests.helpers import blob_file, publish, record_file
 from tests.upkeep.damages import age
 
@@ -30,7 +30,7 @@ def test_a_temporary_that_is_gone_is_not_abandoned(tmp_path: Path) -> None:
     path.touch()
     with path.open("r+b") as file:
         path.unlink()
-        assert not cleaning._is_free(file.fileno(), path)
+        assert not cleanup._is_free(file.fileno(), path)
 
 
 def test_where_locks_do_not_work_a_temporary_is_abandoned_when_it_is_old(
@@ -39,7 +39,7 @@ def test_where_locks_do_not_work_a_temporary_is_abandoned_when_it_is_old(
     def refused(_: int) -> bool:
         raise OSError("locks do not work on this file system")
 
-    monkeypatch.setattr(cleaning, "try_lock", refused)
+    monkeypatch.setattr(cleanup, "try_lock", refused)
     path = store.layout.temp / "1-2"
     path.touch()
     assert not is_abandoned(path)
@@ -67,7 +67,7 @@ def test_where_locks_do_not_work_a_blob_is_an_orphan_when_it_is_old(
     def refused(path: Path, timeout_s: float) -> None:
         raise OSError("locks do not work on this file system")
 
-    monkeypatch.setattr(cleaning, "file_lock_to_delete", refused)
+    monkeypatch.setattr(cleanup, "file_lock_to_delete", refused)
     key = publish(store)
     record_file(store, key).unlink()
     blob = blob_file(store, key)

@@ -19,7 +19,7 @@ from cache_engine.model.events import EntryUsage
 from cache_engine.model.key import CacheKey
 from cache_engine.store import pins
 from cache_engine.store.journal import Journal, fold
-from cache_engine.upkeep.cleaning import apply, plan_cleaning
+from cache_engine.upkeep.cleanup import apply, plan_cleaning
 from cache_engine.upkeep.integrity import check
 from cache_engine.upkeep.plan import DAY_S, EntryFacts, Limits, plan
 from tests.helpers import make_entry, record_file

@@ -16,7 +16,7 @@ from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate
 from cache_engine.index import rows
-from cache_engine.index.sync import Mirror
+from cache_engine.index.sync import Index
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -24,8 +24,8 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold, read_journal
 from cache_engine.store.layout import StoreLayout, original_of_quarantined
 from cache_engine.store.timings import Timings
-from cache_engine.upkeep import cleaning, integrity, quarantine
-from cache_engine.upkeep.findings import Finding, Kind
+from cache_engine.upkeep import cleanup, integrity, quarantine
+from cache_engine.upkeep.findings import Finding, FindingKind
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, fill, invented_timing
 from tests.store.old_results import into_a_log
@@ -53,7 +53,7 @@ def full(store: DiskStore) -> DiskStore:
             fold(layout.journal, layout.temp, lambda _: True)
     (layout.jobs / "12ab-34cd.json").write_bytes(b'{"id": "12ab-34cd", "command": ["warm"], "state": "done"}')
     (layout.jobs / "12ab-34cd.log").write_text("printed")
-    Mirror(store).sync()
+    Index(store).sync()
     layout.cleaned.touch()
     return store
 
@@ -134,9 +134,9 @@ def _folder_for_a_lock(layout: StoreLayout) -> Path:
 
 
 def _link_for_the_mirror(layout: StoreLayout) -> Path:
-    layout.mirror.unlink()
-    layout.mirror.symlink_to(layout.root.parent / "nowhere")
-    return layout.mirror
+    layout.index.unlink()
+    layout.index.symlink_to(layout.root.parent / "nowhere")
+    return layout.index
 
 
 def _strays(folder: str) -> Callable[[StoreLayout], Path]:
@@ -149,18 +149,18 @@ def _strays(folder: str) -> Callable[[StoreLayout], Path]:
     return damage
 
 
-DAMAGE: list[tuple[Callable[[StoreLayout], Path], Kind]] = [
-    (_log_of_evaluations, Kind.CORRUPT_EVALUATIONS),
-    (_snapshot_of_evaluations, Kind.CORRUPT_EVALUATIONS),
-    (_link_to_results, Kind.CORRUPT_EVALUATIONS),
-    (_pipe_for_results, Kind.CORRUPT_EVALUATIONS),
-    (_log_of_timings, Kind.CORRUPT_TIMINGS),
-    (_line_of_the_journal, Kind.CORRUPT_JOURNAL),
-    (_sums_of_the_journal, Kind.CORRUPT_SNAPSHOT),
-    (_job, Kind.CORRUPT_JOB),
-    (_folder_for_a_lock, Kind.MISNAMED),
-    (_link_for_the_mirror, Kind.MISNAMED),
-    *((_strays(name), Kind.MISNAMED) for name in ("journal", "jobs", "locks", "evaluations", "timings")),
+DAMAGE: list[tuple[Callable[[StoreLayout], Path], FindingKind]] = [
+    (_log_of_evaluations, FindingKind.CORRUPT_EVALUATIONS),
+    (_snapshot_of_evaluations, FindingKind.CORRUPT_EVALUATIONS),
+    (_link_to_results, FindingKind.CORRUPT_EVALUATIONS),
+    (_pipe_for_results, FindingKind.CORRUPT_EVALUATIONS),
+    (_log_of_timings, FindingKind.CORRUPT_TIMINGS),
+    (_line_of_the_journal, FindingKind.CORRUPT_JOURNAL),
+    (_sums_of_the_journal, FindingKind.CORRUPT_SNAPSHOT),
+    (_job, FindingKind.CORRUPT_JOB),
+    (_folder_for_a_lock, FindingKind.MISNAMED),
+    (_link_for_the_mirror, FindingKind.MISNAMED),
+    *((_strays(name), FindingKind.MISNAMED) for name in ("journal", "jobs", "locks", "evaluations", "timings")),
 ]
 
 
@@ -173,7 +173,7 @@ def test_a_store_with_every_kind_of_file_is_sound(full: DiskStore) -> None:
 
 
 @pytest.mark.parametrize(("damage", "kind"), DAMAGE, ids=[damage.__name__[1:] for damage, _ in DAMAGE])
-def test_damage_is_named_and_mended(full: DiskStore, damage: Callable[[StoreLayout], Path], kind: Kind) -> None:
+def test_damage_is_named_and_mended(full: DiskStore, damage: Callable[[StoreLayout], Path], kind: FindingKind) -> None:
     path = damage(full.layout)
     findings = _findings(full)
     assert [(finding.kind, full.layout.root / finding.path) for finding in findings] == [(kind, path)]
@@ -199,7 +199,7 @@ def test_no_damaged_line_of_the_journal_is_deleted_unseen(full: DiskStore) -> No
     _lines_of_two_files(full.layout)
     before = {path.read_bytes() for path in full.layout.journal.glob("*.jsonl")}
     findings = _findings(full)
-    assert [finding.kind for finding in findings] == [Kind.CORRUPT_JOURNAL] * 2
+    assert [finding.kind for finding in findings] == [FindingKind.CORRUPT_JOURNAL] * 2
     assert integrity.repair(full, Journal(full.layout.journal, 3600.0), findings) == findings
     assert {path.read_bytes() for path in full.layout.quarantine.iterdir()} == before
     assert read_journal(full.layout.journal).totals.compiles == compiles, "sound lines are counted, once"
@@ -208,7 +208,7 @@ def test_no_damaged_line_of_the_journal_is_deleted_unseen(full: DiskStore) -> No
 def test_foreign_files_are_reported_and_left_alone(full: DiskStore) -> None:
     (full.layout.root / "README").write_text("mine")
     (finding,) = _findings(full)
-    assert (finding.kind, finding.is_damage, finding.repairable) == (Kind.UNKNOWN_FILE, False, False)
+    assert (finding.kind, finding.is_damage, finding.repairable) == (FindingKind.UNKNOWN_FILE, False, False)
     assert integrity.repair(full, Journal(full.layout.journal, 3600.0), [finding]) == []
     assert (full.layout.root / "README").exists()
 
@@ -218,34 +218,34 @@ def test_files_of_another_user_are_named_unless_trusted(full: DiskStore) -> None
         pytest.skip("only root can give a file away")
     for path in (full.layout.results_file(CHIP.fingerprint()), full.layout.jobs / "12ab-34cd.json"):
         os.chown(path, 12345, -1)
-    assert [finding.kind for finding in _findings(full)] == [Kind.FOREIGN_FILE, Kind.FOREIGN_FILE]
+    assert [finding.kind for finding in _findings(full)] == [FindingKind.FOREIGN_FILE, FindingKind.FOREIGN_FILE]
     assert list(integrity.check(full, trust=True)) == []
 
 
 def test_absurd_counters_of_the_journal_end_at_their_bounds(store: DiskStore) -> None:
-    """A sum beyond them would be in no file that can be read again, and in no column of the mirror."""
+    """A sum beyond them would be in no file that can be read again, and in no column of the index."""
     key = fill(store, 1)[0]
     line = b'{"kind":"use","at":1.0,"key":"%b","hits":{"disk":%d},"misses":%d,"saved_us":%d}\n'
     absurd = line % (key.encode(), 2**53, 2**53, 2**53)
     (store.layout.journal / "0001-1-a.jsonl").write_bytes(absurd * 2000 + line % (key.encode(), 10**30, 1, 1))
-    mirror = Mirror(store)
-    assert mirror.sync().skipped == 1, "the line that no counter can hold"
+    index = Index(store)
+    assert index.sync().skipped == 1, "the line that no counter can hold"
     (store.layout.journal / "0002-1-a.jsonl").write_bytes(absurd * 2000)
-    assert mirror.sync().skipped == 1
-    with mirror.read() as connection:
+    assert index.sync().skipped == 1
+    with index.read() as connection:
         assert connection.execute("SELECT disk_hits, misses, saved_us FROM totals").fetchall() == [(2**53,) * 3]
         assert connection.execute("SELECT disk_hits FROM usage").fetchall() == [(2**53,)]
     assert read_journal(store.layout.journal).totals.misses == 2**53
     journal = Journal(store.layout.journal, 3600.0)
-    cleaning.apply(store, journal, cleaning.plan_cleaning(store, Limits()))
+    cleanup.apply(store, journal, cleanup.plan_cleaning(store, Limits()))
     assert _findings(store) == [], "folded sums are read again"
     assert read_journal(store.layout.journal).totals.misses == 2**53
 
 
 def test_a_row_that_does_not_fit_is_skipped_and_the_rest_is_mirrored(store: DiskStore) -> None:
-    mirror = Mirror(store)
-    mirror.sync()
-    with duckdb.connect(str(mirror.path)) as connection:
+    index = Index(store)
+    index.sync()
+    with duckdb.connect(str(index.path)) as connection:
         refused = rows.insert(connection, "misses", [("a", 1), ("b", 2**70), ("\ud800", 1), ("c", None), ("d", 4)])
         assert [row[0] for row, _ in refused] == ["b", "\ud800"]
         assert all("does not fit" in cause for _, cause in refused)
@@ -269,12 +269,12 @@ def test_one_parser_names_all_that_is_in_quarantine(store: DiskStore, name: str,
     (item,) = quarantine.items(store)
     assert (item.files[0].original, item.set_aside_at) == (original, at)
     late = at + 31 * 86_400
-    assert [leftover.path for leftover in cleaning.find_leftovers(store, late)] == [f"quarantine/{name}"]
-    assert cleaning.find_leftovers(store, at + 60) == []
+    assert [leftover.path for leftover in cleanup.find_leftovers(store, late)] == [f"quarantine/{name}"]
+    assert cleanup.find_leftovers(store, at + 60) == []
 
 
 def test_a_job_that_verify_calls_corrupt_is_one_that_no_page_can_show(full: DiskStore) -> None:
     assert isinstance(Jobs(full.layout).recent()[0], Job)
     _job(full.layout)
     assert isinstance(Jobs(full.layout).recent()[0], LostJob)
-    assert [finding.kind for finding in _findings(full)] == [Kind.CORRUPT_JOB]
+    assert [finding.kind for finding in _findings(full)] == [FindingKind.CORRUPT_JOB]

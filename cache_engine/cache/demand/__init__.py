@@ -13,9 +13,9 @@ from cache_engine.cache.demand.report import BY, SHAPE, DemandReport, report
 from cache_engine.cache.demand.times import LaunchTimes
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.model.asked import Shape
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.measurement import Measurement
+from cache_engine.model.shape_counts import Shape
 from cache_engine.store.journal import Journal
 from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.layout import StoreLayout

@@ -19,31 +19,31 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from cache_engine.cache.build import compile_of
 from cache_engine.cache.demand.demotion import Change, changed
 from cache_engine.cache.demand.report import MODEL
 from cache_engine.cache.demand.times import UNKNOWN, LaunchTime, LaunchTimes
-from cache_engine.cache.making import compile_of
 from cache_engine.cache.queue import Priority
-from cache_engine.cache.selection import Asked, Selection
+from cache_engine.cache.selection import Request, Selection
 from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.catalogue import model_shapes
-from cache_engine.model.asked import Shape
 from cache_engine.model.decision import PROMOTION, SPECULATION, standing
 from cache_engine.model.gemm import Specialisation
 from cache_engine.model.gemm.fields import Options
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
+from cache_engine.model.shape_counts import Shape
 from cache_engine.usage.compile_time import CompileTimes, fitted
 from cache_engine.usage.demand import Ledger, rate
 from cache_engine.usage.payback import Payback, Use, payback, price_s
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
-    from cache_engine.cache.elsewhere import Elsewhere
+    from cache_engine.cache.other_toolchains import OtherToolchains
     from cache_engine.cache.queue import QueueState
-    from cache_engine.cache.selection import Faster
+    from cache_engine.cache.selection import ExactKernels
     from cache_engine.cache.serving import CompiledKernel
-    from cache_engine.cache.serving.meanwhile import Meanwhile
+    from cache_engine.cache.serving.stand_ins import StandIns
     from cache_engine.model.artifact import Record, RecordedProblem
     from cache_engine.model.gemm import GemmProblem
     from cache_engine.store.journal import Journal
@@ -61,11 +61,11 @@ class Promotable(Protocol):
     """The part of a ``Cache`` that promotion needs; ``Cache`` imports this room."""
 
     journal: Journal
-    elsewhere: Elsewhere
-    faster: Faster
+    elsewhere: OtherToolchains
+    faster: ExactKernels
 
     @property
-    def meanwhile(self) -> Meanwhile:
+    def meanwhile(self) -> StandIns:
         """What serves while a kernel is compiled."""
         ...
 
@@ -288,7 +288,7 @@ class _Missing:
     def ask(self, kind: str, shape: Shape, m: int, per_s: float) -> None:
         """Counts requests for a problem, if a kernel for it is missing. What cannot be keyed here is left out."""
         try:
-            asked: Asked = (shape.problem(m), None, None, None)
+            asked: Request = (shape.problem(m), None, None, None)
             selection = self._cache.select(asked[0])
         except GemmCacheError:
             return
@@ -300,7 +300,7 @@ class _Missing:
         if not is_exact and (not self._is_there(selection) or selection.key in self._promoted):
             self._add(kind, shape, m, per_s, selection, self._stand_in(shape, asked))
 
-    def _stand_in(self, shape: Shape, asked: Asked, without: str = "") -> Selection | None:
+    def _stand_in(self, shape: Shape, asked: Request, without: str = "") -> Selection | None:
         """The best kernel that serves in place of what is asked for, without that of a key."""
         if shape not in self._served:
             return None

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from cache_engine.cache.demand.times import MEASURED, UNKNOWN, LaunchTimes
 from cache_engine.errors import SearchStopped
 from cache_engine.evaluator.catalogue import model_shapes
-from cache_engine.model.asked import Shape
 from cache_engine.model.gemm.fields import Options, chosen
+from cache_engine.model.shape_counts import Shape
 from cache_engine.units import counted
 from cache_engine.usage.demand import Ledger, by_bytes, by_flops, rate
 

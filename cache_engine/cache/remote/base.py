@@ -12,7 +12,7 @@ _LONGEST = 300  # characters of a message
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Limits of a request: seconds to connect, seconds for all of one try, and how often it is tried."""
 
     connect_s: float
@@ -25,9 +25,9 @@ class Patience:
         return self.tries * self.request_s + 0.1
 
 
-COMMAND = Patience(connect_s=2, request_s=20, tries=3)
+COMMAND = Timeouts(connect_s=2, request_s=20, tries=3)
 """Of commands that a person or a script waits for."""
-LOOKUP = Patience(connect_s=0.9, request_s=0.9, tries=1)
+LOOKUP = Timeouts(connect_s=0.9, request_s=0.9, tries=1)
 """Of lookups, which wait a second."""
 
 

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, NoReturn
 
-from cache_engine.cache.remote.base import COMMAND, Patience, without_query
+from cache_engine.cache.remote.base import COMMAND, Timeouts, without_query
 from cache_engine.errors import CorruptEntry, ExtraMissing, GemmCacheError, RemoteError, UsageError
 from cache_engine.process import renew_after_fork
 from cache_engine.units import human_bytes, printable
@@ -117,7 +117,7 @@ class Frames:
 class ClientProcess:
     """A remote, asked by another process. Safe to use from several threads; a forked child starts its own."""
 
-    def __init__(self, url: str, patience: Patience = COMMAND, **options: Any) -> None:
+    def __init__(self, url: str, patience: Timeouts = COMMAND, **options: Any) -> None:
         """Starts the process; nothing is asked of the remote yet.
 
         Args:

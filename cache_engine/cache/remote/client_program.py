@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cache_engine.cache.remote import key_value, objects
-from cache_engine.cache.remote.base import Patience, Remote, said
+from cache_engine.cache.remote.base import Remote, Timeouts, said
 from cache_engine.cache.remote.client_process import MEMORY_BYTES, Frames
 from cache_engine.errors import GemmCacheError
 
@@ -26,7 +26,7 @@ def main(descriptor: int) -> None:
     control = Frames(socket.socket(fileno=descriptor))
     setup, _ = control.receive(0)
     try:
-        remote = _client(setup["url"], Patience(**setup["patience"]), setup["options"])
+        remote = _client(setup["url"], Timeouts(**setup["patience"]), setup["options"])
     except BaseException as error:  # pyo3's panic is not an Exception
         control.send(_failure(error))
         return
@@ -47,7 +47,7 @@ def _bind() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _client(url: str, patience: Patience, options: dict[str, Any]) -> Remote:
+def _client(url: str, patience: Timeouts, options: dict[str, Any]) -> Remote:
     if url.startswith(key_value.KINDS):
         return key_value.KeyValue(url, patience)
     return objects.Objects(url, patience, **options)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from cache_engine.cache.remote.base import COMMAND, Patience, said
+from cache_engine.cache.remote.base import COMMAND, Timeouts, said
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from cache_engine.settings.extras import needing
 from cache_engine.units import human_bytes, printable
@@ -25,7 +25,7 @@ _AT_A_TIME = 500  # names of a list
 class KeyValue:
     """A database of Redis or Valkey. Safe to use from several threads, and after a fork."""
 
-    def __init__(self, url: str, patience: Patience = COMMAND) -> None:
+    def __init__(self, url: str, patience: Timeouts = COMMAND) -> None:
         """Names the place; nothing is asked of it yet.
 
         Args:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from cache_engine.cache.remote.base import COMMAND, Patience, said, without_query
+from cache_engine.cache.remote.base import COMMAND, Timeouts, said, without_query
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from cache_engine.settings.extras import needing
 from cache_engine.units import human_bytes, printable
@@ -24,7 +24,7 @@ KINDS = ("s3://", "gs://", "az://", "file://")
 class Objects:
     """A place for objects. Safe to use from several threads."""
 
-    def __init__(self, url: str, patience: Patience = COMMAND, **options: Any) -> None:
+    def __init__(self, url: str, patience: Timeouts = COMMAND, **options: Any) -> None:
         """Names the place; nothing is asked of it yet.
 
         Args:

@@ -11,9 +11,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cache_engine.cache.elsewhere import Elsewhere
+from cache_engine.cache.other_toolchains import OtherToolchains
 from cache_engine.cache.queue import Priority
-from cache_engine.cache.selection import INSTALLED, Asked, Faster, Selection, Selector
+from cache_engine.cache.selection import INSTALLED, ExactKernels, Request, Selection, Selector
 from cache_engine.cache.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
 from cache_engine.cache.tiers import Found, Preloaded, Tiers
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError, LockTimeout, NotCached, StoreError
@@ -37,11 +37,11 @@ __all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
 
 # What no hit needs is imported at the first miss.
 if TYPE_CHECKING:
-    from cache_engine.cache.queue.behind import Better
+    from cache_engine.cache.queue.background import PendingKernel
     from cache_engine.cache.queue.slots import Slots
     from cache_engine.cache.serving.key_lock import KeyLock
-    from cache_engine.cache.serving.team import Team
-    from cache_engine.upkeep.cleaning import Housekeeper
+    from cache_engine.cache.serving.remote_client import RemoteClient
+    from cache_engine.upkeep.cleanup import Housekeeper
 
 _log = logging.getLogger(__name__)
 
@@ -63,10 +63,10 @@ class Serving:
     def __init__(
         self,
         store: DiskStore | None,
-        elsewhere: Elsewhere,
+        elsewhere: OtherToolchains,
         settings: Settings,
         journal: Journal,
-        faster: Faster,
+        faster: ExactKernels,
         without_store: str = SWITCHED_OFF,
     ) -> None:
         """Serves the packs of ``elsewhere`` and an opened store, or none; then ``without_store`` says why."""
@@ -86,11 +86,11 @@ class Serving:
             self._team  # noqa: B018 (made once, before there are several threads)
 
     @cached_property
-    def _team(self) -> Team:
+    def _team(self) -> RemoteClient:
         """The client of the remote that a team shares."""
-        from cache_engine.cache.serving.team import Team
+        from cache_engine.cache.serving.remote_client import RemoteClient
 
-        return Team(self._store, self._settings, self._journal, self._stored, self._tiers)
+        return RemoteClient(self._store, self._settings, self._journal, self._stored, self._tiers)
 
     @cached_property
     def _slots(self) -> Slots | None:
@@ -102,7 +102,7 @@ class Serving:
         return Slots(self._store.layout, self._settings.slots, self._settings.lock_timeout_s)
 
     def settle(self) -> None:
-        """See ``Team.settle``."""
+        """See ``RemoteClient.settle``."""
         if "_team" in self.__dict__:
             self._team.settle()
 
@@ -111,7 +111,7 @@ class Serving:
         """Cleans the store, if there is one; made when something is first stored, as no hit needs it."""
         if self._store is None:
             return None
-        from cache_engine.upkeep.cleaning import Housekeeper, prune_results
+        from cache_engine.upkeep.cleanup import Housekeeper, prune_results
         from cache_engine.upkeep.plan import Limits
 
         s = self._settings
@@ -125,7 +125,7 @@ class Serving:
     def get_or_compile(
         self,
         selector: Selector,
-        asked: Asked,
+        asked: Request,
         stages: StageClock,
         *,
         force: bool = False,
@@ -187,7 +187,7 @@ class Serving:
             return self._publish(selection, artifact, stages, no_lock)
 
     def _find_instead(
-        self, selector: Selector, asked: Asked, selection: Selection, stages: StageClock, priority: Priority
+        self, selector: Selector, asked: Request, selection: Selection, stages: StageClock, priority: Priority
     ) -> tuple[Found | None, Selection]:
         """Another selection that has an entry, in place of one that has none, and the entry.
 
@@ -266,7 +266,7 @@ class Serving:
         kernel = kernel_of(selection, found.loaded, found.tier, stages)
         return kernel if problem is None else replace(kernel, problem=problem)
 
-    def hit_faster(self, asked: Asked, stages: StageClock) -> CompiledKernel | None:
+    def hit_faster(self, asked: Request, stages: StageClock) -> CompiledKernel | None:
         """Hands out the exact kernel that was measured to be faster than what is selected, if it is there."""
         selection = self._faster.there(asked)
         if selection is None:
@@ -322,7 +322,7 @@ class Serving:
         if priority is Priority.CALLER:
             self._journal.asked(selection.problem)
         if self._store is not None:
-            from cache_engine.cache.deciding import log_miss
+            from cache_engine.cache.decision_log import log_miss
 
             log_miss(self._journal, self._store, selector, selection, fault, forced=force)
         if _log.isEnabledFor(logging.INFO):
@@ -366,7 +366,7 @@ class Serving:
         self, selection: Selection, artifact: Artifact, stages: StageClock, no_lock: Failure | None
     ) -> CompiledKernel:
         """Stores the kernel if that is possible, and hands it out in any case."""
-        from cache_engine.cache.making import describe
+        from cache_engine.cache.build import describe
 
         key, compile_us = selection.key, round(stages.ms[COMPILE] * 1000)
 
@@ -442,9 +442,9 @@ class Serving:
 
 def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:
     if debug_dump is None:
-        from cache_engine.cache import making
+        from cache_engine.cache import build
 
-        return making.make_artifact(selection, stages)
+        return build.make_artifact(selection, stages)
     from cache_engine.cache.debug_dump import make_artifact_and_dump  # a rare need
 
     return make_artifact_and_dump(debug_dump, selection, stages)
@@ -471,7 +471,7 @@ class CompiledKernel:
         stages_ms: milliseconds that each stage of getting it took, by name.
         unpublished: why it could not be stored; ``None`` when it was stored, or was found.
         toolchain_from: what names the toolchain in its key: ``"installed"``, ``"pack NAME"`` or ``"store"``. The last
-            two are of kernels that need not be what the compiler installed here would make; see ``cache.elsewhere``.
+            two are of kernels that need not be what the compiler installed here would make; see ``cache.other_toolchains``.
         better: the kernel that is compiled in the background, where this one serves in its place: ``better.ready``,
             ``better.wait(timeout_s)``, then ``better.kernel`` or ``better.failure``.
     """
@@ -486,7 +486,7 @@ class CompiledKernel:
     stages_ms: dict[str, float]
     unpublished: Failure | None = None
     toolchain_from: str = INSTALLED
-    better: Better[CompiledKernel] | None = None
+    better: PendingKernel[CompiledKernel] | None = None
 
     @property
     def entry(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cache_engine.cache.elsewhere import Elsewhere, Stated
+from cache_engine.cache.other_toolchains import OtherToolchains, Stated
 from cache_engine.cache.selection import Selection, Selector
 from cache_engine.compilers import COMPILERS
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError, PackUnusable, Unproved
@@ -89,7 +89,7 @@ def pack_state(pack: Pack, settings: Settings) -> PackState:
     return PackState(text, len(pack), usable, with_any, known)
 
 
-def check_packs(elsewhere: Elsewhere, settings: Settings) -> None:
+def check_packs(elsewhere: OtherToolchains, settings: Settings) -> None:
     """Warns of each pack of which no kernel can serve here, and notes why for ``NotCached``.
 
     Raises:
@@ -127,7 +127,7 @@ def _unproved(pack: Pack) -> str:
     return why
 
 
-def refusals(elsewhere: Elsewhere, selector: Selector, selection: Selection) -> Iterator[str]:
+def refusals(elsewhere: OtherToolchains, selector: Selector, selection: Selection) -> Iterator[str]:
     """The reasons why packs that have a kernel do not serve it: it is damaged or unsigned, or of another toolchain."""
     others = selector.of_other_toolchains(selection, elsewhere.of_packs(selection.compiler.name))
     for one in {each.key: each for each in (*others, selection)}.values():

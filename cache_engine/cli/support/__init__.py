@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from cache_engine import logs
-from cache_engine.cli.support.given import NO_PAGER, given
+from cache_engine.cli.support.global_options import NO_PAGER, given
 from cache_engine.cli.support.targets import target_option, targets_option
 from cache_engine.cli.support.verb import (
     DEVICE,

@@ -12,7 +12,7 @@ from typing import Protocol
 import click
 from click.shell_completion import CompletionItem
 
-from cache_engine.cli.support.given import settings_of
+from cache_engine.cli.support.global_options import settings_of
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm.fields import FIELDS
 from cache_engine.store.layout import StoreLayout, key_of_record_name, original_of_quarantined

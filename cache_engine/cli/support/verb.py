@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from cache_engine import logs
-from cache_engine.cli.moved import old_verb, with_new_options
+from cache_engine.cli.old_names import old_verb, with_new_options
 from cache_engine.cli.support.completion import COMPLETERS, Completer
-from cache_engine.cli.support.given import LEVELS, global_options, settings_of
+from cache_engine.cli.support.global_options import LEVELS, global_options, settings_of
 from cache_engine.errors import InvalidProblem
 
 OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from cache_engine.frameworks.base import Surroundings
-from cache_engine.frameworks.deleting import BUSY, IN_PROCESS, JOURNALS, is_quiet
+from cache_engine.frameworks.deletion import BUSY, IN_PROCESS, JOURNALS, is_quiet
 from cache_engine.frameworks.facts import entry_of, image_facts, json_object, text_in
 from cache_engine.frameworks.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.frameworks.readers.reader import Reader, stamp_of, stray_file
@@ -27,12 +27,12 @@ from cache_engine.frameworks.values import (
     Entry,
     Factor,
     Fault,
-    Finding,
     KeyFactors,
     Part,
     PartKind,
     Place,
     Rows,
+    ScanFinding,
     Seen,
     Unchanged,
     id_of,
@@ -82,7 +82,7 @@ class CuTile(Reader):
             except Unread as error:
                 yield error.finding(_FILE)
             except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-                yield Finding(Fault.DAMAGED, _FILE, f"{error}; cuTile makes it again, and loses what is in it")
+                yield ScanFinding(Fault.DAMAGED, _FILE, f"{error}; cuTile makes it again, and loses what is in it")
             for item in folder:
                 if item.name != _FILE and item.name not in {f"{_FILE}{ending}" for ending in JOURNALS}:
                     try:
@@ -171,11 +171,11 @@ def _rows(database: sqlite3.Connection, known: Mapping[str, str]) -> Iterator[Se
     left = pages * page_bytes
     for key, size, atime, metadata in database.execute(listed):
         if not isinstance(key, str) or not isinstance(size, int) or len(key) > MOST_NAME:
-            yield Finding(Fault.DAMAGED, _FILE, "a row has no key or no binary")
+            yield ScanFinding(Fault.DAMAGED, _FILE, "a row has no key or no binary")
             continue
         left -= size + (len(metadata) if isinstance(metadata, str | bytes) else 0)
         if left < 0:  # rows may share their pages, or be computed: each could be as large as the whole file
-            yield Finding(Fault.DAMAGED, _FILE, "its rows have more bytes than it has; the others are not read")
+            yield ScanFinding(Fault.DAMAGED, _FILE, "its rows have more bytes than it has; the others are not read")
             return
         name, stamp = id_of(key), f"{size}-{atime}"
         if known.get(name) == stamp:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from cache_engine.frameworks.base import Surroundings
-from cache_engine.frameworks.deleting import DELETED, state_of
+from cache_engine.frameworks.deletion import DELETED, state_of
 from cache_engine.frameworks.facts import (
     chosen_in,
     code_facts,

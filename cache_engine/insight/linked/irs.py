@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from cache_engine.insight.linked.marks import PTX, Chain, Text, lines_of
+from cache_engine.insight.linked.marks import PTX, Chain, PaneText, lines_of
 
 _ALIAS = re.compile(r"^(?P<name>#loc\d*) = loc\((?P<value>.*)\)\s*$")
 # A search in a hostile line must not begin again at each of its spaces or letters.
@@ -26,7 +26,7 @@ _DEEPEST = 16  # a hostile text may refer in a circle
 TTIR, TTGIR, LLIR = "TTIR", "TTGIR", "LLIR"
 
 
-def read_mlir(name: str, text: str) -> Text:
+def read_mlir(name: str, text: str) -> PaneText:
     """A text of MLIR, without the locations at the ends of its lines."""
     raw = lines_of(text)
     aliases = {found["name"]: found["value"] for line in raw if (found := _ALIAS.match(line))}
@@ -41,7 +41,7 @@ def read_mlir(name: str, text: str) -> Text:
             known[at] = _mlir_chain(at, aliases, _DEEPEST)
         lines.append(_AT_END.sub("", line).rstrip())
         chains.append(known[at])
-    return Text(name, "mlir", lines, chains)
+    return PaneText(name, "mlir", lines, chains)
 
 
 def _mlir_chain(value: str, aliases: Mapping[str, str], depth: int) -> Chain:
@@ -61,7 +61,7 @@ def _mlir_chain(value: str, aliases: Mapping[str, str], depth: int) -> Chain:
     return ()
 
 
-def read_llvm(text: str) -> Text:
+def read_llvm(text: str) -> PaneText:
     """A text of LLVM IR, without the references to its debug nodes."""
     raw = lines_of(text)
     nodes: dict[str, dict[str, str]] = {}
@@ -78,7 +78,7 @@ def read_llvm(text: str) -> Text:
             known[at] = _llvm_chain(at, nodes)
         lines.append(_DEBUG.sub("", line).rstrip())
         chains.append(known.get(at, ()))
-    return Text(LLIR, "llvm", lines, chains)
+    return PaneText(LLIR, "llvm", lines, chains)
 
 
 def _llvm_chain(node: str, nodes: Mapping[str, Mapping[str, str]]) -> Chain:
@@ -118,7 +118,7 @@ _DEBUG_SECTION = re.compile(r"^\s*\.section\s+\.debug_")
 _DEBUG_LABEL = re.compile(r"^\s*\$L__(?:tmp|func_begin|func_end)\d+:\s*$")
 
 
-def read_ptx(text: str) -> tuple[Text, list[int]]:
+def read_ptx(text: str) -> tuple[PaneText, list[int]]:
     """PTX without what it says of lines, and for each line of ``text`` the line that is left of it, from 1; else 0."""
     raw = lines_of(text)
     files = {found["number"]: _path(found) for line in raw if (found := _FILE.match(line))}
@@ -145,7 +145,7 @@ def read_ptx(text: str) -> tuple[Text, list[int]]:
     while kept and not kept[-1]:
         kept.pop()
         chains.pop()
-    return Text(PTX, "ptx", kept, chains), [line if line <= len(kept) else 0 for line in now_at]
+    return PaneText(PTX, "ptx", kept, chains), [line if line <= len(kept) else 0 for line in now_at]
 
 
 def instructions(lines: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from cache_engine.compilers.elf import code_of, read_cubin
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.values import Entry, Part, PartKind
 from cache_engine.insight.linked.irs import LLIR, TTGIR, TTIR, instructions, read_llvm, read_mlir, read_ptx
-from cache_engine.insight.linked.marks import PTX, SASS, SOURCE, Chain, Linked, Place, Text, lines_of, linked
+from cache_engine.insight.linked.marks import PTX, SASS, SOURCE, Chain, Linked, PaneText, Place, lines_of, linked
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.outcome import Failure
 
@@ -37,7 +37,7 @@ def linked_code(cache: Cache, record: Record) -> Linked:
     """
     source, cubin = cache.text(record, "source"), cache.section(record, CUBIN)
     language = "python" if record.compiler == "triton" else "cuda"
-    texts = [Text(SOURCE, language, lines_of(source))]
+    texts = [PaneText(SOURCE, language, lines_of(source))]
     notes = []
     with ThreadPoolExecutor(1) as other:
         counted = other.submit(registers_of, cubin)
@@ -62,7 +62,7 @@ def linked_code(cache: Cache, record: Record) -> Linked:
     return linked(texts, notes)
 
 
-def irs_of(irs: tuple[tuple[str, str], ...]) -> list[Text]:
+def irs_of(irs: tuple[tuple[str, str], ...]) -> list[PaneText]:
     """Triton's IRs, in the order in which it makes them."""
     found = dict(irs)
     return [
@@ -72,7 +72,7 @@ def irs_of(irs: tuple[tuple[str, str], ...]) -> list[Text]:
     ]
 
 
-def disassembled(cubin: bytes, ptx_lines: Sequence[int], registers: str) -> Text | Failure:
+def disassembled(cubin: bytes, ptx_lines: Sequence[int], registers: str) -> PaneText | Failure:
     """The machine code of a CUBIN, linked as far as it states lines.
 
     Args:
@@ -136,7 +136,7 @@ _LIVE = re.compile(r"^\s*/\*(?P<address>[0-9a-f]{4,})\*/.*//\s*+\|\s*+(?P<count>
 _HEAD = re.compile(r"//\s*\|\s*GPR\s*\|")
 
 
-def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> Text:
+def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> PaneText:
     """Machine code with its links.
 
     Args:
@@ -166,7 +166,7 @@ def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> 
         kept.append(_GAPS.sub("  ", line.rstrip()))
         chains.append(chain if is_instruction else ())
         ptx.append(ptx_line if is_instruction else 0)
-    return Text(SASS, "sass", kept, chains, ptx if any(ptx) else (), _live(kept, registers))
+    return PaneText(SASS, "sass", kept, chains, ptx if any(ptx) else (), _live(kept, registers))
 
 
 def _live(lines: Sequence[str], printed: str) -> Sequence[int]:
@@ -203,8 +203,8 @@ _MOST_PARTS = 30  # three times as many as any framework has
 def linked_parts(entry: Entry, read: Read) -> Linked:
     """Source, IRs, PTX, machine code and the other texts of an entry; notes say what could not be read."""
     notes: list[str] = []
-    code: list[Text] = []
-    others: list[Text] = []
+    code: list[PaneText] = []
+    others: list[PaneText] = []
     ptx_lines: Sequence[int] = ()
     parts = [part for part in entry.parts if part.kind in _ORDER]
     if len(parts) > _MOST_PARTS:
@@ -216,7 +216,7 @@ def linked_parts(entry: Entry, read: Read) -> Linked:
             continue
         found, lines = _text(part, data.decode("utf-8", "replace"))
         if found.name in {each.name for each in code}:
-            found = Text(part.name, found.language, found.lines)
+            found = PaneText(part.name, found.language, found.lines)
         ptx_lines = ptx_lines or lines
         (others if part.kind in (PartKind.METADATA, PartKind.INDEX) else code).append(found)
     binary = entry.part(PartKind.BINARY)
@@ -234,7 +234,7 @@ def _place_in_order(part: Part) -> tuple[int, int]:
     return _ORDER.index(part.kind), _IR_ORDER.index(suffix) if suffix in _IR_ORDER else len(_IR_ORDER)
 
 
-def _text(part: Part, text: str) -> tuple[Text, Sequence[int]]:
+def _text(part: Part, text: str) -> tuple[PaneText, Sequence[int]]:
     """One text, and of PTX its lines as ``read_ptx`` returns them."""
     suffix = _suffix(part)
     if suffix in _MLIR:
@@ -245,11 +245,11 @@ def _text(part: Part, text: str) -> tuple[Text, Sequence[int]]:
         return read_ptx(text)
     if part.kind == PartKind.SOURCE:
         # What Triton calls source is the MLIR that it made of Python.
-        return read_mlir("MLIR", text) if "tt.func" in text else Text(SOURCE, "cuda", lines_of(text)), ()
-    return Text(PTX if part.kind == PartKind.PTX else part.name, "text", lines_of(text)), ()
+        return read_mlir("MLIR", text) if "tt.func" in text else PaneText(SOURCE, "cuda", lines_of(text)), ()
+    return PaneText(PTX if part.kind == PartKind.PTX else part.name, "text", lines_of(text)), ()
 
 
-def _machine_code(data: bytes | Failure, ptx_lines: Sequence[int]) -> Text | Failure:
+def _machine_code(data: bytes | Failure, ptx_lines: Sequence[int]) -> PaneText | Failure:
     if isinstance(data, Failure):
         return data
     try:

@@ -186,7 +186,7 @@ def lines_of(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class PaneText:
     """A text as a reader of one language found it.
 
     Attributes:
@@ -211,8 +211,8 @@ class Pane:
 
     Attributes:
         chains: of each line the lines of the source, from 1: the one it is made of, and those that this was put into.
-        ptx: as of ``Text``.
-        registers: as of ``Text``.
+        ptx: as of ``PaneText``.
+        registers: as of ``PaneText``.
         kinds: of each line the class of its instruction, one of ``marks.KINDS``, or nothing.
         loop: the first and last line of the main loop, from 1.
         folds: the first and last line of each run of declarations, from 1.
@@ -247,20 +247,20 @@ class Linked:
         return any(any(pane.chains) for pane in self.panes if pane.name != SOURCE)
 
 
-def linked(texts: Iterable[Text], notes: Iterable[str] = ()) -> Linked:
+def linked(texts: Iterable[PaneText], notes: Iterable[str] = ()) -> Linked:
     """A view of these texts. Lines of files other than the kernel's own are taken where they were called from."""
     texts = list(texts)
     own = _own_file(texts)
     return Linked(tuple(_pane(text, own) for text in texts), tuple(notes))
 
 
-def _own_file(texts: Sequence[Text]) -> str:
+def _own_file(texts: Sequence[PaneText]) -> str:
     """The kernel's own file: outermost in most chains."""
     outermost = Counter(chain[-1][0] for text in texts for chain in text.chains if chain)
     return outermost.most_common(1)[0][0] if outermost else ""
 
 
-def _pane(text: Text, own: str) -> Pane:
+def _pane(text: PaneText, own: str) -> Pane:
     if text.name == SOURCE:
         chains: tuple[tuple[int, ...], ...] = tuple((number,) for number in range(1, len(text.lines) + 1))
     else:

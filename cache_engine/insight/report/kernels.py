@@ -16,7 +16,18 @@ from cache_engine.index import queries
 from cache_engine.insight.comparison import Pair, change, compare, sass_difference, shown
 from cache_engine.insight.inspection import described, inspect
 from cache_engine.insight.report.drawing import Bar, Point, Roof, Series, bars, columns, roofs, tiles
-from cache_engine.insight.report.page import Command, Facts, Figure, Note, Part, Report, Section, Table, Text, moment
+from cache_engine.insight.report.page import (
+    Command,
+    Facts,
+    Figure,
+    Note,
+    Paragraph,
+    Part,
+    Report,
+    Section,
+    Table,
+    moment,
+)
 from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks, walk
 from cache_engine.insight.toolchains import made_by_toolchain
 from cache_engine.model.architecture import Occupancy
@@ -89,7 +100,7 @@ def comparison_report(cache: Cache, first: Record, second: Record) -> Report:
         sections.append(Section("Key differences", (Note("Same key: this is the same kernel twice."),)))
     if all(SASS in texts for texts, _ in codes):
         lines = sass_difference(first, codes[0][0][SASS], second, codes[1][0][SASS])
-        code: Part = Text("SASS diff, addresses removed", lines) if lines else Note("The SASS is the same.")
+        code: Part = Paragraph("SASS diff, addresses removed", lines) if lines else Note("The SASS is the same.")
         sections.append(Section("Code", (code,)))
     title = f"{first.key[:12]} compared with {second.key[:12]}"
     return Report(title, f"{first.key} {second.key}", _command(cache, first.key, second.key), tuple(sections))
@@ -116,7 +127,7 @@ def _texts(cache: Cache, record: Record, parts: Iterable[str]) -> tuple[dict[str
 
 
 def _code(texts: dict[str, str]) -> tuple[Part, ...]:
-    return tuple(Text(_CODES[part], text) for part, text in texts.items() if text)
+    return tuple(Paragraph(_CODES[part], text) for part, text in texts.items() if text)
 
 
 def _rows(rows: Sequence[dict[str, str]]) -> Table:

@@ -104,7 +104,7 @@ def _part(part: Part) -> str:
         case Figure(title, svg, table):
             drawn = f'<div class="wide" tabindex="0"><div role="img" aria-label="{safe(title)}">\n{svg}</div></div>'
             return f"<figure>\n<figcaption>{safe(title)}</figcaption>\n{drawn}\n{_table(table)}</figure>\n"
-        case Text(name, content):
+        case Paragraph(name, content):
             return _text(name, content)
         case Command(line):
             return f'<pre class="command">{safe(line)}</pre>\n'
@@ -188,7 +188,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Paragraph:
     """Lines of a program, a log or a diff, under a name; shown whole when opened."""
 
     name: str
@@ -209,7 +209,7 @@ class Note:
     words: str
 
 
-Part = Facts | Table | Figure | Text | Command | Note
+Part = Facts | Table | Figure | Paragraph | Command | Note
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,7 @@ class GemmProblem:
         """Bytes that a launch need not move as its kernel applies the epilogue.
 
         A step after the product would read and write C once more, and with beta a copy of C from before, see
-        ``gpu.unfused``.
+        ``gpu.products``.
         """
         times = bool(str(self.epilogue)) + self.epilogue.beta
         return 2 * times * self.row_matrices * self.m * self.n * self.output.itemsize

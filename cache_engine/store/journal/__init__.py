@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import LockTimeout
 from cache_engine.store.journal.lines import SNAPSHOT, UnknownSnapshot, is_long, journal_state
-from cache_engine.store.journal.writing import Journal, NoJournal
+from cache_engine.store.journal.writer import Journal, NoJournal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         damaged_decisions,
         mend_decisions,
     )
-    from cache_engine.store.journal.folding import (
+    from cache_engine.store.journal.snapshot import (
         Snapshot,
         damaged_lines,
         fold,
@@ -87,7 +87,7 @@ def fold_when_long(layout: StoreLayout) -> int:
     """
     if not is_long(layout.journal):
         return 0
-    from cache_engine.store.journal.folding import fold_journal
+    from cache_engine.store.journal.snapshot import fold_journal
 
     with suppress(LockTimeout), file_lock(layout.maintenance_lock, 0):
         return fold_journal(layout)

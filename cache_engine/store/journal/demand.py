@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.model.asked import Asked
+from cache_engine.model.shape_counts import ShapeCounts
 from cache_engine.store.files import read_whole
 from cache_engine.store.journal import lines
 from cache_engine.store.journal.lines import UnknownSnapshot, decoded, read_new
@@ -31,7 +31,7 @@ _FORMAT = 1
 _MARK = b'"asked":{'
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Asked).decode
+_decode = msgspec.json.Decoder(ShapeCounts).decode
 
 
 class _Head(msgspec.Struct):
@@ -105,13 +105,13 @@ def demand_generation(layout: StoreLayout) -> int:
     return 0
 
 
-def read_lines(folder: Path, folded: FoldedDemand, positions: dict[str, int]) -> Iterator[Asked]:
+def read_lines(folder: Path, folded: FoldedDemand, positions: dict[str, int]) -> Iterator[ShapeCounts]:
     """The lines of all files that are not folded, from ``positions`` (bytes by file stem) on; advances them."""
     for _, data in read_new(folder, set(folded.folded), positions):
         yield from decode_lines(data)
 
 
-def decode_lines(data: bytes) -> Iterator[Asked]:
+def decode_lines(data: bytes) -> Iterator[ShapeCounts]:
     """The lines of a file that say what was asked for; damaged ones are skipped."""
     return decoded(_decode, _marked(data))
 
@@ -145,7 +145,7 @@ def fold_demand(layout: StoreLayout, folded: FoldedDemand, there: Mapping[str, s
     if not found:
         return
     timeline.coarsen(time.time())
-    # Unique even if an earlier file was lost, because the mirror compares generations.
+    # Unique even if an earlier file was lost, because the index compares generations.
     generation = max(folded.generation + 1, time.time_ns() // 1000)
     stems = [stem for name, stem in there.items() if name in names or stem in folded.folded]
     data = _encode(FoldedDemand(generation=generation, folded=stems, timeline=timeline.stored()))

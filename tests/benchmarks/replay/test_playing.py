@@ -17,8 +17,8 @@ from benchmarks.replay.batching import Limits
 from benchmarks.replay.costs import PUBLISHED, cost_of
 from benchmarks.replay.kernels import Kernels, gpu_for, kernels_of
 from benchmarks.replay.machines import Compiling
-from benchmarks.replay.playing import COLD, PROFILE, RESTART, STARTS, Outcome, play, runs
 from benchmarks.replay.policies import POLICIES, Start
+from benchmarks.replay.simulation import COLD, PROFILE, RESTART, STARTS, Outcome, play, runs
 from benchmarks.replay.traces import Trace, read_trace
 from cache_engine.cache.selection import Selector
 from cache_engine.errors import InvalidProblem, UsageError
@@ -217,7 +217,7 @@ def test_the_cost_of_a_compile_is_the_median_of_the_stores_own_records() -> None
 
 
 def test_a_percentile_counts_the_steps_that_did_not_stall() -> None:
-    from benchmarks.replay.playing import _percentile
+    from benchmarks.replay.simulation import _percentile
 
     assert _percentile(array("d", [5.0, 7.0]), 99, 200) == 0.0
     assert _percentile(array("d", [7.0, 5.0, 6.0]), 99, 200) == 5.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.replay.replayed import LARGEST_DOCUMENT
+from benchmarks.replay.replay_results import LARGEST_DOCUMENT
 from tests.benchmarks.running import run
 from tests.report.test_html import Elements
 

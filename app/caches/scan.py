@@ -1,0 +1,134 @@
+"""The scan behind the pages on other frameworks' caches: in a thread, so that a page shows what is known meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from threading import Lock
+
+import streamlit as st
+
+from app import context, widgets
+from cache_engine.errors import GemmCacheError
+from cache_engine.frameworks.registry import Sources, load_sources, surroundings
+from cache_engine.frameworks.values import Place
+from cache_engine.index.framework_caches import Progress
+from cache_engine.process import Thread
+from cache_engine.units import counted, human_age
+
+FRESH_S = 30.0
+"""What was scanned so many seconds ago is not scanned again."""
+_PATIENCE_S = 0.3
+"""A page waits so long for a scan, which is enough where little has changed."""
+_FIRST_PATIENCE_S = 1.0
+"""The same where nothing is known yet."""
+_POLL_S = 0.5
+
+
+class Scanner:
+    """Scans at most once at a time, for all readers of this dashboard.
+
+    Attributes:
+        entries: how many this scan has seen.
+        where: the directory that it is in.
+        trouble: why the last one failed; empty if it did not.
+    """
+
+    def __init__(self, scan: Callable[[Progress], object]) -> None:
+        self._scan = scan
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self._ended_at = -float("inf")
+        self.entries = 0
+        self.where = ""
+        self.trouble = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether a scan runs."""
+        return self._thread is not None and self._thread.is_alive
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a scan of this process has come to its end."""
+        return self._ended_at > 0
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last scan ended."""
+        return time.monotonic() - self._ended_at
+
+    def look(self, patience_s: float) -> None:
+        """Starts a scan if the last one is too old or failed, and waits for it, at most ``patience_s``."""
+        with self._lock:
+            if not self.runs and (self.trouble or self.age_s > FRESH_S):
+                self.entries, self.where = 0, ""
+                self._thread = Thread(self._run)
+        if self._thread is not None:
+            self._thread.join(patience_s)
+
+    def forget(self) -> None:
+        """Has the next look scan again: something was deleted."""
+        self._ended_at = -float("inf")
+
+    def _run(self) -> None:
+        def progress(entries: int, where: str) -> None:
+            self.entries, self.where = entries, where
+
+        try:
+            self._scan(progress)
+            self.trouble = ""
+        except (GemmCacheError, OSError) as error:
+            self.trouble = str(error)
+        finally:
+            self._ended_at = time.monotonic()
+
+
+def scanner() -> Scanner:
+    """The scanner of the store's index."""
+    return _scanner(str(context.cache().layout.root))
+
+
+@st.cache_resource(show_spinner=False)
+def _scanner(store: str) -> Scanner:  # noqa: ARG001 (what it is of)
+    cache = context.cache()
+    return Scanner(lambda progress: cache.scan_caches(progress=progress))
+
+
+@st.cache_resource(show_spinner=False)
+def sources() -> Sources:
+    """The readers of each framework's cache."""
+    return load_sources()
+
+
+def places() -> list[Place]:
+    """The directories that there are now, also those that are not in use here."""
+    return list(sources().places(surroundings(context.cache().settings.caches)))
+
+
+def titles() -> Mapping[str, str]:
+    """The name of each framework, by kind."""
+    return {kind: source.title for kind, source in sources().by_kind.items()}
+
+
+def look() -> None:
+    """Updates the index, and shows the scan's progress, the age of the last scan, or why it failed."""
+    found = scanner()
+    found.look(_PATIENCE_S if found.has_ended else _FIRST_PATIENCE_S)
+    with st.container(key="scan"):  # always one line, so that nothing moves when a scan ends
+        if found.runs:
+            _follow()
+        elif found.has_ended:
+            st.text(f"Scanned {human_age(found.age_s)}.")
+    if found.trouble and not found.runs:
+        widgets.problem("The caches could not be scanned. What is shown may be old.", found.trouble)
+
+
+@st.fragment(run_every=_POLL_S)
+def _follow() -> None:
+    """Shows the progress of the scan; the page is drawn again when it ends."""
+    found = scanner()
+    if not found.runs:
+        st.rerun()
+    where = f" Now in {found.where}" if found.where else ""
+    st.text(f"Reading the caches: {counted(found.entries, 'entry', 'entries')} so far.{where}")

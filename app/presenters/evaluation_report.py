@@ -1,0 +1,97 @@
+"""Evaluations as a report to send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from app.presenters.evaluations import (
+    comparison_table,
+    evaluation_tiles,
+    heat_table,
+    roofline_table,
+)
+from app.presenters.models import pass_table, pass_tiles
+from app.presenters.shared import Row
+from cache_engine.insight.passes import ModelPass, Priced
+from cache_engine.insight.report.drawing import Bar, Point, Roof, bars, roofs
+from cache_engine.insight.report.page import Facts, Figure, Report, Section, Table
+
+Shares = Sequence[Sequence[float | None]]
+
+
+def shape_report(evaluated: Sequence[Priced], shares: Sequence[Shares], command: str) -> Report:
+    """A shape on one chip or two: its numbers, the roofline and the heat map.
+
+    Args:
+        shares: the heat map of each.
+        command: that prints the same numbers.
+    """
+    sections = [
+        Section(one.chip.name, (Facts({tile.label: f"{tile.value}. {tile.help}" for tile in evaluation_tiles(one)}),))
+        for one in evaluated
+    ]
+    if len(evaluated) == 2:
+        sections.append(Section("Comparison", (_table(comparison_table(evaluated)),)))
+    sections.append(Section("Roofline", (_roofline(evaluated),)))
+    sections += [
+        Section(f"% of peak over m (columns) and n (rows), {one.chip.name}", (_table(heat_table(share)),))
+        for one, share in zip(evaluated, shares, strict=True)
+    ]
+    chips = " and ".join(one.chip.name for one in evaluated)
+    problem = evaluated[0].operation.work
+    types = f"{problem.dtype} in, {problem.out_dtype} out, batch {problem.batch}"
+    return Report(f"{evaluated[0].operation.name} on {chips}, predicted", types, command, tuple(sections))
+
+
+def model_report(name: str, passes: Sequence[ModelPass], command: str) -> Report:
+    """A pass of a model on one chip or two: each operation, the totals, and where the time goes."""
+    sections = [
+        Section(
+            one.chip.name, (Facts({tile.label: f"{tile.value}. {tile.help}" for tile in pass_tiles(one)}), _time(one))
+        )
+        for one in passes
+    ]
+    sections += [
+        Section("Operations", (_table(pass_table(passes)),)),
+        Section("Roofline", (_roofline([row for one in passes for row in one.rows]),)),
+    ]
+    chips = " and ".join(one.chip.name for one in passes)
+    return Report(f"{name} on {chips}, predicted", "All products with weights, on one chip", command, tuple(sections))
+
+
+def _time(one: ModelPass) -> Figure:
+    rows = [(row.operation.name, row.pass_us / 1e3, row.pass_us / one.pass_us) for row in one.rows]
+    drawn = bars([Bar(name, ms, f"{ms:,.3f} ms") for name, ms, _ in rows])
+    cells = tuple((name, f"{ms:,.3f}", f"{share:.1%}") for name, ms, share in rows)
+    return Figure("Where the time goes", drawn, Table(("Operation", "ms per pass", "Share"), cells))
+
+
+def _roofline(points: Sequence[Priced]) -> Figure:
+    shown = [
+        Roof(
+            chip.name,
+            chip.dram_bandwidth / 1e12,
+            chip.peak_flops / 1e12,
+            [
+                Point(f"{one.operation.name}, {chip.name}", one.intensity, one.rate / 1e12)
+                for one in points
+                if one.chip == chip
+            ],
+        )
+        for chip in dict.fromkeys(point.chip for point in points)
+    ]
+    drawn = roofs(shown, "FLOP/byte", "TFLOP/s, predicted")
+    return Figure("Predicted rate under the roofline", drawn, _table(roofline_table(points)))
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    """Rows as they are on the page, with the columns of words to the left."""
+    words = len(list(takewhile(lambda value: isinstance(value, str), rows[0].values())))
+    return Table(tuple(rows[0]), tuple(tuple(map(_cell, row.values())) for row in rows), max(1, words))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

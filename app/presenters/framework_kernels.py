@@ -1,0 +1,229 @@
+"""Kernels of other frameworks, in their caches and in the store: one of them, and two side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from pathlib import Path
+
+from app.presenters.columns import Column
+from app.presenters.shared import Row, Tile, when
+from cache_engine.compilers.disassembly import InstructionMix
+from cache_engine.frameworks.base import CacheReader
+from cache_engine.frameworks.bundles import config_text
+from cache_engine.frameworks.values import Entry, Place, name_of
+from cache_engine.insight.comparison import Comparison, pairs
+from cache_engine.units import human_bytes, human_ms
+
+_BYTES = ("shared_bytes", "stack_bytes", "spill_bytes", "code_bytes")
+_LABELS = {
+    "name": "Name",
+    "version": "Version",
+    "compiler": "Assembler",
+    "arch": "Target",
+    "registers": "Registers per thread",
+    "shared_bytes": "Shared memory per block",
+    "stack_bytes": "Stack per thread",
+    "spill_bytes": "Spills per thread",
+    "code_bytes": "Machine code",
+    "compile_ms": "Compile time",
+    "created_at": "Created",
+    "last_used_at": "Last used",
+    "digest": "Digest of the binary",
+}
+"""The facts of an entry that may not be known, with names for people."""
+
+
+ADAPTED_LABELS = {
+    "arch": "Target", "version": "Version", "compiler": "Assembler", "registers": "Registers",
+    "shared_bytes": "Shared memory", "stack_bytes": "Stack", "spill_bytes": "Spills", "code_bytes": "Machine code",
+    "compile_ms": "Compile time",
+}  # fmt: skip
+"""Those of a kernel in the store."""
+_NOT_NOTED = "the file system has not noted it"
+
+
+def fact_text(entry: Entry, name: str, zone: tzinfo) -> str:
+    """A fact of an entry, as people read it; empty where it is not known."""
+    value = getattr(entry, name)
+    if value is None:
+        return ""
+    if name.endswith("_bytes"):
+        return human_bytes(value)
+    if name.endswith("_at"):
+        return when(value, zone)
+    return human_ms(value) if name == "compile_ms" else str(value)
+
+
+def known_facts(
+    entry: Entry, labels: Mapping[str, str], unknown: Mapping[str, str], otherwise: str, zone: tzinfo
+) -> dict[str, str]:
+    """The facts of an entry by label; of one that is not known the reason, by default ``otherwise``."""
+    return {
+        label: fact_text(entry, name, zone) or f"unknown: {unknown.get(name) or otherwise}"
+        for name, label in labels.items()
+    }
+
+
+def entry_facts(source: CacheReader, address: Address, entry: Entry, zone: tzinfo) -> dict[str, str]:
+    """The facts of an entry in its framework's cache, and why those that are missing are not known."""
+    return {
+        "Framework": source.title,
+        "Directory": address.place.path_text,
+        "Id": entry.id,
+        "State": entry.state.value,
+        "Config": " ".join(f"{name}={value}" for name, value in entry.config.items()) or _UNKNOWN,
+        **known_facts(entry, _LABELS, {**source.unknowable, **entry.unread}, _NOT_NOTED, zone),
+    }
+
+
+def entry_tiles(entry: Entry, unknown: Mapping[str, str]) -> list[Tile]:
+    """The numbers at the top of its page; one that is not known is a dash, and its help says why."""
+    labels = {
+        "registers": "Registers",
+        "spill_bytes": "Spills",
+        "shared_bytes": "Shared memory",
+        "code_bytes": "Machine code",
+        "compile_ms": "Compile time",
+    }
+    texts = {name: fact_text(entry, name, UTC) for name in labels}
+    tiles = [
+        Tile(label, texts[name] or _UNKNOWN, f"{_LABELS[name]}." if texts[name] else unknown.get(name, _NOT_NOTED))
+        for name, label in labels.items()
+    ]
+    return [*tiles, Tile("On disk", human_bytes(entry.size_bytes), "All parts.")]
+
+
+PARTS = (
+    Column("Part", "name"),
+    Column("Kind", "kind.value"),
+    Column("Size", "size_bytes", "bytes"),
+    Column("File", lambda part: part.file or _UNKNOWN),
+)
+FACTORS = (Column("Input", "name"), Column("From", "group"), Column("Value", "value", width="large"))
+"""The inputs of a key, as far as they are stored."""
+AILMENTS = (Column("Finding", "ailment.value"), Column("Detail", "detail"), Column("What to do", "cure", width="large"))
+"""The doctor's findings about one entry."""
+
+
+def difference_columns(first: str, second: str) -> list[Column]:
+    """The columns of inputs of two keys that differ."""
+    return [
+        Column("Input", "name"),
+        Column("From", "group"),
+        Column(first, lambda each: _UNKNOWN if each.a is None else each.a),
+        Column(second, lambda each: _UNKNOWN if each.b is None else each.b),
+        Column("Meaning", "meaning", width="large"),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An entry in a difference of machine code."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The place of an entry, as pages name it in their addresses."""
+
+    place: Place
+    id: str
+
+    @property
+    def cache(self) -> str:
+        """Its directory: ``KIND=DIR``."""
+        return f"{self.place.kind}={self.place.path_text}"
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters of the address of its page."""
+        return {"cache": self.cache, "entry": self.id}
+
+    def __str__(self) -> str:
+        return f"{self.cache}\n{self.id}"
+
+    @classmethod
+    def of(cls, cache: str, entry: str) -> Address:
+        """The address that a page names; there need be no such entry."""
+        kind, _, path = cache.partition("=")
+        return cls(Place(kind, Path(name_of(path)), ""), entry)
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """The address of which this is the text."""
+        cache, _, entry = text.partition("\n")
+        return cls.of(cache, entry)
+
+
+def address_of(row: Row) -> Address:
+    """The address of a row of ``index.framework_queries.entries``."""
+    return Address.of(f"{row['kind']}={row['path']}", row["id"])
+
+
+def compared(one: Entry, other: Entry, mixes: Sequence[InstructionMix | None]) -> Comparison:
+    """Two entries, as two kernels of ours are compared; their keys apart."""
+    first, second = ({**{name: getattr(entry, name) for name in _FACTS}, "all parts, bytes": entry.size_bytes}
+                     for entry in (one, other))  # fmt: skip
+    facts = pairs(first, second)
+    counts = [{} if mix is None else {**mix.classes, "total": mix.total} for mix in mixes]
+    config = pairs({name: str(value) for name, value in one.config.items()},
+                   {name: str(value) for name, value in other.config.items()})  # fmt: skip
+    return Comparison(
+        (), tuple(pair for pair in config if pair.differs),
+        tuple(pair for pair in facts if (pair.first, pair.second) != (None, None)), (), tuple(pairs(*counts)),
+    )  # fmt: skip
+
+
+_FACTS = ("arch", "version", "compiler", "registers", *_BYTES)
+
+
+_UNKNOWN = "–"
+
+
+def adapted_columns(address: Callable[[str], str]) -> list[Column]:
+    """The columns of kernels that other frameworks keep in the store; ``address`` is where the link of each leads."""
+    return [
+        Column("Framework", "framework"),
+        Column("Name", "name"),
+        Column("Target", "arch"),
+        Column("Version", "version"),
+        Column("Config", "config"),
+        Column("Registers", "registers"),
+        Column("Code", "code_bytes", "bytes"),
+        Column("On disk", "stored_bytes", "bytes"),
+        Column("Compile time", "compile_ms", "ms"),
+        Column("Hits", "hits", "count"),
+        Column("Last used", "last_used_at", "age"),
+        Column("Open", lambda row: address(row["key"]), "link"),
+    ]
+
+
+def adapted_tiles(known: Entry, row: Row | None) -> list[Tile]:
+    """The numbers at the top of the page of a kernel in the store; ``row`` is its row in the index."""
+
+    def tile(label: str, fact: str, about: str) -> Tile:
+        return Tile(label, fact_text(known, fact, UTC) or _UNKNOWN, about)
+
+    return [
+        tile("Registers", "registers", "Per thread."),
+        tile("Shared memory", "shared_bytes", "Per block."),
+        tile("Machine code", "code_bytes", "In the CUBIN."),
+        Tile("On disk", _UNKNOWN if row is None else human_bytes(row["stored_bytes"]), "All parts, compressed."),
+        tile("Compile time", "compile_ms", "Each hit saves this."),
+        Tile("Hits", _UNKNOWN if row is None else f"{row['hits']:,}", "By all processes."),
+    ]
+
+
+def adapted_facts(framework: str, known: Entry, row: Row | None, zone: tzinfo) -> dict[str, str]:
+    """The properties of a kernel in the store, and why those that are missing are not known."""
+    return {
+        "Framework": framework,
+        **known_facts(known, ADAPTED_LABELS, known.unread, "it is not stored", zone),
+        "Config": config_text(known) or _UNKNOWN,
+        "Stored": when(known.created_at or 0.0, zone),
+        "Last used": _UNKNOWN if row is None else when(row["last_used_at"], zone),
+    }

@@ -1,0 +1,115 @@
+"""Kernels that other toolchains made: the packs and the store say which those are.
+
+A key names the compiler's build. Where this machine has another build, or none, a key that names the build of a pack
+finds the pack's kernel. Everything else in the key (problem, config, template, flags, target) is this program's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cache_engine.errors import CorruptEntry, StoreError
+from cache_engine.model.artifact import Record
+from cache_engine.model.fingerprint import Provenance, ToolchainFingerprint
+from cache_engine.model.key import CacheKey
+from cache_engine.store.disk import DiskStore
+
+if TYPE_CHECKING:
+    from cache_engine.store.pack import Pack
+
+_log = logging.getLogger(__name__)
+
+STORE = "store"
+"""Where a toolchain is from that records of the store name."""
+MOST_TOOLCHAINS = 32
+"""How many toolchains of each compiler are tried for a lookup: the packs' first."""
+
+_MOST_RECORDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """A toolchain, and what says that it made kernels: ``pack NAME`` or ``store``."""
+
+    toolchain: ToolchainFingerprint
+    source: str
+
+
+class OtherToolchains:
+    """The packs and the store of a process, and the toolchains that made their kernels.
+
+    Packs are asked when a lookup first needs to know. The store's first 10,000 records are read when no pack has a
+    kernel, once in a process. Safe to use from several threads.
+
+    Attributes:
+        packs: those that are open, in the order of the settings.
+        refused: why each of the others could not be opened.
+        useless: why packs that are open can serve nothing here, by path; see ``pack_state.check_packs``.
+    """
+
+    def __init__(self, packs: Sequence[Pack], store: DiskStore | None, refused: Sequence[str] = ()) -> None:
+        """Reads nothing yet."""
+        self.packs, self.refused, self._store = tuple(packs), tuple(refused), store
+        self.useless: dict[Path, str] = {}
+        self._by_packs: dict[str, tuple[Stated, ...]] | None = None
+        self._by_store: dict[str, tuple[Stated, ...]] | None = None
+
+    def of_packs(self, compiler: str) -> tuple[Stated, ...]:
+        """The toolchains of a compiler that packs name."""
+        if self._by_packs is None:
+            self._by_packs = _by_compiler(self._in_packs())
+        return self._by_packs.get(compiler, ())
+
+    def of_store(self, compiler: str) -> tuple[Stated, ...]:
+        """The toolchains of a compiler that the store's records name."""
+        if self._by_store is None:
+            self._by_store = _by_compiler(self._in_store())
+        return self._by_store.get(compiler, ())
+
+    def has(self, key: CacheKey) -> bool:
+        """Whether a pack or the store has an entry of the key, sound or not. Reads none."""
+        for pack in self.packs:
+            with suppress(CorruptEntry, OSError):
+                if pack.has(key):
+                    return True
+        return self._store is not None and os.path.exists(self._store.layout.record_path(key))
+
+    def packed(self) -> Iterator[Record]:
+        """Records of the packs, the first 10,000 of each; those that cannot be read are left out."""
+        for pack in self.packs:
+            try:
+                yield from pack.records()
+            except OSError as error:
+                _log.warning("pack %s cannot be read: %s", pack.path, error.strerror or error)
+
+    def _in_packs(self) -> Iterator[Stated]:
+        for pack in self.packs:
+            try:
+                for made in pack.made_with:
+                    yield Stated(made.toolchain, f"pack {pack.path.name}")
+            except OSError as error:
+                _log.warning("pack %s cannot be read: %s", pack.path, error.strerror or error)
+
+    def _in_store(self) -> Iterator[Stated]:
+        try:
+            for record in islice(self._store.records() if self._store is not None else (), _MOST_RECORDS):
+                yield Stated(Provenance.of(record.components).toolchain, STORE)
+        except (OSError, StoreError) as error:
+            _log.warning("the store's records cannot be read: %s", error)
+
+
+def _by_compiler(stated: Iterable[Stated]) -> dict[str, tuple[Stated, ...]]:
+    """Each toolchain once, under its compiler, as first stated; without those that no key can name."""
+    found: dict[str, dict[ToolchainFingerprint, Stated]] = {}
+    for each in stated:
+        one = each.toolchain
+        if one.compiler and one.version and one.build:
+            found.setdefault(one.compiler, {}).setdefault(one, each)
+    return {compiler: tuple(islice(each.values(), MOST_TOOLCHAINS)) for compiler, each in found.items()}

@@ -1,0 +1,166 @@
+"""A remote in order: whether what is there may be served, and what of it is old."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cache_engine.cache.remote.base import Remote, without_query
+from cache_engine.cache.remote.entries import FOLDER, MOST_BYTES, key_in, name_of, unpacked
+from cache_engine.cache.remote.transfer import in_parallel
+from cache_engine.errors import CorruptEntry, StoreError, UsageError
+from cache_engine.model.artifact import Record
+from cache_engine.model.events import CLEAN_REMOTE
+from cache_engine.model.key import CacheKey
+from cache_engine.store.codec import UnknownFormat
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.units import counted, printable
+from cache_engine.upkeep.packs import Refused, checked
+
+DIFFERENT = "this store has other code under the same key"
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """An entry of a remote that may be served: its record and its compiled code."""
+
+    record: Record
+    cubin: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """An entry of a remote: its size, and how many seconds ago it was sent, by the remote's clock."""
+
+    key: CacheKey
+    size_bytes: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionPlan:
+    """The entries of a remote, and those of them to delete.
+
+    Attributes:
+        going: the entries to delete, the oldest first.
+        entries, total_bytes: all that there are.
+    """
+
+    going: tuple[Old, ...]
+    entries: int
+    total_bytes: int
+
+    @property
+    def going_bytes(self) -> int:
+        """Bytes of the entries to delete."""
+        return sum(one.size_bytes for one in self.going)
+
+
+def sample_of(keys: Iterable[CacheKey], share: float) -> list[CacheKey]:
+    """A random share of the keys, at least one; all of them for 1."""
+    found = sorted(keys)
+    count = min(len(found), max(1, round(share * len(found))))
+    return sorted(random.SystemRandom().sample(found, count))
+
+
+def verify(
+    remote: Remote, keys: Sequence[CacheKey], *, prove: Callable[[bytes], None], store: DiskStore | None = None
+) -> Iterator[Sound | Refused]:
+    """Each entry as a lookup would check it, and with that of the store under the same key, if it has one.
+
+    Args:
+        prove: called with the bytes of each record; raises ``Unproved`` where no trusted signer signed it.
+
+    Raises:
+        RemoteError: when the remote fails.
+    """
+
+    def check(key: CacheKey) -> Sound | Refused | None:
+        try:
+            data = remote.get(name_of(key), MOST_BYTES)
+            if data is None:
+                return None  # deleted since it was listed
+            record_data, blob_data = unpacked(key, data, prove)
+            record, cubin = checked(key, record_data, blob_data)
+        except (StoreError, UnknownFormat) as error:
+            return Refused(key, str(error))
+        try:
+            own = store.get(key) if store is not None else None
+        except (CorruptEntry, OSError):
+            own = None  # gemm-cache verify says so
+        return Sound(record, cubin) if own is None or own.cubin == cubin else Refused(key, DIFFERENT)
+
+    return (found for found in in_parallel(check, keys) if found is not None)
+
+
+def plan(
+    remote: Remote,
+    *,
+    older_than_s: float | None = None,
+    max_bytes: int | None = None,
+    on_some: Callable[[int], None] = lambda _: None,
+) -> DeletionPlan:
+    """Plans deletions: entries older than so many seconds, then the oldest until at most so many bytes are left.
+
+    Ages are by the clock of the remote, so that one here that is wrong deletes nothing.
+
+    Raises:
+        UsageError: when neither is given, or the remote does not know ages.
+        RemoteError: when it cannot be listed.
+    """
+    if older_than_s is None and max_bytes is None:
+        raise UsageError("say what goes: --days, --max-bytes or both")
+    found: list[Old] = []
+    for name, size, age_s in remote.ages(FOLDER, on_some):
+        key = key_in(name)
+        if key is not None:
+            found.append(Old(key, size, age_s))
+    found.sort(key=lambda one: (one.age_s, one.key), reverse=True)
+    total = left = sum(one.size_bytes for one in found)
+    going: list[Old] = []
+    for one in found:
+        is_old = older_than_s is not None and one.age_s > older_than_s
+        if is_old or (max_bytes is not None and left > max_bytes):
+            going.append(one)
+            left -= one.size_bytes
+    return DeletionPlan(tuple(going), len(found), total)
+
+
+def delete(
+    remote: Remote,
+    going: Iterable[Old],
+    journal: Journal | None,
+    *,
+    by: str = "",
+    on_entry: Callable[[], None] = lambda: None,
+) -> None:
+    """Deletes entries.
+
+    Args:
+        journal: gets an event for the audit log, also if the remote fails half way; ``None`` without a store.
+        by: the user who deletes, for the audit log.
+        on_entry: called after each.
+
+    Raises:
+        RemoteError: when the remote fails.
+    """
+    sizes = {one.key: one.size_bytes for one in going}
+    gone: list[CacheKey] = []
+
+    place = printable(without_query(remote.url))
+    if sizes and journal is not None:  # a kill leaves this
+        journal.event(CLEAN_REMOTE, detail=f"{counted(len(sizes), 'kernel')} of {place} to delete", by=by)
+
+    def delete_one(key: CacheKey) -> None:
+        remote.delete(name_of(key))
+        gone.append(key)
+
+    try:
+        for _ in in_parallel(delete_one, sizes):
+            on_entry()
+    finally:
+        if gone and journal is not None:
+            detail = f"{counted(len(gone), 'kernel')} of {place}"
+            journal.event(CLEAN_REMOTE, stored_bytes=sum(map(sizes.__getitem__, gone)), detail=detail, by=by)

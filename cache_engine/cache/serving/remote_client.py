@@ -1,0 +1,253 @@
+"""The remote that a team shares, as a process of one of its machines uses it. No hit imports anything of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cache_engine.cache.serving.key_lock import KeyLock
+from cache_engine.cache.tiers import Found, Tiers
+from cache_engine.errors import CorruptEntry, ExtraMissing, LockTimeout, StoreError, UsageError
+from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP
+from cache_engine.model.key import CacheKey
+from cache_engine.model.outcome import Failure, in_words
+from cache_engine.process import run_at_end
+from cache_engine.settings import Settings
+from cache_engine.store.base import Loaded
+from cache_engine.store.codec import stored_bytes
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.store.lock import file_lock
+from cache_engine.units import printable
+
+if TYPE_CHECKING:
+    from cache_engine.cache.remote.breaker import Breaker
+    from cache_engine.cache.remote.client_process import ClientProcess
+    from cache_engine.cache.remote.send_queue import SendQueue, SendTarget
+    from cache_engine.cache.remote.tier import Fetched, RemoteTier
+    from cache_engine.cache.serving.backfill import Backfill
+
+_log = logging.getLogger(__name__)
+_SEND_S, _END_S = 1.0, 2.0
+"""Of the end of a process: how long it begins to send what waits, and the longest that it waits for all threads.
+
+A request that has begun ends within a second by the client's own limits, unless the client hangs.
+"""
+
+
+class RemoteClient:
+    """Asks the remote of the settings and sends to it, as they say. Raises nothing of it; safe in several threads."""
+
+    def __init__(
+        self, store: DiskStore | None, settings: Settings, journal: Journal, stored: Callable[[int], None],
+        tiers: Tiers,
+    ) -> None:  # fmt: skip
+        """Opens nothing yet.
+
+        Args:
+            stored: called with the size of each entry that is stored here.
+            tiers: of this machine. Failures of the remote are counted and said there.
+        """
+        self._store, self._settings, self._journal, self._stored = store, settings, journal, stored
+        self._tiers = tiers
+        self._opening = threading.Lock()
+        self._connection: tuple[ClientProcess, Breaker] | None = None
+        self._is_opened = not settings.reads_remote
+        self._tier: RemoteTier | None = None
+        self._behind: SendQueue | None = None
+        self._backfill: Backfill | None = None
+        self._forget_end: Callable[[], None] = lambda: None
+
+    def find(self, key: CacheKey, lock: KeyLock | None) -> Found | None:
+        """The entry of a key that no tier of this machine has; what is found is stored here, also in memory.
+
+        Args:
+            lock: of the key, where this process holds it; taken over until the entry is on disk, where it goes behind
+                the caller. Without the lock nothing is written to disk.
+        """
+        found = self._fetch(key, lock)
+        if found is not None:
+            self._tiers.memory.put(key, found.loaded)
+        return found
+
+    def get(self, key: CacheKey) -> Found | None:
+        """As ``find``, for a caller that holds no lock and that puts it in memory. Waits for no other process."""
+        if not self._settings.reads_remote:
+            return None
+        lock = KeyLock(partial(self._try_key, key))
+        with lock as no_lock:
+            return self._fetch(key, lock if no_lock is None else None)
+
+    @property
+    def each(self) -> Callable[[Callable[[CacheKey], Found | None], Iterable[CacheKey]], Iterator[Found | None]]:
+        """Calls for each key in order, like ``map``; where the remote may be asked, for a few at a time."""
+        if not self._settings.reads_remote:
+            return map
+        from cache_engine.cache.remote.transfer import in_parallel
+
+        return in_parallel
+
+    def _fetch(self, key: CacheKey, lock: KeyLock | None) -> Found | None:
+        tier = self._opened()
+        if tier is None:
+            return None
+        try:
+            fetched = tier.fetch(key)
+        except (CorruptEntry, OSError) as error:
+            is_said = isinstance(error, OSError) and bool(tier.breaker.why)  # by ``_changed``
+            self._tiers.skip(tier.name, key, error, is_said=is_said)
+            return None
+        if fetched is None:
+            return None
+        if lock is not None and self._store is not None:
+            self._backfilling().put(partial(self._keep, self._store, key, fetched), lock)
+        return Found(tier.name, Loaded(fetched.record, fetched.cubin))
+
+    def published(self, key: CacheKey) -> None:
+        """Has a kernel that was compiled and stored sent to the remote. Returns at once."""
+        if self._store is None or not self._settings.writes_remote:
+            return
+        with self._opening:
+            if self._behind is None:
+                from cache_engine.cache.remote.send_queue import SendQueue
+
+                self._behind = SendQueue(self._store, self._way, self._journal.shared)
+                self._close_at_end()
+        self._behind.put(key)
+
+    def settle(self) -> None:
+        """Returns when what was served from the remote is on disk."""
+        if self._backfill is not None:
+            self._backfill.settle()
+
+    def close(self, *, wait: bool) -> None:
+        """Ends its threads; with ``wait``, waits for what they store, and for what they ask and send about a second."""
+        self._forget_end()
+        now = time.monotonic()
+        if self._behind is not None:
+            self._behind.end(now + _SEND_S if wait else now)
+        for each in self._asking:
+            each.end()
+        if self._backfill is not None:
+            self._backfill.close(wait=wait)
+        until = now + _END_S if wait else now
+        if self._behind is not None:
+            self._behind.close(until)
+        for each in self._asking:
+            each.close(until)
+        if self._connection is not None:
+            self._connection[0].close()
+
+    @property
+    def _asking(self) -> list[RemoteTier | Breaker]:
+        """The remote tier and the breaker, as far as there are any: both have threads that ask."""
+        return [each for each in (self._tier, self._connection and self._connection[1]) if each is not None]
+
+    def _try_key(self, key: CacheKey, into: KeyLock) -> Failure | None:
+        if self._store is None:
+            return Failure("there is no store")
+        try:
+            into.take(file_lock(self._store.layout.key_lock(key), 0))
+        except (LockTimeout, OSError) as error:
+            into.release()
+            return Failure(in_words(error))
+        return None
+
+    def _backfilling(self) -> Backfill:
+        with self._opening:
+            if self._backfill is None:
+                from cache_engine.cache.serving.backfill import Backfill
+
+                self._backfill = Backfill()
+                self._close_at_end()
+            return self._backfill
+
+    def _close_at_end(self) -> None:
+        """Has the end of the process do what ``close`` does, if the program does not."""
+        self._forget_end()
+        self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
+
+    def _keep(self, store: DiskStore, key: CacheKey, fetched: Fetched) -> None:
+        """Stores what was fetched, or counts and says why not."""
+        try:
+            if store.has_unknown_format(key):
+                raise StoreError("the existing entry has another format version")
+            store.place(fetched.record, fetched.record_data, fetched.blob_data)
+            self._stored(stored_bytes(fetched.record))
+        except (OSError, StoreError) as error:
+            self._tiers.skip(store.name, key, error)
+
+    def _opened(self) -> RemoteTier | None:
+        if not self._is_opened:
+            with self._opening:
+                if not self._is_opened:
+                    try:
+                        self._tier = self._open()
+                    except (UsageError, ExtraMissing) as error:
+                        self._journal.failure(REMOTE)
+                        _log.warning("the remote is not asked: %s", error)
+                    self._is_opened = True
+        return self._tier
+
+    def _open(self) -> RemoteTier:
+        from cache_engine.cache.remote.tier import RemoteTier
+        from cache_engine.store.signatures import proof_for
+
+        prove = proof_for(self._settings)
+        if prove is None:
+            raise UsageError(
+                "whoever can write to it would decide what runs here; name the keys that you trust in the setting "
+                "trusted_signers (docs/trust.md), or set remote_mode to write or off"
+            )
+        remote, breaker = self._connected()
+        return RemoteTier(remote, prove, breaker)
+
+    def _connected(self) -> tuple[ClientProcess, Breaker]:
+        """The remote, and whether it is asked; call it with ``_opening`` held."""
+        if self._connection is None:
+            from cache_engine.cache.remote.address import open_remote
+            from cache_engine.cache.remote.base import LOOKUP
+            from cache_engine.cache.remote.breaker import breaker_of
+            from cache_engine.cache.remote.outage import outage
+
+            remote = open_remote(self._settings.remote or "", LOOKUP)
+            breaker = breaker_of(remote, self._changed)
+            # What is wrong with the settings is said before this, as they may have been changed.
+            failed = None if self._store is None else outage(self._store.layout.journal, remote.url, time.time())
+            if failed is not None and breaker.hold(failed.detail):
+                _log.info("the remote is not asked yet; it has just failed another process: %s", printable(breaker.why))
+            self._connection = remote, breaker
+        return self._connection
+
+    def _way(self) -> SendTarget:
+        """The destination of the kernels that are sent; called by the thread that sends them."""
+        from cache_engine.cache.remote.send_queue import SendTarget
+        from cache_engine.store.signatures.signers import SigningKey
+
+        if self._settings.signing_key is None:
+            raise UsageError("kernels are sent with a signature; name a private key in the setting signing_key")
+        sign = SigningKey.read(self._settings.signing_key).sign
+        with self._opening:
+            remote, breaker = self._connected()
+        return SendTarget(remote, sign, breaker)
+
+    def _changed(self, why: str, waited_s: float) -> None:
+        """Says that the remote is not asked any more, or, without a reason, that it is asked again."""
+        remote = (self._settings.remote or "").partition("?")[0]  # a query may hold a secret
+        if why:
+            _log.warning("%s is not asked until it answers: %s", printable(remote), why)
+        else:
+            _log.warning("%s answers again", printable(remote))
+        kind, waited_us = REMOTE_DOWN if why else REMOTE_UP, round(waited_s * 1e6)
+        self._journal.event(kind, detail=why, remote=remote, waited_us=waited_us)
+
+
+def _close_if_alive(reference: weakref.ref[RemoteClient]) -> None:
+    team = reference()
+    if team is not None:
+        team.close(wait=True)

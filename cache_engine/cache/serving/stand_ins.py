@@ -1,0 +1,177 @@
+"""Stand-ins: kernels that serve a problem while its own is compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from cache_engine.cache.other_toolchains import OtherToolchains
+from cache_engine.cache.queue import Priority
+from cache_engine.cache.selection import Request, Selection, Selector
+from cache_engine.cache.serving import CompiledKernel, Serving
+from cache_engine.cache.stages import LOAD, SELECT, StageClock
+from cache_engine.errors import GemmCacheError
+from cache_engine.model.gemm import MAX_DIMENSION, Specialisation
+from cache_engine.settings import Settings
+
+if TYPE_CHECKING:
+    from cache_engine.cache.queue.background import BackgroundCompiles, PendingKernel
+
+# Kernels for other m: of the powers of two up to this factor away. Beyond, a dynamic kernel is as good.
+_FACTOR = 64
+# Problems whose stand-ins are remembered.
+_MOST_KEPT = 4096
+
+
+def stand_ins(selector: Selector, asked: Request) -> Iterator[Selection]:
+    """Other kernels that compute what is asked, the best first, be they there or not; without that which is selected.
+
+    A kernel of the same m, exact or for its bucket; then those of other m, the nearest first; then the dynamic one.
+    Each is selected for the very problem, with the config that the other m gets, so its key is of a kernel that is
+    right.
+    """
+    problem, family, compiler, _ = asked
+    found = {selector.select(*asked).key}
+
+    def offered(specialisation: Specialisation, m: int) -> Selection | None:
+        other = replace(problem, specialisation=specialisation, m=m)
+        try:
+            selection = selector.select(other, family, compiler, None)
+            if m == problem.m:
+                return selection
+            chosen = (selection.family.name, selection.compiler.name, selection.config)
+            return selector.select(replace(other, m=problem.m), *chosen)
+        except GemmCacheError:  # such a kernel is not possible for this problem, or its compiler not installed
+            return None
+
+    powers = {1 << power for power in range(MAX_DIMENSION.bit_length())}
+    near = {m for m in powers if problem.m / _FACTOR <= m <= problem.m * _FACTOR} - {problem.m}
+    nearest = sorted(near, key=lambda m: abs(math.log2(m / problem.m)))
+    offers = [
+        (Specialisation.EXACT, problem.m),
+        (Specialisation.BUCKETED, problem.m),
+        *((Specialisation.NK, m) for m in (problem.m, *nearest)),
+        (Specialisation.DYNAMIC, problem.m),
+    ]
+    for specialisation, m in offers:
+        selection = offered(specialisation, m)
+        if selection is not None and selection.key not in found:
+            found.add(selection.key)
+            yield selection
+
+
+class StandIns:
+    """Serves a problem by another kernel that is there, while its own is compiled. Safe to use from several threads."""
+
+    def __init__(self, serving: Serving, selector: Selector, elsewhere: OtherToolchains, settings: Settings) -> None:
+        """Compiles nothing yet."""
+        self._serving, self._selector, self._elsewhere, self._settings = serving, selector, elsewhere, settings
+        self._kept: dict[Request, tuple[Selection, ...]] = {}
+
+    @cached_property
+    def behind(self) -> BackgroundCompiles[CompiledKernel]:
+        """The compiles in the background."""
+        from cache_engine.cache.queue.background import BackgroundCompiles  # no hit needs it
+
+        return BackgroundCompiles(self._settings.slots)
+
+    def get_or_compile(self, asked: Request, stages: StageClock, wait_ms: float) -> CompiledKernel:
+        """The kernel that is asked for if it is there within so many milliseconds; else one that is right.
+
+        If no such kernel is there, compiles the one that is asked for and waits. Raises as ``Cache.get_or_compile``.
+        """
+        got = self.get(asked, stages, wait_ms, must_serve=True)
+        if isinstance(got, CompiledKernel):
+            return got
+        if got.error is not None:
+            raise got.error
+        return self._serving.get_or_compile(self._selector, asked, stages)
+
+    def get(
+        self, asked: Request, stages: StageClock, wait_ms: float, *, must_serve: bool = False
+    ) -> CompiledKernel | PendingKernel[CompiledKernel]:
+        """As ``get_or_compile``; where nothing is there that serves, the handle of the kernel that is being compiled.
+
+        Args:
+            must_serve: whether to wait if no kernel is there. The compile then has the priority of a caller's.
+        """
+        with stages(SELECT):
+            selection = self._selector.select(*asked)
+        faster = self._serving.hit_faster(asked, stages)
+        if faster is not None:
+            return faster
+        with stages(LOAD):
+            found = self._serving.look_up(selection.key)
+        own = selection if selection.is_compilable else self._selector.better_here(asked, selection)
+        if found is not None:
+            kernel = self._serving.hit(selection, found, stages)
+            return kernel if own is None or own is selection else replace(kernel, better=self._behind(asked, own))
+        if own is None or not self._settings.enable_jit:
+            return self._stand_in(asked, stages) or self._serving.get_or_compile(self._selector, asked, stages)
+        better = self._behind(asked, own, installed=own is not selection)
+        if better.wait(wait_ms / 1e3) and better.kernel is not None:
+            self._serving.ask(asked[0])
+            return better.kernel
+        stand_in = self._stand_in(asked, stages)
+        if stand_in is not None:
+            return replace(stand_in, better=better)
+        self._serving.ask(asked[0])
+        if must_serve and better.wait() and better.kernel is not None:
+            return better.kernel
+        return better
+
+    def submit(self, asked: Request, stages: StageClock) -> PendingKernel[CompiledKernel]:
+        """The handle of the kernel that is asked for, which is ready if memory, a pack or the disk has it.
+
+        Else it is looked for in the remote and compiled in the background.
+        """
+        from cache_engine.cache.queue.background import PendingKernel
+
+        selection = self._selector.select(*asked)
+        faster = self._serving.hit_faster(asked, stages)
+        if faster is not None:
+            return PendingKernel.of(faster.key, faster)
+        with stages(LOAD):
+            found = self._serving.look_up(selection.key)
+        if found is not None:
+            return PendingKernel.of(selection.key, self._serving.hit(selection, found, stages))
+        self._serving.ask(asked[0])
+        return self._behind(asked, selection, installed=False)
+
+    def _stand_in(self, asked: Request, stages: StageClock) -> CompiledKernel | None:
+        """The best kernel that is there, counted as a hit."""
+        with stages(LOAD):
+            for selection in self.look(asked):
+                found = self._serving.look_up(selection.key)
+                if found is not None:  # else it is damaged, or was evicted just now
+                    return self._serving.hit(selection, found, stages, problem=asked[0])
+        return None
+
+    def look(self, asked: Request) -> Iterator[Selection]:
+        """The stand-ins that are there, the best first. Reads none; takes microseconds from the second time on."""
+        offers = self._kept.get(asked)
+        if offers is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            offers = self._kept[asked] = tuple(stand_ins(self._selector, asked))
+        return (offer for offer in offers if self._serving.is_in_memory(offer.key) or self._elsewhere.has(offer.key))
+
+    def _behind(self, asked: Request, own: Selection, *, installed: bool = True) -> PendingKernel[CompiledKernel]:
+        """The kernel of the compiler installed here for a request, compiled in the background."""
+        get = partial(self._serving.get_or_compile, self._selector, asked, priority=Priority.PROMOTION)
+
+        def compile_it(is_wanted: Callable[[], bool]) -> CompiledKernel:
+            kernel = get(stages=StageClock(), is_wanted=is_wanted, installed=installed)
+            if installed:
+                self._selector.prefer(asked, own)
+            return kernel
+
+        return self.behind.start(own.key, compile_it, partial(self._serving.waiting, own.key))
+
+    def close(self, *, wait: bool) -> None:
+        """Drops compiles that have not begun, and waits some seconds for the others."""
+        if "behind" in self.__dict__:
+            self.behind.close(wait=wait)

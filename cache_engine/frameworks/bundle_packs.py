@@ -1,0 +1,210 @@
+"""Kernels of other frameworks from packs, and from Triton's own cache: all is checked that can be.
+
+In a pack a row has the bytes of the group's file where a kernel of ours has its blob, and where that has its record, a
+record file of another format version: programs that know no groups leave such a row alone. It names the digest of the
+group's file, so that a signature of it covers both.
+
+Triton's directory is read following no link, running nothing. A folder is named by Triton's key, and the metadata of
+its kernel state that key; the CUBIN must be one, for the stated target, with the stated function. Files are taken by
+name from that folder alone, whichever paths the group file has: it keeps those of before a move.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+import msgspec
+
+from cache_engine.compilers.elf import machine_of, read_cubin
+from cache_engine.errors import CorruptEntry
+from cache_engine.frameworks.bundles import MAX_BYTES, Group, StoredGroup, UnknownGroup, is_plain, stored_in
+from cache_engine.frameworks.facts import is_ptx, json_object, read_object, text_in
+from cache_engine.frameworks.folder import Folder, Unread
+from cache_engine.frameworks.readers.programs import program_in, with_last_byte
+from cache_engine.frameworks.readers.triton import target_of
+from cache_engine.frameworks.values import Fault, id_of
+from cache_engine.model.key import CacheKey
+from cache_engine.store.codec import enveloped, format_of, signed_part
+
+FORMAT = 1000
+"""The format version of a record file that describes a group; no record of a kernel of ours has it."""
+
+_OF_GPUS = (190, 224)  # the machines of an ELF image: CUDA, and AMD's GPUs
+_OF_HOST = (".so", ".autotune.json")
+_PROGRAMS = ("cupy", "cuda_core")
+
+
+class _Described(msgspec.Struct):
+    """The row of a group: its key, its framework, and the SHA-256 and the size of its file."""
+
+    group: str
+    framework: str
+    digest: str
+    bytes: int
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Described).decode
+
+
+def is_group(record_data: bytes) -> bool:
+    """Whether a row of a pack with this record is that of a group."""
+    return format_of(record_data) == FORMAT
+
+
+def packed_row(stored: StoredGroup) -> tuple[bytes, bytes]:
+    """A group as a row of a pack: what stands for its record, and its bytes.
+
+    Raises:
+        CorruptEntry: when it must not leave this machine, or is not what it claims to be; the text says why.
+    """
+    check(stored.group)
+    digest = hashlib.sha256(stored.data).hexdigest()
+    described = _Described(stored.key, stored.group.framework, digest, len(stored.data))
+    return enveloped(_encode(described), format=FORMAT), stored.data
+
+
+def unpacked_row(key: CacheKey, record_data: bytes, data: bytes) -> Group:
+    """The group in a row of a pack, every byte checked, and all that can be checked of its content.
+
+    Raises:
+        CorruptEntry: when it is refused; the text says why.
+    """
+    inner, _ = signed_part(record_data)
+    try:
+        described = _decode(inner)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptEntry(f"the record of {key[:12]} cannot be read: {error}") from error
+    if (described.group, described.bytes, described.digest) != (key, len(data), hashlib.sha256(data).hexdigest()):
+        raise CorruptEntry(f"the record of {key[:12]} is of another kernel, or of other bytes")
+    try:
+        group = stored_in(key, data).group
+    except UnknownGroup as error:
+        raise CorruptEntry(f"{error}; a newer version wrote it") from error
+    check(group)
+    return group
+
+
+def check(group: Group) -> None:
+    """Refuses what is never in a pack: code for the host, and what is not the kernel that it claims to be.
+
+    Raises:
+        CorruptEntry: the text says why.
+    """
+    for name, data in group.files.items():
+        if name.endswith(_OF_HOST) or machine_of(data) not in (None, *_OF_GPUS):
+            raise CorruptEntry(f"{id_of(name)} is code or tuning for the host: it is kept local, and never in packs")
+    try:
+        if group.framework == "triton":
+            check_triton(group.name, group.index, group.files)
+        elif group.framework in _PROGRAMS:
+            _check_program(group.files[group.index])
+        else:
+            raise CorruptEntry(f"{id_of(group.framework)} is no framework whose kernels are in packs")
+    except (Unread, ValueError) as error:
+        raise CorruptEntry(f"{id_of(group.index)}: {error}") from error
+
+
+def _check_program(code: bytes) -> None:
+    """Raises ``ValueError`` for what is no program for a GPU."""
+    image = program_in(code)[1]
+    if not is_ptx(image):
+        read_cubin(with_last_byte(image))
+
+
+_GROUP = "__grp__"
+_KEY = re.compile(r"[A-Z2-7]{52}")
+_NO_KERNELS = {
+    ".so": "a library for the host stays where it is",
+    ".autotune.json": "results of tuning stay where they are",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NotTaken:
+    """Something that is not imported: its name in the directory, and why.
+
+    ``is_wrong`` says whether it should have been a kernel: it is damaged, or not what it claims to be.
+    """
+
+    name: str
+    cause: str
+    is_wrong: bool = False
+
+
+def triton_kernels(directory: Path) -> Iterator[Group | NotTaken]:
+    """The kernels of a cache of Triton's, checked, and what else is there, with the reason why it is not taken.
+
+    Raises:
+        OSError: when the directory cannot be read.
+    """
+    with Folder(directory) as root:
+        for item in root:
+            try:
+                yield from _in_folder(root, item.name)
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+            except (Unread, ValueError) as error:
+                yield NotTaken(id_of(item.name), str(error), is_wrong=True)
+
+
+def _in_folder(root: Folder, name: str) -> Iterator[Group | NotTaken]:
+    if not (_KEY.fullmatch(name) and stat.S_ISDIR(root.stat(name).st_mode)):
+        yield NotTaken(id_of(name), "it is not named as Triton names a key")
+        return
+    with root.enter(name) as folder:
+        files = folder.list().files
+        indices = [file for file in files if file.startswith(_GROUP) and file.endswith(".json")]
+        for index in indices:
+            yield _kernel(folder, name, index, files[index].st_mtime)
+        if not indices:
+            yield NotTaken(name, _no_kernel(list(files)))
+
+
+def _no_kernel(files: list[str]) -> str:
+    for ending, why in _NO_KERNELS.items():
+        if any(file.endswith(ending) for file in files):
+            return why
+    return "it has no group file: Triton compiles this kernel again"
+
+
+def _kernel(folder: Folder, key: str, group: str, made_at: float) -> Group | NotTaken:
+    """One kernel, checked; raises ``Unread`` or ``ValueError`` where it is not what it should be."""
+    index = group.removeprefix(_GROUP)
+    children = read_object(folder, group).get("child_paths")
+    if not isinstance(children, dict) or index not in children:
+        raise Unread(Fault.DAMAGED, "its group file does not name its metadata")
+    for name, path in children.items():
+        if not is_plain(name) or not isinstance(path, str) or PurePath(path).name != name:
+            raise Unread(Fault.DAMAGED, f"its group file names {id_of(name)!r}, which is no file of it")
+    if any(name.endswith(".so") for name in children):
+        return NotTaken(key, _NO_KERNELS[".so"])
+    try:
+        files = {name: folder.read(name, MAX_BYTES) for name in children}
+    except FileNotFoundError:
+        return NotTaken(key, "a file that its group file names is missing: Triton compiles this kernel again")
+    check_triton(key, index, files)
+    return Group("triton", key, index, files, max(0.0, made_at))
+
+
+def check_triton(key: str, index: str, files: Mapping[str, bytes]) -> None:
+    """Checks that files are those of the kernel that Triton has under a key; raises ``Unread`` or ``ValueError``."""
+    document = json_object(files[index])
+    digest, stem = text_in(document, "hash") or "", index.removesuffix(".json")
+    if not re.fullmatch("[0-9a-f]{64}", digest) or base64.b32encode(bytes.fromhex(digest)) != key.encode() + b"====":
+        raise Unread(Fault.DAMAGED, "its metadata are of another key")
+    code = files.get(f"{stem}.cubin")
+    if code is None:
+        raise Unread(Fault.DAMAGED, "it has no CUBIN that could be checked")
+    image = read_cubin(code)
+    target, name = target_of(document), text_in(document, "name")
+    if target is None or image.arch.rstrip("af") != target:
+        raise Unread(Fault.DAMAGED, f"its CUBIN is for {image.arch or 'an unknown target'}, its metadata say {target}")
+    if name not in {function.name for function in image.functions}:
+        raise Unread(Fault.DAMAGED, "its CUBIN has no function of the name that its metadata say")

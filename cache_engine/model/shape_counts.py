@@ -1,0 +1,54 @@
+"""Demand: a problem without its m, and a line of the journal that says how often each m was asked for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from cache_engine.model.artifact import Count, Seconds
+from cache_engine.model.gemm import MAX_BATCH, MAX_DIMENSION, DType, GemmProblem, Layout
+from cache_engine.model.gemm.fields import Name, Options
+
+M = Annotated[int, msgspec.Meta(ge=1, le=MAX_DIMENSION)]
+
+
+class Shape(Options, frozen=True, omit_defaults=True):
+    """A problem without its m, as plain values: one of a program that knows more types or targets can be read too."""
+
+    n: M
+    k: M
+    batch: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH)] = 1
+    dtype: Name = DType.BF16.value
+    out_dtype: Name = DType.BF16.value
+    layout: Name = Layout.NT.value
+    arch: Name = ""
+
+    @classmethod
+    def of(cls, problem: GemmProblem) -> Shape:
+        """The shape of a problem."""
+        return cls(**problem.plain(cls.__struct_fields__))
+
+    def problem(self, m: int) -> GemmProblem:
+        """The problem with this m.
+
+        Raises:
+            InvalidProblem: when the values make none that this program knows.
+        """
+        return GemmProblem(m, **{**msgspec.structs.asdict(self), "arch": self.arch or None})
+
+
+class ShapeCounts(msgspec.Struct, frozen=True):
+    """A line of a journal: how often a shape was asked for since the last such line, by m.
+
+    Attributes:
+        kind: ``use``. Versions that do not count demand read a line about use that counts nothing.
+        at: seconds since 1970, UTC, when it was written.
+        shape: what was asked for.
+        asked: how often, by m.
+    """
+
+    kind: str
+    at: Seconds
+    shape: Shape
+    asked: dict[M, Count]

@@ -1,0 +1,505 @@
+"""Writes a process's events and counts to the journal."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cache_engine.errors import CorruptEntry
+from cache_engine.model.events import UNPUBLISHED, USE, Event, Totals
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.key import CacheKey
+from cache_engine.model.shape_counts import Shape, ShapeCounts
+from cache_engine.process import Background, Order, OwnFile, holds, renew_after_fork, run_at_end
+from cache_engine.store.journal.lines import OPEN, append, file_names
+from cache_engine.store.journal.spans import Spans
+from cache_engine.store.lock import try_lock
+from cache_engine.store.ownership import own_file
+
+if TYPE_CHECKING:
+    from cache_engine.store.journal.decisions import DecisionLog
+    from cache_engine.store.layout import StoreLayout
+
+FLUSH_S = 5.0
+"""The least number of seconds between two writes of counts."""
+
+
+class Wanted:
+    """A count of the requests for one problem."""
+
+    __slots__ = ("count", "problem")
+
+    def __init__(self, problem: GemmProblem) -> None:
+        self.problem, self.count = problem, 1
+
+
+def lines_of(asked: Mapping[int, Wanted], now: float) -> list[Event | ShapeCounts]:
+    """A line for each shape that was asked for."""
+    by_shape: dict[Shape, dict[int, int]] = {}
+    for one in asked.values():
+        by_m = by_shape.setdefault(Shape.of(one.problem), {})
+        by_m[one.problem.m] = by_m.get(one.problem.m, 0) + one.count
+    return [ShapeCounts(USE, now, shape, by_m) for shape, by_m in by_shape.items()]
+
+
+_log = logging.getLogger(__name__)
+_ROTATE_BYTES = 1024**2
+# A process that uses many entries writes less often, so that it writes about 1 KiB/s.
+_BYTES_PER_S, _LONGEST_WAIT_S = 1024, 300.0
+_MOST_WAITING = 10_000  # entries with unwritten hits in memory, or problems; more are written early
+_LOOK_S = 60.0  # how often a process checks whether to fold the journal
+
+_encode = msgspec.json.Encoder().encode
+
+_Hit = tuple[CacheKey, float, str]
+"""An entry's key, when it was made, and the tier that had it."""
+
+_Line = Event | ShapeCounts
+
+
+class Journal:
+    """Writes one process's events and counts. Safe to use from several threads, in signal handlers and after a fork.
+
+    A background thread, started by the first count, writes everything except events.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        flush_s: float | None = None,
+        now: Callable[[], float] = time.time,
+        *,
+        fold: Callable[[], object] = lambda: None,
+        log: StoreLayout | None = None,
+    ) -> None:
+        """Writes to files in ``folder``. Opens nothing yet.
+
+        Args:
+            flush_s: the least number of seconds between two writes of counts, by default ``FLUSH_S``.
+            fold: folds the journal if it is long; the thread calls it from time to time and at the end.
+            log: the store whose log of decisions has those of this process; by default they are not logged.
+        """
+        self._folder = folder
+        self._flush_s = FLUSH_S if flush_s is None else flush_s
+        self._now = now
+        self._fold = fold
+        self._logged_in = log
+        self._file: OwnFile | None = None
+        self._complaint = logging.WARNING
+        self._start_counting()
+        renew_after_fork(self)
+
+    def _start_counting(self) -> None:
+        # A thread that holds the second never waits for the first.
+        self._lock = threading.RLock()
+        self._writing = threading.RLock()
+        self._postponed: list[_Line] = []
+        self._log: DecisionLog | None = None  # of the process: a parent writes what it decided
+        self._hits: dict[_Hit, int] = {}
+        # By the identity of the problem, which lives as long as its count: to hash one takes a microsecond.
+        self._asked: dict[int, Wanted] = {}
+        self._misses: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
+        self.spans = Spans()
+        self._rare = Event(kind=USE, at=0.0)
+        self._saved_us: dict[CacheKey, int] = {}
+        self._thread: Background | None = None
+        self._looked_at = 0.0
+        self._forget_end: Callable[[], None] = lambda: None
+
+    def _decisions(self) -> DecisionLog:
+        """The decisions that wait to be written. No hit makes one."""
+        if self._log is None:
+            from cache_engine.store.journal.decisions import DecisionLog
+
+            made = DecisionLog(self._logged_in)
+            with self._lock:
+                self._log = self._log or made
+        return self._log
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: the parent keeps its counts and its file."""
+        self._release()  # without unlocking, which would unlock it for the parent too
+        self._start_counting()
+
+    def hit(
+        self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0, problem: GemmProblem | None = None
+    ) -> None:
+        """Counts a hit on the entry of ``key`` made at ``made_at``, and as ``asked`` does. Writes nothing yet."""
+        hit = (key, made_at, tier)
+        with self._lock:
+            try:
+                self._hits[hit] += 1
+            except KeyError:
+                self._hits[hit] = 1
+                if len(self._hits) == _MOST_WAITING and self._thread is not None:
+                    self._thread.order_work()
+            if problem is not None:
+                try:
+                    self._asked[id(problem)].count += 1
+                except KeyError:
+                    self._first_asked(problem)
+            if saved_us:
+                self._saved_us[key] = self._saved_us.get(key, 0) + saved_us
+            if self._thread is None:
+                self._start_thread()
+
+    def asked(self, problem: GemmProblem) -> None:
+        """Counts that a problem whose target is set was asked for; cheapest if it is the same object each time."""
+        with self._lock:
+            try:
+                self._asked[id(problem)].count += 1
+            except KeyError:
+                self._first_asked(problem)
+
+    def _first_asked(self, problem: GemmProblem) -> None:
+        self._asked[id(problem)] = Wanted(problem)
+        if self._thread is None:
+            self._start_thread()
+        elif len(self._asked) == _MOST_WAITING:
+            self._thread.order_work()
+
+    def miss(self, arch: str = "") -> None:
+        """Counts a lookup that has to compile for this target. Writes nothing yet."""
+        with self._lock:
+            self._misses[arch] = self._misses.get(arch, 0) + 1
+            if self._thread is None:
+                self._start_thread()
+
+    def failure(self, tier: str) -> None:
+        """Counts a tier that failed and was skipped. Writes nothing yet."""
+        with self._lock:
+            self._failures[tier] = self._failures.get(tier, 0) + 1
+            if self._thread is None:
+                self._start_thread()
+
+    def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
+        """Counts a long wait for the lock of a key. Writes nothing yet."""
+        with self._lock:
+            self._rare.lock_waits += 1
+            self._rare.lock_timeouts += timed_out
+            self._rare.lock_wait_us += round(seconds * 1e6)
+            if self._thread is None:
+                self._start_thread()
+
+    def shared(self, sent: int, dropped: int) -> None:
+        """Counts kernels that were sent to a remote, and those that were not. Writes nothing yet."""
+        with self._lock:
+            self._rare.remote_sent += sent
+            self._rare.remote_dropped += dropped
+            if self._thread is None:
+                self._start_thread()
+
+    def decided(self, kind: str, **fields: object) -> None:
+        """Notes a decision for the log, with the fields of ``Decision``. Writes nothing yet."""
+        from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION, Decision
+
+        self._decisions().add(msgspec.convert({"kind": kind, "at": self._now(), **fields}, Decision))
+        with self._lock:
+            self._rare.promotions += kind in (PROMOTION, SPECULATION)
+            self._rare.demotions += kind == DEMOTION
+            if self._thread is None:
+                self._start_thread()
+
+    def event(self, kind: str, **fields: object) -> None:
+        """Writes an event at once, together with all counts and decisions so far."""
+        event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
+        from cache_engine.model.decision import decision_of
+
+        self._decisions().add(decision_of(event))
+        self._write([*self._take_counts(), event])
+
+    def flush(self) -> None:
+        """Writes all counts so far."""
+        self._write(self._take_counts())
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether this is a signal handler that interrupted counting or writing, so that waiting could deadlock."""
+        return holds(self._lock) or holds(self._writing)
+
+    def close(self) -> None:
+        """Writes all counts so far, releases the file and ends the thread.
+
+        In a signal handler that interrupted counting or writing, the thread does this after the handler returns.
+        """
+        thread = self._thread
+        if thread is not None and thread.is_alive:
+            if not self.is_interrupted:
+                self._flush_and_release()
+            thread.end()
+            # At its end the interpreter stops threads at any point, with the locks they hold.
+            if not self.is_interrupted:
+                thread.join()
+        elif not self.is_interrupted:
+            self._finish()
+        if self._thread is None and not self.is_interrupted:
+            self._forget_end()
+
+    def work(self, order: Order | None) -> float | None:
+        """One step of the writing thread; see ``Worker``."""
+        if order is Order.END:
+            self._finish()
+            return None
+        written = self._write(self._take_counts())
+        self._fold_if_due()
+        return min(max(self._flush_s, written / _BYTES_PER_S), _LONGEST_WAIT_S)
+
+    def __del__(self) -> None:
+        # Dropped without being closed, maybe by its own thread. No caller can handle a failure. At interpreter exit
+        # the journal is closed already, or its thread may have stopped with a lock held.
+        if not sys.is_finalizing():
+            with suppress(Exception):
+                if self._thread is not None:
+                    self._thread.end()
+                self._forget_end()
+                self._flush_and_release()
+
+    def _flush_and_release(self) -> None:
+        self.flush()
+        if not holds(self._writing):
+            with self._writing:
+                self._release()
+
+    def _finish(self) -> None:
+        """Writes all counts, releases the file and ends the thread."""
+        self._flush_and_release()
+        self._fold_if_due()
+        with self._lock:
+            self._thread = None
+            counts = (self._hits, self._asked, self._misses, self._failures, self._log)
+            if any(counts) or self._rare.lock_waits or self._rare.remote_dropped:  # a promotion is in the log too
+                self._start_thread()  # for counts that came meanwhile
+
+    def _start_thread(self) -> None:
+        self._forget_end()
+        self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
+        try:
+            self._thread = Background(self, self._flush_s)
+        except RuntimeError as error:
+            # This process cannot start another thread. Counts are written with the next event, or at the end.
+            _log.log(self._complaint, "usage is written only with events and at the end: %s", error)
+            self._complaint = logging.DEBUG
+            if len(self._hits) >= _MOST_WAITING or len(self._asked) >= _MOST_WAITING:
+                self.flush()
+
+    def _take_counts(self) -> list[_Line]:
+        no_waits, spans = Event(kind=USE, at=0.0), self.spans.take()
+        with self._lock:
+            # No function call up to the end of the block, so that no signal handler can run in between.
+            hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
+            waits, asked = self._rare, self._asked
+            has_rare = waits.lock_waits or waits.promotions or waits.demotions
+            has_rare = has_rare or waits.remote_sent or waits.remote_dropped
+            if not (hits or asked or misses or failures or has_rare or spans):
+                return []
+            self._hits, self._misses, self._saved_us, self._failures, self._asked = {}, {}, {}, {}, {}
+            self._rare = no_waits
+        by_entry: dict[tuple[CacheKey, float], dict[str, int]] = {}
+        for (key, made_at, tier), count in hits.items():
+            by_entry.setdefault((key, made_at), {})[tier] = count
+        now = self._now()
+        waits.at, waits.failures, waits.spans = now, failures, spans
+        counted: list[_Line] = [waits] if failures or spans or has_rare else []
+        counted += [Event(kind=USE, at=now, misses=missed, arch=arch) for arch, missed in misses.items()]
+        for (key, made_at), tiers in by_entry.items():
+            saved_us = saved.pop(key, 0)
+            counted.append(Event(kind=USE, at=now, key=key, made_at=made_at, hits=tiers, saved_us=saved_us))
+        return counted + lines_of(asked, now)
+
+    def _write(self, events: list[_Line]) -> int:
+        """Appends events; returns the number of bytes written."""
+        if not events and not self._postponed and not self._log:
+            return 0
+        if holds(self._writing):
+            # A signal handler interrupted _write, which will write these too.
+            self._postponed += events
+            return 0
+        written, failure = 0, None
+        with self._writing:
+            self._postponed += events
+            while self._postponed:
+                events, self._postponed = self._postponed, []
+                data = b"".join(_encode(event) + b"\n" for event in events)
+                try:
+                    self._append(data)
+                    written += len(data)
+                except OSError as error:
+                    failure = error
+                    self._release()
+            failure = (self._log.write() if self._log is not None else None) or failure
+        if failure is not None:
+            # A full disk or read-only store: counts are lost, kernels are not. Logged after the lock is free, because a
+            # signal handler may have interrupted another log message.
+            _log.log(self._complaint, "usage could not be written to %s: %s", self._folder, failure)
+            self._complaint = logging.DEBUG  # once is enough
+        return written
+
+    def _append(self, data: bytes) -> None:
+        status = None if self._file is None else self._file.status()
+        if self._file is None or status is None:
+            self._file, status = self._acquire()
+        append(self._file.descriptor, data)
+        if status.st_size + len(data) >= _ROTATE_BYTES:
+            self._release()
+            self._looked_at = 0.0
+
+    def _fold_if_due(self) -> None:
+        """Folds the journal if the last check was some time ago, so that its size stays bounded."""
+        now = time.monotonic()
+        if self._looked_at and now - self._looked_at < _LOOK_S:
+            return
+        self._looked_at = now
+        try:
+            self._fold()
+        except (OSError, CorruptEntry) as error:
+            _log.log(self._complaint, "the journal in %s could not be folded: %s", self._folder, error)
+            self._complaint = logging.DEBUG
+
+    def _acquire(self) -> tuple[OwnFile, os.stat_result]:
+        """A file that no other process holds, locked and open for append, and its status."""
+        while True:
+            for name in file_names(self._folder, OPEN):
+                # A file that cannot be opened belongs to another user or is gone.
+                with suppress(OSError, CorruptEntry):
+                    taken = _reuse(self._folder / name)
+                    if taken is not None:
+                        return taken
+            path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{OPEN}"
+            file = OwnFile.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+            try:
+                if _lock_in_place(file.descriptor, path):
+                    return file, os.fstat(file.descriptor)
+            except BaseException:
+                file.close()
+                raise
+            # Between opening and locking, another writer has locked it, or it was folded.
+            file.close()
+
+    def _release(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def _reuse(path: Path) -> tuple[OwnFile, os.stat_result] | None:
+    """Opens and locks a file if it is free and has room, and ends a line cut short; else ``None``."""
+    file = own_file(path, os.O_RDWR | os.O_APPEND)
+    descriptor = file.descriptor
+    try:
+        if os.fstat(descriptor).st_size < _ROTATE_BYTES and _lock_in_place(descriptor, path):
+            status = os.fstat(descriptor)
+            if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
+                os.write(descriptor, b"\n")
+            return file, status
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def _lock_in_place(descriptor: int, path: Path) -> bool:
+    """Locks an open file if it is free and still at its path: folding may have renamed it."""
+    if not try_lock(descriptor):
+        return False
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
+
+
+def _close_if_alive(reference: weakref.ref[Journal]) -> None:
+    journal = reference()
+    if journal is not None:
+        journal.close()
+
+
+# ---- The journal of a cache without a store: it counts in memory, and nothing outlives the process ----
+
+
+class NoJournal(Journal):
+    """Counts the lookups of this process and writes nothing. Safe to use as a ``Journal`` is.
+
+    Attributes:
+        totals: what is counted so far.
+    """
+
+    def __init__(self) -> None:
+        """Counts from zero."""
+        self.renew_after_fork()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: what the parent counted is the parent's."""
+        self.totals = Totals()
+        self._lock = threading.RLock()  # a signal handler may count while its thread does
+        self.spans = Spans()
+
+    def hit(
+        self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0, problem: GemmProblem | None = None
+    ) -> None:
+        """Counts a hit."""
+        del key, made_at, problem  # of use to a later process alone
+        with self._lock:
+            self.totals.hits[tier] = self.totals.hits.get(tier, 0) + 1
+            self.totals.saved_us += saved_us
+
+    def asked(self, problem: GemmProblem) -> None:
+        """Counts nothing, as this is of use to a later process alone."""
+
+    def miss(self, arch: str = "") -> None:
+        """Counts a miss."""
+        with self._lock:
+            self.totals.misses += 1
+            self.totals.misses_by_arch[arch] = self.totals.misses_by_arch.get(arch, 0) + 1
+
+    def failure(self, tier: str) -> None:
+        """Counts a tier that failed and was skipped."""
+        with self._lock:
+            self.totals.failures[tier] = self.totals.failures.get(tier, 0) + 1
+
+    def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
+        """Counts nothing: no other process is waited for."""
+
+    def shared(self, sent: int, dropped: int) -> None:
+        """Counts nothing: without a store there is nothing to send."""
+
+    def decided(self, kind: str, **fields: object) -> None:
+        """Notes nothing: there is no log."""
+
+    def event(self, kind: str, **fields: object) -> None:
+        """Counts a kernel that was compiled and could not be stored, as none can."""
+        if kind == UNPUBLISHED:
+            event = msgspec.convert({"kind": kind, "at": 0.0, **fields}, Event)
+            with self._lock:
+                self.totals.compiles += 1
+                self.totals.compile_us += event.compile_us
+                self.totals.publish_failures += 1
+
+    def flush(self) -> None:
+        """Writes nothing, and adds to ``totals`` how long things took."""
+        for name, count in self.spans.take().items():
+            self.totals.spans[name] = self.totals.spans.get(name, 0) + count
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Never: it does nothing that could be."""
+        return False
+
+    def close(self) -> None:
+        """Has nothing to close."""
+
+    def __del__(self) -> None:
+        pass
