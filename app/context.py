@@ -124,7 +124,7 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
     says how old it is.
 
     Raises:
-        MirrorError: when the index is unavailable and no earlier answer exists.
+        IndexUnavailable: when the index is unavailable and no earlier answer exists.
     """
     asked = _asked(question, arguments, options)
     answer: _T

@@ -31,7 +31,7 @@ def run(report: Report, chosen: str, entries: int, rows: int) -> None:
     Args:
         chosen: one of ``SETS``.
         entries: how many entries the large store has.
-        rows: how many records are mirrored for the queries.
+        rows: how many records are in the index for the queries.
     """
     with tempfile.TemporaryDirectory(prefix="gemm-cache-bench-") as folder:
         place = Path(folder)

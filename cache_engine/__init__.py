@@ -141,19 +141,22 @@ _HOMES = {
 _MOVED = {
     "device": "DeviceMemory DeviceMemoryPool OperatorCall OperatorCalls OperatorStatistics PoolStatistics "
     "dequantise device_memory quantise release_device_memory shared_pool",
-    "errors": "CorruptEntry InfeasibleConfig InvalidHardware KeyNotFound Level LockTimeout MirrorDamaged "
-    "MirrorError Misplaced NotHereError NotPermitted PackUnusable RemoteError SearchStopped StoreError "
+    "errors": "CorruptEntry InfeasibleConfig InvalidHardware KeyNotFound Level LockTimeout IndexDamaged "
+    "IndexUnavailable Misplaced NotHereError NotPermitted PackUnusable RemoteError SearchStopped StoreError "
     "TooManyJobs ToolMissing Truncated Unproved Untrusted",
     "evaluation": "Answer Evaluation EvaluationProblem Evaluations GPUS Gpu Hardware PRESETS Prediction SearchMode "
     "evaluate predict predict_grouped table_shapes",
-    "types": "ActivationLike Better CacheKey Cleaned DTypeLike Decision Demand DemandReport DemandShare "
+    "types": "ActivationLike CacheKey Cleaned DTypeLike Decision Demand DemandReport DemandShare "
     "EpilogueLike EvictionPlan Explanation Exported Failure Finding Found Imported Launch LayoutLike "
-    "Limits Loaded ModeLike Nearest Pair Preloaded Priority Product QueueState Record RecordedProblem "
+    "Limits Loaded ModeLike Nearest Pair PendingKernel Preloaded Priority Product QueueState Record RecordedProblem "
     "RepairAct Resources ScalesLike Selection SpecialisationLike Statistics Switches Tally Totals Warmed",
 }
 """Names of 0.2, and the public module that has them now. The old imports work, with a warning, until 0.4."""
+_RENAMED = {"Better": "PendingKernel", "MirrorDamaged": "IndexDamaged", "MirrorError": "IndexUnavailable"}
+"""Those of them that had another name."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 _NEW_HOME_OF = {name: home for home, names in _MOVED.items() for name in names.split()}
+_NEW_HOME_OF |= {old: _NEW_HOME_OF[new] for old, new in _RENAMED.items()}
 
 
 def __getattr__(name: str) -> "Any":
@@ -166,8 +169,9 @@ def __getattr__(name: str) -> "Any":
         from warnings import warn
 
         home = f"{__name__}.{_NEW_HOME_OF[name]}"
-        warn(f"import {name} from {home}; from {__name__} it goes with 0.4", DeprecationWarning, stacklevel=2)
-        return getattr(import_module(home), name)
+        now = _RENAMED.get(name, name)
+        warn(f"import {now} from {home}; {name} of {__name__} goes with 0.4", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(home), now)
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

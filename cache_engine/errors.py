@@ -29,8 +29,8 @@
     │   ├── LockTimeout            a lock was not had in time
     │   └── KeyNotFound            no entry has this key, or a prefix names several
     ├── RemoteError                a remote cannot be reached, or does not answer in time
-    └── MirrorError                the DuckDB index cannot be read or written now
-        └── MirrorDamaged          its file is damaged, or of another version; a rebuild helps
+    └── IndexUnavailable           the DuckDB index cannot be read or written now
+        └── IndexDamaged           its file is damaged, or of another version; a rebuild helps
 
 Each has a level (``Level``). A warning is never raised: it goes with the result.
 """

@@ -167,7 +167,8 @@ def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -
             missing = presenters_evaluations.unsearched(shares)
             if missing:
                 st.caption(
-                    f"{missing} of {len(presenters_evaluations.HEAT_SIZES) ** 2} cells were not searched. {patience.what_next()}"
+                    f"{missing} of {len(presenters_evaluations.HEAT_SIZES) ** 2} cells were not searched. "
+                    f"{patience.what_next()}"
                 )
             behind(presenters_evaluations.heat_table(shares), f"heat-map-{one.chip.name}")
     command = as_command()

@@ -23,7 +23,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("team", "usage", "insight", "cli", "upkeep", "cache")
-_TESTS_OF = {"team": "farm", "usage": "policy", "cache": "engine"}
 _FILES = 3
 _LIMIT_S = 100
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -109,7 +108,7 @@ def _nearest(path: Path) -> list[Path]:
     uses = re.compile(
         rf"{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b|(?:run|document)\(\s*\"(?:{verbs})\""
     )
-    room = Path("tests", _TESTS_OF.get(path.parts[1], path.parts[1]))
+    room = Path("tests", path.parts[1])
     tests = [one.relative_to(ROOT) for one in sorted((ROOT / "tests").rglob("test_*.py"))]
     found = [
         one for one in tests if uses.search((ROOT / one).read_text()) and one.parts[1] not in ("browser", "faults")

@@ -21,7 +21,7 @@ from cache_engine.cli.main import commands
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.settings.extras import EXTRAS, how_to_install, pip
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -225,7 +225,7 @@ _TABLES = {
 }
 
 
-def mirror_properties(state: Row) -> dict[str, str]:
+def index_properties(state: Row) -> dict[str, str]:
     """The number of rows in each table of the index, its generation and its schema."""
     counts = {_TABLES.get(table, table): f"{count:,}" for table, count in state["rows"].items()}
     return counts | {"Generation": str(state["generation"]), "Schema": state["schema_version"]}

@@ -174,7 +174,9 @@ def table_form(default_arch: str) -> tuple[Field, ...]:
         Field("model", "Model", FieldKind.CHOICE, models[0], choices=(*models, OWN_TABLE)),
         _OF_PROBLEM["dtype"],
         _OF_PROBLEM["layout"],
-        Field("arch", "Targets", FieldKind.SEVERAL, [default_arch], "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
+        Field(
+            "arch", "Targets", FieldKind.SEVERAL, [default_arch], "--arch", _TARGETS, help=_TARGETS_HELP, always=True
+        ),
         Field(
             "tokens", "m", FieldKind.TEXT, TOKENS, "--m",
             help="Token counts and ranges, such as 1,16,64-512. Sizes that share a kernel are compiled once.",

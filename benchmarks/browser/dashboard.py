@@ -184,7 +184,7 @@ def _rest(tab: Page, title: str) -> float:
 
 @contextmanager
 def _opened(browser: Browser, store: Path, rows: int) -> Iterator[_Dashboard]:
-    """A dashboard of a store with so many kernels mirrored, whose pages were all visited once."""
+    """A dashboard of a store with so many kernels in the index, whose pages were all visited once."""
     with open_cache(store, durability="fast") as cache:
         add_records(cache, min(rows, _RECORDS))
         ask(cache, min(rows, _RECORDS))

@@ -58,7 +58,7 @@ PACKS_ALONE = "only packs are used (enable_caching = packs)"
 """Why a cache of packs alone has no store."""
 _log = logging.getLogger(__name__)
 
-_MOVED = {"present_components": "selector.present"}
+_MOVED = {"mirror": "index", "present_components": "selector.present"}
 """Names that ``Cache`` had in 0.2 and ``admin`` has not, and where they are now."""
 
 
@@ -79,18 +79,18 @@ class Cache:
         )
         self.journal = journal_of(store)
         packs, refused = packs_of(settings, self.journal)
-        self.elsewhere = OtherToolchains(packs, store, refused)
-        self.packs = self.elsewhere.packs
-        self.selector = Selector(settings, history=history, elsewhere=self.elsewhere)
-        self.faster = ExactKernels(self.selector, self.elsewhere)
-        self._serving = Serving(store, self.elsewhere, settings, self.journal, self.faster, without_store)
+        self.other_toolchains = OtherToolchains(packs, store, refused)
+        self.packs = self.other_toolchains.packs
+        self.selector = Selector(settings, history=history, elsewhere=self.other_toolchains)
+        self.exact_kernels = ExactKernels(self.selector, self.other_toolchains)
+        self._serving = Serving(store, self.other_toolchains, settings, self.journal, self.exact_kernels, without_store)
 
     @cached_property
-    def meanwhile(self) -> StandIns:
+    def stand_ins(self) -> StandIns:
         """What serves while a kernel is compiled in the background."""
         from cache_engine.cache.serving.stand_ins import StandIns
 
-        return StandIns(self._serving, self.selector, self.elsewhere, self.settings)
+        return StandIns(self._serving, self.selector, self.other_toolchains, self.settings)
 
     @cached_property
     def admin(self) -> Admin:
@@ -133,7 +133,7 @@ class Cache:
             check_asked(problem, config)
             asked = (self.targeted(problem, arch), family, compiler, config)
         if wait_ms is not None and not force and debug_dump is None:
-            return self.meanwhile.get_or_compile(asked, stages, wait_ms)
+            return self.stand_ins.get_or_compile(asked, stages, wait_ms)
         return self._serving.get_or_compile(
             self.selector, asked, stages, force=force, debug_dump=debug_dump, priority=priority
         )
@@ -152,7 +152,7 @@ class Cache:
             CompilerMissing: as ``get_or_compile``.
         """
         check_asked(problem, config)
-        return self.meanwhile.submit((self.targeted(problem, arch), family, compiler, config), StageClock())
+        return self.stand_ins.submit((self.targeted(problem, arch), family, compiler, config), StageClock())
 
     def get_to_launch(
         self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None
@@ -213,7 +213,7 @@ class Cache:
         except (OSError, StoreError) as error:
             return refusal(error)
         self.selector.forget()
-        self.faster.forget()
+        self.exact_kernels.forget()
         return None
 
     @property
@@ -294,7 +294,7 @@ class Cache:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``index.queries`` or ``index.evaluations`` now; raises ``MirrorError``."""
+        """The answer to one of ``index.queries`` or ``index.evaluations`` now; raises ``IndexUnavailable``."""
         if "evaluations" in self.__dict__:
             self.evaluations.flush(usage=False)
         self.index.sync()
@@ -311,7 +311,7 @@ class Cache:
 
         Raises:
             UsageError: when one is not of that form, or of no known kind.
-            MirrorError: when the index cannot be written.
+            IndexUnavailable: when the index cannot be written.
         """
         from cache_engine.frameworks.registry import load_sources, surroundings
         from cache_engine.index.framework_caches import scan
@@ -381,8 +381,8 @@ class Cache:
 
     def close(self) -> None:
         """Writes the last usage counts, ends cleaning and compiles in the background; safe in a signal handler."""
-        if "meanwhile" in self.__dict__:
-            self.meanwhile.close(wait=not self.journal.is_interrupted)
+        if "stand_ins" in self.__dict__:
+            self.stand_ins.close(wait=not self.journal.is_interrupted)
         for opened in {"evaluations", "timings"} & self.__dict__.keys():
             getattr(self, opened).close()
         self._serving.close()
@@ -424,7 +424,7 @@ def open_cache(
         from cache_engine.cache.serving.pack_state import check_packs
 
         try:
-            check_packs(cache.elsewhere, settings)
+            check_packs(cache.other_toolchains, settings)
         except PackUnusable:
             cache.close()
             raise

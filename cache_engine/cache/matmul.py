@@ -100,7 +100,7 @@ def matmul(
         if wait_ms is None:
             return code_found(there, problem, family, None, lambda: there.get_to_launch(problem, family=family))
         asked, most_ms = (problem, family, None, None), wait_ms
-        return code_found(there, problem, family, None, lambda: there.meanwhile.get(asked, StageClock(), most_ms))
+        return code_found(there, problem, family, None, lambda: there.stand_ins.get(asked, StageClock(), most_ms))
 
     served: list[tuple[str, Any]] = []
     asked = _asked(dtype, out_dtype, alpha != 1.0, beta != 0.0, bias is not None, activation)

@@ -241,7 +241,7 @@ class GemmOperator:
 
     def _get_meanwhile(self, problem: GemmProblem, wait_ms: float) -> CompiledKernel | PendingKernel[CompiledKernel]:
         asked = (problem, self._family, self._compiler, None)
-        return self._counted(lambda: self.cache.meanwhile.get(asked, StageClock(), wait_ms))
+        return self._counted(lambda: self.cache.stand_ins.get(asked, StageClock(), wait_ms))
 
     def _counted(self, get: Callable[[], _Got]) -> _Got:
         """Calls ``get`` and returns its result; counts it if it is a kernel, and not what CuPy serves for meanwhile."""

@@ -1,7 +1,7 @@
 """All sources: one for each framework here, and those of plug-ins; installed versions; scanning of places.
 
-A plug-in is a package with an entry point of the group ``gemm_cache.sources`` that loads a ``CacheReader``, or a class that
-makes one without arguments. Versions are those that the metadata of packages say: nothing is imported.
+A plug-in is a package with an entry point of the group ``gemm_cache.sources`` that loads a ``CacheReader``, or a
+class that makes one without arguments. Versions are those that the metadata of packages say: nothing is imported.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def home_of(store: StoreLayout, *, is_full: bool = False) -> StoreLayout:
         is_full: whether the store's disk is full.
 
     Raises:
-        MirrorError: when there is no place for such a folder.
+        IndexUnavailable: when there is no place for such a folder.
     """
     # DuckDB reads what follows a question mark as parameters, and puts its log elsewhere.
     if not is_full and os.access(store.root, os.W_OK) and "?" not in str(store.root):

@@ -72,7 +72,7 @@ def scan(
         others_stay: whether rows of other places are left as they are; else they are deleted.
 
     Raises:
-        MirrorError: when another process keeps the index busy, or the disk refuses.
+        IndexUnavailable: when another process keeps the index busy, or the disk refuses.
         ExtraMissing: when DuckDB is not installed.
     """
     started = time.monotonic()

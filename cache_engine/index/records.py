@@ -71,7 +71,7 @@ def sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tup
                 changed[shard] = LOOK_AGAIN
             if known_stamp != UNREAD or not transient:
                 refused.append((key, UNREAD if transient else stamp, cause, shard))
-    # Keys left in `mirrored` are gone; those in `fresh` or `refused` may have been there with another stamp.
+    # Keys left in `indexed` are gone; those in `fresh` or `refused` may have been there with another stamp.
     read = [*((row[-2], row[0]) for row in fresh), *((row[-1], row[0]) for row in refused)]
     rows.delete_entries(connection, [*indexed, *read])
     unfit = rows.insert(connection, "kernels", fresh)

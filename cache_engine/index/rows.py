@@ -31,13 +31,13 @@ GROUPS = "groups"
 _OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">="})
 
 JOURNAL, TIMINGS = "journal", "timings"
-"""Sources of rows that cannot be mirrored."""
+"""Sources of rows that cannot be indexed."""
 
 ALL_SKIPPED = """
     (SELECT count(*) FROM unreadable) + (SELECT count(*) FROM evaluations WHERE cause <> '')
     + (SELECT count(*) FROM accelerators WHERE error <> '') + (SELECT coalesce(sum(rows), 0)::BIGINT FROM skipped)
 """
-"""SQL: the number of items in the store that cannot be mirrored."""
+"""SQL: the number of items in the store that cannot be indexed."""
 
 # The errors of pyarrow for a value that does not fit its column, e.g. ArrowInvalid and ArrowTypeError.
 _UNFIT = (ValueError, TypeError, OverflowError)
@@ -184,7 +184,7 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row
 
 
 def skip(connection: duckdb.DuckDBPyConnection, source: str, names: dict[str, tuple[int, str]]) -> None:
-    """Records what cannot be mirrored: by name, the number of rows and the reason."""
+    """Records what cannot be indexed: by name, the number of rows and the reason."""
     insert(connection, "skipped", [(source, name[:100], rows, cause) for name, (rows, cause) in names.items()])
 
 

@@ -68,7 +68,7 @@ class Synced:
 
     ``timings`` is how many measurements were read or removed: all, when some are new. ``settled`` is whether everything
     could be read, so that nothing need be looked at again before it changes. ``skipped`` is how many records, results,
-    timings and lines of the journal are in the store and cannot be mirrored: all there are, not only new ones.
+    timings and lines of the journal are in the store and cannot be indexed: all there are, not only new ones.
     """
 
     added: int
@@ -126,7 +126,7 @@ class Index:
             rebuild: start from an empty index.
 
         Raises:
-            MirrorError: when another process keeps it busy, or the disk refuses.
+            IndexUnavailable: when another process keeps it busy, or the disk refuses.
             ExtraMissing: when DuckDB is not installed.
         """
         with needing("dashboard", "the index"):
@@ -194,7 +194,8 @@ class Index:
         """Writes what comes from no file of the store, atomically; returns what the action does. Call ``sync`` first.
 
         Raises:
-            MirrorError: when another process keeps it busy, has rebuilt it for another version, or the disk refuses.
+            IndexUnavailable: when another process keeps it busy or has rebuilt it for another version, or the disk
+                refuses.
         """
         import duckdb
 
@@ -217,8 +218,8 @@ class Index:
         """A connection for reading, for the body of a ``with``. Call ``sync`` first.
 
         Raises:
-            MirrorError: when there is no index yet, or another process keeps it busy; ``IndexDamaged`` when a rebuild
-                helps.
+            IndexUnavailable: when there is no index yet, or another process keeps it busy; ``IndexDamaged`` when a
+                rebuild helps.
             ExtraMissing: when DuckDB is not installed.
         """
         with needing("dashboard", "the index"):

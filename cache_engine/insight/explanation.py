@@ -59,7 +59,7 @@ def explain(
     """
     problem = cache.targeted(problem)
     selection = cache.select(problem, family=family, compiler=compiler, config=config)
-    faster = cache.faster.there((problem, family, compiler, config))
+    faster = cache.exact_kernels.there((problem, family, compiler, config))
     notes = (
         ()
         if faster is None

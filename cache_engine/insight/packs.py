@@ -103,8 +103,8 @@ def signed_by(pack: Pack, signers: TrustedSigners) -> tuple[bool, str]:
 
 def notes_on_packs(cache: Cache, selection: Selection) -> tuple[str, ...]:
     """Notes on a miss, from packs: which has the kernel, made by another toolchain, and which cannot serve."""
-    notes = [*refusals(cache.elsewhere, cache.selector, selection), *cache.elsewhere.refused]
-    there = cache.selector.select_elsewhere(selection, cache.elsewhere)
+    notes = [*refusals(cache.other_toolchains, cache.selector, selection), *cache.other_toolchains.refused]
+    there = cache.selector.select_elsewhere(selection, cache.other_toolchains)
     if there is not None and there.toolchain_from == STORE and not cache.settings.serves_any_toolchain:
         notes.insert(0, refused_in_store(there))
     for pack in cache.packs:

@@ -1,4 +1,4 @@
-"""Adapted kernels for tests: real files of Triton's, from its cache that ``tests/foreign/fixtures`` has."""
+"""Adapted kernels for tests: real files of Triton's, from its cache that ``tests/frameworks/fixtures`` has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from cache_engine.frameworks.bundles import Group, put_group
 from cache_engine.model.key import CacheKey
 from cache_engine.store.layout import StoreLayout
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 TILE = "G76XWAFVF3OBS5ZKVCXA5ACOO5T3MYA6CK5FW4GFRR4N7Y2ZRUHQ"
 """Triton's key of a kernel for sm_90a named ``tile``."""

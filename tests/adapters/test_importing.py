@@ -16,7 +16,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.upkeep.integrity import check
 from tests.adapters.made import TILE, triton_groups
 from tests.cli.test_cli import document, run
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 
 @pytest.fixture

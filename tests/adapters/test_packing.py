@@ -27,7 +27,7 @@ from cache_engine.store.signatures.signers import TrustedSigners
 from cache_engine.upkeep.packs import Imported, export_pack, import_pack, look_into
 from tests.adapters.made import SCALE_SM_80, TILE, triton_groups
 from tests.cli.test_cli import document, run
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 from tests.helpers import make_cubin, make_store, publish
 from tests.trust.keys import Builder, signers_file
 

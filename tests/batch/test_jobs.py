@@ -34,8 +34,8 @@ from cache_engine.cli.tune import _steps
 from cache_engine.errors import StoreError, TooManyJobs
 from cache_engine.gpu.probe import gpu
 from cache_engine.store.disk import open_store
+from tests.cache.test_debug_dump import ASKED, broken
 from tests.cli.test_cli import document, run
-from tests.engine.test_debug_dump import ASKED, broken
 from tests.remote.waiting import until
 
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import served
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 pytestmark = pytest.mark.browser
 WAIT_MS = 60_000

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import served
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("home")]
 WAIT_MS = 60_000

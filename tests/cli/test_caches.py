@@ -19,7 +19,7 @@ from cache_engine.cli import caches, caches_show
 from cache_engine.cli.main import commands
 from cache_engine.errors import GemmCacheError, IndexUnavailable, StoreUnusable
 from cache_engine.index import framework_caches, framework_queries
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 
 class Machine:

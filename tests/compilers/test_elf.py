@@ -13,7 +13,7 @@ from cache_engine.compilers import disassembly
 from cache_engine.compilers.disassembly import resources, sass
 from cache_engine.compilers.elf import code_of, cubin_fault, read_cubin
 from cache_engine.errors import GemmCacheError
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 from tests.helpers import make_cubin
 
 CUBIN = make_cubin("sm_90", b"code" * 100)

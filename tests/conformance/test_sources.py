@@ -33,12 +33,12 @@ from cache_engine.frameworks.values import (
     name_of,
 )
 from cache_engine.model.outcome import Failure
-from tests.foreign.fixtures import unpack
-from tests.foreign.test_flashinfer import write_operation
+from tests.frameworks.fixtures import unpack
+from tests.frameworks.test_flashinfer import write_operation
 
 SOURCES = load_sources()
 MADE = ("triton", "cupy", "cutile", "tilelang", "cuda_core", "deepgemm")
-"""The kinds of which there is a cache that the framework made; tests/foreign/fixtures/make.py made it."""
+"""The kinds of which there is a cache that the framework made; tests/frameworks/fixtures/make.py made it."""
 
 
 @pytest.fixture(params=(*MADE, "flashinfer"))

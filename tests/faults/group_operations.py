@@ -13,7 +13,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.upkeep.packs import import_triton
 from tests.faults.operations import Action, Operation, Promise, filled
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 _OLD = Group("triton", "ABC234", "scale.json", {"scale.json": b"{}", "scale.cubin": b"old" * 3000})
 _NEW = Group("triton", "ABC234", "scale.json", {"scale.json": b"[]", "scale.cubin": b"new" * 5000})

@@ -394,5 +394,5 @@ OPERATIONS = {
     "fold by itself": Operation(_before_folding_by_itself, _folding_by_itself, may_raise=(), sure=False),
     "count": Operation(_before_counting, _counting, may_raise=(), sure=False),
     "time": Operation(_before_timing, _timing),
-    "sync": Operation(_before_syncing, _syncing, may_raise=("MirrorError",), indexed=True),
+    "sync": Operation(_before_syncing, _syncing, may_raise=("IndexUnavailable",), indexed=True),
 }

@@ -67,7 +67,7 @@ def _compiling_behind(store: DiskStore) -> Action:
     vars(serving).update(make_artifact=compile_after)
     cache = engine.Cache(DiskStore(store.layout, durable=True), Settings(cleanup_interval_h=0.0))
     # All are read once; the promise holds from then on.
-    list(cache.meanwhile.look((PROBLEM, None, "nvrtc", None)))
+    list(cache.stand_ins.look((PROBLEM, None, "nvrtc", None)))
     version_and_build()
 
     def act() -> object:

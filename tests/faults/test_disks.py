@@ -20,7 +20,7 @@ from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.outcome import Failure
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.plan import Limits
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 from tests.helpers import files_of, fill, make_store
 
 PROBLEMS = [GemmProblem(64, 48 + 16 * number, 80, dtype=DType.FP32, arch="sm_90") for number in range(3)]

@@ -17,7 +17,7 @@ from cache_engine.cache.cache import open_cache
 from cache_engine.store import codec
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.lock import file_lock
-from tests.engine.test_cache import PROBLEM
+from tests.cache.test_cache import PROBLEM
 from tests.helpers import make_entry, make_store
 
 

@@ -104,7 +104,7 @@ def test_a_store_of_the_recorded_version_opens_unchanged(old_store: Path) -> Non
         assert len(list(cache.evaluations.entries(fingerprint))) == 2
         (item,) = cache.admin.quarantined()
         cache.admin.restore(item)
-        cache.mirror.sync()
+        cache.index.sync()
         assert cache.query(queries.count, queries.KernelFilter()) == 3
 
 

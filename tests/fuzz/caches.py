@@ -10,7 +10,7 @@ from pathlib import Path
 from cache_engine.frameworks.registry import load_sources, survey
 from cache_engine.frameworks.values import Entry, KeyFactors, Place, ScanFinding
 from cache_engine.model.outcome import Failure
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 _SOURCES = load_sources()
 _KEY = "A" * 52

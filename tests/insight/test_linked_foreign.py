@@ -11,7 +11,7 @@ from cache_engine.frameworks.values import Entry, Part, PartKind, Place
 from cache_engine.insight.linked.kernel import linked_parts
 from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.outcome import Failure
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 
 def _linked(source: CacheReader, folder: Path, name: str) -> Linked:

@@ -23,7 +23,7 @@ from cache_engine.frameworks.registry import Sources
 from cache_engine.frameworks.values import Place
 from cache_engine.index import framework_caches
 from cache_engine.index.sync import Index
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 from tests.pages.opening import Open, listed, sound
 
 Shown = Callable[..., AppTest]

@@ -20,7 +20,7 @@ from cache_engine.index import framework_caches
 from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.admission import Request
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 from tests.pages.opening import Open, Reader, sound
 
 DAY_S = 86_400

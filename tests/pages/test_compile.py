@@ -19,7 +19,7 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.errors import CompilerMissing
 from cache_engine.gpu.probe import local_arch
 from cache_engine.settings.extras import how_to_install
-from tests.engine.test_debug_dump import ASKED, broken
+from tests.cache.test_debug_dump import ASKED, broken
 from tests.helpers import make_store
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import HOSTILE

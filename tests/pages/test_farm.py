@@ -14,10 +14,10 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.team.board import Board, Run
 from cache_engine.team.broker import FARMS, Broker, connected
 from cache_engine.team.messages import CompileMessage
-from tests.farm.conftest import Redis
-from tests.farm.test_board import HOSTILE, JOB, KEYS, beats, fill_with_lies, silent_broker
 from tests.helpers import make_store
 from tests.pages.opening import HERE, Open, Reader, drawn, sound
+from tests.team.conftest import Redis
+from tests.team.test_board import HOSTILE, JOB, KEYS, beats, fill_with_lies, silent_broker
 
 ROOT = Path(__file__).parents[2]
 

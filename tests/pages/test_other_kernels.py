@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from app.caches import scan
 from app.presenters.framework_kernels import Address
 from cache_engine.frameworks.values import Place
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 from tests.pages.opening import Open, code_of, listed, sound
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from cache_engine.frameworks.deletion import Deleted, delete
 from cache_engine.frameworks.readers.cutile import CuTile
 from cache_engine.frameworks.values import DeletePlan, Entry, Place
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 _USE = """
 import json, pathlib, sqlite3, sys, time

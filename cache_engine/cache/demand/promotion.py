@@ -61,11 +61,11 @@ class Promotable(Protocol):
     """The part of a ``Cache`` that promotion needs; ``Cache`` imports this room."""
 
     journal: Journal
-    elsewhere: OtherToolchains
-    faster: ExactKernels
+    other_toolchains: OtherToolchains
+    exact_kernels: ExactKernels
 
     @property
-    def meanwhile(self) -> StandIns:
+    def stand_ins(self) -> StandIns:
         """What serves while a kernel is compiled."""
         ...
 
@@ -185,7 +185,7 @@ def plan_promotion(
     ledger, times, served = cache.demand.ledger(), LaunchTimes(cache.timings), _Served()
     records = served.noting(cache.records())
     compile_times = fitted(records)
-    deque(chain(records, served.noting(cache.elsewhere.packed())), maxlen=0)  # the fit needs some of them only
+    deque(chain(records, served.noting(cache.other_toolchains.packed())), maxlen=0)  # the fit needs some of them only
     promoted = standing(cache.admin.decisions())
     found = _Missing(cache, times, promoted, served)
     for shape, sketch in ledger.sketches.items():
@@ -198,13 +198,13 @@ def plan_promotion(
     for kind, selection, uses, instead, sources in found.each():
         compile_s = compile_times.seconds(compile_of(selection))
         value = payback(uses, compile_s, price_s(compile_s, len(queue.queued), queue.slots), horizon_s)
-        if selection.key in promoted and cache.elsewhere.has(selection.key):
+        if selection.key in promoted and cache.other_toolchains.has(selection.key):
             worth[selection.key] = value
             continue
         most = max(range(len(uses)), key=lambda place: uses[place].per_s)
         candidates.append(Candidate(kind, selection, uses[most].m, instead[most], value, sources))
     candidates.sort(key=lambda one: (one.kind != PROMOTION, -one.value.net_s / one.value.compile_s, one.selection.key))
-    there = [one for key, one in promoted.items() if cache.elsewhere.has(CacheKey(key))]
+    there = [one for key, one in promoted.items() if cache.other_toolchains.has(CacheKey(key))]
     changes = tuple(change for one in there if (change := changed(one, worth.get(one.key))) is not None)
     return PromotionPlan(tuple(candidates), changes, horizon_s, found.kernels, compile_times, model, times.missing)
 
@@ -229,7 +229,7 @@ def promote(
 
 def _compile(cache: Promotable, one: Candidate) -> Failure | None:
     """Compiles a candidate, and notes that; returns why it is not stored, if it is not."""
-    if cache.elsewhere.has(one.selection.key):  # another process was faster
+    if cache.other_toolchains.has(one.selection.key):  # another process was faster
         return None
     priority = Priority.PROMOTION if one.kind == PROMOTION else Priority.SPECULATION
     try:
@@ -238,7 +238,7 @@ def _compile(cache: Promotable, one: Candidate) -> Failure | None:
     except GemmCacheError as error:
         return Failure(str(error))
     if kernel.unpublished is None:
-        cache.faster.forget()
+        cache.exact_kernels.forget()
         cache.journal.decided(one.kind, key=kernel.key, name=one.selection.name, reason=one.reason, detail=one.detail)
     return kernel.unpublished
 
@@ -292,7 +292,7 @@ class _Missing:
             selection = self._cache.select(asked[0])
         except GemmCacheError:
             return
-        exact = self._cache.faster.measured(asked)
+        exact = self._cache.exact_kernels.measured(asked)
         is_exact = exact is not None and self._is_there(exact)  # then what is selected saves nothing here
         if exact is not None and (exact.key in self._promoted if is_exact else self._is_there(selection)):
             instead = selection if self._is_there(selection) else self._stand_in(shape, asked, exact.key)
@@ -304,12 +304,12 @@ class _Missing:
         """The best kernel that serves in place of what is asked for, without that of a key."""
         if shape not in self._served:
             return None
-        return next((one for one in self._cache.meanwhile.look(asked) if one.key != without), None)
+        return next((one for one in self._cache.stand_ins.look(asked) if one.key != without), None)
 
     def _is_there(self, selection: Selection) -> bool:
         key = selection.key
         if key not in self._present:
-            self._present[key] = not selection.is_compilable or self._cache.elsewhere.has(key)
+            self._present[key] = not selection.is_compilable or self._cache.other_toolchains.has(key)
         return self._present[key]
 
     def _add(

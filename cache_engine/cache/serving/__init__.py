@@ -471,7 +471,7 @@ class CompiledKernel:
         stages_ms: milliseconds that each stage of getting it took, by name.
         unpublished: why it could not be stored; ``None`` when it was stored, or was found.
         toolchain_from: what names the toolchain in its key: ``"installed"``, ``"pack NAME"`` or ``"store"``. The last
-            two are of kernels that need not be what the compiler installed here would make; see ``cache.other_toolchains``.
+            two are of kernels that need not be what the compiler installed here would make.
         better: the kernel that is compiled in the background, where this one serves in its place: ``better.ready``,
             ``better.wait(timeout_s)``, then ``better.kernel`` or ``better.failure``.
     """

@@ -1,6 +1,6 @@
 """Processes of a farm that are killed: workers and submitters, forked by one that has everything imported.
 
-Run as ``python -m tests.farm.machines LOG BROKER REMOTE KEY``. It reads one JSON command per line and answers each with
+Run as ``python -m tests.team.machines LOG BROKER REMOTE KEY``. It reads one JSON command per line and answers each with
 one. What a worker does it says in the log, a line at a time: ``take`` a key's lease, ``start`` and ``finish`` a
 compile, and ``end``, with the key, the machine and the process. A line is there before the next step begins, whenever
 the process is killed.

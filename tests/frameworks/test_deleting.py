@@ -24,7 +24,7 @@ from cache_engine.frameworks.deletion import (
 from cache_engine.frameworks.readers.triton import BUILT_WITHIN_S, READ_WITHIN_S, Triton
 from cache_engine.frameworks.registry import EntryFilter, load_sources
 from cache_engine.frameworks.values import DeletePlan, Entry, Part, PartKind, Place
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 _DAY_S = 86_400
 

@@ -24,8 +24,8 @@ from cache_engine.team.broker import Broker, Keys, connected
 from cache_engine.team.messages import Answered, CompileMessage, answered, encode
 from cache_engine.team.submission import MOST_SENT, Submission, keys_there
 from tests.cli.test_cli import document, run
-from tests.farm.conftest import Redis, Workers
-from tests.farm.running import InBackground, table
+from tests.team.conftest import Redis, Workers
+from tests.team.running import InBackground, table
 from tests.trust.keys import Builder, signers_file
 
 

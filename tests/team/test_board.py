@@ -38,7 +38,7 @@ from cache_engine.team.progress import (
 from cache_engine.team.submission import Submission
 from cache_engine.usage.demand import Ledger
 from tests.cli.test_cli import run
-from tests.farm.conftest import Redis
+from tests.team.conftest import Redis
 
 JOB = "a" * 32
 REMOTE = "file:///farm"

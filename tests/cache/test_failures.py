@@ -19,7 +19,7 @@ from cache_engine.errors import CompileError, NotCached
 from cache_engine.store.lock import file_lock
 from cache_engine.upkeep.findings import FindingKind
 from cache_engine.upkeep.plan import Limits
-from tests.engine.test_cache import PROBLEM
+from tests.cache.test_cache import PROBLEM
 from tests.helpers import blob_file, code_of, files_of, record_file
 from tests.remote.waiting import until
 
@@ -126,8 +126,8 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
     as_user = (
         "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.cache.cache, cache_engine.index.sync, "
         "cache_engine.cache.decision_log, cache_engine.cache.build, cache_engine.cache.queue.slots, "
-        "cache_engine.cache.serving.key_lock, cache_engine.cache.serving.remote_client, cache_engine.store.journal.snapshot, "
-        "cache_engine.store.journal.decisions, "
+        "cache_engine.cache.serving.key_lock, cache_engine.cache.serving.remote_client, "
+        "cache_engine.store.journal.snapshot, cache_engine.store.journal.decisions, "
     )
     as_user += (
         "cache_engine.index.queries, cache_engine.compilers.disassembly, cache_engine.evaluator.catalogue.tables, "

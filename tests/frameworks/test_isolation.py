@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.foreign.fixtures import HERE
+from tests.frameworks.fixtures import HERE
 from tests.isolation import cache_variables, caches_of
 
 ROOT = Path(__file__).parents[2]
 _DAILY = [
     "tests/cli/test_caches.py::test_the_overview_needs_no_configuration_and_no_store",
-    "tests/mirror/test_foreign.py::test_the_cache_scans_what_there_is_and_what_is_named",
+    "tests/index/test_foreign.py::test_the_cache_scans_what_there_is_and_what_is_named",
 ]
-_SOAK = ["tests/foreign", "tests/adapters", "tests/browser/test_caches.py", "tests/browser/test_caches_journeys.py"]
+_SOAK = ["tests/frameworks", "tests/adapters", "tests/browser/test_caches.py", "tests/browser/test_caches_journeys.py"]
 _SOAK += map(str, sorted(Path("tests").glob("*/test_*caches*.py")))
 _READ_OR_CHANGED = 0x20 | 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400  # IN_OPEN, IN_MODIFY, … of inotify(7)
 _NON_BLOCKING = 0o4000

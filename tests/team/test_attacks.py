@@ -29,10 +29,10 @@ from cache_engine.team.messages import Answered, CompileMessage, answered, encod
 from cache_engine.team.progress import look
 from cache_engine.team.submission import Submission, keys_there
 from tests.cli.test_cli import document, run
-from tests.farm.conftest import Redis, Workers
-from tests.farm.running import InBackground, table
-from tests.farm.test_board import JOB, KEYS, REMOTE
-from tests.farm.test_kills import is_dead
+from tests.team.conftest import Redis, Workers
+from tests.team.running import InBackground, table
+from tests.team.test_board import JOB, KEYS, REMOTE
+from tests.team.test_kills import is_dead
 
 
 def _celery(body: object, **headers: object) -> str:

@@ -185,7 +185,7 @@ def test_with_local_a_pack_of_another_build_serves_nothing(pack: Path, tmp_path:
     with open_cache(tmp_path / "new", packs=(pack,), toolchain="local", enable_jit=False) as cache:
         selection = cache.select(PROBLEM)
         assert selection.is_compilable
-        there = cache.selector.select_elsewhere(selection, cache.elsewhere)
+        there = cache.selector.select_elsewhere(selection, cache.other_toolchains)
         assert there is not None
         with pytest.raises(NotCached, match=selection.key[:12]):
             cache.get_or_compile(PROBLEM)
@@ -319,7 +319,7 @@ def test_a_pack_of_several_builds_shows_them_and_serves_each(compiled_store: Pat
     asked: dict[str, Any] = {"packs": (tmp_path / "mixed.gemmpack",), "enable_caching": "packs", "toolchain": "pack"}
     with open_cache(enable_jit=False, **asked) as cache:
         assert {cache.get_or_compile(problem).tier for problem in SAMPLE} == {"pack"}
-        assert len(cache.elsewhere.of_packs("nvrtc")) == MOST_TOOLCHAINS
+        assert len(cache.other_toolchains.of_packs("nvrtc")) == MOST_TOOLCHAINS
     stated = Pack(tmp_path / "mixed.gemmpack").made_with
     assert sum(stated.values()) == len(SAMPLE) + MOST_TOOLCHAINS
     assert list(stated.values()) == sorted(stated.values(), reverse=True)

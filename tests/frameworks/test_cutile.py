@@ -13,7 +13,7 @@ from cache_engine.frameworks import deletion
 from cache_engine.frameworks.readers import cutile
 from cache_engine.frameworks.readers.cutile import CuTile
 from cache_engine.frameworks.values import DeletePlan, Entry, Fault, KeyFactors, Place, ScanFinding, Seen
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 
 @pytest.fixture

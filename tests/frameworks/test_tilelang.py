@@ -11,7 +11,7 @@ from cache_engine.frameworks.deletion import Deleted, delete
 from cache_engine.frameworks.readers.tilelang import TileLang
 from cache_engine.frameworks.values import DeletePlan, Entry, KeyFactors, PartKind, Place, State
 from cache_engine.model.outcome import Failure
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from cache_engine.frameworks.comparison import differences
 from cache_engine.frameworks.readers.deepgemm import DeepGemm
 from cache_engine.frameworks.values import Entry, KeyFactors, PartKind, Place, State
 from cache_engine.model.outcome import Failure
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 NORMAL, GROUPED = "sm90_fp8_gemm_1d2d", "sm90_m_grouped_fp8_gemm_contiguous_1d2d"
 TEXT = """

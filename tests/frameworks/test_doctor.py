@@ -13,7 +13,7 @@ from cache_engine.frameworks.deletion import DELETED
 from cache_engine.frameworks.doctor import CURES, Ailment, code_runs_on, examine, network_file_system, read_mounts
 from cache_engine.frameworks.registry import load_sources, survey
 from cache_engine.frameworks.values import Place
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 LOCAL = "/dev/sda / ext4 rw 0 0\n"
 

@@ -40,7 +40,7 @@ def plug_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def test_a_plug_in_is_a_source_as_ours(plug_in: Callable[[str], None], tmp_path: Path) -> None:
-    plug_in("tests.foreign.test_registry:Own")
+    plug_in("tests.frameworks.test_registry:Own")
     sources = load_sources()
     assert sources.findings == ()
     assert sources.by_kind["own"].title == "Triton"
@@ -51,9 +51,9 @@ def test_a_plug_in_is_a_source_as_ours(plug_in: Callable[[str], None], tmp_path:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("tests.foreign.test_registry:_Fails", "RuntimeError: no luck"),
+        ("tests.frameworks.test_registry:_Fails", "RuntimeError: no luck"),
         ("no.such.module:Source", "ModuleNotFoundError"),
-        ("tests.foreign.test_registry:Path", "kind"),
+        ("tests.frameworks.test_registry:Path", "kind"),
         ("cache_engine.frameworks.readers.triton:Triton", "there is a source triton already"),
     ],
 )

@@ -158,7 +158,7 @@ def test_closing_waits_for_no_queue(cache: Cache, gate: Gate) -> None:
         handles = [cache.get_or_compile(replace(PROBLEM, n=192 + 64 * more), wait_ms=0).better for more in range(5)]
         cache.close()
         assert gate.compiles == 0
-        assert cache.meanwhile.behind.dropped == 5
+        assert cache.stand_ins.behind.dropped == 5
         assert {str(better and better.failure) for better in handles} == {"the cache was closed before it was compiled"}
     assert tickets(cache.layout) == []
 

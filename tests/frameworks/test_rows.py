@@ -15,7 +15,7 @@ from cache_engine.frameworks import deletion
 from cache_engine.frameworks.deletion import Deleted, delete
 from cache_engine.frameworks.readers.cutile import CuTile
 from cache_engine.frameworks.values import DeletePlan, Entry, Place
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 
 @pytest.fixture

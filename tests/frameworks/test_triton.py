@@ -11,7 +11,7 @@ import pytest
 from cache_engine.frameworks.readers.triton import Triton
 from cache_engine.frameworks.registry import load_sources, surroundings
 from cache_engine.frameworks.values import Entry, KeyFactors, PartKind, Place, State
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 
 @pytest.fixture

@@ -89,13 +89,13 @@ def test_no_stand_in_is_looked_for_where_no_kernel_of_a_shape_is_there(
         cache.journal.asked(replace(ASKED, n=n))
     looked: list[int] = []
     seen: list[int] = []
-    look = cache.meanwhile.look
+    look = cache.stand_ins.look
 
     def noted(asked: Request) -> Iterator[Selection]:
         looked.append(asked[0].n)
         return look(asked)
 
-    monkeypatch.setattr(cache.meanwhile, "look", noted)
+    monkeypatch.setattr(cache.stand_ins, "look", noted)
     found = {
         one.selection.problem.n: one.instead for one in plan_promotion(cache, on_size=lambda: seen.append(1)).candidates
     }
@@ -178,7 +178,7 @@ def _time(cache: Cache, problem: GemmProblem, median_us: float, measured_at: flo
         [invented_timing(problem, s.config, median_us, family=family, compiler=compiler, measured_at=measured_at)]
     )
     cache.selector.forget()
-    cache.faster.forget()
+    cache.exact_kernels.forget()
 
 
 def test_an_exact_kernel_that_was_measured_to_be_faster_is_promoted_and_serves(timed: Cache) -> None:

@@ -22,11 +22,11 @@ from cache_engine.cache.remote import verification
 from cache_engine.cache.remote.entries import FOLDER, key_in
 from cache_engine.cache.remote.objects import Objects
 from cache_engine.store.signatures.signers import TrustedSigners
-from tests.farm.conftest import Redis
-from tests.farm.machines import table
 from tests.faults.counting import report
 from tests.helpers import code_of
 from tests.remote.waiting import until
+from tests.team.conftest import Redis
+from tests.team.machines import table
 from tests.trust.keys import Builder, signers_file
 
 _MACHINES = 3
@@ -42,7 +42,7 @@ class _Farm:
         arguments = (self.log, broker.url, remote.url, builder.file)
         self._errors = self.errors.open("ab")
         self._zygote = subprocess.Popen(
-            [sys.executable, "-m", "tests.farm.machines", *map(str, arguments)], cwd=Path(__file__).parents[2],
+            [sys.executable, "-m", "tests.team.machines", *map(str, arguments)], cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
         )  # fmt: skip
         self.tables, self._is_done = 0, False

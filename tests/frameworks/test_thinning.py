@@ -15,7 +15,7 @@ import pytest
 from cache_engine.frameworks.deletion import DELETED, Deleted, delete
 from cache_engine.frameworks.readers.triton import READ_WITHIN_S, Triton
 from cache_engine.frameworks.values import DeletePlan, Entry, PartKind, Place, State
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 IRS = (".ttir", ".ttgir", ".llir")
 

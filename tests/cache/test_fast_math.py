@@ -72,7 +72,7 @@ def test_a_pack_carries_it(tmp_path: Path) -> None:
         source.get_or_compile(FAST)
         source.admin.export(tmp_path / "fast.gemmpack")
     with open_cache(tmp_path / "new", packs=(tmp_path / "fast.gemmpack",), enable_jit=False) as cache:
-        assert cache.elsewhere.useless == {}
+        assert cache.other_toolchains.useless == {}
         assert cache.get_or_compile(FAST).tier == "pack"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cache_engine.frameworks.registry import load_sources, surroundings, survey
 from cache_engine.frameworks.values import Entry, Fault, Place, ScanFinding, State, Unchanged
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 SOURCES = load_sources()
 LAYOUTS = {

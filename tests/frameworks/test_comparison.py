@@ -11,7 +11,7 @@ from cache_engine.frameworks.comparison import Comparing, Difference, difference
 from cache_engine.frameworks.readers.triton import Triton
 from cache_engine.frameworks.readers.vllm import VLLM
 from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Place
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 
 @pytest.fixture

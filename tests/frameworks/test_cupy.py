@@ -10,7 +10,7 @@ from cache_engine.compilers.disassembly import resources
 from cache_engine.frameworks.doctor import Ailment, examine_entry
 from cache_engine.frameworks.readers.programs import CudaCore, CuPy
 from cache_engine.frameworks.values import Entry, PartKind, Place, Seen, State
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from cache_engine.frameworks.values import Entry, Place, Seen
 from cache_engine.index import framework_caches, framework_queries
 from cache_engine.index.framework_caches import Scanned, scan
 from cache_engine.index.sync import Index
-from tests.foreign.fixtures import unpack
+from tests.frameworks.fixtures import unpack
 from tests.helpers import make_store
 
 KINDS = ("triton", "cupy", "cutile", "tilelang", "cuda_core")
