@@ -9,7 +9,7 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.components.figure import draw_tiles
-from app.presenters.admin import index_tiles, index_properties, settings_columns
+from app.presenters.admin import index_properties, index_tiles, settings_columns
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries
 from cache_engine.settings import SETTINGS, Origin

@@ -27,7 +27,7 @@ from cache_engine.upkeep.findings import names_in
 from cache_engine.upkeep.plan import Limits
 from tests.faults.operations import Counts, Promise
 
-WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR, TIMINGS, LOG, PINS = (
+WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, INDEX, TIMINGS, LOG, PINS = (
     "wrong bytes",
     "lost",
     "seen as corrupt",
@@ -35,12 +35,12 @@ WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR, TIMINGS,
     "journal",
     "leftovers after tidying",
     "damage after tidying",
-    "mirror",
+    "index",
     "timings",
     "log of decisions",
     "pins",
 )
-_MIRRORED = (
+_INDEXED = (
     "kernels",
     "usage",
     "events",
@@ -230,11 +230,11 @@ def _content(store: DiskStore, *, rebuild: bool) -> dict[str, list[Any]]:
     index = Index(store)
     index.sync(rebuild=rebuild)
     with index.read() as connection:
-        return {table: sorted(connection.execute(f"FROM {table}").fetchall(), key=repr) for table in _MIRRORED}
+        return {table: sorted(connection.execute(f"FROM {table}").fetchall(), key=repr) for table in _INDEXED}
 
 
 def _mirrored(store: DiskStore) -> Iterator[Trouble]:
     synced, rebuilt = (_content(store, rebuild=rebuild) for rebuild in (False, True))
     for table, rows in rebuilt.items():
         if synced[table] != rows:
-            yield Trouble(MIRROR, f"{table} has {len(synced[table])} rows, not these {len(rows)}")
+            yield Trouble(INDEX, f"{table} has {len(synced[table])} rows, not these {len(rows)}")

@@ -72,7 +72,7 @@ def __getattr__(name: str) -> Any:
     """Readers of the journal are imported when they are first used: no hit needs them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place = "decisions" if name.casefold().endswith(("decisions", "decisionlog", "decisionreader")) else "folding"
+    place = "decisions" if name.casefold().endswith(("decisions", "decisionlog", "decisionreader")) else "snapshot"
     return getattr(import_module(f"{__name__}.{place}"), name)
 
 
