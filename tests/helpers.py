@@ -225,4 +225,6 @@ def patch_in_place(path: Path, offset: int | None = None) -> None:
 def public_names() -> list[str]:
     """What programs may import, as ``module.name``: of the package, and of the modules for less common needs."""
     names = [f"cache_engine.{name}" for name in cache_engine.__all__ if name != "__version__"]
-    return names + [f"cache_engine.{home}.{name}" for name, home in cache_engine._NEW_HOME_OF.items()]
+    return names + [
+        f"cache_engine.{home}.{name}" for home, moved in cache_engine._MOVED.items() for name in moved.split()
+    ]

@@ -108,7 +108,7 @@ def test_without_room_the_command_that_cleans_succeeds(mount: Mount) -> None:
     with open(disk / "filler", "wb", buffering=0) as filler:
         _exhaust(lambda _: filler.write(bytes(4096)))
     _exhaust_files(disk)
-    done = CliRunner().invoke(commands, ["--store", str(store.layout.root), "clean", "--all", "--json"])
+    done = CliRunner().invoke(commands, ["--store", str(store.layout.root), "clean", "--all", "--yes", "--json"])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.output
     assert list(store.keys()) == []
     assert publish(store, 7)

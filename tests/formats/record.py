@@ -307,7 +307,7 @@ def public_names() -> dict[str, Any]:
     names: dict[str, Any] = {}
     moved = {name: importlib.import_module(f"cache_engine.{home}") for name, home in package._NEW_HOME_OF.items()}
     for name in (*package.__all__, *moved):
-        found = getattr(moved.get(name, package), name)
+        found = getattr(moved.get(name, package), package._RENAMED.get(name, name))
         names[name] = parameters_of(found)
         if inspect.isclass(found):
             for member in sorted(set(dir(found))):

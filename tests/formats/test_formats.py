@@ -28,6 +28,7 @@ RECORDED: dict[str, Schema] = json.loads((HERE / "schemas.json").read_text())
 NAMES: dict[str, Any] = json.loads((HERE / "public_names.json").read_text())
 MOVED = {
     "Cache.inspect": "cache_engine.insight.inspection.inspect_kernel",
+    "Cache.mirror": "cache_engine.cache.cache.Cache.index",
     "Cache.present_components": "cache_engine.cache.selection.Selector.present",
     **{
         f"Cache.{name}": f"cache_engine.upkeep.admin.Admin.{name}"
