@@ -112,11 +112,8 @@ def clean_verb(
     if offline and not as_json:
         click.echo(f"Warning: {OFFLINE}.", err=True)
     done = cleaning(chosen, plans, _deleted(settings, plans) if yes else {}, listed)
-    names = ("entries", "size_bytes", "directories", "left")
-    document = {
-        **{name: getattr(done, name) for name in names},
-        "findings": [finding_row(place, one) for place, one in findings],
-    }
+    document = {name: getattr(done, name) for name in ("entries", "size_bytes", "directories", "left")}
+    document["findings"] = [finding_row(place, one) for place, one in findings]
 
     def show() -> None:
         _print_cleaning(done, deletes=yes, irs_only=irs_only)
