@@ -2,7 +2,7 @@
 
 - ``tables`` -- one of a model's matrix multiplications; those of public models by name, and of CSV files
 - ``search`` -- the words of a search for kernels
-- ``published`` -- a model's ``config.json``
+- ``model_configs`` -- a model's ``config.json``
 - ``layers`` -- the matrix multiplications that follow from it, on one chip or on several
 """
 
