@@ -38,7 +38,8 @@ The rooms, top to bottom; each imports only from those below it:
 - ``kernels`` -- families, configs, their cost model (``prediction``) and choice (``select``), source from templates
 - ``compilers`` -- NVRTC, NVCC, Triton; disassembling
 - ``gpu`` -- the only room that touches a GPU: launching, timing, memory
-- ``usage`` -- what is asked for, as pure values and functions: ``demand`` ledger, its ``timeline``, ``payback``, ``compile_time``, ``value`` for eviction
+- ``usage`` -- what is asked for, as pure values and functions: ``demand`` ledger, its ``timeline``,
+  ``payback``, ``compile_time``, ``value`` for eviction
 - ``model`` -- values: problem, config, architecture, key, artifact, record, measurement, event
 - ``settings`` -- from arguments, the environment and the settings file; ``extras``, optional packages
 - ``logs`` · ``assets`` · ``units`` -- log messages, where they are asked for; files that travel with the package;

@@ -7,7 +7,7 @@
 - ``registry`` -- all readers, those of plug-ins too, the places that they find, and what is installed
 - ``comparison`` -- why keys differ, of two entries or of two directories; known reasons
 - ``doctor`` -- what is wrong with a cache, and the cure
-- ``cleanup`` -- what one command cleaned; ``deletion`` -- the plan of it, and deleting so that no process fails
+- ``deletion`` -- the plan of a cleaning, and deleting so that no process fails; ``cleanup`` -- its outcome
 
 Kernels that ``adapters`` put into our store are called *adapted*:
 

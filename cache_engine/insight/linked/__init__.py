@@ -1,2 +1,4 @@
-"""Links between lines of source, PTX and machine code: ``kernel`` has those of one kernel, ``marks`` those
-within a text, ``irs`` those of Triton's intermediate texts."""
+"""Links between lines of source, PTX and machine code.
+
+``kernel`` has those of one kernel; ``marks`` of a text, and ``irs``, Triton's intermediate ones, are what it reads.
+"""
