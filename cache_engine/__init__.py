@@ -12,36 +12,35 @@ On a GPU, ``matmul(a, b)`` multiplies arrays of CuPy, PyTorch and others with su
 
 The rooms, top to bottom; each imports only from those below it:
 
-- ``cli`` -- the ``gemm-cache`` command: ``main``, a file for each group of verbs, what they print
-- ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``,
-  ``rebuilding`` what others made, to compare
-- ``team`` -- a model compiled on many machines: ``messages``, the ``broker``, ``working``, ``submitting``,
-  ``following``; its ``board``, for people, and ``watching`` it
+- ``cli`` -- the ``gemm-cache`` command: ``main``, a file for each verb
+- ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``
+- ``team`` -- a model compiled on many machines: ``messages``, the ``broker``, ``worker``,
+  ``submission``; its ``board``, for people, and ``progress``
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
   ``coverage`` of a model, ``passes`` of one (what they cost), ``toolchains`` that are stale, ``linked`` code; a
   ``report`` is one HTML file to send
 - ``cache`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``selection`` of config
-  and key, ``elsewhere`` (other toolchains), ``making`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
+  and key, ``other_toolchains``, ``build`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
   ``operator``, ``matmul``, ``debug_dump``; the ``queue`` of compiles, over all processes of a store; the ``remote``,
   an object store that a team shares
 - ``adapters`` -- other frameworks keep their kernels in our store: ``triton`` is the class for
   ``TRITON_CACHE_MANAGER``, ``cuda_core`` has a cache for its ``Program.compile``, ``cupy`` has ``use_store``
-- ``upkeep`` -- a store in order: ``admin`` is all of it, ``plan`` and ``cleaning``, ``integrity``, ``contents`` and
+- ``upkeep`` -- a store in order: ``admin`` is all of it, ``plan`` and ``cleanup``, ``integrity``, ``survey`` and
   ``side_files`` (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export),
-  ``leftovers``, ``admission``
+  ``admission``
 - ``index`` -- the DuckDB copy of a store; ``queries`` and ``evaluations`` have all SQL of the pages
-- ``frameworks`` -- the caches of other frameworks: the protocol of a ``Source``, a reader for each framework,
-  ``survey``; and their kernels in our store, as ``groups`` of files
+- ``frameworks`` -- the caches of other frameworks: a reader for each framework, ``deletion``; and their
+  kernels in our store, as ``bundles`` of files
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone; stored ``results``; the ``catalogue``
   of models' shapes
 - ``store`` -- entries on disk and in memory: ``layout`` of paths, ``codec``, ``publish``, ``lock``, ``journal``,
-  ``pack``, ``results``, ``timings``, ``descriptors`` in reserve; ``signatures``: who made a kernel, and who is trusted
+  ``pack``, ``results``, ``timings``; ``signatures``: who made a kernel, and who is trusted
 - ``kernels`` -- families, configs, their cost model (``prediction``) and choice (``select``), source from templates
 - ``compilers`` -- NVRTC, NVCC, Triton; disassembling
 - ``gpu`` -- the only room that touches a GPU: launching, timing, memory
-- ``usage`` -- what is asked for, as pure values and functions: ``demand`` ledger, its ``sketch`` and ``timeline``,
-  ``promotion``, ``payback``, ``compile_time``, ``value`` for eviction
-- ``model`` -- values: problem, config, architecture, key, provenance, artifact, record, measurement, event
+- ``usage`` -- what is asked for, as pure values and functions: ``demand`` ledger, its ``timeline``,
+  ``payback``, ``compile_time``, ``value`` for eviction
+- ``model`` -- values: problem, config, architecture, key, artifact, record, measurement, event
 - ``settings`` -- from arguments, the environment and the settings file; ``extras``, optional packages
 - ``logs`` · ``assets`` · ``units`` -- log messages, where they are asked for; files that travel with the package;
   numbers as people read them

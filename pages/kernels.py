@@ -16,7 +16,7 @@ from app.presenters.shared import page_count, rows_shown
 from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import read_search
-from cache_engine.evaluator.catalogue.tables import advice
+from cache_engine.evaluator.catalogue.search import advice
 from cache_engine.frameworks.registry import EntryFilter
 from cache_engine.index import framework_queries, queries
 from cache_engine.index.queries import OLD_SORTS, SORTS, KernelFilter

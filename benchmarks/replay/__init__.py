@@ -7,10 +7,10 @@
 - ``machines`` -- which kernels are there during a replay, and what is compiled when
 - ``policies`` -- those that are compared, by name
 - ``optimum`` -- the best choice in hindsight
-- ``playing`` -- plays them, and adds up
+- ``simulation`` -- plays them, and adds up
 - ``budget`` -- what to compile ahead when not all can be
-- ``evictions``, ``stored`` -- orders of eviction, played on a store's own requests
-- ``replayed`` -- the report of a replay, one HTML file
+- ``evictions``, ``stored_traces`` -- orders of eviction, played on a store's own requests
+- ``replay_results`` -- the report of a replay, one HTML file
 """
 
 ORACLE = "oracle"

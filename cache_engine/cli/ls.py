@@ -84,7 +84,7 @@ def ls_verb(
     framework, version or config.
     """  # noqa: D301 (click reads the backspace as: leave these lines as they are)
     from cache_engine.evaluator.catalogue import read_search
-    from cache_engine.evaluator.catalogue.tables import advice
+    from cache_engine.evaluator.catalogue.search import advice
     from cache_engine.index import queries
 
     words = " ".join(text)

@@ -7,7 +7,7 @@
 - ``cost`` — the core-grid cost model: formulas for one partition, one block, one tile
 - ``search`` — the best partition, tile and loop order under that model
 - ``gpu`` — a model of real GPUs, calibrated on measured latencies
-- ``calibrating`` — fits a GPU's factors to a user's own measurements
+- ``calibration`` — fits a GPU's factors to a user's own measurements
 - ``validation`` — the accuracy of the GPU model, compared with roofline
 - ``results`` — stored results; ``catalogue`` — shapes of models
 """

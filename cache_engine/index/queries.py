@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow
 
-    from cache_engine.evaluator.catalogue.fields import Condition
-    from cache_engine.evaluator.catalogue.tables import Search, Shapes
+    from cache_engine.evaluator.catalogue.search import Condition, Search, Shapes
 
 Row = dict[str, Any]
 _SAVING_HITS = "coalesce(pack_hits, 0) + coalesce(disk_hits, 0) + coalesce(remote_hits, 0)"

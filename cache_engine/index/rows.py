@@ -18,7 +18,7 @@ from cache_engine.store.codec import stored_bytes
 if TYPE_CHECKING:
     import duckdb
 
-    from cache_engine.evaluator.catalogue.fields import Condition
+    from cache_engine.evaluator.catalogue.search import Condition
     from cache_engine.frameworks.bundles import Group
 
 Row = tuple[Any, ...]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.catalogue.fields import ModelShape
 from cache_engine.evaluator.catalogue.layers import ALONE, Parallel
+from cache_engine.evaluator.catalogue.tables import ModelShape
 from cache_engine.evaluator.grouped import (
     GroupedProblem,
     Work,

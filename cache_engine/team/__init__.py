@@ -5,9 +5,8 @@ counts when the remote has it, signed by who compiled it.
 
 - ``messages`` -- what is asked, and what is answered; checked and bounded
 - ``broker`` -- the queue, answers, and who compiles which key, in Redis; each farm's by its remote
-- ``working`` -- a worker: processes of Celery, what each does, how the worker ends
+- ``worker`` -- processes of Celery, what each does, how the worker ends
 - ``board`` -- what workers and submitters say of themselves in Redis, for people
-- ``watching`` -- what a farm does now, by its queue and its board
-- ``following`` -- what a submitter asks for, in which order, and when it will be done
-- ``submitting`` -- a table of kernels sent, followed, and sent again where it was lost
+- ``progress`` -- what a farm does now, by its queue and its board; a submitter's kernels, in order, and their end
+- ``submission`` -- a table of kernels sent, followed, and sent again where it was lost
 """

@@ -130,7 +130,7 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
         "cache_engine.store.journal.snapshot, cache_engine.store.journal.decisions, "
     )
     as_user += (
-        "cache_engine.index.queries, cache_engine.compilers.disassembly, cache_engine.evaluator.catalogue.tables, "
+        "cache_engine.index.queries, cache_engine.compilers.disassembly, cache_engine.evaluator.catalogue.search, "
     )
     as_user += "tempfile, importlib.metadata\n"
     as_user += (

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.catalogue.fields import NAMES, Condition
-from cache_engine.evaluator.catalogue.tables import advice, model_shapes, read_search
+from cache_engine.evaluator.catalogue.search import NAMES, Condition, advice, read_search
+from cache_engine.evaluator.catalogue.tables import model_shapes
 
 NOW = 1_790_000_000.0
 

@@ -8,7 +8,7 @@ import pytest
 
 from cache_engine.compilers import COMPILERS
 from cache_engine.errors import CompilerMissing
-from cache_engine.evaluator.catalogue.tables import target_of
+from cache_engine.evaluator.catalogue.search import target_of
 from cache_engine.gpu.probe import local_arch
 from tests.cli.test_cli import document, run
 

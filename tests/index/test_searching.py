@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from cache_engine.evaluator.catalogue.fields import Condition
-from cache_engine.evaluator.catalogue.tables import read_search
+from cache_engine.evaluator.catalogue.search import Condition, read_search
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
 from cache_engine.index.rows import compared

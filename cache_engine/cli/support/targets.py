@@ -46,12 +46,12 @@ def _compiled_for(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
 
 
 def _target(name: str) -> str:
-    from cache_engine.evaluator.catalogue.tables import target_of
+    from cache_engine.evaluator.catalogue.search import target_of
 
     return target_of(name)
 
 
 def _run_by(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    from cache_engine.evaluator.catalogue.tables import targets_called
+    from cache_engine.evaluator.catalogue.search import targets_called
 
     return tuple(target for name in value for target in targets_called(name.lower()) or (name,))

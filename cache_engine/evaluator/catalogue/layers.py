@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.catalogue.fields import ModelShape
 from cache_engine.evaluator.catalogue.model_configs import Experts, Latent, Published, published_of
-from cache_engine.evaluator.catalogue.tables import is_table, shapes_of
+from cache_engine.evaluator.catalogue.tables import ModelShape, is_table, shapes_of
 from cache_engine.model.gemm import NO_EPILOGUE, Epilogue
 
 _BIAS = Epilogue(bias=True)

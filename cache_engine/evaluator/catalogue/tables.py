@@ -1,32 +1,90 @@
-"""GEMM shapes of public language models by name, and of CSV tables; searches for kernels."""
+"""GEMM shapes of models: one of their multiplications, those of public models by name, and those of CSV tables."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
 from cache_engine.assets import shape_catalogue
 from cache_engine.errors import InvalidProblem, UsageError
-from cache_engine.evaluator.catalogue.fields import NAMES, Condition, ModelShape, read_comparison
-from cache_engine.evaluator.chips import TARGETS
 from cache_engine.inputs import open_input
-from cache_engine.model.architecture import ARCHITECTURES, compiled_for, runs_on
-from cache_engine.model.gemm import DType, Epilogue
-from cache_engine.units import counted, human_bytes
+from cache_engine.model.gemm import NO_EPILOGUE, DType, DTypeLike, Epilogue, GemmProblem, Mode
+from cache_engine.model.sizes import Sizes, joined_sizes
+from cache_engine.units import human_bytes
 
 _Row = TypeVar("_Row")
 
 LARGEST_TABLE_BYTES = 4 * 2**20
 MOST_SHAPES = 10_000
 """Of a table: what its bytes and lines may be. The largest model has a few dozen shapes."""
+
+
+TOKENS = "1-8192"
+"""Numbers of tokens that a model is prepared for unless others are named: from one sequence's next token to the largest
+batch that inference servers usually make at once."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ModelShape:
+    """One of a model's matrix multiplications.
+
+    Attributes:
+        operation: what the layer is called, such as ``"qkv"``.
+        batch: number of experts or heads computed at once, on one chip.
+        n, k: output and input features; the weight is stored n × k.
+        layers: how often it occurs in one pass.
+        m: number of rows, where a table says it; else it is left open.
+        epilogue: what the layer does to the product: a bias, where the model has one for the whole batch.
+        experts: of the model, where each token goes to some of them only; else 0.
+        experts_per_token: how many a token goes to; 0 where there are none.
+        alternative: the way of computing that it is part of, where there are two: ``"fused"`` or ``"separate"``,
+            ``"expanded"`` or ``"absorbed"``.
+        phase: the phase that this way is usual in, ``"prefill"`` or ``"decode"``; empty for both.
+    """
+
+    model: str
+    operation: str
+    batch: int
+    n: int
+    k: int
+    layers: int
+    m: int | None = None
+    epilogue: Epilogue = NO_EPILOGUE
+    experts: int = 0
+    experts_per_token: int = 0
+    alternative: str = ""
+    phase: str = ""
+
+    def __repr__(self) -> str:
+        said = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        return f"ModelShape({', '.join(f'{name}={value!r}' for name, value, usual in said if value != usual)})"
+
+    def rows(self, tokens: int, mode: Mode = Mode.BATCHED) -> int:
+        """The m for so many tokens: all of them; of an expert, its share when all get as many, rounded up.
+
+        Of experts in mode ``grouped`` the rows of all that are here; in ``masked`` all tokens, as all may choose one.
+        """
+        if not self.experts or mode is Mode.MASKED:
+            return tokens
+        shares = self.batch if mode is Mode.GROUPED else 1
+        return -(-tokens * self.experts_per_token * shares // self.experts)
+
+    def row_sizes(self, tokens: Sizes, mode: Mode = Mode.BATCHED) -> Sizes:
+        """Every m that these numbers of tokens make; of ``grouped`` also those between them."""
+        if not self.experts or mode is Mode.MASKED:
+            return tokens
+        # An expert gets at most one row more for a further token, so a range makes a range.
+        return joined_sizes([range(self.rows(each[0], mode), self.rows(each[-1], mode) + 1) for each in tokens])
+
+    def problem(self, m: int, dtype: DTypeLike = DType.BF16, out_dtype: DTypeLike | None = None) -> GemmProblem:
+        """The problem for m rows, without the epilogue."""
+        return GemmProblem(m, self.n, self.k, batch=self.batch, dtype=dtype, out_dtype=out_dtype)
 
 
 def model_shapes(model: str | None = None) -> list[ModelShape]:
@@ -194,181 +252,3 @@ def _most_alike_first(asked: str, names: Iterable[str]) -> list[str]:
     from difflib import SequenceMatcher  # only an error needs it
 
     return sorted(names, key=lambda name: -SequenceMatcher(None, asked.lower(), name.lower()).ratio())
-
-
-# ---- The words of a search for kernels: models, GPUs, architectures, fields, patterns, or else plain text ----
-
-Shapes = tuple[tuple[int, int], ...]
-
-# Source: NVIDIA, "CUDA GPU Compute Capability", and the white papers of the architectures.
-ARCHITECTURE_NAMES = {
-    "volta": {(7, 0)},
-    "turing": {(7, 5)},
-    "ampere": {(8, 0), (8, 6), (8, 7), (8, 8)},
-    "ada": {(8, 9)},
-    "hopper": {(9, 0)},
-    "blackwell": {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)},
-    "rubin": {(10, 7)},
-}
-
-_SHORTEST_START = 3  # of a model's name
-_MOST_WORDS = 8  # that are tried one by one
-_LONGEST_PATTERN, _LONGEST = 200, 2_000  # letters of a pattern, and of a search
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """The conditions of a search text; a kernel must fulfil all of them.
-
-    Attributes:
-        words: what its name, key, shape, target, types, family, compiler and config must contain.
-        patterns: in lower case; each must match one whole word of these. ``*`` is any characters.
-        shapes: for each model the (n, k), of which it must have one.
-        targets: for each GPU or architecture the targets, of which it must have one.
-        conditions: on its fields.
-        meanings: what words stand for, for people: ``"hopper: sm_90, sm_90a"``.
-    """
-
-    words: str
-    patterns: tuple[str, ...] = ()
-    shapes: tuple[Shapes, ...] = ()
-    targets: tuple[tuple[str, ...], ...] = ()
-    conditions: tuple[Condition, ...] = ()
-    meanings: tuple[str, ...] = ()
-
-
-def read_search(text: str, now: float | None = None) -> Search:
-    """Reads a search.
-
-    A word may be the name of a model or its start (``deepseek``), a GPU (``H100``: every target whose code it runs), an
-    architecture (``hopper``: the targets of its chips), a field (``n=7168``, ``created<1d``) or a pattern
-    (``tensor_*``). Case does not count.
-
-    Args:
-        now: in seconds since 1970, from which ages count. Default: the time of the call.
-
-    Raises:
-        UsageError: when a word names an unknown field, or gives a field a value that it does not take, or when a
-            pattern, or the search, is too long.
-    """
-    if len(text) > _LONGEST:
-        raise UsageError(f"{text[:20]}… is too long for a search; it may have {_LONGEST:,} characters")
-    now = time.time() if now is None else now
-    words: list[str] = []
-    patterns: dict[str, None] = {}
-    shapes: dict[str, Shapes] = {}
-    targets: dict[str, tuple[str, ...]] = {}
-    conditions: dict[Condition, None] = {}
-    meanings: dict[str, None] = {}
-    for word in text.split():
-        lower = word.lower()
-        models = _models_called(lower)
-        if models:
-            shapes[lower] = tuple(dict.fromkeys(shape for model in models for shape in _shapes_by_model()[model]))
-            if models != (lower,):
-                meanings[f"{word}: shapes of {', '.join(_names()[model] for model in models)}"] = None
-        elif found := targets_called(lower):
-            targets[lower] = found
-            meanings[f"{word}: {', '.join(found)}"] = None
-        elif compared := read_comparison(word, now):
-            conditions.update(dict.fromkeys(compared))
-        elif "*" in word:
-            if len(word) > _LONGEST_PATTERN:
-                raise UsageError(f"{word[:20]}… is too long for a pattern; it may have {_LONGEST_PATTERN} characters")
-            patterns[lower.replace("×", "x")] = None
-        else:
-            words.append(word)
-    return Search(
-        " ".join(words), tuple(patterns), tuple(shapes.values()), tuple(targets.values()), tuple(conditions),
-        tuple(meanings),
-    )  # fmt: skip
-
-
-def advice(text: str, matches: Callable[[str], int], known: Iterable[str]) -> list[str]:
-    """Advice on a search that finds nothing.
-
-    Args:
-        matches: how many kernels match a text.
-        known: words that kernels have, such as their targets.
-    """
-    words = list(dict.fromkeys(text.split()))[:_MOST_WORDS]
-    lost = [word for word in words if not matches(word)]
-    if words and not lost:
-        return ["Each word matches kernels, but no kernel matches all of them. Leave one out."]
-    values = {name.lower(): name for name in known}
-    names = {name.lower(): name for name in _vocabulary()} | values
-    found = []
-    for word in lost:
-        alike = _alike(word, names, values)
-        hint = f" Did you mean {' or '.join(alike)}?" if alike else ""
-        found.append(f"No kernel matches {word}.{hint}")
-    others = " ".join(word for word in words if word not in lost)
-    if others and (count := matches(others)):
-        found.append(f"Without that, {counted(count, 'kernel')} would match: {others}")
-    return found
-
-
-def _alike(word: str, names: Mapping[str, str], values: Mapping[str, str]) -> list[str]:
-    """Known words like a misspelt one; in a comparison such as ``dtype=bf17``, known values like its value."""
-    if compared := read_comparison(word, 0.0):
-        field, operator, value = compared[0].field, compared[0].operator, compared[0].value
-        close = get_close_matches(value, values, 3, 0.6) if isinstance(value, str) else []
-        return [f"{field}{operator}{values[each]}" for each in close]
-    return [names[each] for each in get_close_matches(word.lower(), names, 3, 0.6)]
-
-
-def _vocabulary() -> Iterator[str]:
-    yield from _names().values()
-    yield from ARCHITECTURE_NAMES
-    yield from _gpus()
-    yield from (f"{field}=" for field in NAMES)
-
-
-@lru_cache(maxsize=1)
-def _names() -> dict[str, str]:
-    return {shape.model.lower(): shape.model for shape in model_shapes()}
-
-
-@lru_cache(maxsize=1)
-def _shapes_by_model() -> dict[str, dict[tuple[int, int], None]]:
-    found: dict[str, dict[tuple[int, int], None]] = {}
-    for shape in model_shapes():
-        found.setdefault(shape.model.lower(), {})[shape.n, shape.k] = None
-    return found
-
-
-def _models_called(word: str) -> tuple[str, ...]:
-    """The model of this name, else those whose names start so. What could be digits of a key is no start of a name."""
-    if word in _names():
-        return (word,)
-    if len(word) < _SHORTEST_START or re.fullmatch("[0-9a-f]+", word):
-        return ()
-    return tuple(name for name in _names() if name.startswith(word))
-
-
-@lru_cache(maxsize=1)
-def _gpus() -> dict[str, str]:
-    """GPUs by name, each with the plain target of its chip."""
-    examples = {
-        chip.example.partition("(")[0].replace(" ", ""): name
-        for name, chip in ARCHITECTURES.items()
-        if name[-1].isdigit() and "(" not in chip.example
-    }
-    return {**examples, **TARGETS}
-
-
-def target_of(name: str) -> str:
-    """The target to compile for a chip, such as ``H100``; any other name as it is."""
-    chip = {each.lower(): target for each, target in _gpus().items()}.get(name.lower())
-    return name if chip is None else compiled_for(chip)
-
-
-def targets_called(word: str) -> tuple[str, ...]:
-    """The targets whose code a GPU, or the chips of an architecture, run; the name is in lower case."""
-    capabilities = ARCHITECTURE_NAMES.get(word)
-    if capabilities is not None:
-        return tuple(name for name, chip in ARCHITECTURES.items() if chip.compute_capability in capabilities)
-    own = {name.lower(): target for name, target in _gpus().items()}.get(word)
-    if own is None:
-        return ()
-    return tuple(name for name in ARCHITECTURES if own in {chip.name for chip in runs_on(name)})

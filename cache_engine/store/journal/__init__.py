@@ -8,7 +8,7 @@ thread folds a long journal, so its size is bounded.
 ``fold`` adds the files that no process holds to ``snapshot.json``. It first renames them, so that no writer reuses
 them. The snapshot names the files it contains, so nothing counts twice if a kill comes before they are deleted.
 
-``writing`` is the part of each process; ``folding`` reads and folds all files, ``demand`` what they say was asked for,
+``writer`` is the part of each process; ``snapshot`` reads and folds all files, ``demand`` what they say was asked for,
 ``lines`` has their names and lines; ``decisions`` is the log of decisions, which the same thread writes.
 """
 
