@@ -183,7 +183,7 @@ def places_in(places: list[Place], folder: Path | None) -> list[Place]:
 def scanned(
     settings: Settings, sources: Sources, places: Sequence[Place], *, afresh: bool = False
 ) -> Iterator[tuple[Place, Seen]]:
-    """What is in the places, with a count on a terminal while it takes long.
+    """Scans the places; shows a count on a terminal while it takes long.
 
     Args:
         afresh: all is read, also what is unchanged as far as times and sizes say.
@@ -235,7 +235,7 @@ def _names_of(id: str) -> tuple[str, ...]:
 
 
 def common_letters(one: str, other: str) -> int:
-    """How many letters two texts begin with alike."""
+    """The number of letters that two texts begin with alike."""
     return len(os.path.commonprefix([one, other]))  # noqa: RUF071 (texts, not paths)
 
 
