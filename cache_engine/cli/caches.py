@@ -240,7 +240,7 @@ def common_letters(one: str, other: str) -> int:
 
 
 def shortener(ids: Iterable[str]) -> Callable[[str], str]:
-    """What makes an id of these as short as ``find_entry`` takes it for one entry, but not below 12 digits.
+    """A function that makes an id of these as short as ``find_entry`` takes it for one entry, but not below 12 digits.
 
     Long digests are cut; of ``NAME.KEY`` only the key stays, because a list shows the name too.
     """
@@ -303,7 +303,7 @@ def age(at: float | None, now: float) -> str:
 def _from_index(
     settings: Settings, sources: Sources, places: Sequence[Place], progress: Callable[[int, str], None]
 ) -> list[tuple[Place, Seen]] | None:
-    """What is in the places, after a scan that reads what has changed and writes it to the index.
+    """The content of the places, after a scan that reads what has changed and writes it to the index.
 
     ``None`` where there is no store or no DuckDB, where the index cannot be written now, or where there is little.
     """
