@@ -183,7 +183,7 @@ def places_in(places: list[Place], folder: Path | None) -> list[Place]:
 def scanned(
     settings: Settings, sources: Sources, places: Sequence[Place], *, afresh: bool = False
 ) -> Iterator[tuple[Place, Seen]]:
-    """What is in the places, with a count on a terminal while it takes long.
+    """Scans the places; shows a count on a terminal while it takes long.
 
     Args:
         afresh: all is read, also what is unchanged as far as times and sizes say.
@@ -235,12 +235,12 @@ def _names_of(id: str) -> tuple[str, ...]:
 
 
 def common_letters(one: str, other: str) -> int:
-    """How many letters two texts begin with alike."""
+    """The number of letters that two texts begin with alike."""
     return len(os.path.commonprefix([one, other]))  # noqa: RUF071 (texts, not paths)
 
 
 def shortener(ids: Iterable[str]) -> Callable[[str], str]:
-    """What makes an id of these as short as ``find_entry`` takes it for one entry, but not below 12 digits.
+    """A function that makes an id of these as short as ``find_entry`` takes it for one entry, but not below 12 digits.
 
     Long digests are cut; of ``NAME.KEY`` only the key stays, because a list shows the name too.
     """
@@ -303,7 +303,7 @@ def age(at: float | None, now: float) -> str:
 def _from_index(
     settings: Settings, sources: Sources, places: Sequence[Place], progress: Callable[[int, str], None]
 ) -> list[tuple[Place, Seen]] | None:
-    """What is in the places, after a scan that reads what has changed and writes it to the index.
+    """The content of the places, after a scan that reads what has changed and writes it to the index.
 
     ``None`` where there is no store or no DuckDB, where the index cannot be written now, or where there is little.
     """

@@ -163,7 +163,7 @@ def _free_port(address: str) -> int:
 
 
 def _try_port(address: str, port: int) -> OSError | None:
-    """Why nothing can listen at a port; ``None`` where it can."""
+    """The reason why nothing can listen at a port; ``None`` where it can."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

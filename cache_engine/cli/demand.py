@@ -149,7 +149,7 @@ class _Promoted:
 
     @property
     def compiled(self) -> int | None:
-        """How many were."""
+        """The number of kernels compiled; ``None`` for a dry run."""
         return None if self.failed is None else len(self.taken) - len(self.failed)
 
 

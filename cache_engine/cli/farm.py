@@ -248,7 +248,7 @@ class _Asked:
 
     @property
     def in_words(self) -> str:
-        """How many, and how long one process would take, if the remote had none of them."""
+        """Their number, and the time that one process would take, if the remote had none of them."""
         from cache_engine.cache.build import compile_of
 
         tuned = f", {self.to_tune:,} of them for tune to time" if self.to_tune else ""

@@ -95,7 +95,7 @@ def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
 
 
 def _of_lookups(url: str, settings: Settings, tally: Tally) -> dict[str, Any]:
-    """What lookups of this store did with remotes, and when one last stopped and began again to ask this one.
+    """Counts of this store's lookups in remotes, and when one last stopped and began again to ask this one.
 
     Times are seconds since 1970; 0 is never, as far as the journal knows.
     """
@@ -327,7 +327,7 @@ def _audit_of(settings: Settings) -> Iterator[Journal | None]:
 
 
 def _proof(settings: Settings, unsigned: bool) -> Callable[[bytes], None]:
-    """What the bytes of each record must pass; raises ``UsageError`` without keys to check them by."""
+    """The check that the bytes of each record must pass; raises ``UsageError`` without keys to check them by."""
     prove = (lambda _: None) if unsigned else proof_for(settings)
     if prove is None:
         raise UsageError(
@@ -339,7 +339,7 @@ def _proof(settings: Settings, unsigned: bool) -> Callable[[bytes], None]:
 
 @dataclass
 class _Verified:
-    """What a check of a remote found.
+    """The result of a check of a remote.
 
     Attributes:
         checked: the kernels of the sample. code_bytes: compiled code of those that are sound.
@@ -355,7 +355,7 @@ class _Verified:
 
 
 def _verified(cache: Cache, found: Iterable[Sound | Refused], again: set[CacheKey], total: int) -> _Verified:
-    """What was found, with those of ``again`` compiled again."""
+    """The sum of what was found, with those of ``again`` compiled again."""
     from cache_engine.batch.migration import rebuild
 
     d = _Verified(total)

@@ -155,7 +155,7 @@ def _timed(cache: Cache, chosen: list[Candidate], jobs: int | None, reporter: Re
 
 
 def _steps(reporter: Reporter | None, total: int) -> Callable[[], None]:
-    """What reports one step more of a job at each call: a kernel compiled or found, or one timed."""
+    """A function that reports one more step of a job: a kernel compiled or found, or one timed."""
     if reporter is None:
         return lambda: None
     from cache_engine.batch.jobs import JobProgress

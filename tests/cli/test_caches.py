@@ -137,7 +137,7 @@ def test_what_cannot_be_done_is_said_with_what_to_do(machine: Machine, arguments
     assert said in str(done.exception)
 
 
-@pytest.mark.parametrize(("part", "said"), [("sass", "there are: group, cubin"), ("cubin", "machine code")])
+@pytest.mark.parametrize(("part", "said"), [("lir", "there are: group, cubin"), ("cubin", "machine code")])
 def test_a_part_that_cannot_be_printed_is_refused_with_the_others(machine: Machine, part: str, said: str) -> None:
     (row,) = machine.json("ls", "tile")["entries"]
     assert said in str(machine.run("show", row["id"], "--part", part, code=1).exception)

@@ -130,7 +130,7 @@ def test_hostile_text_in_a_record_reaches_no_terminal(compiled_store: Path) -> N
 
 
 def test_a_reader_that_goes_away_is_no_error(compiled_store: Path) -> None:
-    command = f"{sys.executable} -m cache_engine --store {compiled_store} show $KEY --ptx | head -n 1"
+    command = f"{sys.executable} -m cache_engine --store {compiled_store} show $KEY --part ptx | head -n 1"
     key = document("ls", store=compiled_store)["rows"][0]["key"]
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env={**os.environ, "KEY": key}

@@ -60,7 +60,7 @@ def test_the_figures_over_time_have_a_table_behind_them_that_adds_up(open_page: 
         app.segmented_control[0].set_value(span).run()
         sound(app)
         kinds = [one["kind"] for one in drawn(app)]
-        assert kinds == ["Course"] * (len(kinds) - 2) + ["Bars"] * 2
+        assert kinds == ["Sparkline"] * (len(kinds) - 2) + ["Bars"] * 2
         assert len(kinds) > 2 or span == "All time", "under numbers, how they went"
         table = tabled(app, "Compiles")
         assert [sum(int(row[name]) for row in table) for name in ("Memory", "Miss", "Compiles")] == [1, 4, 4]

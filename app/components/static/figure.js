@@ -1,4 +1,4 @@
-// A figure: bars, or the course of a number, as SVG of its place's width.
+// A figure: bars, or a sparkline, as SVG of its place's width.
 //
 // data: kind and the fields of that class of app/presenters/figure.py
 //
@@ -139,9 +139,9 @@ function bars(data, width, height, drawing, fills) {
   });
 }
 
-// ---- The course of a number ----
+// ---- A sparkline: one number over time ----
 
-function course(data, width, height, drawing) {
+function sparkline(data, width, height, drawing) {
   const [low, high] = [Math.min(...data.values), Math.max(...data.values)];
   const step = width / (data.values.length - 1);
   const edge = 2; // so that the whole of the line is inside
@@ -156,7 +156,7 @@ function course(data, width, height, drawing) {
 
 // ---- The place ----
 
-const KINDS = { Bars: bars, Course: course };
+const KINDS = { Bars: bars, Sparkline: sparkline };
 const states = new WeakMap();
 
 function draw(state) {
@@ -172,7 +172,7 @@ function draw(state) {
   const drawing = svg("svg", { width, role: "img", "aria-label": data.title }, defs);
   const place = html("div", { class: "place" }, drawing);
   const title = html("figcaption", {}, isShort(data) && data.unit ? `${data.title}, ${data.unit}` : data.title);
-  root.replaceChildren(...(data.kind === "Course" ? [] : [title]), place, ...legend(data, fills)); // a number has its name
+  root.replaceChildren(...(data.kind === "Sparkline" ? [] : [title]), place, ...legend(data, fills)); // a number has its name
   const height = place.clientHeight; // what the title and the legend leave
   drawing.setAttribute("height", height);
   KINDS[data.kind](data, width, height, drawing, fills);
