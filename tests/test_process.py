@@ -67,7 +67,7 @@ def test_a_child_forked_during_a_compile_does_not_keep_the_lock_of_its_dead_pare
     """Neither the key's, nor that of a file being written, nor that of the journal's."""
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from cache_engine import GemmProblem, open_cache; from cache_engine.cache import making as engine\n"
+        "from cache_engine import GemmProblem, open_cache; from cache_engine.cache import build as engine\n"
         "def compiling(*_):\n"
         "    if os.fork(): os.kill(os.getpid(), signal.SIGKILL)\n"
         "    os.write(1, b'forked'); os.read(0, 1); os._exit(0)\n"
@@ -192,7 +192,7 @@ def test_after_the_program_has_closed_all_descriptors_its_own_files_stay_as_they
         "    cache.evaluations.evaluate(EvaluationProblem(64, 64 + seed, 64), next(iter(PRESETS.values())))\n"
         "    cache.timings.add([invented_timing(GemmProblem(64, 64, 64), KernelConfig(64, 64, 32, 2, 2, 3), 1.0)])\n"
         "use(0)\n"
-        "with file_lock(cache.layout.mirror_lock, 0):\n"
+        "with file_lock(cache.layout.index_lock, 0):\n"
         "    os.closerange(3, 1000)\n"
         "    theirs = [os.open(f'{sys.argv[3]}/{n}', os.O_RDWR | os.O_CREAT) for n in range(30)]\n"
         "use(1)\n"

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cache_engine._version import version_and_build
+from cache_engine.cache import build
 from cache_engine.cache import cache as engine
-from cache_engine.cache import serving
 from cache_engine.cache.build import describe
 from cache_engine.cache.queue import Priority, queue_state
 from cache_engine.cache.queue.slots import Slots
@@ -64,7 +64,7 @@ def _compiling_behind(store: DiskStore) -> Action:
         with stages(COMPILE):
             return make_entry(0)[1]
 
-    vars(serving).update(make_artifact=compile_after)
+    vars(build).update(make_artifact=compile_after)
     cache = engine.Cache(DiskStore(store.layout, durable=True), Settings(cleanup_interval_h=0.0))
     # All are read once; the promise holds from then on.
     list(cache.stand_ins.look((PROBLEM, None, "nvrtc", None)))

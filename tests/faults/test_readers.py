@@ -16,7 +16,7 @@ from tests.helpers import make_store
 _PROGRAM = """
 import json, random, sys, time
 from pathlib import Path
-from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep import cleanup as housekeeping
 from cache_engine.errors import LockTimeout
 from cache_engine.upkeep.plan import Limits
 from cache_engine.store.journal import Journal

@@ -87,7 +87,7 @@ def test_a_mirror_that_was_damaged_is_rebuilt(index: Index) -> None:
 
 
 def test_a_wrong_question_harms_no_other(index: Index) -> None:
-    with pytest.raises(IndexUnavailable, match="cannot read the mirror"):
+    with pytest.raises(IndexUnavailable, match="cannot read the index"):
         index.query(lambda connection: connection.execute("SELECT no_such_column FROM kernels"))
     assert _count(index) == 3
 

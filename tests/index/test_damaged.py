@@ -37,6 +37,6 @@ def test_a_mirror_damaged_since_its_last_sync_is_built_again_by_the_next_questio
 def test_a_wrong_question_rebuilds_nothing(store: DiskStore) -> None:
     index = Index(store)
     before = index.sync().generation
-    with pytest.raises(IndexUnavailable, match="cannot read the mirror"):
+    with pytest.raises(IndexUnavailable, match="cannot read the index"):
         index.query(lambda connection: connection.execute("SELECT no_such_column FROM kernels"))
     assert index.sync().generation == before

@@ -47,7 +47,7 @@ def test_of_very_many_texts_and_lines_the_first_are_read() -> None:
 
 def test_a_kernel_of_cupy_has_its_source_and_its_machine_code(tmp_path: Path) -> None:
     shown = _linked(CuPy(), tmp_path, "scale")
-    assert [pane.name for pane in shown.panes] == ["CacheReader", "SASS"]
+    assert [pane.name for pane in shown.panes] == ["Source", "SASS"]
     assert not shown.is_linked
     assert "global" in shown.panes[1].kinds
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_shown() -> None:
         "c.cu": b"",
     }
     shown = linked_parts(entry, lambda part: read.get(part.name, b"v_add"))
-    assert [pane.name for pane in shown.panes] == ["CacheReader", "c.cu", "PTX", "d.amdgcn"]
+    assert [pane.name for pane in shown.panes] == ["Source", "c.cu", "PTX", "d.amdgcn"]
     assert shown.panes[0].lines == ("<b>",)
     assert shown.notes[0] == "a.llir cannot be read: it is gone"
     assert shown.notes[1].startswith("Machine code is not shown: the binary is no CUBIN")

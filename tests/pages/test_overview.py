@@ -93,7 +93,7 @@ def test_packs_have_a_hit_rate_where_they_are_mounted_or_have_hit() -> None:
 
 def test_an_empty_store_shows_the_command_that_fills_this_store(open_page: Open, tmp_path: Path) -> None:
     app = sound(open_page(tmp_path / "a store", "overview"))
-    assert f"gemm-cache --store '{tmp_path / 'a store'}' sample" in [code.value for code in app.code]
+    assert f"gemm-cache --store '{tmp_path / 'a store'}' warm --sample" in [code.value for code in app.code]
 
 
 def test_a_store_unused_in_that_time_reports_that(open_page: Open, tmp_path: Path) -> None:

@@ -201,8 +201,8 @@ def test_a_process_that_ends_does_not_wait_for_what_is_queued() -> None:
     code = (
         "import os, threading, time\n"
         "from contextlib import nullcontext\n"
-        "from cache_engine.cache.queue.background import Behind\n"
-        "behind, begun = Behind(1), threading.Event()\n"
+        "from cache_engine.cache.queue.background import BackgroundCompiles\n"
+        "behind, begun = BackgroundCompiles(1), threading.Event()\n"
         "def compile_it(is_wanted):\n"
         "    begun.set(); os.write(1, b'.'); time.sleep(0.2)\n"
         "for number in range(1000):\n"

@@ -204,7 +204,7 @@ def test_pins_are_bounded(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None
     keys = [_publish(cache, seed) for seed in range(3)]
     cache.admin.pin(*keys[:2])
     cache.admin.pin(keys[0])  # again
-    with pytest.raises(StoreError, match="unpin"):
+    with pytest.raises(StoreError, match="pin --remove"):
         cache.admin.pin(keys[2])
 
 

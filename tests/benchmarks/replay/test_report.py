@@ -15,7 +15,7 @@ REPLAY = ("replay", "azure2023_code", "--policy", "ours")
 
 
 def _report(replayed: Path, file: Path) -> None:
-    done = run("show", replayed, "--html", file, "--json", store=file.parent / "none")
+    done = run("report", replayed, "-o", file, "--json", store=file.parent / "none")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said == {"file": str(file), "title": said["title"], "bytes": file.stat().st_size}
@@ -83,7 +83,7 @@ def _orders(count: int) -> dict[str, object]:
 )
 def test_a_file_that_is_no_replay_is_refused(content: bytes, why: str, tmp_path: Path) -> None:
     (tmp_path / "replay.json").write_bytes(content)
-    done = run("show", tmp_path / "replay.json", "--html", tmp_path / "out.html", store=tmp_path / "none")
+    done = run("report", tmp_path / "replay.json", "-o", tmp_path / "out.html", store=tmp_path / "none")
     assert done.returncode == 2, done.stderr
     assert why in done.stderr
     assert not (tmp_path / "out.html").exists()
