@@ -92,7 +92,7 @@ def test_a_kind_without_a_source_is_refused_with_those_that_there_are(tmp_path: 
 def test_the_docs_say_of_each_framework_what_is_known_what_not_and_how_it_is_deleted() -> None:
     sections = {
         text.partition("\n")[0]: text
-        for text in (Path(__file__).parents[2] / "docs" / "caches.md").read_text().split("\n## ")
+        for text in (Path(__file__).parents[2] / "docs" / "framework-caches.md").read_text().split("\n## ")
     }
     for kind, source in load_sources().by_kind.items():
         if source.title in sections:
