@@ -185,7 +185,10 @@ def test_no_document_for_users_names_a_module_that_may_change() -> None:
     named = [
         (page.name, name) for page in pages for name in re.findall(r"`(cache_engine\.\w+\.[\w.]+)", page.read_text())
     ]
-    known = {("framework-kernels.md", "cache_engine.adapters.triton"), ("caches.md", "cache_engine.frameworks.base.Source")}
+    known = {
+        ("framework-kernels.md", "cache_engine.adapters.triton"),
+        ("caches.md", "cache_engine.frameworks.base.Source"),
+    }
     others = {(page, name) for page, name in named if name not in public_names()}
     assert others - known == {("troubleshooting.md", "cache_engine.errors")} & others
 
