@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,6 +26,7 @@ from cache_engine.model.gemm import DType, GemmProblem, Layout, Specialisation
 from cache_engine.store.lock import file_lock
 from tests.remote.waiting import until
 
+T = TypeVar("T")
 PROBLEM = GemmProblem(40, 192, 128, dtype=DType.FP32, arch="sm_80")
 OTHER = replace(PROBLEM, layout=Layout.NN)
 DYNAMIC = replace(PROBLEM, specialisation=Specialisation.DYNAMIC)
@@ -221,6 +223,12 @@ def test_a_kernel_on_disk_is_ready_when_it_is_submitted(cache: Cache, gate: Gate
         cache.submit("16x16x16")  # type: ignore[arg-type]
 
 
+def in_own_loop(serve: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Its result. In a thread, because a browser of other tests may have left its loop running in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(serve())).result(600)
+
+
 def test_a_coroutine_awaits_a_kernel_while_the_loop_goes_on(cache: Cache, gate: Gate) -> None:
     async def serve() -> tuple[CompiledKernel, CompiledKernel]:
         impatient = asyncio.ensure_future(cache.submit(PROBLEM))
@@ -232,7 +240,7 @@ def test_a_coroutine_awaits_a_kernel_while_the_loop_goes_on(cache: Cache, gate: 
         assert impatient.cancelled()
         return kernel, await cache.submit(PROBLEM)
 
-    first, second = asyncio.run(serve())
+    first, second = in_own_loop(serve)
     assert (first.tier, second.tier, second.key, gate.compiles) == ("compiled", "memory", first.key, 1)
 
 
@@ -248,7 +256,7 @@ def test_a_coroutine_gets_the_error_of_the_compile_and_of_a_cache_that_is_closed
             with pytest.raises(NotCached, match="the cache was closed"):
                 await pending
 
-    asyncio.run(serve())
+    in_own_loop(serve)
 
 
 def test_without_compiling_what_is_submitted_fails_with_the_reason(cache: Cache) -> None:
