@@ -289,7 +289,9 @@ def open_store(directory: Path, *, trust: bool = False, create: bool = True) -> 
         if not _has_marker(layout):
             _check_free(layout)
             if not create:
-                raise StoreUnusable(f"there is no store in {layout.root}; gemm-cache compile or sample creates one")
+                raise StoreUnusable(
+                    f"there is no store in {layout.root}; gemm-cache compile or warm --sample creates one"
+                )
             _make(layout)
         _check_folders(layout)
         _check_marker(layout)

@@ -38,7 +38,10 @@ def test_an_error_under_whose_output_the_disk_is_full_keeps_its_code(tmp_path: P
         done = subprocess.run(command, text=True, stdout=out, stderr=err)
     assert done.returncode == 2
     if where == "stdout":
-        assert done.stderr == f"error: there is no store in {tmp_path}/none; gemm-cache compile or sample creates one\n"
+        assert (
+            done.stderr
+            == f"error: there is no store in {tmp_path}/none; gemm-cache compile or warm --sample creates one\n"
+        )
     else:
         assert json.loads(done.stdout)["error"]["message"].startswith("there is no store in")
 
