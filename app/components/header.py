@@ -85,7 +85,7 @@ def _command(page: str) -> None:
 
 def _document(page: str) -> dict[str, str]:
     """The document about a page, as the address of Docs names it."""
-    return {"document": {"Caches": "caches", "Evaluations": "evaluator", "Demand": "policy"}.get(page, "dashboard")}
+    return {"document": {"Caches": "caches", "Evaluations": "evaluator", "Demand": "policy", "Farm": "farm"}.get(page, "dashboard")}
 
 
 def _values() -> Mapping[str, Any]:
