@@ -85,7 +85,8 @@ def _command(page: str) -> None:
 
 def _document(page: str) -> dict[str, str]:
     """The document about a page, as the address of Docs names it."""
-    return {"document": {"Caches": "caches", "Evaluations": "evaluator", "Demand": "policy"}.get(page, "dashboard")}
+    own = {"Caches": "caches", "Evaluations": "evaluator", "Demand": "policy", "Farm": "farm"}
+    return {"document": own.get(page, "dashboard")}
 
 
 def _values() -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ COMMANDS = (
     "gemm-cache farm compile Llama-3.1-8B --arch sm_80 --arch sm_90a --broker redis://host:6379/0 "
     "--remote s3://bucket/kernels",
 )
-"""Those of docs/team.md; a test compares them."""
+"""Those of docs/farm.md; a test compares them."""
 _STEPS = (
     "A server of Redis is the queue. Only workers and submitters may reach it:",
     "Workers compile, on as many machines as you have. Each kernel is signed and sent to the remote:",
@@ -48,7 +48,7 @@ def what_a_farm_is() -> None:
             st.code(command, language=None, wrap_lines=True)
         st.text("To see it on this page, name the queue before you start the dashboard:")
         st.code("export GEMM_CACHE_BROKER=redis://host:6379/0", language=None, wrap_lines=True)
-    widgets.page_link("docs", "Team", "menu_book", document="team")
+    widgets.page_link("docs", "A compile farm", "menu_book", document="farm")
 
 
 @st.fragment(run_every=POLL_S)

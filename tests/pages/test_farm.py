@@ -51,9 +51,9 @@ def _texts(app: AppTest) -> str:
 def test_without_a_broker_the_page_says_what_a_farm_is_and_how_to_start_one(open_page: Open, store: Path) -> None:
     app = sound(open_page(store, "farm"))
     assert [code.value for code in app.code][:3] == list(COMMANDS)
-    team = (ROOT / "docs/team.md").read_text()
+    page = (ROOT / "docs/farm.md").read_text()
     for command in COMMANDS:
-        assert command in team
+        assert command in page
 
 
 def test_workers_runs_and_failures_are_shown_and_a_run_can_be_canceled(

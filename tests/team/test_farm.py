@@ -170,7 +170,7 @@ def test_a_model_is_compiled_by_a_worker_and_pulled_by_another_machine(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The commands of docs/team.md."""
+    """The commands of docs/farm.md."""
     (tmp_path / "model.csv").write_text("n,k\n48,80\n")
     asked_for = (tmp_path / "model.csv", "--arch", "sm_80", "--m", "16", "--dtype", "fp32", "--remote", remote.url)
     workers.start()
