@@ -37,7 +37,7 @@ MOST_WAIT_MS = 3_600_000
 _MOST_KEPT = 8192
 
 INSTALLED = "installed"
-"""Where the toolchain of a key is from, unless a pack or the store names it."""
+"""The source of a key's toolchain, unless a pack or the store names it."""
 
 Request = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
 """Problem, family, compiler and config, as ``Selector.select`` has them."""
@@ -68,7 +68,7 @@ class Selection:
     config_from: str = COST_MODEL
     """``"given"``, ``"cost model"`` or ``"measured on …"``."""
     toolchain_from: str = INSTALLED
-    """What names the toolchain in the key: ``"installed"``, ``"pack NAME"`` or ``"store"``."""
+    """The source of the toolchain in the key: ``"installed"``, ``"pack NAME"`` or ``"store"``."""
 
     @property
     def is_compilable(self) -> bool:

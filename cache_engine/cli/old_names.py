@@ -1,6 +1,6 @@
 """Old names of verbs and options. Each works, hidden, for one version, and says on standard error what its name is now.
 
-Whoever renames a verb or an option adds one row to a table here; nothing else of the program knows old names.
+To rename a verb or an option, add a row to a table here; no other module knows old names.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _new_options(command: click.Command, ctx: click.Context, path: str, argument
     for word in rest:
         if may_be_verb and not word.startswith("-"):
             may_be_verb = False
-            # The verb had verbs of its own, and the first argument is the name of one.
+            # An old verb of two words, such as `jobs show`: the first argument is its second word.
             if (old := f"{path} {word}") in VERBS:
                 words, more = VERBS[old]
                 say_new_name(ctx, old, f"{words} {more}")

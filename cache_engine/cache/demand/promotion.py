@@ -66,7 +66,7 @@ class Promotable(Protocol):
 
     @property
     def stand_ins(self) -> StandIns:
-        """What serves while a kernel is compiled."""
+        """The kernels that serve while another is compiled."""
         ...
 
     @property

@@ -150,8 +150,8 @@ class Reader:
         return made(path, stamp, times or folder.status, {"parts": self.parts(path, listing), **facts}, unread)
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
-        """The known facts of a folder's entry; readers of folders define it. Raises ``NoEntry`` where it is none."""
-        raise NotImplementedError
+        """Times, facts and failures of a folder's entry, by default none. Raises ``NoEntry`` for another folder."""
+        return None, {}, ()
 
     def parts(self, path: str, listing: Listing) -> tuple[Part, ...]:
         """The files of a folder as parts of an entry."""
