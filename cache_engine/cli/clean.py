@@ -67,13 +67,7 @@ def clean_verb(
     configs are chosen by them.
     """
     dry_run = dry_run or not yes
-    sizes = [parse_bytes(size) for size in max_bytes if not size.endswith("%")]
-    shares = [_share(size) for size in max_bytes if size.endswith("%")]
-    if max_disk_share is not None:
-        shares.append(max_disk_share)
-        say_new_name(
-            click.get_current_context(), "clean --max-disk-share", f"clean --max-bytes {100 * max_disk_share:g}%"
-        )
+    most_bytes, most_share = _sizes(max_bytes, max_disk_share)
     targets = frozenset(architecture(name).name for name in archs)
     with open_cache(settings, create=False) as cache:
         rules = Limits(
@@ -81,9 +75,9 @@ def clean_verb(
             stale_toolchain="toolchain" in stale,
             keys=frozenset(cache.admin.find_key(prefix) for prefix in key),
             archs=targets,
-            max_bytes=min(sizes, default=None),
+            max_bytes=most_bytes,
             max_entries=max_entries,
-            max_disk_share=min(shares, default=None),
+            max_disk_share=most_share,
             everything=everything,
             foreign_format="format" in stale,
             pinned=pinned,
@@ -114,8 +108,17 @@ def clean_verb(
     emit(document, as_json, lambda: _print_cleaning(document, plan, cleaned))
 
 
+def _sizes(given: tuple[str, ...], old_share: float | None) -> tuple[int | None, float | None]:
+    """The smallest size, and the smallest share of the disk, that are given; raises ``UsageError`` for another text."""
+    sizes = [parse_bytes(text) for text in given if not text.endswith("%")]
+    shares = [_share(text) for text in given if text.endswith("%")]
+    if old_share is not None:
+        say_new_name(click.get_current_context(), "clean --max-disk-share", f"clean --max-bytes {100 * old_share:g}%")
+        shares.append(old_share)
+    return min(sizes, default=None), min(shares, default=None)
+
+
 def _share(text: str) -> float:
-    """The fraction that a text such as ``20%`` says; raises ``UsageError`` for one outside of 0 % to 100 %."""
     try:
         share = float(text.removesuffix("%")) / 100
     except ValueError:
