@@ -166,7 +166,7 @@ class Selector:
         return self._keyed(self._choice((problem, family, compiler, config)), None)
 
     def select_elsewhere(self, selection: Selection, elsewhere: OtherToolchains) -> Selection | None:
-        """The same kernel as another toolchain made it, if a pack or the store has that."""
+        """The same kernel made by another toolchain, if a pack or the store has one."""
         name = selection.compiler.name
         every = self.of_other_toolchains(selection, (*elsewhere.of_packs(name), *elsewhere.of_store(name)))
         return next((found for found in every if elsewhere.has(found.key)), None)
