@@ -19,7 +19,6 @@ from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import (
-    FORMAT,
     LIKELY_BYTES,
     MAX_RECORD_BYTES,
     UnknownFormat,
@@ -37,6 +36,7 @@ from cache_engine.store.ownership import check_file, open_folder, open_way
 from cache_engine.store.publish import publish_file
 
 _KIND = "gemm-cache store"
+_STORE_FORMAT = 1  # of the directory; entries have formats of their own
 _ONLY_YOU = (
     "a store is for one user: name a directory that only you and root may write (chmod go-w on what is yours), export "
     "a pack to share kernels, or set GEMM_CACHE_TRUST_STORE=1 to use it without this check"
@@ -342,7 +342,7 @@ def _make(layout: StoreLayout) -> None:
     finally:
         os.close(root)
     _check_folders(layout)
-    publish_file(layout.temp, str(layout.marker), msgspec.json.encode(_Marker(_KIND, FORMAT)), durable=True)
+    publish_file(layout.temp, str(layout.marker), msgspec.json.encode(_Marker(_KIND, _STORE_FORMAT)), durable=True)
 
 
 def _open_root(layout: StoreLayout, *, make: bool = False) -> int:
@@ -391,8 +391,8 @@ def _check_marker(layout: StoreLayout) -> None:
         raise StoreUnusable(f"{layout.marker} is not the marker of a store: {error}") from error
     if marker.kind != _KIND:
         raise StoreUnusable(f"{layout.root} is a {marker.kind!r}, not a {_KIND}; give another directory")
-    if marker.format != FORMAT:
+    if marker.format != _STORE_FORMAT:
         raise StoreUnusable(
-            f"{layout.root} is a store of format {marker.format}; this program knows {FORMAT}. "
+            f"{layout.root} is a store of format {marker.format}; this program knows {_STORE_FORMAT}. "
             "Give another directory, or use the version that made it"
         )
