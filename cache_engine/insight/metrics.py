@@ -80,12 +80,11 @@ def run_text(run: Run) -> str:
     ]
     seconds = [({"framework": name}, each.seconds) for name, each in frameworks]
     found = [({"framework": name}, float(each.found)) for name, each in frameworks]
-    ready = [({}, float(run.ready_at is not None))]
     lines = [
         *_metric("run_compiles_total", "counter", "Compiles seen before and after the command was ready.", compiles),
         *_metric("run_compile_seconds_total", "counter", "Their length, where files tell it.", seconds),
         *_metric("run_kernels", "gauge", "Kernels found.", found),
-        *_metric("run_ready", "gauge", "1 once the command is ready.", ready),
+        *_metric("run_ready", "gauge", "1 once the command is ready.", [({}, float(run.ready_at is not None))]),
     ]
     return "".join(f"{line}\n" for line in lines)
 
