@@ -127,8 +127,7 @@ def test_versions_of_the_model(layout: StoreLayout, monkeypatch: pytest.MonkeyPa
             problem = replace(PROBLEM, n=int(version.replace(".", "")))
             made = make_entry(problem, SearchMode(), evaluation, 1.0, 1e9)
             metadata = msgspec.structs.replace(made.metadata, model_version=version, checksum="")
-            kept._set(CHIP).add(msgspec.structs.replace(made, metadata=metadata))
-            assert kept._set(CHIP).save(usage=False) is None
+            kept._of(CHIP).file.append([results._new_result(msgspec.structs.replace(made, metadata=metadata))])
             with Evaluations(layout) as fresh:
                 assert fresh.evaluate(problem, CHIP).cached is hit, version
                 assert fresh.evaluate(problem, CHIP).cached
@@ -260,7 +259,7 @@ def test_closing_in_a_signal_handler_anywhere_in_a_put_neither_hangs_nor_loses_t
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stderr
     lines, stored = map(int, done.stdout.split())
-    assert lines > 30
+    assert lines > 20
     assert stored == lines + 1, "the last put was not interrupted"
 
 
