@@ -227,7 +227,7 @@ def measured_latencies() -> None:
     behind(found.points, "predictions")
 
 
-@st.cache_resource(show_spinner=False, max_entries=4)
+@st.cache_resource(show_spinner=False, max_entries=1)
 def read_results(root: str, state: State) -> tuple[list[Row], list[Row]]:  # noqa: ARG001 (what they are of)
     """Accelerators with saved results, and the results, as their files are now."""
     return saved_results(kept)

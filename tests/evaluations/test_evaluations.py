@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -200,6 +202,17 @@ def test_results_found_in_a_row_are_written_together(layout: StoreLayout, monkey
     done = subprocess.run([sys.executable, "-c", code, str(layout.root)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(keys(layout)) == 50, "also without closing"
+
+
+def test_what_is_dropped_without_closing_is_written_and_freed(layout: StoreLayout) -> None:
+    evaluation, kept = search.evaluate(PROBLEM, CHIP), Evaluations(layout, durable=False)
+    for m in range(1, 21):
+        assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation) is None
+    dropped = weakref.ref(kept)
+    del kept
+    gc.collect()
+    assert dropped() is None
+    assert len(keys(layout)) == 20
 
 
 def test_a_result_stored_after_closing_is_written(layout: StoreLayout) -> None:

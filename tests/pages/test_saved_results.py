@@ -112,6 +112,14 @@ def test_results_are_searched_and_sorted(layout: StoreLayout) -> None:
     assert (slowest["m"], slowest["chip"]) == (7168, "SG2261")
 
 
+def test_accelerators_are_listed_by_name(layout: StoreLayout) -> None:
+    chips = [replace(CHIP, name=name) for name in ("b 1", "A 2", "c 3", "a 4", "B 5", "C 6")]
+    with Evaluations(layout, durable=False) as kept:
+        for chip in chips:
+            assert kept.put(PROBLEM, chip, SearchMode(), FOUND) is None
+    assert [chip["chip"] for chip in read(layout)[0]] == ["A 2", "a 4", "b 1", "B 5", "c 3", "C 6"]
+
+
 def test_results_are_listed_while_the_index_is_busy_and_as_they_are_now(open_page: Open, layout: StoreLayout) -> None:
     keep(layout, 3)
     sound(open_page(layout.root, "evaluations"))

@@ -10,9 +10,12 @@ fingerprint, which covers every field of its description. A result of another mi
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -201,6 +204,12 @@ class Evaluations:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        # Dropped without being closed; no caller can handle a failure.
+        if not sys.is_finalizing():
+            with suppress(Exception):
+                self.close()
+
     # ---- Looking, and keeping in order ----
 
     def fingerprints(self) -> list[str]:
@@ -309,20 +318,29 @@ class Evaluations:
         hardware, entries, refused, theirs = read_results(data, chip)
         given, taken = {entry.key(): entry for entry in entries}, 0
 
+        def new(snapshot: Snapshot) -> list[Entry]:
+            ours = snapshot.cache_entries
+            return [entry for key, entry in given.items() if key not in ours or is_older(ours[key], entry)]
+
         def merge(snapshot: Snapshot) -> None:
             nonlocal taken
-            ours, is_first = snapshot.cache_entries, not snapshot.cache_entries
-            new = [entry for key, entry in given.items() if key not in ours or is_older(ours[key], entry)]
-            for entry in new:
-                add_result(snapshot, _new_result(entry))
-            taken = len(new)
+            is_first = not snapshot.cache_entries
+            results = [_new_result(entry) for entry in new(snapshot)]
+            for result in results:
+                add_result(snapshot, result)
+            taken = len(results)
             # All count as used now, so that pruning leaves them.
             count_usage(snapshot, Usage(self._now(), dict.fromkeys(given, 0)))
             if theirs is not None and is_first:
                 snapshot.statistics = theirs.statistics
 
         with self._lock:
-            self._of(hardware).file.change(merge)
+            file = self._of(hardware).file
+            try:
+                file.change(merge)
+            except (OSError, StoreError):
+                if new(file.load()):
+                    raise  # else only when they were used last is lost, as in a read-only store
         if taken:
             self._acted(IMPORT, f"{counted(taken, 'result')} of {printable(hardware.name)}", by)
         return Taken(hardware.fingerprint(), taken, len(entries) - taken, tuple(refused))
@@ -332,7 +350,7 @@ class Evaluations:
     def _of(self, hardware: Hardware) -> _Results:
         """An accelerator's results: one object per accelerator and process."""
         if self._forget_end is None:  # also after ``close``
-            self._forget_end = run_at_end(self.close)
+            self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
         fingerprint = _fingerprint_of(hardware)
         if fingerprint not in self._sets:
             if len(self._sets) >= _MOST_SETS:
@@ -411,6 +429,12 @@ class _Results:
 
         self.file.change(change)
         return gone
+
+
+def _close_if_alive(reference: weakref.ref[Evaluations]) -> None:
+    evaluations = reference()
+    if evaluations is not None:
+        evaluations.close()
 
 
 def search(
