@@ -151,7 +151,7 @@ class Reader:
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
         """Times, facts and failures of a folder's entry, by default none. Raises ``NoEntry`` for another folder."""
-        return None, {}, ()
+        return None, {}, {}
 
     def parts(self, path: str, listing: Listing) -> tuple[Part, ...]:
         """The files of a folder as parts of an entry."""
