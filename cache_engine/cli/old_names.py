@@ -124,6 +124,8 @@ def _new_options(command: click.Command, ctx: click.Context, path: str, argument
     own = {name: parameter for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     rest, verbs = iter(arguments), {path}
     may_be_verb = not isinstance(command, click.Group)
+    # Of these, the first argument and all after it belong to a verb below, or to another program.
+    ends_at_argument = not (may_be_verb and command.context_settings.get("allow_interspersed_args", True))
     for word in rest:
         if may_be_verb and not word.startswith("-"):
             may_be_verb = False
@@ -134,7 +136,7 @@ def _new_options(command: click.Command, ctx: click.Context, path: str, argument
                 verbs.add(old)
                 yield from shlex.split(words)[len(path.split()) :]
                 continue
-        if word == "--" or (isinstance(command, click.Group) and not word.startswith("-")):
+        if word == "--" or (ends_at_argument and not word.startswith("-")):
             yield word
             break
         name, equals, value = word.partition("=")

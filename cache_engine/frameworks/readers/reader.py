@@ -151,7 +151,7 @@ class Reader:
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
         """Times, facts and failures of a folder's entry, by default none. Raises ``NoEntry`` for another folder."""
-        return None, {}, ()
+        return None, {}, {}
 
     def parts(self, path: str, listing: Listing) -> tuple[Part, ...]:
         """The files of a folder as parts of an entry."""
@@ -190,7 +190,7 @@ class Reader:
 
 
 def made(path: str, stamp: str, times: os.stat_result, facts: Mapping[str, Any], unread: Mapping[str, str]) -> Entry:
-    """The entry at a path. ``times`` are those of a file: when it was written and, if the file system notes it, read."""
+    """The entry at a path. ``times`` are of a file: when it was written and, if the file system notes it, read."""
     last_used_at = times.st_atime if times.st_atime > times.st_mtime else None
     known = {"id": id_of(path), "stamp": stamp, "created_at": times.st_mtime, "last_used_at": last_used_at, **facts}
     return entry_of(known, unread)
