@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -43,8 +42,7 @@ class Resources(msgspec.Struct, frozen=True):
     spill_bytes: Count
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(msgspec.Struct, frozen=True):
     """Compiled bytes and all that was seen while making them."""
 
     cubin: bytes

@@ -8,12 +8,12 @@ process that was killed, and is deleted by the next that finds it first in line,
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+
+import msgspec
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.key import CacheKey
@@ -66,7 +66,7 @@ class Ticket:
         """Makes no file yet."""
         self._layout = layout
         now_us = time.time_ns() // 1000
-        self.name = TicketName(state, priority, now_us, key, os.getpid(), secrets.token_hex(4))
+        self.name = TicketName(state, priority, now_us, key, os.getpid(), os.urandom(4).hex())
         self._path = layout.ticket(self.name)
         self._file: OwnFile | None = None
 
@@ -102,8 +102,7 @@ class Ticket:
                 self._path, self.name = path, name
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True):
     """A compile or a wait that is under way.
 
     Attributes:
@@ -121,8 +120,7 @@ class Turn:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class QueueState:
+class QueueState(msgspec.Struct, frozen=True):
     """The compile queue of a store at one moment.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +17,7 @@ from cache_engine.cache.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, Sta
 from cache_engine.cache.tiers import Found, Preloaded, Tiers
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError, LockTimeout, NotCached, StoreError
 from cache_engine.kernels.family import launch_of
-from cache_engine.logs import fields
+from cache_engine.logs import DEBUG, INFO, WARNING, Log, fields
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.events import CORRUPT, UNPUBLISHED
 from cache_engine.model.events import PUBLISH as PUBLISHED
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from cache_engine.cache.serving.remote_client import RemoteClient
     from cache_engine.upkeep.cleanup import Housekeeper
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 SWITCHED_OFF = "caching is switched off"
 """Why a cache has no store, unless something else is said."""
@@ -220,7 +219,7 @@ class Serving:
     def preload(self, keys: Iterable[str]) -> Preloaded:
         """Reads entries to memory; see ``Cache.preload``."""
         done = self._tiers.preload(keys, self._settings.memory_bytes, self._team.get, self._team.each)
-        level = logging.WARNING if done.missing or done.no_room else logging.INFO
+        level = WARNING if done.missing or done.no_room else INFO
         extra = fields("preload", loaded=len(done.loaded), missing=len(done.missing), no_room=len(done.no_room))
         _log.log(level, "preloaded: %s", done, extra=extra)
         return done
@@ -303,8 +302,8 @@ class Serving:
         is_in_memory = found.tier == MemoryTier.name
         saved_us = 0 if is_in_memory else round(record.compile_ms * 1000)
         self._journal.hit(key, found.tier, made_at=record.created_at, saved_us=saved_us, problem=problem)
-        level = logging.DEBUG if is_in_memory else logging.INFO
-        if _log.isEnabledFor(level):
+        level = DEBUG if is_in_memory else INFO
+        if _log.is_on(level):
             extra = fields("hit", key=key, kernel=record.name, tier=found.tier)
             _log.log(level, "hit in %s: %s (%s)", found.tier, record.name, key[:12], extra=extra)
 
@@ -325,7 +324,7 @@ class Serving:
             from cache_engine.cache.decision_log import log_miss
 
             log_miss(self._journal, self._store, selector, selection, fault, forced=force)
-        if _log.isEnabledFor(logging.INFO):
+        if _log.is_on(INFO):
             why = "compiling was asked for" if force else f"no entry in {', '.join(self._tiers.names)}"
             extra = fields("miss", key=selection.key, kernel=selection.name, arch=selection.problem.arch, why=why)
             _log.info("miss: %s (%s): %s", selection.name, selection.key[:12], why, extra=extra)
