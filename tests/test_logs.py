@@ -136,4 +136,4 @@ def test_logging_is_imported_at_the_first_message_that_is_seen() -> None:
         "log.info('now')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.splitlines() == ["seen", "<string>:8:now"]
+    assert done.stderr.splitlines() == ["seen", "<string>:9:now"]
