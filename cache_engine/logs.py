@@ -44,9 +44,9 @@ class Log:
         """Logs a message."""
         self._say(WARNING, text, values)
 
-    def exception(self, text: str) -> None:
-        """Logs the error that is handled."""
-        self._say(ERROR, text, (), is_error=True)
+    def exception(self, text: str, *values: object) -> None:
+        """Logs a message with the error that is handled."""
+        self._say(ERROR, text, values, is_error=True)
 
     def log(self, level: int, text: str, *values: object, extra: dict[str, Any] | None = None) -> None:
         """Logs a message of a level."""

@@ -37,7 +37,7 @@ from cache_engine.store.layout import StoreLayout
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
-    from cache_engine.cache.queue.background import PendingKernel
+    from cache_engine.cache.queue import PendingKernel
     from cache_engine.cache.serving.stand_ins import StandIns
     from cache_engine.evaluator.results import Evaluations
     from cache_engine.gpu.timer import Timing

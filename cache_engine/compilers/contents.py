@@ -33,6 +33,7 @@ Identity = tuple[int, int, int, int, int]
 
 _FORM = b"gemm-cache digests 1"
 _LINE = rb"^(-?\d{1,20} \d{1,20} \d{1,20} -?\d{1,20} -?\d{1,20}) ([0-9a-f]{64})$"
+_MOST_OF_LINE = 5 * 21 + 64 + 1
 # The 170 files of Triton take 25 kB. Forty installations fit; then the file starts empty again.
 _MOST_BYTES = 1024 * 1024
 # A file changed twice within a clock tick looks the same after both changes. Like git, we do not trust one so young.
@@ -63,21 +64,19 @@ def digests(paths: Sequence[Path]) -> tuple[str, ...]:
         OSError: when a file cannot be read.
     """
     place = user_cache_folder("gemm-cache-toolchains")
-    known = {} if place is None else _load(place)
+    lines = b"" if place is None else _load(place)
     found: list[str] = []
     fresh: Known = {}
     for path in paths:
-        remembered = known.get(_text(_identity(path.stat())))
-        if remembered is not None:
-            found.append(remembered.decode())
-            continue
-        identity, digest = _read(path)
-        if identity is not None:
-            fresh[_text(identity)] = digest.encode()
+        digest = _remembered(lines, _identity(path.stat()))
+        if digest is None:
+            identity, digest = _read(path)
+            if identity is not None:
+                fresh[_text(identity)] = digest.encode()
         found.append(digest)
     if fresh and place is not None:
         with suppress(OSError):  # the next process reads the files again
-            _save(place, known, fresh)
+            _save(place, _parse(lines), fresh)
     return tuple(found)
 
 
@@ -140,32 +139,37 @@ def _read(path: Path) -> tuple[Identity | None, str]:
     return (before if before == after and is_settled else None), digest
 
 
-def _load(place: Path) -> Known:
-    """The remembered digests; none where the file is damaged or another user could have written it."""
+def _load(place: Path) -> bytes:
+    """The lines of remembered digests; none where the file is damaged or another user could have written it."""
     with suppress(OSError):
         folder = os.lstat(place)
         if not stat.S_ISDIR(folder.st_mode) or not _is_private(folder):
-            return {}
+            return b""
         file = os.open(place / "digests", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(file)
             if stat.S_ISREG(status.st_mode) and _is_private(status):
-                return _parse(os.read(file, _MOST_BYTES))  # the checksum of a longer file is wrong
+                head, _, lines = os.read(file, _MOST_BYTES).partition(b"\n")
+                return lines if head == _head(lines) else b""  # the checksum of a longer file is wrong
         finally:
             os.close(file)
-    return {}
+    return b""
 
 
 def _is_private(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _parse(data: bytes) -> Known:
-    head, _, rest = data.partition(b"\n")
-    if head != _head(rest):
-        return {}
-    # At once: a file of a thousand lines is read before the first kernel of each process.
-    return dict(re.findall(_LINE, rest, flags=re.MULTILINE))
+def _remembered(lines: bytes, identity: Identity) -> str | None:
+    # A search: a file of a thousand lines is read before the first kernel of each process.
+    start = b"%b " % _text(identity)
+    at = 0 if lines.startswith(start) else lines.find(b"\n" + start) + 1
+    line, _, _ = lines[at : at + _MOST_OF_LINE].partition(b"\n")
+    return line.removeprefix(start).decode() if line.startswith(start) and re.fullmatch(_LINE, line) else None
+
+
+def _parse(lines: bytes) -> Known:
+    return dict(re.findall(_LINE, lines, flags=re.MULTILINE))
 
 
 def _text(identity: Identity) -> bytes:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cache_engine.cache.other_toolchains import OtherToolchains
-from cache_engine.cache.queue import Priority
+from cache_engine.cache.queue import PendingKernel, Priority
 from cache_engine.cache.selection import INSTALLED, ExactKernels, Request, Selection, Selector
 from cache_engine.cache.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
 from cache_engine.cache.tiers import Found, Preloaded, Tiers
@@ -36,7 +37,6 @@ __all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
 
 # What no hit needs is imported at the first miss.
 if TYPE_CHECKING:
-    from cache_engine.cache.queue.background import PendingKernel
     from cache_engine.cache.queue.slots import Slots
     from cache_engine.cache.serving.key_lock import KeyLock
     from cache_engine.cache.serving.remote_client import RemoteClient
@@ -263,7 +263,7 @@ class Serving:
         if LOAD in stages.ms:
             self._journal.spans.add(found.tier, stages.ms[LOAD])
         kernel = kernel_of(selection, found.loaded, found.tier, stages)
-        return kernel if problem is None else replace(kernel, problem=problem)
+        return kernel if problem is None else msgspec.structs.replace(kernel, problem=problem)
 
     def hit_faster(self, asked: Request, stages: StageClock) -> CompiledKernel | None:
         """Hands out the exact kernel that was measured to be faster than what is selected, if it is there."""
@@ -454,8 +454,7 @@ def refusal(error: OSError | StoreError) -> Failure:
     return Failure(f"the store refused it: {in_words(error)}")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CompiledKernel:
+class CompiledKernel(msgspec.Struct, frozen=True):
     """A kernel in hand: its code, and how to launch it.
 
     Attributes:
