@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import hashlib
 import os
 import re
 import stat
@@ -26,6 +25,7 @@ from pathlib import Path
 from cache_engine.compilers.base import Cuda
 from cache_engine.errors import CompilerMissing, ToolMissing
 from cache_engine.model.architecture import ARCHITECTURES, CUDA_VERSIONS
+from cache_engine.model.key import sha256
 from cache_engine.settings import user_cache_folder
 
 Identity = tuple[int, int, int, int, int]
@@ -131,9 +131,11 @@ def _identity(status: os.stat_result) -> Identity:
 
 def _read(path: Path) -> tuple[Identity | None, str]:
     """A file's digest, and its identity if the file is old enough to remember it."""
+    from hashlib import file_digest
+
     with path.open("rb", buffering=0) as file:
         before = _identity(os.fstat(file.fileno()))
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = file_digest(file, "sha256").hexdigest()
         after = _identity(os.fstat(file.fileno()))
     is_settled = time.time_ns() - max(before[3:]) > _SETTLED_NS
     return (before if before == after and is_settled else None), digest
@@ -177,7 +179,7 @@ def _text(identity: Identity) -> bytes:
 
 
 def _head(rest: bytes) -> bytes:
-    return b"%b %b" % (_FORM, hashlib.sha256(rest).hexdigest().encode())
+    return b"%b %b" % (_FORM, sha256(rest).hexdigest().encode())
 
 
 def _encode(known: Known) -> bytes:
@@ -305,7 +307,7 @@ def _environment_now() -> str:
     getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_char_p
     values = ((name, getenv(name.encode())) for name in KEYED)
     # A variable set to nothing is still set: NVRTC only checks whether some of them exist.
-    return " ".join(f"{name}={hashlib.sha256(value).hexdigest()[:32]}" for name, value in values if value is not None)
+    return " ".join(f"{name}={sha256(value).hexdigest()[:32]}" for name, value in values if value is not None)
 
 
 # ---- NVIDIA's files: first in the PyPI packages, then on the system; and which versions of CUDA may compile ----

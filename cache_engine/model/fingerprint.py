@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
 
-from cache_engine.model.key import Components
+from cache_engine.model.key import Components, sha256
 
 
 class ToolchainFingerprint(msgspec.Struct, frozen=True):
@@ -69,7 +68,7 @@ def _digest(device: DeviceFingerprint) -> str:
     for name in device.__struct_fields__:
         text = str(getattr(device, name))
         parts.append(f"{len(name)}:{name}{len(text)}:{text}")
-    return hashlib.sha256("".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
+    return sha256("".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 class Provenance(msgspec.Struct, frozen=True):
