@@ -42,12 +42,12 @@ The rooms, top to bottom; each imports only from those below it:
   ``payback``, ``compile_time``, ``value`` for eviction
 - ``model`` -- values: problem, config, architecture, key, artifact, record, measurement, event
 - ``settings`` -- from arguments, the environment and the settings file; ``extras``, optional packages
-- ``logs`` · ``assets`` · ``units`` -- log messages, where they are asked for; files that travel with the package;
-  numbers as people read them
+- ``log_handlers`` · ``assets`` · ``units`` -- log messages on standard error, where they are asked for; files that
+  travel with the package; numbers as people read them
 - ``types`` · ``device`` · ``evaluation`` -- types of what a cache returns; memory of GPUs, FP8 and profiles; how
   long a GEMM takes. Public names that most programs do not need
-- ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user
-  names, and who may change them; forks, signals, the end of a process; version
+- ``errors`` · ``inputs`` · ``process`` · ``logs`` · ``_version`` -- everything that is raised; opening files that a
+  user names, and who may change them; forks, signals, the end of a process; loggers; version
 """
 
 # Not from typing, whose import takes longer than this module. Type checkers take the name as true.

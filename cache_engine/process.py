@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import errno
-import logging
 import os
 import sys
 import threading
@@ -26,7 +25,9 @@ from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-_log = logging.getLogger(__name__)
+from cache_engine.logs import Log
+
+_log = Log(__name__)
 # The longest wait for a thread: a signal handler may have interrupted what it waits for.
 _END_S = 5.0
 # At least so long a thread waits after a step that failed.

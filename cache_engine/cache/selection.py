@@ -7,9 +7,11 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from cache_engine.cache.history import History
 from cache_engine.cache.other_toolchains import OtherToolchains, Stated
@@ -43,7 +45,7 @@ Request = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
 """Problem, family, compiler and config, as ``Selector.select`` has them."""
 
 
-class _Choice(NamedTuple):
+class _Choice(msgspec.Struct, frozen=True):
     """The choice for a problem, for any build of the compiler."""
 
     problem: GemmProblem
@@ -54,8 +56,7 @@ class _Choice(NamedTuple):
     config_from: str
 
 
-@dataclass(slots=True)
-class Selection:
+class Selection(msgspec.Struct):
     """The choice for a problem, and its key. Not frozen: making a frozen one takes three times as long."""
 
     problem: GemmProblem
@@ -311,7 +312,8 @@ class Selector:
                     if family in (None, one.family) and _compiler_for(one.family, compiler).name == one.compiler:
                         choice = self._modelled(modelled.problem, one.family, one.compiler, one.config)
                         self._check_available(choice)
-                        return choice._replace(config_from=history.promoted(one, modelled.constants["KERNEL_NAME"]))
+                        why = history.promoted(one, modelled.constants["KERNEL_NAME"])
+                        return msgspec.structs.replace(choice, config_from=why)
         return None
 
     def turning_points(

@@ -12,7 +12,6 @@ which is part of its name and which ``verify``, export and import compute, is SH
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import threading
 from collections.abc import Sequence
@@ -94,7 +93,7 @@ def encode_blob(key: CacheKey, artifact: Artifact, *, compress: bool) -> tuple[b
         parts.append(stored)
         offset += len(stored)
     data = b"".join(parts)
-    return data, Blob(hashlib.sha256(data).hexdigest(), len(data), compress, sections)
+    return data, Blob(_digest(data), len(data), compress, sections)
 
 
 def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
@@ -154,7 +153,7 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes, sections: Sequence[str] =
         kind = Truncated if len(data) < blob.stored_bytes else CorruptEntry
         raise kind(f"blob of {key[:12]} has {len(data):,} bytes where its record says {blob.stored_bytes:,}")
     cubin, *_ = [decode_section(key, blob, name, data) for name in sections]
-    if hashlib.sha256(data).hexdigest() != blob.digest:
+    if _digest(data) != blob.digest:
         raise CorruptEntry(f"blob of {key[:12]} does not match the digest in its record")
     return cubin
 
@@ -278,6 +277,12 @@ def _foreign_or_corrupt(key: CacheKey, data: bytes, error: Exception) -> Excepti
         return UnknownFormat(key, version)
     kind = CorruptEntry if data.endswith(b"}\n") else Truncated
     return kind(f"record of {key[:12]} cannot be read: {error}")
+
+
+def _digest(data: bytes) -> str:
+    from hashlib import sha256  # no hit computes it
+
+    return sha256(data).hexdigest()
 
 
 def _checksum(data: bytes | memoryview) -> str:

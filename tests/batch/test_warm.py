@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -160,7 +161,7 @@ def test_unsupported_shapes_are_listed_and_the_others_compiled(place: Path, tabl
 def test_a_kernel_that_could_not_be_stored_is_a_failure(cache: Cache) -> None:
     kernel = cache.get_or_compile(GemmProblem(8, 8, 8, dtype=DType.FP32, arch="sm_90"))
     assert Warmed(kernel.problem, kernel).trouble is None
-    unstored = replace(kernel, unpublished=Failure("disk full"))
+    unstored = msgspec.structs.replace(kernel, unpublished=Failure("disk full"))
     assert "not stored: disk full" in str(Warmed(kernel.problem, unstored).trouble)
     assert Warmed(kernel.problem, None, Failure("refused")).trouble == Failure("refused")
 

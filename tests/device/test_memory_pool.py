@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cache_engine.cache.cache import open_cache
@@ -219,7 +220,7 @@ def test_memory_of_the_gpu_is_asked_of_nvml_and_makes_no_pool(monkeypatch: pytes
         monkeypatch.setattr(memory_pool, "pci_bus_id", lambda bus=bus: bus)
         assert device_memory() == replace(expected, free_bytes=None, used_bytes=None, total_bytes=79 * 2**30)
     monkeypatch.setattr(memory_pool, "pci_bus_id", lambda: "0000:17:00.0")
-    monkeypatch.setattr(memory_pool, "gpu", lambda: replace(here, memory_bytes=10 * 2**30))
+    monkeypatch.setattr(memory_pool, "gpu", lambda: msgspec.structs.replace(here, memory_bytes=10 * 2**30))
     assert device_memory() == replace(expected, free_bytes=None, used_bytes=None, total_bytes=10 * 2**30), "a part"
     monkeypatch.setattr(memory_pool, "gpu", lambda: "no NVIDIA driver is installed")
     assert device_memory() is None

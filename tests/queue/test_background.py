@@ -13,7 +13,8 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
-from cache_engine.cache.queue.background import BackgroundCompiles, PendingKernel
+from cache_engine.cache.queue import PendingKernel
+from cache_engine.cache.queue.background import BackgroundCompiles
 from cache_engine.cache.queue.slots import GivenUp
 from cache_engine.errors import CompileError
 from cache_engine.model.key import CacheKey

@@ -6,11 +6,11 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.presenters.admin import repair_line
@@ -381,7 +381,7 @@ def test_through_a_link_in_place_of_a_folder_of_entries_nothing_is_written_or_de
     assert integrity.repair(store, journal, _check(store))
     assert publish(store, 1) == key
     assert [sorted(target.iterdir()) for target in moved] == before
-    trusted = DiskStore(replace(store.layout, trust=True))
+    trusted = DiskStore(msgspec.structs.replace(store.layout, trust=True))
     shutil.rmtree(store.layout.metadata / key[:2])
     (store.layout.metadata / key[:2]).symlink_to(moved[0])
     assert list(trusted.keys()) == [key]

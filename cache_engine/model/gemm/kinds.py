@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
 
 from cache_engine.errors import InvalidProblem
 
@@ -201,8 +202,7 @@ def bucket_of(m: int) -> int:
     return 1 << (m - 1).bit_length()
 
 
-@dataclass(frozen=True, slots=True)
-class Epilogue:
+class Epilogue(msgspec.Struct, frozen=True):
     """The operations on A · B before it is stored: activation(alpha · A · B + beta · C + bias).
 
     ``GemmProblem(16, 7168, 2048, epilogue="bias+gelu")`` takes it as text, which ``Epilogue.parse`` reads.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import secrets
 import sys
 import threading
 import time
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cache_engine.errors import CorruptEntry
+from cache_engine.logs import DEBUG, WARNING, Log
 from cache_engine.model.events import UNPUBLISHED, USE, Event, Totals
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
@@ -54,7 +53,7 @@ def lines_of(asked: Mapping[int, Wanted], now: float) -> list[Event | ShapeCount
     return [ShapeCounts(USE, now, shape, by_m) for shape, by_m in by_shape.items()]
 
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 _ROTATE_BYTES = 1024**2
 # A process that uses many entries writes less often, so that it writes about 1 KiB/s.
 _BYTES_PER_S, _LONGEST_WAIT_S = 1024, 300.0
@@ -97,7 +96,7 @@ class Journal:
         self._fold = fold
         self._logged_in = log
         self._file: OwnFile | None = None
-        self._complaint = logging.WARNING
+        self._complaint = WARNING
         self._start_counting()
         renew_after_fork(self)
 
@@ -291,7 +290,7 @@ class Journal:
         except RuntimeError as error:
             # This process cannot start another thread. Counts are written with the next event, or at the end.
             _log.log(self._complaint, "usage is written only with events and at the end: %s", error)
-            self._complaint = logging.DEBUG
+            self._complaint = DEBUG
             if len(self._hits) >= _MOST_WAITING or len(self._asked) >= _MOST_WAITING:
                 self.flush()
 
@@ -344,7 +343,7 @@ class Journal:
             # A full disk or read-only store: counts are lost, kernels are not. Logged after the lock is free, because a
             # signal handler may have interrupted another log message.
             _log.log(self._complaint, "usage could not be written to %s: %s", self._folder, failure)
-            self._complaint = logging.DEBUG  # once is enough
+            self._complaint = DEBUG  # once is enough
         return written
 
     def _append(self, data: bytes) -> None:
@@ -366,7 +365,7 @@ class Journal:
             self._fold()
         except (OSError, CorruptEntry) as error:
             _log.log(self._complaint, "the journal in %s could not be folded: %s", self._folder, error)
-            self._complaint = logging.DEBUG
+            self._complaint = DEBUG
 
     def _acquire(self) -> tuple[OwnFile, os.stat_result]:
         """A file that no other process holds, locked and open for append, and its status."""
@@ -377,7 +376,7 @@ class Journal:
                     taken = _reuse(self._folder / name)
                     if taken is not None:
                         return taken
-            path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{OPEN}"
+            path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{os.urandom(4).hex()}{OPEN}"
             file = OwnFile.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
             try:
                 if _lock_in_place(file.descriptor, path):
