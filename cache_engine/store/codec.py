@@ -44,7 +44,7 @@ class UnknownFormat(Exception):
     """A record of a format version this program does not know. Leave it unchanged."""
 
     def __init__(self, key: CacheKey, version: int) -> None:
-        super().__init__(f"record of {key[:12]} has format {version}; this program knows {FORMAT}")
+        super().__init__(f"record of {key[:12]} has format {version}; this program knows formats up to {FORMAT}")
         self.version = version
 
 
@@ -291,9 +291,9 @@ def _checksum(data: bytes | memoryview) -> str:
 
 def _compress(raw: bytes, name: str) -> bytes:
     if name != CUBIN:
-        from cache_engine.store.dictionary import compressor  # a hit reads the code alone
+        from cache_engine.store import dictionary  # a hit reads the code alone
 
-        return compressor().compress(raw)
+        return dictionary.compress(raw)
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True).compress(raw)
 
 
@@ -320,12 +320,12 @@ def _decompress(stored: memoryview, section: Section, name: str, key: CacheKey, 
                 f"{name} of {key[:12]} declares {declared:,} bytes where its record says {section.raw_bytes:,}"
             )
         if has_dictionary:
-            from cache_engine.store.dictionary import decompressor  # likewise
+            from cache_engine.store import dictionary  # likewise
 
-            return bytes(decompressor().decompress(stored))
-        own = getattr(_local, "decompressor", None)
-        if own is None:
-            own = _local.decompressor = zstandard.ZstdDecompressor()
-        return bytes(own.decompress(stored))
+            return dictionary.decompress(stored)
+        decompressor = getattr(_local, "decompressor", None)
+        if decompressor is None:
+            decompressor = _local.decompressor = zstandard.ZstdDecompressor()
+        return bytes(decompressor.decompress(stored))
     except zstandard.ZstdError as error:
         raise CorruptEntry(f"{name} of {key[:12]} cannot be decompressed: {error}") from error
