@@ -113,7 +113,7 @@ def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
         raise CorruptEntry(f"{name} of {key[:12]} does not match the checksum in its record")
     if not blob.compressed:
         return bytes(stored)
-    has_dictionary = name != CUBIN and _format_of_blob(data) > 1
+    has_dictionary = name != CUBIN and _format_of_blob(data) != 1
     return _decompress(stored, section, name, key, has_dictionary=has_dictionary)
 
 

@@ -28,6 +28,7 @@ from cache_engine.store.codec import (
     decode_section,
     encode_blob,
     encode_record,
+    format_of,
 )
 from cache_engine.store.files import move_to_quarantine, read_file, refuse_link, shards_in
 from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
@@ -112,6 +113,13 @@ class DiskStore:
             return error.version
         except (CorruptEntry, OSError):
             return None
+        return None
+
+    def format(self, key: CacheKey) -> int | None:
+        """The format version that an entry's record states; ``None`` where that cannot be read."""
+        with suppress(OSError):
+            data = self._record_data(key)
+            return None if data is None else format_of(data)
         return None
 
     def section(self, record: Record, name: str) -> bytes:
