@@ -1,8 +1,8 @@
 """Migration of a store's entries after an upgrade, and the work that there is: compiling kernels again.
 
 An entry is carried over if its request still makes its key. The key is a hash of what made the code, so code made by
-another toolchain or template is not that of the new key. An entry that is carried over is written again if its format is
-an older one, unless it is signed: a signature holds for the bytes that were signed.
+another toolchain or template is not that of the new key. An entry that is carried over is written again if its format
+is an older one, unless it is signed: a signature holds for the bytes that were signed.
 """
 
 from __future__ import annotations
