@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from random import SystemRandom
 
+from cache_engine.background import BackgroundQueue
 from cache_engine.cache.remote.base import Remote
 from cache_engine.cache.remote.entries import MOST_BYTES, name_of
 from cache_engine.errors import CorruptEntry, RemoteError
 from cache_engine.model.key import CacheKey
-from cache_engine.process import Background, Order, renew_after_fork
+from cache_engine.process import renew_after_fork, weak
 
-_log = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 """Between a failure and the first time that it is asked again, and at most between two such times."""
 _random = SystemRandom()
@@ -45,15 +44,15 @@ class Breaker:
             first_pause_s: between a failure and the first time that it is asked again.
         """
         self._ask, self._on_change, self._first_pause_s = ask, on_change, first_pause_s
+        self._queue = BackgroundQueue()
         self.renew_after_fork()
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: closed, as the thread is the parent's."""
+        """In a forked child: closed, as it is the parent that asks again."""
         self._lock = threading.RLock()
         self._why = ""
         self._pause_s = self._first_pause_s
-        self._thread: Background | None = None
 
     @property
     def why(self) -> str:
@@ -70,19 +69,13 @@ class Breaker:
         with self._lock:
             if self._why:
                 return False
-            try:
-                self._thread = Background(self, self._wait_s())
-            except RuntimeError as error:
-                # Without a thread nothing would close it again.
-                _log.debug("the remote is asked on: %s", error)
-                return False
+            is_asked_again = self._queue.put(weak(self._ask_again), self._wait_s())
+            if not is_asked_again and not self._queue.is_closed:
+                return False  # this process can start no thread, and nothing else would close it
             self._why = why or _UNKNOWN
         return True
 
-    def work(self, order: Order | None) -> float | None:
-        """One step of the thread; see ``process.Worker``."""
-        if order is Order.END:
-            return None
+    def _ask_again(self) -> float | None:
         try:
             self._ask()
         except RemoteError:
@@ -96,15 +89,12 @@ class Breaker:
         return None
 
     def end(self) -> None:
-        """Orders the end of the thread. Returns at once."""
-        if self._thread is not None:
-            self._thread.end()
+        """Does not ask again. Returns at once."""
+        self._queue.end()
 
     def close(self, until: float) -> None:
-        """Ends the thread, which may be asking; waits for it until a time of ``time.monotonic``."""
-        self.end()  # a failure may have started it since it was ordered before
-        if self._thread is not None:
-            self._thread.join(max(0.0, until - time.monotonic()))
+        """Ends, and waits until a time of ``time.monotonic`` if it is just asking."""
+        self._queue.close(max(0.0, until - time.monotonic()))
 
     def _wait_s(self) -> float:
         return self._pause_s * _random.uniform(0.75, 1.25)

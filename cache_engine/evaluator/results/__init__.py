@@ -13,7 +13,6 @@ import logging
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -42,7 +41,7 @@ from cache_engine.evaluator.results.entry import (
 from cache_engine.evaluator.results.reference import read_results, write_reference
 from cache_engine.model.events import IMPORT, PRUNE
 from cache_engine.model.outcome import Failure
-from cache_engine.process import holds, renew_after_fork, run_at_end
+from cache_engine.process import holds, renew_after_fork, run_at_end, weak
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results import (
     NewResult,
@@ -331,7 +330,7 @@ class Evaluations:
     def _set(self, hardware: Hardware) -> ResultSet:
         """An accelerator's results: one object per accelerator and process."""
         if self._forget_end is None:  # also after ``close``
-            self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
+            self._forget_end = run_at_end(weak(self.close))
         fingerprint = fingerprint_of(hardware)
         found = self._sets.pop(fingerprint, None)
         if found is None:
@@ -367,12 +366,6 @@ def search(
     started = time.perf_counter()
     evaluation = evaluate(problem, hardware, mode, may_go_on)
     return Answer(key_of(problem, mode), evaluation, False, (time.perf_counter() - started) * 1e3)
-
-
-def _close_if_alive(reference: weakref.ref[Evaluations]) -> None:
-    evaluations = reference()
-    if evaluations is not None:
-        evaluations.close()
 
 
 # ---- One accelerator's results in one process; those that are old, unused or too many ----
