@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -74,7 +75,9 @@ def test_no_more_at_a_time_than_there_are_threads_and_all_in_the_end(gate: Gate)
 
 def test_too_much_is_refused_and_counts_what_is_being_done(gate: Gate) -> None:
     queue = BackgroundQueue(most=2)
-    assert [queue.put(gate.work(number)) for number in range(4)] == [True, True, False, False]
+    assert queue.put(gate.work(0))
+    until(lambda: gate.begun == [0])
+    assert [queue.put(gate.work(number)) for number in (1, 2)] == [True, False]
     gate.is_open.set()
     assert queue.settle()
     assert gate.begun == [0, 1]
@@ -110,6 +113,20 @@ def test_settling_waits_for_what_was_put_before_and_no_longer_than_it_may(gate: 
     assert done == ["before"]
 
 
+def test_settling_does_not_wait_for_what_is_put_later(gate: Gate) -> None:
+    queue, first = BackgroundQueue(), Gate()
+    queue.put(first.work())
+    settled: list[bool] = []
+    settling = threading.Thread(target=lambda: settled.append(queue.settle()))
+    settling.start()
+    until(lambda: bool(queue._settling))
+    queue.put(gate.work())
+    first.is_open.set()
+    settling.join(600)
+    assert settled == [True]
+    assert not queue.is_idle
+
+
 def test_work_waits_and_is_done_again_until_it_says_no_more() -> None:
     queue, waits, done = BackgroundQueue(), [0.001, 0.0, None], list[float | None]()
 
@@ -128,8 +145,16 @@ def test_work_waits_and_is_done_again_until_it_says_no_more() -> None:
 
 
 def test_what_is_due_now_does_not_wait_for_what_is_due_later(gate: Gate) -> None:
-    queue = BackgroundQueue()
+    class Bell(SimpleQueue[None]):
+        def get(self, block: bool = True, timeout: float | None = None) -> None:
+            if timeout:
+                is_waited_for.set()
+            return super().get(block, timeout)
+
+    queue, is_waited_for = BackgroundQueue(), threading.Event()
+    queue._bell = Bell()
     queue.put(gate.work(1), 600.0)
+    assert is_waited_for.wait(600)
     queue.put(gate.work(2))
     until(lambda: gate.begun == [2])
 
@@ -137,7 +162,6 @@ def test_what_is_due_now_does_not_wait_for_what_is_due_later(gate: Gate) -> None
 def test_work_that_fails_is_logged_and_lost_unless_it_repeats(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "_PAUSE_S", 0.001)
     queue, tried = BackgroundQueue(), list[str]()
 
     def fail(name: str, times: int) -> Callable[[], None]:
@@ -150,10 +174,26 @@ def test_work_that_fails_is_logged_and_lost_unless_it_repeats(
 
     queue.put(fail("once", 1))
     queue.put(fail("repeated", 2), 0.001)
+    until(lambda: any(one.wait_s == 1.0 for one in tuple(queue._waiting)))  # longer than after a success
+    assert (tried, len(queue._waiting)) == (["once", "repeated"], 1)
+    assert "ValueError: once" in caplog.text
+    assert "ValueError: repeated" in caplog.text
+    monkeypatch.setattr(background, "_PAUSE_S", 0.001)
+    queue = BackgroundQueue()
+    queue.put(fail("again", 2), 0.001)
     until(lambda: queue.is_idle)
-    assert (tried.count("once"), tried.count("repeated")) == (1, 3)
-    assert caplog.text.count("ValueError: repeated") == 2
-    assert caplog.text.count("ValueError: once") == 1
+    assert tried.count("again") == 3
+
+
+def test_a_thread_that_work_has_ended_is_replaced(gate: Gate) -> None:
+    queue = BackgroundQueue()
+    queue.put(sys.exit)
+    (thread,) = queue._threads
+    until(lambda: not thread.is_alive)
+    gate.is_open.set()
+    assert queue.put(gate.work(1))
+    assert queue.settle(600)
+    assert gate.begun == [1]
 
 
 def test_an_end_drops_what_has_not_begun_and_takes_no_more(gate: Gate) -> None:
@@ -162,6 +202,7 @@ def test_an_end_drops_what_has_not_begun_and_takes_no_more(gate: Gate) -> None:
         queue.put(gate.work(number))
     until(lambda: gate.begun == [0])
     queue.end()
+    assert queue._waiting == []  # what it would do is freed at once, with the locks that it holds
     assert not queue.put(gate.work(9))
     assert not queue.settle(0.01)
     gate.is_open.set()
@@ -181,10 +222,20 @@ def test_until_a_later_end_what_is_due_is_done_and_what_waits_is_not(gate: Gate)
     gate.is_open.set()
     assert queue.settle()
     assert {2, 3} <= set(gate.begun) <= {1, 2, 3}
-    past = BackgroundQueue()
-    past.put(lambda: 600.0)  # to be done again, much later
-    past.end(time.monotonic() + 600)
-    assert past.settle()
+
+
+@pytest.mark.parametrize("again_s", [0.0, 600.0])
+def test_after_an_end_was_ordered_nothing_is_done_again(again_s: float) -> None:
+    queue, done = BackgroundQueue(), list[None]()
+
+    def work() -> float:
+        done.append(None)
+        return again_s
+
+    queue.put(work)
+    until(lambda: bool(done))
+    queue.end(time.monotonic() + 600)
+    until(lambda: not any(thread.is_alive for thread in queue._threads))
 
 
 def test_after_a_later_end_nothing_begins(gate: Gate) -> None:
@@ -202,12 +253,12 @@ def test_after_a_later_end_nothing_begins(gate: Gate) -> None:
 
 def test_closing_leaves_no_thread(gate: Gate) -> None:
     """One stopped by the end of the interpreter keeps the locks it has, and who waits for them waits for ever."""
-    gate.is_open.set()
     queue = BackgroundQueue(2)
-    queue.put(lambda: 600.0)
-    queue.put(gate.work(1), 600.0)
+    for _ in range(2):
+        queue.put(gate.work(), 600.0)
     threads = queue._threads
-    assert any(thread.is_alive for thread in threads)
+    assert [thread.is_alive for thread in threads] == [True, True]
+    until(queue._bell.empty)
     queue.close(60.0)
     assert not any(thread.is_alive for thread in threads)
     assert gate.begun == []

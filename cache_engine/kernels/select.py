@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from cache_engine.errors import GemmCacheError, InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels.family import Family, check_config
-from cache_engine.kernels.grouped import Grouped
 from cache_engine.kernels.hopper import Hopper
 from cache_engine.kernels.prediction import (
     CYCLES,
@@ -30,9 +29,8 @@ from cache_engine.kernels.prediction import (
     split_config,
 )
 from cache_engine.kernels.rates import rates_of
-from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import Simt
-from cache_engine.kernels.tensor_core import TensorCore
+from cache_engine.kernels.tensor_core import Grouped, Scaled, TensorCore
 from cache_engine.kernels.triton_matmul import TritonMatmul
 from cache_engine.model.architecture import Architecture, architecture
 from cache_engine.model.gemm import NO_EPILOGUE, SCALE_BLOCK, DType, GemmProblem, Mode, Scales
