@@ -66,7 +66,7 @@ def _model_options(verb: _F) -> _F:
         "pack export kernels.gemmpack",
         "pack export h100.gemmpack --arch sm_90 --arch sm_90a",
         "pack export kernels.gemmpack --sign ~/.ssh/id_ed25519",
-        "pack export llama.oci --oci --sign ~/.ssh/id_ed25519",
+        "pack export llama.oci --format oci --sign ~/.ssh/id_ed25519",
         "pack export llama.gemmpack --for Llama-3.1-8B --arch sm_90a --sign ~/.ssh/id_ed25519",
     ),
     done="All kernels are in the pack.",
@@ -85,12 +85,16 @@ def _model_options(verb: _F) -> _F:
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
-    "--oci", is_flag=True, help="Make FILE a directory, an OCI image layout with the pack, for oras or skopeo."
+    "--format",
+    "form",
+    type=click.Choice(("file", "oci")),
+    default="file",
+    help="oci: make FILE a directory, an OCI image layout with the pack, for oras or skopeo.",
 )
 @json_option
 @click.pass_obj
 def export_verb(
-    settings: Settings, /, file: Path, archs: tuple[str, ...], sign: Path | None, force: bool, oci: bool,
+    settings: Settings, /, file: Path, archs: tuple[str, ...], sign: Path | None, force: bool, form: str,
     as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Write the kernels of the store to a pack.
@@ -99,9 +103,9 @@ def export_verb(
     frameworks keep in the store are packed too, and used once they are imported; code for the host stays local.
     With --for, the pack has only what serves a model, as warm with the same arguments compiles it.
     With --sign, stores that trust the key (setting trusted_signers) know who made the kernels.
-    With --oci, registries of containers carry it, and import takes what comes from there.
+    With --format oci, registries of containers carry it, and import takes what comes from there.
     """
-    if oci and force:
+    if form == "oci" and force:
         raise UsageError("--force replaces a file; an OCI image layout is a directory: delete it, or give another name")
     targets = {architecture(name).name for name in archs}
 
@@ -125,7 +129,7 @@ def export_verb(
                 sign=key.sign if key else lambda record: record,
                 on_entry=lambda: bar.advance(task),
             )
-            exported = _as_layout(file, export) if oci else export(file)
+            exported = _as_layout(file, export) if form == "oci" else export(file)
     files = [file] if file.is_file() else [path for path in file.rglob("*") if path.is_file()]
     document = {
         "file": str(file.absolute()),
@@ -153,10 +157,10 @@ def export_verb(
 def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool) -> None:
     """Import the kernels of a pack or of Triton's cache.
 
-    FILE may be in an OCI image layout, as pack export --oci writes it. Each kernel is verified; one that the store
-    has stays as it is. A kernel is a program for your GPU: import packs and caches only from people whose programs you
-    would run. Of a directory that is a cache of Triton's own, libraries for the host, results of tuning and unfinished
-    kernels are left where they are.
+    FILE may be in an OCI image layout, as pack export --format oci makes it. Each kernel is verified; one that the
+    store has stays as it is. A kernel is a program for your GPU: import packs and caches only from people whose
+    programs you would run. Of a directory that is a cache of Triton's own, libraries for the host, results of
+    tuning and unfinished kernels are left where they are.
     """
     with named(file):
         given, file = file, _pack_named(file)
