@@ -32,7 +32,7 @@ from cache_engine.kernels.rates import rates_of
 from cache_engine.kernels.simt import Simt
 from cache_engine.kernels.tensor_core import Grouped, Scaled, TensorCore
 from cache_engine.kernels.triton_matmul import TritonMatmul
-from cache_engine.model.architecture import Architecture, architecture
+from cache_engine.model.architecture import Architecture
 from cache_engine.model.gemm import NO_EPILOGUE, SCALE_BLOCK, DType, GemmProblem, Mode, Scales
 from cache_engine.model.kernel import KernelConfig
 
@@ -67,7 +67,7 @@ def choose(
         UsageError: when ``family`` is unknown or does not.
         InfeasibleConfig: when ``config`` breaks a limit.
     """
-    target = architecture(problem.arch or "")
+    target = problem.target
     if config is not None:
         return _family_of_config(problem, target, family, templates, config), config
     chosen = _family_for(problem, target, family, templates)
@@ -189,7 +189,7 @@ def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tu
 
     Except for the first, which is the one that ``choose`` takes: it is within ``STEADY`` of the fewest.
     """
-    target = architecture(problem.arch or "")
+    target = problem.target
     chosen = _family_for(problem, target, family, "")
     among = _candidates(chosen, problem, target, factors)
     m, n, k, batch = problem.planned_products
@@ -211,7 +211,7 @@ def predicted_cycles(problem: GemmProblem, family: str, config: KernelConfig) ->
         InvalidProblem: when the target is unknown, or the family does not compute the problem's type.
         InfeasibleConfig: when the config breaks a limit.
     """
-    target = architecture(problem.arch or "")
+    target = problem.target
     if problem.dtype not in FAMILIES[family].flops_per_clock:
         raise InvalidProblem(f"family {family} does not compute {problem.dtype}")
     check_config(FAMILIES[family], problem, config, target)
@@ -243,7 +243,7 @@ def turning_points(
     Raises:
         InvalidProblem, UsageError: as ``choose``.
     """
-    target = architecture(problem.arch or "")
+    target = problem.target
     chosen = _family_for(problem, target, family, templates).name
     if problem.mode is not Mode.GROUPED:
         return _turning_points(chosen, problem, target, last, factors)
