@@ -106,8 +106,8 @@ def _http_server(folder: Path) -> Iterator[str]:
 
 
 def _fetches(report: Report, cache: Cache, url: str, signers: Path, key: CacheKey) -> None:
-    from cache_engine.cache.remote.address import open_remote
     from cache_engine.cache.remote.base import LOOKUP
+    from cache_engine.cache.remote.client_process import open_remote
     from cache_engine.cache.remote.entries import MOST_BYTES, name_of, unpacked
     from cache_engine.cache.remote.tier import RemoteTier
     from cache_engine.store.signatures.signers import TrustedSigners
@@ -138,7 +138,7 @@ def _digest(data: bytes) -> None:
 
 
 def _send(cache: Cache, url: str, place: Path, key: CacheKey) -> None:
-    from cache_engine.cache.remote.address import open_remote
+    from cache_engine.cache.remote.client_process import open_remote
     from cache_engine.cache.remote.transfer import push
     from cache_engine.store.signatures.signers import SigningKey
 

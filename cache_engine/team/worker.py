@@ -25,7 +25,7 @@ from typing import Any
 from cache_engine.background import BackgroundQueue
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.queue import Priority
-from cache_engine.cache.remote.address import open_remote
+from cache_engine.cache.remote.client_process import open_remote
 from cache_engine.cache.remote.entries import MOST_BYTES, name_of
 from cache_engine.cache.remote.transfer import push
 from cache_engine.errors import GemmCacheError, NotHereError, RemoteError, UsageError

@@ -1,21 +1,31 @@
-"""Whether a remote is asked: not while it fails. A thread finds out when it works again; no lookup waits for that."""
+"""Whether a remote is asked: not while it fails. A thread finds out when it works again; no lookup waits for that.
+
+Nor for a minute after it has cost another process of the store a wait, by the store's journal.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from random import SystemRandom
 
 from cache_engine.background import BackgroundQueue
-from cache_engine.cache.remote.base import Remote
+from cache_engine.cache.remote.base import Remote, without_query
 from cache_engine.cache.remote.entries import MOST_BYTES, name_of
 from cache_engine.errors import CorruptEntry, RemoteError
+from cache_engine.model.events import REMOTE_DOWN, REMOTE_UP, Event
 from cache_engine.model.key import CacheKey
 from cache_engine.process import renew_after_fork, weak
+from cache_engine.store.journal import recent_events
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 """Between a failure and the first time that it is asked again, and at most between two such times."""
+YOUNG_S = LONGEST_PAUSE_S
+"""Seconds for which a failure counts for other processes. Then one of them asks again, also if the first has ended."""
+_COSTLY_US = 100_000
+"""A failure that comes sooner costs less than a compile, and may be that process's own: its rights, or a fork."""
 _random = SystemRandom()
 _UNKNOWN = "it failed"
 _NO_KEY = CacheKey("0" * 64)
@@ -103,3 +113,15 @@ class Breaker:
 def breaker_of(remote: Remote, on_change: Callable[[str, float], None] = lambda _, __: None) -> Breaker:
     """A breaker that asks for a kernel that no one has."""
     return Breaker(lambda: remote.get(name_of(_NO_KEY), MOST_BYTES), on_change)
+
+
+def outage(journal: Path, url: str, now: float) -> Event | None:
+    """The last failure that was waited for, if it is young, and the remote has answered no process since."""
+    events = recent_events(journal, (REMOTE_DOWN, REMOTE_UP), now - YOUNG_S)
+    last = max((event for event in events if _counts(event, url, now)), key=lambda event: event.at, default=None)
+    return last if last is not None and last.kind == REMOTE_DOWN else None
+
+
+def _counts(event: Event, url: str, now: float) -> bool:
+    is_costly = event.kind == REMOTE_UP or event.waited_us >= _COSTLY_US
+    return is_costly and event.remote == without_query(url) and event.at <= now  # else a clock was ahead

@@ -207,10 +207,9 @@ class RemoteClient:
     def _connected(self) -> tuple[ClientProcess, Breaker]:
         """The remote, and whether it is asked; call it with ``_opening`` held."""
         if self._connection is None:
-            from cache_engine.cache.remote.address import open_remote
             from cache_engine.cache.remote.base import LOOKUP
-            from cache_engine.cache.remote.breaker import breaker_of
-            from cache_engine.cache.remote.outage import outage
+            from cache_engine.cache.remote.breaker import breaker_of, outage
+            from cache_engine.cache.remote.client_process import open_remote
 
             remote = open_remote(self._settings.remote or "", LOOKUP)
             breaker = breaker_of(remote, self._changed)
