@@ -75,7 +75,7 @@ def _fetches_over_http(report: Report, place: Path, signers: Path, key: CacheKey
                 lambda: obstore.get(client, name_of(key)).bytes(), goal_ratio=FETCH_GOAL,
             )
         )  # fmt: skip
-        tier.close(time.monotonic() + 1)
+        tier.breaker.close(time.monotonic() + 1)
         remote.close()
 
 
@@ -130,7 +130,7 @@ def _fetches(report: Report, cache: Cache, url: str, signers: Path, key: CacheKe
     report(
         compare("check of a signature", check, "sha256 of the record", digest, goal_seconds=SIGNATURE_GOAL_S, calls=10)
     )
-    tier.close(time.monotonic() + 1)
+    tier.breaker.close(time.monotonic() + 1)
 
 
 def _digest(data: bytes) -> None:
