@@ -13,7 +13,6 @@ import logging
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
