@@ -26,7 +26,6 @@ from cache_engine.cli.support import (
     shape_options,
 )
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, printed_number, printed_us
-from cache_engine.model.architecture import architecture
 from cache_engine.model.documents import picked, to_json
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
@@ -119,7 +118,7 @@ def _tuned(
     started = time.perf_counter()
     with open_cache(settings.for_batch(jobs), create=not dry_run, optional=dry_run) as cache:
         problem = cache.targeted(problem)
-        target = architecture(problem.arch or "")
+        target = problem.target
         clock_khz = device.clock_khz if isinstance(device, DeviceFingerprint) else rates_of(target).clock_mhz * 1000
         chosen = candidates(cache, problem, family, compiler, top)
         compiling = estimate(cache, [one.selection for one in chosen if one.tier is None], jobs or processors())
@@ -254,7 +253,7 @@ def _print_report(found: list[DeviceAgreement]) -> None:
 
 def _clock(d: Tuning) -> str:
     clock = f"{d.clock_mhz:,.0f} MHz" + (
-        f", the clock of {d.device}" if d.device else f", the clock of {architecture(d.problem.arch or '').example}"
+        f", the clock of {d.device}" if d.device else f", the clock of {d.problem.target.example}"
     )
     return printable(f"Predictions are the ranking of the cost model: cycles converted at {clock}.")
 
