@@ -20,7 +20,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def examine(without_compilers: None) -> Examine:  # noqa: ARG001
+def examine(without_compilers: None) -> Examine:
     """Runs the doctor in this process, with these options; it must end with this code."""
 
     def run(*options: object, store: Path, code: int = 0) -> Result:
