@@ -97,6 +97,11 @@ def holds(lock: threading.RLock) -> bool:
     return bool(owned)
 
 
+def processors() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def run_at_end(call: Callable[[], None]) -> Callable[[], None]:
     """Runs ``call`` when this process ends; returns a function that cancels this."""
     atexit.register(call)
