@@ -257,8 +257,8 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], t
     """Checks one record with its blob. Adds names of blobs that are not orphans to ``named``."""
     key = key_of_record_name(name, shard)
     if key is None:
-        path = layout.metadata / shard / name
-        return finding_at(layout, FindingKind.MISNAMED, path, "", "unexpected file name in a folder of records")
+        misnamed = layout.metadata / shard / name
+        return finding_at(layout, FindingKind.MISNAMED, misnamed, "", "unexpected file name in a folder of records")
     path = layout.record_path(key)
 
     def found(kind: FindingKind, at: str, cause: object) -> Finding:

@@ -16,8 +16,9 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -58,25 +59,31 @@ def in_processes(
             child.end()
 
 
-def in_threads(work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int) -> Iterator[_Result]:
-    """As ``in_processes``, in threads of this process, for work that mostly waits for the disk.
+def in_threads(
+    work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int, *, ahead: int | None = None
+) -> Iterator[_Result]:
+    """Yields the result of ``work`` for each item, in their order, for work that waits for a disk or a network.
 
-    Work ahead of a result that is an error was done as well; all has ended when the iterator ends or is closed.
+    When one raises, those ahead of it may be done as well. All work has ended when the iterator ends or is closed.
+
+    Args:
+        ahead: results that are in memory at most, by default as many as threads; more keep all threads busy while the
+            first is late.
     """
     if threads == 1:
         yield from map(work, items)
         return
-    with ThreadPoolExecutor(threads) as pool:
-        pending: deque[Future[_Result]] = deque()
+    left = iter(items)
+    with ThreadPoolExecutor(threads, thread_name_prefix="gemm-cache") as pool:
+        running = deque(pool.submit(work, item) for item in islice(left, ahead or threads))
         try:
-            for item in items:
-                pending.append(pool.submit(work, item))
-                if len(pending) == 2 * threads:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            while running:
+                done = running.popleft().result()
+                yield done
+                del done  # before the next is made
+                running.extend(pool.submit(work, item) for item in islice(left, 1))
         finally:
-            for future in pending:
+            for future in running:
                 future.cancel()
 
 
@@ -90,7 +97,7 @@ class _Child:
         try:
             with suppress(OSError), warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of the parent's threads
-                self._pid = os.fork() or _serve(work, items, to)
+                self._pid = os.fork() or _serve(work, items, self._from, to)
         finally:
             os.close(to)
             if not self._pid:
@@ -121,9 +128,10 @@ class _Child:
             self._pid = 0
 
 
-def _serve(work: Callable[[_Item], _Result], items: Sequence[_Item], to: int) -> NoReturn:
+def _serve(work: Callable[[_Item], _Result], items: Sequence[_Item], parent_s: int, to: int) -> NoReturn:
     """Sends the result for each item, until one fails. Ends without what its parent does at its end."""
     try:
+        os.close(parent_s)  # so that sending fails once the parent is gone
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         with open(to, "wb") as out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -16,10 +17,18 @@ from cache_engine.upkeep.parallel import in_processes, in_threads
 @pytest.fixture(autouse=True)
 def _forks_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No child is left after a test."""
+    forked, fork = [], os.fork
+
+    def noted() -> int:
+        forked.append(fork())
+        return forked[-1]
+
+    monkeypatch.setattr(os, "fork", noted)
     monkeypatch.setattr(parallel, "_ALONE_S", 0.0)
     yield
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    for pid in forked:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _where(item: int) -> tuple[int, int]:
@@ -100,7 +109,24 @@ def test_threads_give_the_results_and_errors_of_one() -> None:
             next(results)
 
 
+def test_children_end_with_a_parent_that_is_killed() -> None:
+    """Though their pipes are full: the end that they hold themselves, and those of each other, are no readers."""
+    alive, held = os.pipe()
+    parent = os.fork()
+    if not parent:
+        try:
+            results = in_processes(bytes, [2**20] * 50, bytes, 4)
+            next(results)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.close(held)
+    os.waitpid(parent, 0)
+    assert select.select([alive], [], [], 30)[0], "a child still runs"
+    assert os.read(alive, 1) == b""
+    os.close(alive)
+
+
 def test_an_iterator_that_is_closed_ends_its_children() -> None:
     results = in_processes(bytes, [2**20] * 50, bytes, 4)  # more than their pipes hold
     assert next(results) == bytes(2**20)
-    results.close()
+    del results

@@ -318,7 +318,7 @@ def member_of(kind: type[_E], what: str, value: object, allowed: Collection[_E] 
     """
     if isinstance(value, kind) and (not allowed or value in allowed):
         return value
-    found = _named(kind).get(str(value))
+    found: _E | None = _named(kind).get(str(value))
     if found is None or (allowed and found not in allowed):
         raise InvalidProblem(f"unknown {what} {str(value)!r}; use one of: {', '.join(allowed or kind)}")
     return found
