@@ -17,7 +17,7 @@ from cache_engine.process import Thread
 from cache_engine.units import counted, human_age
 
 FRESH_S = 30.0
-"""What was scanned so many seconds ago is not scanned again."""
+"""Seconds for which the result of a scan is used again."""
 _PATIENCE_S = 0.3
 """A page waits so long for a scan, which is enough where little has changed."""
 _FIRST_PATIENCE_S = 1.0

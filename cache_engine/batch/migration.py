@@ -31,7 +31,7 @@ CARRIED, SUPERSEDED, AGAIN, FOREIGN, UNKNOWN, DAMAGED = (
     "unknown",
     "damaged",
 )
-"""What becomes of an entry. Superseded: another entry of the store serves its request now."""
+"""The result for an entry. Superseded: another entry of the store serves its request now."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -55,7 +55,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 PACKS_ALONE = "only packs are used (enable_caching = packs)"
-"""Why a cache of packs alone has no store."""
+"""The reason given for a cache of packs alone, which has no store."""
 _log = logging.getLogger(__name__)
 
 _MOVED = {"mirror": "index", "present_components": "selector.present"}
@@ -87,7 +87,7 @@ class Cache:
 
     @cached_property
     def stand_ins(self) -> StandIns:
-        """What serves while a kernel is compiled in the background."""
+        """The kernels that serve while another is compiled in the background."""
         from cache_engine.cache.serving.stand_ins import StandIns
 
         return StandIns(self._serving, self.selector, self.other_toolchains, self.settings)
@@ -294,9 +294,7 @@ class Cache:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``index.queries`` or ``index.evaluations`` now; raises ``IndexUnavailable``."""
-        if "evaluations" in self.__dict__:
-            self.evaluations.flush(usage=False)
+        """The answer to one of ``index.queries`` now; raises ``IndexUnavailable``."""
         self.index.sync()
         return self.index.query(question, *arguments, **options)
 
@@ -434,8 +432,8 @@ def open_cache(
 def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Settings, str]:
     """The store to open a ``Cache`` with, or none, the settings, and the reason why there is none.
 
-    A directory that cannot be found, made or written, as in a read-only container, is no error where the settings name
-    packs.
+    Where the settings name packs, a directory that cannot be found, made or written is no error: a read-only container
+    has such a directory.
 
     Args:
         create: whether to make a store where there is none.

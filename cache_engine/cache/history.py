@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NEAREST = 2.0
-"""How far m may be off: by this factor, either way."""
+"""The factor by which m may be larger or smaller."""
 
 _Kind = tuple[object, ...]
 _Rankings = dict[_Kind, dict[int, list[Measurement]]]

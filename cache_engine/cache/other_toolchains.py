@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 STORE = "store"
-"""Where a toolchain is from that records of the store name."""
+"""The source of a toolchain that records of the store name."""
 MOST_TOOLCHAINS = 32
-"""How many toolchains of each compiler are tried for a lookup: the packs' first."""
+"""Toolchains of each compiler that a lookup tries, those of packs first."""
 
 _MOST_RECORDS = 10_000
 

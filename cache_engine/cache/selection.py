@@ -37,7 +37,7 @@ MOST_WAIT_MS = 3_600_000
 _MOST_KEPT = 8192
 
 INSTALLED = "installed"
-"""Where the toolchain of a key is from, unless a pack or the store names it."""
+"""The source of a key's toolchain, unless a pack or the store names it."""
 
 Request = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
 """Problem, family, compiler and config, as ``Selector.select`` has them."""
@@ -68,7 +68,7 @@ class Selection:
     config_from: str = COST_MODEL
     """``"given"``, ``"cost model"`` or ``"measured on …"``."""
     toolchain_from: str = INSTALLED
-    """What names the toolchain in the key: ``"installed"``, ``"pack NAME"`` or ``"store"``."""
+    """The source of the toolchain in the key: ``"installed"``, ``"pack NAME"`` or ``"store"``."""
 
     @property
     def is_compilable(self) -> bool:
@@ -166,7 +166,7 @@ class Selector:
         return self._keyed(self._choice((problem, family, compiler, config)), None)
 
     def select_elsewhere(self, selection: Selection, elsewhere: OtherToolchains) -> Selection | None:
-        """The same kernel as another toolchain made it, if a pack or the store has that."""
+        """The same kernel made by another toolchain, if a pack or the store has one."""
         name = selection.compiler.name
         every = self.of_other_toolchains(selection, (*elsewhere.of_packs(name), *elsewhere.of_store(name)))
         return next((found for found in every if elsewhere.has(found.key)), None)

@@ -48,7 +48,7 @@ class Grouped:
         return _of_tiles(problem).shared_bytes(problem, config)
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Every warp reads its rows of A and columns of B once."""
+        """Bytes that warps read from shared memory: each reads its rows of A and columns of B once."""
         return _of_tiles(problem).shared_traffic_bytes(problem, config)
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
@@ -60,7 +60,7 @@ class Grouped:
         return _of_tiles(problem).shape_fault(problem, config)
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """Its threads copy tiles themselves."""
+        """None: threads copy tiles themselves, without TMA."""
         return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:

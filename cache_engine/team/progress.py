@@ -313,9 +313,9 @@ _EVERY_S = 1.0
 
 
 def by_demand(kernels: Sequence[Covering], ledger: Ledger) -> list[Covering]:
-    """Kernels in the order in which their shapes and sizes are asked for, most first; the others as they were.
+    """Kernels by the requests for their shape and size, most first; kernels without requests keep their order.
 
-    What is asked for on one target counts for every target: a store knows the requests of its own GPU only.
+    Requests for one target count for every target, because a store knows the requests of its own GPU only.
     """
     weights: dict[Shape, dict[int, float]] = {}
     for shape, sketch in ledger.sketches.items():

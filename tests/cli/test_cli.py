@@ -310,7 +310,7 @@ def test_looking_at_a_mistyped_store_makes_none(place: Path, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", [
-    "warm Qwen3-0.6B --dry-run --arch sm_90", "warm Qwen3-0.6B --dry-run --by-shape",
+    "warm Qwen3-0.6B --dry-run --arch sm_90", "warm Qwen3-0.6B --dry-run --by shape",
     "tune 64 48 80 --dry-run --arch sm_90", "evaluate 64 48 80 --chip SG2262",
     "evaluate Qwen3-0.6B --chip SG2262 --m 1",
     "remote status file://{remote}", "remote verify --unsigned file://{remote}",

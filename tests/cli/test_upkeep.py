@@ -78,13 +78,13 @@ def test_packs_and_switches_are_set_in_the_environment(
 
 
 def test_stale_entries_go_when_asked_for(compiled_store: Path) -> None:
-    assert document("clean", "--stale-toolchain", store=compiled_store)["victims"] == []
+    assert document("clean", "--stale", "toolchain", store=compiled_store)["victims"] == []
     store = make_store(compiled_store)
     before = set(store.keys())
     stale = _publish_stale(compiled_store)
-    plan = document("clean", "--stale-toolchain", store=compiled_store)
+    plan = document("clean", "--stale", "toolchain", store=compiled_store)
     assert [(victim["key"], victim["reason"]) for victim in plan["victims"]] == [(stale, "stale toolchain")]
-    assert document("clean", "--yes", "--stale-toolchain", store=compiled_store)["cleaned"]["evicted"] == 1
+    assert document("clean", "--yes", "--stale", "toolchain", store=compiled_store)["cleaned"]["evicted"] == 1
     assert set(store.keys()) == before
 
 
@@ -97,13 +97,16 @@ def _publish_stale(folder: Path) -> str:
 
 def test_clean_by_share_of_the_disk_deletes_leftover_files_too(compiled_store: Path) -> None:
     (compiled_store / "temp" / "1-left").write_bytes(b"half")
-    plan = document("clean", "--max-disk-share", "0", store=compiled_store)
+    plan = document("clean", "--max-bytes", "0%", "--max-bytes", "1TB", store=compiled_store)
     assert {victim["reason"] for victim in plan["victims"]} == {"over disk-share limit"}
     assert [leftover["path"] for leftover in plan["leftovers"]] == ["temp/1-left"]
+    old = run("clean", "--max-disk-share", "0", "--json", store=compiled_store)
+    assert json.loads(old.stdout)["victims"] == plan["victims"]
+    assert old.stderr == "gemm-cache clean --max-disk-share is now: gemm-cache clean --max-bytes 0%\n"
     assert "1 leftover file" in run("clean", "--expired", store=compiled_store).stdout
     assert document("clean", "--yes", "--expired", store=compiled_store)["cleaned"]["leftovers"] == 1
     assert os.listdir(compiled_store / "temp") == []
-    assert document("clean", "--yes", "--max-disk-share", "0", store=compiled_store)["cleaned"]["evicted"] == 4
+    assert document("clean", "--yes", "--max-bytes", "0%", store=compiled_store)["cleaned"]["evicted"] == 4
 
 
 def test_clean_takes_the_targets_and_the_keys_that_are_named(compiled_store: Path) -> None:
@@ -197,10 +200,10 @@ def test_a_sample_is_verified_and_another_version_is_no_damage(compiled_store: P
 
 
 def test_cleaning_does_with_entries_of_another_format_what_its_dry_run_says(compiled_store: Path) -> None:
-    """They are not "in use", and only --foreign-format evicts them."""
+    """They are not "in use", and only --stale format evicts them."""
     record = next((compiled_store / "metadata").rglob("*.json"))
     record.write_text('{"format": 99}')
-    spared = "1 entry of another format version not evicted; --foreign-format evicts such entries.\n"
+    spared = "1 entry of another format version not evicted; --stale format evicts such entries.\n"
     planned = document("clean", "--all", store=compiled_store)
     assert (len(planned["victims"]), planned["kept_entries"], planned["foreign"]) == (3, 1, 1)
     assert run("clean", "--all", store=compiled_store).stdout.endswith(spared)
@@ -210,9 +213,9 @@ def test_cleaning_does_with_entries_of_another_format_what_its_dry_run_says(comp
     assert "in use" not in done
     assert done.endswith(spared)
     assert record.exists()
-    planned = document("clean", "--foreign-format", store=compiled_store)
+    planned = document("clean", "--stale", "format", store=compiled_store)
     assert [victim["reason"] for victim in planned["victims"]] == ["another format version"]
-    done = run("clean", "--yes", "--foreign-format", store=compiled_store).stdout
+    done = run("clean", "--yes", "--stale", "format", store=compiled_store).stdout
     assert "Evicted 1 entry" in done
     assert done.endswith("; kept 0 entries, 0 B.\n")
     assert not record.exists()

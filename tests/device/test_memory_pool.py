@@ -139,8 +139,10 @@ def test_out_of_memory_reports_the_requested_and_the_free_bytes(limit: int | Non
     del kept
 
 
-@pytest.mark.parametrize("size", [0, -1])
-def test_a_limit_must_be_a_size(pool: DeviceMemoryPool, size: int) -> None:
+@pytest.mark.parametrize("size", [0, -1, "0"])
+def test_a_limit_must_be_a_size(pool: DeviceMemoryPool, size: int | str) -> None:
+    pool.limit("2KiB")
+    assert pool.statistics().limit_bytes == 2048
     with pytest.raises(UsageError, match=f"limit is {size}; it must be a number of bytes above 0, or None"):
         pool.limit(size)
 

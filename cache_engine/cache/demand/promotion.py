@@ -66,7 +66,7 @@ class Promotable(Protocol):
 
     @property
     def stand_ins(self) -> StandIns:
-        """What serves while a kernel is compiled."""
+        """The kernels that serve while another is compiled."""
         ...
 
     @property
@@ -228,7 +228,7 @@ def promote(
 
 
 def _compile(cache: Promotable, one: Candidate) -> Failure | None:
-    """Compiles a candidate, and notes that; returns why it is not stored, if it is not."""
+    """Compiles a candidate, and logs that; returns the reason if the kernel could not be stored, else nothing."""
     if cache.other_toolchains.has(one.selection.key):  # another process was faster
         return None
     priority = Priority.PROMOTION if one.kind == PROMOTION else Priority.SPECULATION

@@ -50,7 +50,7 @@ class State(StrEnum):
 _STATES, _PRIORITIES = frozenset(State), frozenset(Priority)
 
 HEAD_START_S = 30.0
-"""How much later a more urgent compile may come and still go first, for each step of priority.
+"""Seconds by which a more urgent compile may come later and still go first, for each step of priority.
 
 A bound, so that a stream of urgent compiles starves no other.
 """

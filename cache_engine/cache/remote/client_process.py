@@ -30,7 +30,7 @@ from cache_engine.process import renew_after_fork
 from cache_engine.units import human_bytes, printable
 
 MEMORY_BYTES = 256 * 2**20
-"""What the client may allocate: 24 MB at its start, and three copies of the entries that eight threads move at once."""
+"""The memory that the client may use: 24 MB at its start, and three copies of what eight threads move at once."""
 QUIET_S, LIST_S, MOST_LISTED = 60, 600, 1_000_000
 """Of a listing: seconds without a name and in all, and names."""
 START_S, STUCK_S = 30.0, 30.0

@@ -10,7 +10,7 @@ from cache_engine.model.events import REMOTE_DOWN, REMOTE_UP, Event
 from cache_engine.store.journal import recent_events
 
 YOUNG_S = LONGEST_PAUSE_S
-"""How long a failure counts for other processes. One of these then asks, whatever has become of the first."""
+"""Seconds for which a failure counts for other processes. Then one of them asks again, also if the first has ended."""
 _COSTLY_US = 100_000
 """A failure that comes sooner costs less than a compile, and may be that process's own: its rights, or a fork."""
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SWITCHED_OFF = "caching is switched off"
-"""Why a cache has no store, unless something else is said."""
+"""The reason given for a cache without a store, unless the caller gives another."""
 COMPILED = "compiled"
 """The tier of a kernel that no tier had."""
 
