@@ -92,6 +92,11 @@ def holds(lock: threading.RLock) -> bool:
     return bool(owned)
 
 
+def processors() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def weak(method: Callable[..., T], *arguments: object, **options: object) -> Callable[[], T | None]:
     """Calls a method of an object as long as that exists. It does not keep the object from being freed."""
     reference = weakref.WeakMethod(method)

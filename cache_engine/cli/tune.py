@@ -108,9 +108,10 @@ def _tuned(
     dry_run: bool,
 ) -> Tuning:
     from cache_engine.batch.tuning import candidates
-    from cache_engine.batch.warm import estimate, processors
+    from cache_engine.batch.warm import estimate
     from cache_engine.gpu.probe import gpu, require_gpu
     from cache_engine.kernels.rates import rates_of
+    from cache_engine.process import processors
 
     if not dry_run:
         require_gpu("timing kernels")
