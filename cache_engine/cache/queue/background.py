@@ -11,8 +11,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -51,9 +51,15 @@ class PendingKernel(Generic[T]):
         self.failure: Failure | None = None
         self.error: Exception | None = None
         self._lend = lend
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
         # A queue, as a signal handler may wait for it as well: it has no lock that could be held.
         self._ended: SimpleQueue[None] = SimpleQueue()
         self._callbacks: deque[Callable[[PendingKernel[T]], object]] = deque()
+        self._lock = threading.RLock()
+        self._waiting = 0
+        self._lent: AbstractContextManager[object] = nullcontext()
 
     @classmethod
     def of(cls, key: CacheKey, kernel: T) -> PendingKernel[T]:
@@ -72,6 +78,11 @@ class PendingKernel(Generic[T]):
         """Whether ``kernel`` or ``failure`` is there."""
         return self.kernel is not None or self.failure is not None
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a thread or a coroutine waits for its end."""
+        return self._waiting > 0
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for the end of the compile, as urgently as a caller; returns whether the kernel is ready.
 
@@ -79,9 +90,30 @@ class PendingKernel(Generic[T]):
             timeout_s: at most so many seconds; ``None`` waits without a limit, 0 not at all.
         """
         if not self.done and (timeout_s is None or timeout_s > 0):
-            with self._lend(), suppress(Empty):
-                self._ended.put(self._ended.get(timeout=timeout_s))  # for the next that waits
+            try:
+                with self._lending(), suppress(Empty):
+                    self._ended.get(timeout=timeout_s)
+            finally:  # also when interrupted
+                if self.done:
+                    self._ended.put(None)  # for the next that waits
         return self.ready
+
+    @contextmanager
+    def _lending(self) -> Iterator[None]:
+        """The body of a ``with`` waits; all that wait at a time lend once, as a ticket takes a descriptor."""
+        with self._lock:
+            if not self._waiting:
+                lent = self._lend()
+                lent.__enter__()
+                self._lent = lent
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._lent.__exit__(None, None, None)
 
     def on_done(self, callback: Callable[[PendingKernel[T]], object]) -> None:
         """Calls ``callback`` with this, once, when ``kernel`` or ``failure`` is there; at once if it is there now.
@@ -108,9 +140,13 @@ class PendingKernel(Generic[T]):
             if not future.done():  # else who waited was cancelled
                 future.set_result(None)
 
+        def ended(_: PendingKernel[T]) -> None:
+            with suppress(RuntimeError):  # the loop was closed, so no coroutine waits
+                loop.call_soon_threadsafe(wake)
+
         if not self.done:
-            self.on_done(lambda _: loop.call_soon_threadsafe(wake))
-            with self._lend():
+            self.on_done(ended)
+            with self._lending():
                 yield from future
         if self.kernel is None:
             raise self.error or NotCached(f"{self.key[:12]} is not there: {self.failure}")
@@ -131,8 +167,9 @@ class PendingKernel(Generic[T]):
     def renew_after_fork(self) -> None:
         """In a forked child: fails, as the thread that compiles is the parent's."""
         # Another thread of the parent may have been in the queue; callbacks may wake an event loop of the parent.
-        self._ended, self._callbacks = SimpleQueue(), deque()
-        self.fail("it was compiled by the parent of this process")
+        self._start_waiting()
+        if not self.done:
+            self.fail("it was compiled by the parent of this process")
 
     def _call(self) -> None:
         while self._callbacks:
@@ -140,7 +177,9 @@ class PendingKernel(Generic[T]):
                 callback = self._callbacks.popleft()
                 try:
                     callback(self)
-                except Exception:
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:  # also SystemExit and asyncio's CancelledError: others wait for this thread
                     _log.exception("what %s was to call when it was ready has failed", self.key[:12])
 
 
@@ -218,8 +257,10 @@ class BackgroundCompiles(Generic[T]):
             self._failed[better.key] = (now, better)
         extra = fields("compile failed", key=better.key, why=why)
         message = "%s could not be compiled, and is not tried again for %g s: %s"
-        _log.warning(message, better.key[:12], self._retry_after_s, why, extra=extra)
-        better.fail(why, error)
+        try:
+            _log.warning(message, better.key[:12], self._retry_after_s, why, extra=extra)
+        finally:
+            better.fail(why, error)
 
     def close(self, *, wait: bool = True) -> None:
         """Drops what has not begun; waits for the rest, but for seconds only.
@@ -228,10 +269,11 @@ class BackgroundCompiles(Generic[T]):
             wait: whether to wait at all, which a signal handler must not if it has interrupted a compile.
         """
         self._closed = True
-        while self._queued:
-            with suppress(IndexError):  # a thread took it
-                better, _ = self._queued.popleft()
-                self._drop(better)
+        with self._lock:
+            queued = [better for better, _ in self._queued]
+            self._queued.clear()
+        for better in queued:  # not what their callbacks ask for
+            self._drop(better)
         latest = time.monotonic() + _END_S
         for thread in self._threads if wait else ():
             thread.join(max(0.0, latest - time.monotonic()))
@@ -257,13 +299,15 @@ class BackgroundCompiles(Generic[T]):
                     better.fail(f"this process can start no thread: {error}")
 
     def _work(self) -> None:
-        """Body of a thread: compiles until nothing is queued."""
+        """Body of a thread: compiles until nothing is queued, first what is waited for."""
         while True:
             with self._lock:
                 if not self._queued:
                     self._working -= 1
                     return
-                better, compile_it = self._queued.popleft()
+                place = next((place for place, (one, _) in enumerate(self._queued) if one.is_waited_for), 0)
+                better, compile_it = self._queued[place]
+                del self._queued[place]
             try:
                 kernel = compile_it(lambda: not self._closed)
             except GivenUp:
@@ -273,7 +317,8 @@ class BackgroundCompiles(Generic[T]):
             else:
                 better.succeed(kernel)
             finally:
-                self._pending.pop(better.key, None)
+                if self._pending.get(better.key) is better:  # else a callback has asked for it again
+                    del self._pending[better.key]
 
 
 def _close_if_alive(reference: weakref.ref[BackgroundCompiles[T]]) -> None:
