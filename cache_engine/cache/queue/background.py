@@ -94,7 +94,7 @@ class PendingKernel(Generic[T]):
                 with self._lending(), suppress(Empty):
                     self._ended.get(timeout=timeout_s)
             finally:  # also when interrupted
-                if self.done:
+                if self.ready or self.failure is not None:
                     self._ended.put(None)  # for the next that waits
         return self.ready
 
