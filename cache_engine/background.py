@@ -214,7 +214,7 @@ class Thread:
         running = _Running()
         # The thread holds the only other reference. No frame of Python runs at its end, as there may be no memory.
         self._running = weakref.ref(running, self._ended.put)
-        start_new_thread(_run, (running, work, arguments))
+        self._identity = start_new_thread(_run, (running, work, arguments))
 
     @property
     def is_alive(self) -> bool:
@@ -222,8 +222,8 @@ class Thread:
         return self._running() is not None and self._process == os.getpid()
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the end of the thread, but no longer than the timeout."""
-        if self.is_alive:
+        """Waits for the end of the thread, but no longer than the timeout; not at all in the thread itself."""
+        if self.is_alive and self._identity != threading.get_ident():
             with suppress(Empty):
                 self._ended.put(self._ended.get(timeout=timeout_s))  # for the next that waits
 

@@ -17,13 +17,14 @@ import errno
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
-# The longest wait for another thread's import before a fork.
-_END_S = 5.0
+# The longest wait of a fork for other threads, and the time between two looks.
+_FORK_S, _LOOK_S = 30.0, 0.001
 
 T = TypeVar("T")
 
@@ -54,10 +55,11 @@ os.register_at_fork(after_in_child=_renew_all)
 
 
 class _Unforked:
-    """A lock that a fork waits for, in any thread: a context manager.
+    """A context manager whose body no other thread forks in: a fork waits for its end, half a minute at most.
 
-    For the first use of what has locks that no child can renew: those of imports, and that of ``tempfile``. A child
-    forked meanwhile would wait for them for ever.
+    For what has locks that no child can renew: NVRTC, and at their first use imports and ``tempfile``. A child forked
+    meanwhile would wait for them for ever. And for starting a program: the child would hold its pipes open, and this
+    process would wait for the child.
     """
 
     def __init__(self) -> None:
@@ -65,19 +67,30 @@ class _Unforked:
         os.register_at_fork(before=self._take, after_in_parent=self._give, after_in_child=self._renew)
 
     def _renew(self) -> None:
-        self._lock = threading.RLock()
+        self._forking = threading.RLock()  # no body begins while a fork waits
+        self._inside: list[int] = []  # threads
 
     def _take(self) -> None:
-        self._lock.acquire(timeout=_END_S)  # the other may wait for an import of the thread that forks
+        latest, mine = time.monotonic() + _FORK_S, threading.get_ident()
+        self._forking.acquire(timeout=_FORK_S)
+        # For a while only: another thread may wait for an import of this one.
+        while any(thread != mine for thread in tuple(self._inside)) and time.monotonic() < latest:
+            time.sleep(_LOOK_S)
 
     def _give(self) -> None:
-        if holds(self._lock):
-            self._lock.release()
+        if holds(self._forking):
+            self._forking.release()
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        with self._lock:
+        thread = threading.get_ident()
+        with self._forking:
+            self._inside.append(thread)
+        try:
             yield
+        finally:
+            with suppress(ValueError):  # in a child that was forked in the body
+                self._inside.remove(thread)
 
 
 unforked = _Unforked()

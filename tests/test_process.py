@@ -219,3 +219,66 @@ def test_hits_of_a_worker_process_are_counted(tmp_path: Path, method: str) -> No
     subprocess.run([sys.executable, str(script), str(tmp_path / "store")], check=True, timeout=120)
     totals = read_journal(tmp_path / "store" / "journal").totals
     assert (totals.misses, totals.hits) == (1, {"disk": 2})
+
+
+_WORK_OF_ANOTHER = {
+    "a compile by NVRTC": (
+        "from cache_engine.compilers import nvrtc\n"
+        "nvrtc._program = lambda *_: work()\n"
+        "call = lambda: nvrtc.Nvrtc().compile('', 'sm_90')\n"
+    ),
+    "the start of a tool": (
+        "from cache_engine.compilers import disassembly\n"
+        "disassembly.subprocess.Popen = lambda *_, **__: work()\n"
+        "call = lambda: disassembly._printed(Path('/tool'), [], b'')\n"
+    ),
+    "the start of nvcc": (
+        "import subprocess; from types import SimpleNamespace; from cache_engine.compilers import nvcc\n"
+        "subprocess.Popen = lambda *_, **__: work()\n"
+        "call = lambda: nvcc._execute((), SimpleNamespace(folder='/', lock=0))\n"
+    ),
+    "the imports of a miss": (
+        "from cache_engine import open_cache; from cache_engine.cache import serving\n"
+        "serving.import_module = lambda _: work()\n"
+        "cache = open_cache(sys.argv[1])\n"
+        "call = lambda: cache._serving._key_lock('0' * 64, 0)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", _WORK_OF_ANOTHER)
+def test_a_fork_waits_for_what_a_child_could_not_end(tmp_path: Path, what: str) -> None:
+    """The child would wait for a lock of the library for ever, or keep the pipes of the program open."""
+    code = (
+        "import os, sys, time; from pathlib import Path; from threading import Event, Thread\n"
+        "began, forks, ended = Event(), Event(), []\n"
+        "def work():\n"
+        "    began.set()\n"
+        "    assert forks.wait(60)\n"
+        "    time.sleep(0.1)\n"  # without a lock that the fork waits for, it would be done first
+        "    ended.append(True)\n"
+        "    raise InterruptedError\n"
+        f"{_WORK_OF_ANOTHER[what]}"
+        "def run():\n"
+        "    try: call()\n"
+        "    except Exception as error: assert 'Interrupted' in repr(error) + repr(error.__cause__), error\n"
+        "Thread(target=run).start()\n"
+        "assert began.wait(60)\n"
+        "os.register_at_fork(before=forks.set)\n"  # the last that is registered is called first
+        "if not os.fork(): os._exit(0 if ended else 3)\n"
+        "print(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+    )
+    assert _run(code, tmp_path) == "0\n"
+
+
+def test_a_body_that_forks_waits_for_no_end_of_itself(tmp_path: Path) -> None:
+    code = (
+        "import os\nfrom cache_engine import process\nfrom cache_engine.process import unforked\n"
+        "process._FORK_S = 600.0\n"
+        "with unforked():\n"
+        "    child = os.fork()\n"
+        "with unforked(): pass\n"
+        "if not child: os._exit(0 if os.fork() == 0 or os.wait() else 3)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert _run(code, tmp_path) == "0\n"

@@ -19,6 +19,7 @@ from threading import Timer
 from cache_engine.compilers.contents import find_tool, find_tools
 from cache_engine.errors import GemmCacheError, ToolMissing
 from cache_engine.model.artifact import Resources
+from cache_engine.process import unforked
 
 OTHER = "other"
 
@@ -178,7 +179,9 @@ def _printed(executable: Path, arguments: list[str], cubin: bytes) -> tuple[str,
         with open(image, "wb", closefd=False) as file:
             file.write(cubin)
         command = [str(executable), *arguments, f"/proc/self/fd/{image}"]
-        with subprocess.Popen(command, pass_fds=(image,), stdout=subprocess.PIPE, stderr=errors) as process:
+        with unforked():
+            started = subprocess.Popen(command, pass_fds=(image,), stdout=subprocess.PIPE, stderr=errors)
+        with started as process:
             limit = Timer(_TIMEOUT_S, process.kill)
             limit.start()
             try:

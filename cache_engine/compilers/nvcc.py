@@ -284,16 +284,17 @@ def _execute(command: tuple[str, ...], place: Workplace) -> tuple[int | None, st
     """
     import subprocess
 
-    process = subprocess.Popen(
-        command,
-        cwd=place.folder,
-        env={"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": ".", "LC_ALL": "C"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        pass_fds=(place.lock,),
-        start_new_session=True,
-    )
+    with unforked():
+        process = subprocess.Popen(
+            command,
+            cwd=place.folder,
+            env={"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": ".", "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(place.lock,),
+            start_new_session=True,
+        )
     try:
         printed, _ = process.communicate(timeout=_TIMEOUT_S)
         return process.returncode, printed.decode("utf-8", "replace").rstrip()

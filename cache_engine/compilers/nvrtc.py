@@ -31,7 +31,7 @@ from cache_engine.compilers.contents import (
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.fingerprint import ToolchainFingerprint
-from cache_engine.process import renew_after_fork
+from cache_engine.process import renew_after_fork, unforked
 
 # The version of CUDA: the folder of its package, and how pip names the package.
 _PACKAGES = {13: ("cu13", "nvidia-cuda-nvrtc"), 12: ("cuda_nvrtc", "'nvidia-cuda-nvrtc-cu12>=12.9'")}
@@ -253,10 +253,9 @@ class Nvrtc:
             return self._library
 
     def compile(self, source: str, arch: str) -> Compiled:
-        """Compiles for one target; see ``Compiler.compile``. Other threads run meanwhile."""
-        nvrtc = self._loaded()
+        """Compiles for one target; see ``Compiler.compile``. Other threads run meanwhile, and those that fork wait."""
         options = (f"-arch={arch}", *self.flags)
-        with _program(nvrtc, source) as program:
+        with unforked(), _program(nvrtc := self._loaded(), source) as program:
             given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             check_environment_unchanged()
             status = nvrtc.nvrtcCompileProgram(program, len(options), given)

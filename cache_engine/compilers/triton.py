@@ -20,7 +20,7 @@ from cache_engine.compilers.contents import WatchedFiles, digests
 from cache_engine.errors import CompileError, CompilerMissing, InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import ToolchainFingerprint
-from cache_engine.process import renew_after_fork, run_at_end
+from cache_engine.process import renew_after_fork, run_at_end, unforked
 from cache_engine.settings.extras import how_to_install
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class _Worker:
         command = [sys.executable, *isolated, "-c", _worker(), str(installation.packages), str(self._folder)]
         pipe = subprocess.PIPE
         try:
-            with self._printed.open("ab") as printed:
+            with unforked(), self._printed.open("ab") as printed:
                 # In a separate session, so that Ctrl-C reaches only the caller.
                 self._process: Popen[bytes] = subprocess.Popen(
                     command, stdin=pipe, stdout=pipe, stderr=printed, env=environment, start_new_session=True

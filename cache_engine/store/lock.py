@@ -28,6 +28,7 @@ from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_MOST_BLOCKED = 100
 
 
 class Held:
@@ -142,8 +143,10 @@ def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
     """Waits for a lock; returns whether it was acquired in time."""
     if timeout_s <= 0:
         return False
-    waiter = _Waiter(descriptor, shared)
     deadline = time.monotonic() + timeout_s
+    if len(_blocked) >= _MOST_BLOCKED:  # those behind a stopped process never end
+        return _poll(descriptor, deadline, shared)
+    waiter = _Waiter(descriptor, shared)
     try:
         thread = Thread(waiter.wait)
     except RuntimeError:  # this process may have no more threads
@@ -167,6 +170,12 @@ class _Waiter:
         self._deciding = threading.Lock()
         self._abandoned = self._acquired = False
         self._error: OSError | None = None
+        _blocked.add(self)
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: the thread is the parent's."""
+        _blocked.discard(self)
 
     def wait(self) -> None:
         """Body of the thread."""
@@ -198,7 +207,12 @@ class _Waiter:
 
     def close(self) -> None:
         """Closes the thread's descriptor."""
+        _blocked.discard(self)
         self._file.close()
+
+
+# Those whose threads wait, each with a descriptor; some are abandoned.
+_blocked: set[_Waiter] = set()
 
 
 def _poll(descriptor: int, deadline: float, shared: bool) -> bool:

@@ -63,7 +63,12 @@ def test_a_record_of_an_older_version_says_it_by_its_flags(cache: Cache) -> None
 def test_a_search_finds_those_with_and_those_without(cache: Cache) -> None:
     fast, plain = (cache.get_or_compile(problem).key for problem in (FAST, PLAIN))
     cache.index.sync()
-    for text, key in (("fast_math=yes", fast), ("fast_math=no", plain), ("fast_math!=yes", plain)):
+    for text, key in (
+        ("fast_math=yes", fast),
+        ("fast_math=no", plain),
+        ("fast_math=True", fast),
+        ("fast_math!=yes", plain),
+    ):
         assert [row["key"] for row in cache.search(text)] == [key]
 
 

@@ -126,6 +126,7 @@ def test_a_word_with_a_star_is_a_pattern() -> None:
         ("n=1e3", "n takes a whole number"),
         ("arch>1", "arch takes = or != and a word"),
         ("dtype=", "dtype takes = or != and a word"),
+        ("fast_math=maybe", "fast_math takes yes or no"),
         ("size>1XB", "size takes a size, such as size>64KB"),
         ("spills>-1", "spills takes a size"),
         ("compile>fast", "compile takes a time"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import subprocess
@@ -13,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
-from cache_engine.cache.queue import PendingKernel
+from cache_engine.cache.queue import PendingKernel, background
 from cache_engine.cache.queue.background import BackgroundCompiles
 from cache_engine.cache.queue.slots import GivenUp
 from cache_engine.errors import CompileError
@@ -190,3 +191,147 @@ def test_a_process_that_ends_does_not_wait_for_what_is_queued() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert 1 <= len(done.stdout) < 1000
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()], ids=["exit", "cancelled"])
+def test_no_callback_keeps_another_or_a_compile_from_running(
+    compiler: Compiler, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    def fail(_: PendingKernel[str]) -> None:
+        raise error
+
+    behind: BackgroundCompiles[str] = BackgroundCompiles(1)
+    first, second = (start(behind, compiler, key) for key in KEYS[:2])
+    called: list[PendingKernel[str]] = []
+    first.on_done(fail)
+    first.on_done(called.append)
+    compiler.allowed.set()
+    assert first.wait(60)
+    assert second.wait(60)
+    assert called == [first]
+    assert type(error).__name__ in caplog.text
+
+
+def test_a_callback_may_close_and_waits_for_no_thread_of_its_own(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "CLOSE_S", 600.0)
+    behind: BackgroundCompiles[str] = BackgroundCompiles(1)
+    closed = threading.Event()
+
+    def close(_: PendingKernel[str]) -> None:
+        behind.close()
+        closed.set()
+
+    start(behind, compiler, KEYS[1]).on_done(close)
+    compiler.allowed.set()
+    assert closed.wait(60)
+
+
+def test_what_a_callback_asks_for_again_is_asked_for_once(compiler: Compiler) -> None:
+    """Also where the compile was given up because the cache was closed."""
+    behind: BackgroundCompiles[str] = BackgroundCompiles(1)
+    again: list[PendingKernel[str]] = []
+
+    def compile_it(is_wanted: Callable[[], bool]) -> str:
+        until(lambda: not is_wanted())
+        raise GivenUp
+
+    behind.start(KEYS[1], compile_it, nullcontext).on_done(lambda _: again.append(start(behind, compiler, KEYS[1])))
+    until(lambda: not behind._queued)
+    behind.close(wait=False)
+    until(lambda: compiler.began == [KEYS[1]])
+    assert start(behind, compiler, KEYS[1]) is again[0]
+
+
+def test_closing_ends_though_a_callback_asks_again_for_what_is_dropped(compiler: Compiler) -> None:
+    behind: BackgroundCompiles[str] = BackgroundCompiles(1)
+    start(behind, compiler, KEYS[0])
+    until(lambda: len(compiler.began) == 1)
+    again: list[PendingKernel[str]] = []
+
+    def ask(_: PendingKernel[str]) -> None:
+        assert len(again) < 9
+        again.append(start(behind, compiler, KEYS[1]))
+        again[-1].on_done(ask)
+
+    start(behind, compiler, KEYS[1]).on_done(ask)
+    behind.close(wait=False)
+    assert len(again) == 1
+
+
+def test_thousands_that_wait_lend_their_priority_once_and_end_lending_it(compiler: Compiler) -> None:
+    """As a ticket is a file that stays open."""
+    lent = most = 0
+
+    @contextmanager
+    def lend() -> Iterator[None]:
+        nonlocal lent, most
+        lent += 1
+        most = max(most, lent)
+        yield
+        lent -= 1
+
+    better: PendingKernel[str] = BackgroundCompiles[str](1).start(KEYS[1], compiler.of(KEYS[1]), lend)
+
+    async def kernel() -> str:
+        return await better
+
+    async def all_kernels() -> list[str]:
+        waiting = [asyncio.ensure_future(kernel()) for _ in range(2000)]
+        await asyncio.sleep(0)
+        assert lent == 1
+        compiler.allowed.set()
+        return await asyncio.gather(*waiting)
+
+    assert asyncio.run(all_kernels()) == ["kernel 001"] * 2000
+    assert (lent, most) == (0, 1)
+
+
+def test_what_is_waited_for_is_compiled_before_what_was_asked_for_earlier(compiler: Compiler) -> None:
+    behind: BackgroundCompiles[str] = BackgroundCompiles(1)
+    handles = [start(behind, compiler, key) for key in KEYS]
+    until(lambda: len(compiler.began) == 1)
+    waiter = threading.Thread(target=handles[-1].wait)
+    waiter.start()
+    until(lambda: handles[-1].is_waited_for)
+    compiler.allowed.set()
+    assert all(handle.wait(600) for handle in handles)
+    waiter.join()
+    assert compiler.began[:2] == [KEYS[0], KEYS[-1]]
+
+
+def test_one_that_is_interrupted_keeps_no_other_waiting(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl-C in the moment when the kernel is ready."""
+    better = start(BackgroundCompiles(1), compiler, KEYS[1])
+    ended = better._ended
+
+    def interrupted(timeout: float | None = None) -> None:
+        compiler.allowed.set()
+        ended.get(timeout=timeout)
+        raise KeyboardInterrupt
+
+    queue = type("Queue", (), {"get": staticmethod(interrupted), "put": staticmethod(ended.put)})()
+    monkeypatch.setattr(better, "_ended", queue)
+    with pytest.raises(KeyboardInterrupt):
+        better.wait()
+    assert ended.qsize() == 1
+
+
+def test_the_end_of_a_compile_for_which_a_closed_loop_waited_is_no_error(
+    compiler: Compiler, caplog: pytest.LogCaptureFixture
+) -> None:
+    better = start(BackgroundCompiles(1), compiler, KEYS[1])
+
+    async def kernel() -> str:
+        return await better
+
+    async def give_up() -> None:
+        task = asyncio.ensure_future(kernel())
+        await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(give_up())
+    compiler.allowed.set()
+    assert better.wait(60)
+    assert caplog.text == ""

@@ -78,6 +78,21 @@ def test_a_stopped_holder_keeps_its_lock_until_it_is_killed(path: Path) -> None:
         assert _is_free(path)
 
 
+def test_waits_behind_a_stopped_holder_leave_a_bounded_number_of_threads(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_MOST_BLOCKED", 3)
+    with _holder(path):
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            with pytest.raises(LockTimeout), file_lock(path, 0.001):
+                pass
+        assert len(lock._blocked) <= 3
+        assert len(os.listdir("/proc/self/fd")) - before <= 3
+    assert _is_free(path)
+    until(lambda: not lock._blocked)
+
+
 def test_threads_exclude_each_other(path: Path) -> None:
     inside, most = [], []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.journal import Journal, fold, read_journal
+from cache_engine.store.journal import SNAPSHOT, Journal, fold, fold_journal, read_journal
 from cache_engine.store.layout import StoreLayout, original_of_quarantined
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleanup, integrity, quarantine
@@ -240,6 +241,28 @@ def test_absurd_counters_of_the_journal_end_at_their_bounds(store: DiskStore) ->
     cleanup.apply(store, journal, cleanup.plan_cleaning(store, Limits()))
     assert _findings(store) == [], "folded sums are read again"
     assert read_journal(store.layout.journal).totals.misses == 2**53
+
+
+@pytest.mark.parametrize("generation", [2**63, 10**30])
+def test_an_absurd_generation_of_folded_sums_keeps_no_index_from_being_made(store: DiskStore, generation: int) -> None:
+    _journal(store, 3)
+    fold_journal(store.layout)
+    path = store.layout.journal / SNAPSHOT
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"generation": generation}))
+    index = Index(store)
+    for misses in (3, 7):
+        index.sync()
+        with index.read() as connection:
+            assert connection.execute("SELECT misses FROM totals").fetchall() == [(misses,)]
+        _journal(store, 4)
+        fold_journal(store.layout)
+
+
+def _journal(store: DiskStore, misses: int) -> None:
+    journal = Journal(store.layout.journal, 3600.0)
+    for _ in range(misses):
+        journal.miss("sm_90")
+    journal.close()
 
 
 def test_a_row_that_does_not_fit_is_skipped_and_the_rest_is_mirrored(store: DiskStore) -> None:

@@ -10,10 +10,11 @@ process that was killed, and is deleted by the next that finds it first in line,
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import IntEnum, StrEnum
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -234,9 +235,15 @@ class PendingKernel(Generic[T]):
         self.failure: Failure | None = None
         self.error: Exception | None = None
         self._lend = lend
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
         # A queue, as a signal handler may wait for it as well: it has no lock that could be held.
         self._ended: SimpleQueue[None] = SimpleQueue()
         self._callbacks: deque[Callable[[PendingKernel[T]], object]] = deque()
+        self._lock = threading.RLock()
+        self._waiting = 0
+        self._lent: AbstractContextManager[object] = nullcontext()
 
     @classmethod
     def of(cls, key: CacheKey, kernel: T) -> PendingKernel[T]:
@@ -255,6 +262,11 @@ class PendingKernel(Generic[T]):
         """Whether ``kernel`` or ``failure`` is there."""
         return self.kernel is not None or self.failure is not None
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a thread or a coroutine waits for its end."""
+        return self._waiting > 0
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for the end of the compile, as urgently as a caller; returns whether the kernel is ready.
 
@@ -262,9 +274,30 @@ class PendingKernel(Generic[T]):
             timeout_s: at most so many seconds; ``None`` waits without a limit, 0 not at all.
         """
         if not self.done and (timeout_s is None or timeout_s > 0):
-            with self._lend(), suppress(Empty):
-                self._ended.put(self._ended.get(timeout=timeout_s))  # for the next that waits
+            try:
+                with self._lending(), suppress(Empty):
+                    self._ended.get(timeout=timeout_s)
+            finally:  # also when interrupted
+                if self.ready or self.failure is not None:
+                    self._ended.put(None)  # for the next that waits
         return self.ready
+
+    @contextmanager
+    def _lending(self) -> Iterator[None]:
+        """The body of a ``with`` waits; all that wait at a time lend once, as a ticket takes a descriptor."""
+        with self._lock:
+            if not self._waiting:
+                lent = self._lend()
+                lent.__enter__()
+                self._lent = lent
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._lent.__exit__(None, None, None)
 
     def on_done(self, callback: Callable[[PendingKernel[T]], object]) -> None:
         """Calls ``callback`` with this, once, when ``kernel`` or ``failure`` is there; at once if it is there now.
@@ -291,9 +324,13 @@ class PendingKernel(Generic[T]):
             if not future.done():  # else who waited was cancelled
                 future.set_result(None)
 
+        def ended(_: PendingKernel[T]) -> None:
+            with suppress(RuntimeError):  # the loop was closed, so no coroutine waits
+                loop.call_soon_threadsafe(wake)
+
         if not self.done:
-            self.on_done(lambda _: loop.call_soon_threadsafe(wake))
-            with self._lend():
+            self.on_done(ended)
+            with self._lending():
                 yield from future
         if self.kernel is None:
             raise self.error or NotCached(f"{self.key[:12]} is not there: {self.failure}")
@@ -314,8 +351,9 @@ class PendingKernel(Generic[T]):
     def renew_after_fork(self) -> None:
         """In a forked child: fails, as the thread that compiles is the parent's."""
         # Another thread of the parent may have been in the queue; callbacks may wake an event loop of the parent.
-        self._ended, self._callbacks = SimpleQueue(), deque()
-        self.fail("it was compiled by the parent of this process")
+        self._start_waiting()
+        if not self.done:
+            self.fail("it was compiled by the parent of this process")
 
     def _call(self) -> None:
         while self._callbacks:
@@ -323,5 +361,7 @@ class PendingKernel(Generic[T]):
                 callback = self._callbacks.popleft()
                 try:
                     callback(self)
-                except Exception:
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:  # also SystemExit and asyncio's CancelledError: others wait for this thread
                     _log.exception("what %s was to call when it was ready has failed", self.key[:12])

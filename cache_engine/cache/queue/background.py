@@ -49,7 +49,7 @@ class BackgroundCompiles(Generic[T]):
         self._lock = threading.RLock()
         self._pending: dict[CacheKey, PendingKernel[T]] = {}
         self._failed: dict[CacheKey, tuple[float, PendingKernel[T]]] = {}
-        self._queued: dict[CacheKey, PendingKernel[T]] = {}
+        self._queued: dict[CacheKey, tuple[PendingKernel[T], Compile[T]]] = {}
         self._queue = BackgroundQueue(self._most)
         self._forget_end: Callable[[], None] = lambda: None
 
@@ -77,8 +77,9 @@ class BackgroundCompiles(Generic[T]):
             better = self._pending.get(key)
             if better is not None:
                 return better
-            better = self._pending[key] = self._queued[key] = PendingKernel(key, lend)
-            if not self._queue.put(partial(self._compile, self._queue, better, compile_it)):
+            better = self._pending[key] = PendingKernel(key, lend)
+            self._queued[key] = better, compile_it
+            if not self._queue.put(partial(self._compile_next, self._queue)):
                 self._queued.pop(key, None)
                 self._pending.pop(key, None)
                 better.fail("this process can start no thread")
@@ -101,8 +102,10 @@ class BackgroundCompiles(Generic[T]):
             self._failed[better.key] = (now, better)
         extra = fields("compile failed", key=better.key, why=why)
         message = "%s could not be compiled, and is not tried again for %g s: %s"
-        _log.warning(message, better.key[:12], self._retry_after_s, why, extra=extra)
-        better.fail(why, error)
+        try:
+            _log.warning(message, better.key[:12], self._retry_after_s, why, extra=extra)
+        finally:
+            better.fail(why, error)
 
     def close(self, *, wait: bool = True) -> None:
         """Drops what has not begun; waits for the rest, but for seconds only.
@@ -113,7 +116,7 @@ class BackgroundCompiles(Generic[T]):
         with self._lock:
             queue, self._queue = self._queue, BackgroundQueue(self._most)
             queued, self._queued = self._queued, {}
-        for better in queued.values():
+        for better, _ in queued.values():  # not what their callbacks ask for
             self._drop(better)
         queue.close(CLOSE_S if wait else 0.0)
         self._forget_end()
@@ -124,11 +127,13 @@ class BackgroundCompiles(Generic[T]):
         better.fail("the cache was closed before it was compiled")
         _log.info("dropped: %s was not compiled before the end", better.key[:12])
 
-    def _compile(self, queue: BackgroundQueue, better: PendingKernel[T], compile_it: Compile[T]) -> None:
-        """Compiles in a thread of the queue."""
+    def _compile_next(self, queue: BackgroundQueue) -> None:
+        """Compiles in a thread of the queue, first what is waited for."""
         with self._lock:
-            if self._queued.pop(better.key, None) is not better:  # it was dropped
+            if queue is not self._queue or not self._queued:  # they were dropped
                 return
+            waited_for = (key for key, (one, _) in self._queued.items() if one.is_waited_for)
+            better, compile_it = self._queued.pop(next(waited_for, next(iter(self._queued))))
         try:
             kernel = compile_it(lambda: not queue.is_closed)
         except GivenUp:
@@ -138,4 +143,5 @@ class BackgroundCompiles(Generic[T]):
         else:
             better.succeed(kernel)
         finally:
-            self._pending.pop(better.key, None)
+            if self._pending.get(better.key) is better:  # else a callback has asked for it again
+                del self._pending[better.key]

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from cache_engine.cache.remote import key_value, objects
 from cache_engine.cache.remote.base import COMMAND, Timeouts, without_query
 from cache_engine.errors import CorruptEntry, ExtraMissing, GemmCacheError, RemoteError, UsageError
-from cache_engine.process import renew_after_fork
+from cache_engine.process import renew_after_fork, unforked
 from cache_engine.units import human_bytes, printable
 
 KINDS = (*objects.KINDS, *key_value.KINDS)
@@ -311,10 +311,11 @@ def _spawned(number: int) -> int:
     nothing = subprocess.DEVNULL
     # In a group of its own, so that Ctrl-C reaches only the caller. Not in a session of its own: Linux schedules each
     # session apart, and a hit on a busy machine then waits several times as long.
-    process = subprocess.Popen(
-        command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=(number,), env=environment,
-        process_group=0,
-    )  # fmt: skip
+    with unforked():
+        process = subprocess.Popen(
+            command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=(number,), env=environment,
+            process_group=0,
+        )  # fmt: skip
     process.returncode = 0  # else it warns that no one waits
     return process.pid
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure, in_words
+from cache_engine.process import unforked
 from cache_engine.settings import Settings
 from cache_engine.store.base import Loaded, MemoryTier, Tier
 from cache_engine.store.codec import encode_blob, stored_bytes
@@ -51,6 +53,17 @@ COMPILED = "compiled"
 
 # Characters of the log of decisions, whose size is bounded: a compiler may print pages.
 _LONGEST_REASON = 1000
+
+# What the first miss of a process imports, in whichever thread.
+_FOR_A_MISS = (
+    "cache_engine.cache.build",
+    "cache_engine.cache.decision_log",
+    "cache_engine.cache.serving.key_lock",
+    "cache_engine.cache.serving.remote_client",
+    "cache_engine.compilers.disassembly",
+    "cache_engine.upkeep.cleanup",
+    "cache_engine.upkeep.plan",
+)
 
 # Most compiles take less, so a wait for one is nothing to look at.
 LONG_WAIT_S = 1.0
@@ -332,6 +345,9 @@ class Serving:
 
     def _key_lock(self, key: CacheKey, priority: Priority) -> KeyLock:
         """Holds the key's lock for the body of a ``with``; gives the reason when the lock is not available."""
+        with unforked():  # a child that is forked during an import would wait for its end for ever
+            for module in _FOR_A_MISS:
+                import_module(module)
         from cache_engine.cache.serving.key_lock import KeyLock
 
         return KeyLock(partial(self._lock_key, key, priority))

@@ -31,6 +31,8 @@ WORDS = (
     "target", *(field.searched_as for field in FIELDS if field.kind is not int),
     "family", "compiler", "config", "name", "key",
 )  # fmt: skip
+YES_OR_NO = tuple(field.searched_as for field in FIELDS if field.kind is bool)
+"""Of ``WORDS``, those with two values."""
 OTHER_NAMES = {"groups": "batch", "compile_ms": "compile", "arch": "target"}
 NAMES = (*NUMBERS, "groups", *SIZES, *TIMES, "compile_ms", *MOMENTS, "target", "arch", *WORDS[1:])
 """Names of all fields, as people read and write them."""
@@ -38,6 +40,7 @@ NAMES = (*NUMBERS, "groups", *SIZES, *TIMES, "compile_ms", *MOMENTS, "target", "
 _DAY_S = 86_400
 _COMPARISON = re.compile(r"(?P<name>[a-z_]+)(?P<operator><=|>=|!=|=|<|>)(?P<value>.*)", re.DOTALL)
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_YES_OR_NO = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}  # documents have true and false
 _MOST = 2**62  # what a column of the index holds, and more than any size
 
 
@@ -81,6 +84,10 @@ def read_comparison(word: str, now: float) -> tuple[Condition, ...]:
     if field in WORDS:
         if operator not in ("=", "!=") or not value:
             raise UsageError(f"{word[:80]}: {name} takes = or != and a word, such as {name}=a*; * is any characters")
+        if field in YES_OR_NO:
+            if value not in _YES_OR_NO:
+                raise UsageError(f"{word[:80]}: {name} takes yes or no")
+            value = _YES_OR_NO[value]
         return (Condition(field, operator, value),)
     if field in MOMENTS:
         return _moments(word, field, operator, value, now)

@@ -115,6 +115,7 @@ def load_snapshot(folder: Path) -> Snapshot:
     snapshot = msgspec.json.decode(data, type=Snapshot)
     if snapshot.format != _FORMAT:
         raise UnknownSnapshot(f"it has format {snapshot.format}; this program knows {_FORMAT}")
+    snapshot.generation %= 2**62  # a column of the index holds it, and the next fold's
     return snapshot
 
 
