@@ -331,6 +331,10 @@ def test_an_empty_name_of_a_store_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_store_may_be_the_current_folder(compiled_store: Path) -> None:
+    assert run("--store", ".", "stats", cwd=compiled_store).returncode == 0
+
+
 def test_no_verb_prints_help_and_every_verb_has_some(place: Path) -> None:
     done = run()
     assert done.returncode == 2
