@@ -209,9 +209,12 @@ def test_statistics_add_up(compiled_store: Path) -> None:
 
 
 def test_clean_says_then_does(compiled_store: Path) -> None:
-    planned = document("clean", "--max-entries", "1", store=compiled_store)
+    shown = run("clean", "--max-entries", "1", "--json", store=compiled_store)
+    planned = json.loads(shown.stdout)
     assert planned["dry_run"]
     assert len(planned["victims"]) == 3
+    assert shown.stderr == "Nothing is deleted without --yes.\n"
+    assert run("clean", "--all", "--dry-run", "--json", store=compiled_store).stderr == ""
     assert document("ls", store=compiled_store)["total"] == 4
     done = document("clean", "--yes", "--max-entries", "1", store=compiled_store)
     assert done["cleaned"]["evicted"] == 3

@@ -30,7 +30,7 @@ def settings_of(ctx: click.Context) -> Settings:
     options = given(ctx)
     if options.get("store") == "":
         raise UsageError("--store is empty; give a directory")
-    arguments = {"dir": Path(options["store"])} if "store" in options else {}
+    arguments: dict[str, Any] = {"dir": Path(options["store"])} if "store" in options else {}
     settings = Settings.load(file=options.get("settings_file"), **arguments)
     if verbose := options.get("verbose", 0):
         form = ":json" if (settings.log or "").endswith(":json") else ""
