@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -66,7 +67,7 @@ def clean_verb(
     not expire. Also deletes leftover temporary files, and what has been in quarantine for 30 days. Timings are kept:
     configs are chosen by them.
     """
-    dry_run = dry_run or not yes
+    is_asked, dry_run = dry_run, dry_run or not yes
     most_bytes, most_share = _sizes(max_bytes, max_disk_share)
     targets = frozenset(architecture(name).name for name in archs)
     with open_cache(settings, create=False) as cache:
@@ -106,6 +107,9 @@ def clean_verb(
         "victim_compile_s": plan.compile_s,
     }
     emit(document, as_json, lambda: _print_cleaning(document, plan, cleaned))
+    if as_json and dry_run and not is_asked and (plan.victims or leftovers):
+        # Version 0.2 deleted without it, and a program that reads the document may not know.
+        print("Nothing is deleted without --yes.", file=sys.stderr)
 
 
 def _sizes(given: tuple[str, ...], old_share: float | None) -> tuple[int | None, float | None]:

@@ -18,6 +18,7 @@ from cache_engine.cli.support import Verb, open_cache
 from cache_engine.errors import UsageError
 from cache_engine.settings import CONFIG_VARIABLE, Settings, variable
 from cache_engine.settings.extras import require
+from cache_engine.units import printable
 from cache_engine.upkeep.admission import is_loopback
 
 ADDRESS = "127.0.0.1"
@@ -144,7 +145,7 @@ def serve(
     }
     command = [sys.executable, str(dashboard_server()), json.dumps(options)]
     shown = f"[{address}]" if ":" in address else address
-    print(f"Dashboard of {store} at http://{shown}:{port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    print(printable(f"Dashboard of {store} at http://{shown}:{port} (Ctrl-C ends it)"), file=sys.stderr, flush=True)
     if not is_loopback(address):
         print(reach, file=sys.stderr, flush=True)
     os.chdir(dashboard_script().parent)

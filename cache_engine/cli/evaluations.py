@@ -108,7 +108,8 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, form: str, 
     document = {
         "file": str(file.absolute()), "arch_fingerprint": fingerprint, "entries": entries, "bytes": len(data),
     }  # fmt: skip
-    emit(document, as_json, lambda: print(f"{counted(entries, 'result')} written to {file}, {human_bytes(len(data))}"))
+    done = printable(f"{counted(entries, 'result')} written to {file}, {human_bytes(len(data))}")
+    emit(document, as_json, lambda: print(done))
 
 
 @evaluations_verb.command(

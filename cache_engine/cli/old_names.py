@@ -110,8 +110,11 @@ def old_verb(ctx: click.Context, name: str, group: Callable[[str], click.Group])
         return _Renamed(path)
     if path in GONE:
         return _Gone(path)
-    if any(old.startswith(f"{path} ") for old in VERBS):
-        return group(name)
+    if olds := [old for old in VERBS if old.startswith(f"{path} ")]:
+        found = group(name)
+        sentences = (_sentence(old, " ".join(VERBS[old])) for old in olds)
+        found.help = "\b\n" + "\n".join(sentences)  # the backspace keeps the lines as they are
+        return found
     return None
 
 
@@ -140,6 +143,8 @@ def _new_options(command: click.Command, ctx: click.Context, path: str, argument
             yield word
             break
         name, equals, value = word.partition("=")
+        if word[:1] == "-" != word[1:2] and len(word) > 2:  # a short option with its value: -oFILE
+            name, equals, value = word[:2], "=", word[2:]
         verb = next((verb for verb in (*verbs, "") if (verb, name) in OPTIONS and name not in own), None)
         if verb is not None:
             words, more = OPTIONS[verb, name]
@@ -208,4 +213,8 @@ def _path(ctx: click.Context) -> str:
 def say_new_name(ctx: click.Context, old: str, new: str) -> None:
     """Says on standard error what is now called so; in no line that a shell completes."""
     if not ctx.resilient_parsing:
-        print(f"{_PROGRAM} {old.strip()} is now: {_PROGRAM} {' '.join(new.split())}", file=sys.stderr)
+        print(_sentence(old, new), file=sys.stderr)
+
+
+def _sentence(old: str, new: str) -> str:
+    return f"{_PROGRAM} {old.strip()} is now: {_PROGRAM} {' '.join(new.split())}"

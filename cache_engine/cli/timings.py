@@ -96,7 +96,7 @@ def timings_verb(
         return
     write_file(file, text.encode(), force=force)
     document = {"file": str(file.absolute()), "timings": len(rows)}
-    emit(document, as_json, lambda: print(f"{counted(len(rows), 'timing')} written to {file}"))
+    emit(document, as_json, lambda: print(printable(f"{counted(len(rows), 'timing')} written to {file}")))
 
 
 def _found(cache: Cache, key: str | None, device: str | None) -> list[Measurement]:

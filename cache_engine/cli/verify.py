@@ -162,7 +162,7 @@ def _restore(cache: Cache, names: tuple[str, ...], *, as_json: bool) -> None:
         raise UsageError("give the NAME of one entry to restore; gemm-cache verify --quarantined lists them")
     (item,) = cache.admin.find_quarantined(names)
     cache.admin.restore(item)
-    emit({"restored": item.name}, as_json, lambda: print(f"Restored {item.name}."))
+    emit({"restored": item.name}, as_json, lambda: print(printable(f"Restored {item.name}.")))
 
 
 def _delete(cache: Cache, names: tuple[str, ...], *, everything: bool, dry_run: bool, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 
 def to_json(document: object) -> str:
     """The text of a JSON document, indented by two spaces."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    try:
+        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    except UnicodeEncodeError:  # the name of a file whose bytes are no UTF-8; readers in Python get it back
+        return json.dumps(msgspec.to_builtins(document), indent=2)
 
 
 def fields_of(value: DataclassInstance | msgspec.Struct) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from cache_engine.process import OwnFile, renew_after_fork, unforked
 from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MOST_BLOCKED = 100
 
 
@@ -81,7 +81,7 @@ def file_lock_to_delete(path: Path, timeout_s: float) -> Held:
     try:
         return file_lock(path, timeout_s)
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in NO_ROOM:
             raise
     return Held(_open_folder(path.parent), path.name, timeout_s, absent=path)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from cache_engine.store.layout import (
     is_lock_name,
     job_of_name,
 )
-from cache_engine.store.lock import file_lock
+from cache_engine.store.lock import NO_ROOM, file_lock
 from cache_engine.store.results import UnknownResults, damaged_files, stored_fingerprints
 from cache_engine.store.timings import Timings, judge_of
 from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, FindingKind, finding_at, names_in
@@ -173,7 +175,9 @@ def check_results(layout: StoreLayout, kind: FindingKind) -> Iterator[Finding]:
         judging = judge_of(fingerprint) if kind is FindingKind.CORRUPT_TIMINGS else judge
         first = there.results_file(fingerprint)
         try:
-            with file_lock(there.results_lock(fingerprint), _LOCK_TIMEOUT_S, shared=True):
+            with ExitStack() as held:
+                with _where_it_can_be_written():
+                    held.enter_context(file_lock(there.results_lock(fingerprint), _LOCK_TIMEOUT_S, shared=True))
                 damaged = list(damaged_files(there, fingerprint, judging))
         except (LockTimeout, OSError) as error:
             yield finding_at(layout, FindingKind.UNREADABLE, first, "", str(error))
@@ -188,6 +192,16 @@ def check_results(layout: StoreLayout, kind: FindingKind) -> Iterator[Finding]:
                     yield finding_at(layout, FindingKind.UNREADABLE, path, "", str(damage.strerror))
                 case _:
                     yield finding_at(layout, kind, path, "", str(damage))
+
+
+@contextmanager
+def _where_it_can_be_written() -> Iterator[None]:
+    """Goes without a lock on a full or read-only disk: nothing replaces files there."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EROFS, *NO_ROOM):
+            raise
 
 
 def mend_journal(store: DiskStore, findings: Iterable[Finding]) -> Iterator[Finding]:

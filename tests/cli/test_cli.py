@@ -210,9 +210,12 @@ def test_statistics_add_up(compiled_store: Path) -> None:
 
 
 def test_clean_says_then_does(compiled_store: Path) -> None:
-    planned = document("clean", "--max-entries", "1", store=compiled_store)
+    shown = run("clean", "--max-entries", "1", "--json", store=compiled_store)
+    planned = json.loads(shown.stdout)
     assert planned["dry_run"]
     assert len(planned["victims"]) == 3
+    assert shown.stderr == "Nothing is deleted without --yes.\n"
+    assert run("clean", "--all", "--dry-run", "--json", store=compiled_store).stderr == ""
     assert document("ls", store=compiled_store)["total"] == 4
     done = document("clean", "--yes", "--max-entries", "1", store=compiled_store)
     assert done["cleaned"]["evicted"] == 3
@@ -329,6 +332,10 @@ def test_an_empty_name_of_a_store_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "--store is empty" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_store_may_be_the_current_folder(compiled_store: Path) -> None:
+    assert run("--store", ".", "stats", cwd=compiled_store).returncode == 0
 
 
 def test_no_verb_prints_help_and_every_verb_has_some(place: Path) -> None:

@@ -69,6 +69,7 @@ def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     verb_table = {"old": ("new --flag", "TEXT"), "olds ls": ("group new", ""), "group old": ("new", "")}
     option_table = {
         ("new", "--was"): ("--is", "N"),
+        ("new", "-w"): ("--is", "N"),
         ("old", "--only"): ("--is 7 --flag", ""),
         ("new", "--file"): ("", "FILE"),
         ("", "--config"): ("--settings-file", "FILE"),
@@ -100,6 +101,9 @@ def _program() -> VerbGroup:
         ("new a --is 3", 3, False, None, ["a"], []),
         ("new a --was 3", 3, False, None, ["a"], ["new --was is now: gemm-cache new --is N"]),
         ("new --was=3 --", 3, False, None, [], ["new --was is now: gemm-cache new --is N"]),
+        ("new -w3", 3, False, None, [], ["new -w is now: gemm-cache new --is N"]),
+        ("new -v -w 3", 3, False, None, [], ["new -w is now: gemm-cache new --is N"]),
+        ("new -vv -w 3", 3, False, None, [], ["new -w is now: gemm-cache new --is N"]),
         ("new -- --was", None, False, None, ["--was"], []),
         ("new --name --was b", None, False, "--was", ["b"], []),
         ("new --file f b", None, False, None, ["f", "b"], ["new --file is now: gemm-cache new FILE"]),
@@ -178,6 +182,15 @@ def test_programs_that_ask_for_json_get_the_sentence_as_an_error(place: Path) ->
     done = run("bench", "store", "--json", store=place)
     assert done.returncode == 2
     assert PLACE in json.loads(done.stdout)["error"]["message"]
+
+
+@pytest.mark.parametrize("words", [["jobs"], ["jobs", "--help"], ["quarantine"], ["quarantine", "--help"]])
+def test_an_old_verb_that_only_had_verbs_says_what_they_are_now(words: list[str]) -> None:
+    said = _run(*words).output
+    olds = [old for old in old_names.VERBS if old.startswith(f"{words[0]} ")]
+    for old in olds:
+        assert f"  gemm-cache {old} is now: gemm-cache {' '.join(old_names.VERBS[old])}".rstrip() in said.splitlines()
+    assert len(olds) == 3
 
 
 def test_no_old_name_is_in_the_help_or_completed() -> None:

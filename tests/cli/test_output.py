@@ -8,8 +8,9 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,3 +141,35 @@ def test_a_reader_that_goes_away_is_no_error(compiled_store: Path) -> None:
     )
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stats", "{name}"),
+        ("ls", "--settings-file", "{name}"),
+        ("timings", "{name}", "--force"),
+        ("pack", "import", "{name}.none"),
+    ],
+)
+@pytest.mark.parametrize("name", ["\x1b[31mred", "\u202egnp", "a\nb", "no utf-8 \udcff"])
+def test_hostile_names_on_the_command_line_reach_no_terminal_and_are_whole_in_json(
+    compiled_store: Path, tmp_path: Path, words: tuple[str, ...], name: str
+) -> None:
+    given = [word.format(name=name) for word in words]
+    done = run(*given, store=compiled_store, cwd=tmp_path)
+    assert all(line.isprintable() for line in (done.stdout + done.stderr).splitlines())
+    assert done.stderr.count("error: ") == done.stderr.count("\n") == (done.returncode != 0)
+    with_json = run(*given, "--json", store=compiled_store, cwd=tmp_path)
+    assert name in " ".join(_texts(json.loads(with_json.stdout)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in a document."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts([*value.values()])
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)

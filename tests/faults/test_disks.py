@@ -20,6 +20,7 @@ from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.outcome import Failure
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.plan import Limits
+from tests.evaluations.test_evaluations import CHIP, PROBLEM
 from tests.frameworks.fixtures import unpack
 from tests.helpers import files_of, fill, make_store
 
@@ -84,6 +85,7 @@ def test_on_a_full_disk_kernels_are_served_and_stored_ones_stay(mount: Mount) ->
 def test_on_a_read_only_disk_hits_are_served_and_the_rest_compiled(mount: Mount, tmp_path: Path) -> None:
     with open_cache(tmp_path / "store") as cache:
         cubin = cache.get_or_compile(PROBLEMS[0]).cubin
+        cache.evaluations.evaluate(PROBLEM, CHIP)
     mount("--bind", str(tmp_path / "store"))
     place = mount("-o", "remount,ro,bind")
     before = sorted((path, path.stat().st_mtime_ns) for path in place.rglob("*"))

@@ -407,7 +407,7 @@ def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
 def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **details: object) -> NoReturn:
     """Prints the error: as one line on standard error, and as a JSON document when one was requested."""
     with suppress(OSError):
-        print(f"error: {message}", file=sys.stderr)
+        print(printable(f"error: {message}"), file=sys.stderr)
     if "--json" in sys.argv:
         with suppress(OSError), printing():  # a full disk: the error and the code have to do
             print(escaped(to_json({"error": {"kind": kind, "level": level, "message": message, **details}})))

@@ -28,9 +28,9 @@ def settings_of(ctx: click.Context) -> Settings:
         UsageError: when a setting or option cannot have its value.
     """
     options = given(ctx)
-    if options.get("store") == Path():
+    if options.get("store") == "":
         raise UsageError("--store is empty; give a directory")
-    arguments = {"dir": options["store"]} if "store" in options else {}
+    arguments: dict[str, Any] = {"dir": Path(options["store"])} if "store" in options else {}
     settings = Settings.load(file=options.get("settings_file"), **arguments)
     if verbose := options.get("verbose", 0):
         form = ":json" if (settings.log or "").endswith(":json") else ""
@@ -52,7 +52,7 @@ def global_options() -> list[click.Option]:
     return [
         click.Option(
             ["--store"],
-            type=path,
+            type=click.Path(),
             expose_value=False,
             callback=_note,
             help="Directory of the store. Default: $GEMM_CACHE_DIR, else the user cache directory.",
