@@ -28,7 +28,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``upkeep`` -- a store in order: ``admin`` is all of it, ``plan`` and ``cleanup``, ``integrity``, ``survey`` and
   ``side_files`` (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export),
   ``admission``
-- ``index`` -- the DuckDB copy of a store; ``queries`` and ``evaluations`` have all SQL of the pages
+- ``index`` -- the DuckDB copy of a store; ``queries`` has all SQL of the pages
 - ``frameworks`` -- the caches of other frameworks: a reader for each framework, ``deletion``; and their
   kernels in our store, as ``bundles`` of files
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone; stored ``results``; the ``catalogue``

@@ -184,6 +184,7 @@ VERBS = {
     "warm --by shape": (("Llama-3.1-8B", "--arch", "sm_90", "--m", "16", "--dry-run"), CORE),
     "ls": ((), DASHBOARD),
     "run": (("--", "true"), CORE),
+    "caches export": (("--help",), CORE),
     "show": ((KEY, "--part", "sass"), CORE),
     "show KEY": ((KEY, "--part", "sass"), CORE),
     "show --html": (("-",), CORE),

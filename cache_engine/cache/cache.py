@@ -293,9 +293,7 @@ class Cache:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``index.queries`` or ``index.evaluations`` now; raises ``IndexUnavailable``."""
-        if "evaluations" in self.__dict__:
-            self.evaluations.flush(usage=False)
+        """The answer to one of ``index.queries`` now; raises ``IndexUnavailable``."""
         self.index.sync()
         return self.index.query(question, *arguments, **options)
 

@@ -61,7 +61,7 @@ def cache_option(verb: _F) -> _F:
 @click.group(
     "caches",
     cls=VerbGroup,
-    commands=LazyVerbs({verb: f"{__name__}_{verb}" for verb in ("ls", "show", "clean")}),
+    commands=LazyVerbs({verb: f"{__name__}_{verb}" for verb in ("ls", "show", "clean", "export")}),
     invoke_without_command=True,
     examples=("caches", "caches --check --cache triton=/scratch/triton", "caches ls --arch sm_90a", "caches show 3f2a"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable
 from functools import partial
@@ -202,13 +203,16 @@ def check_verb(settings: Settings, /, file: Path, archs: tuple[str, ...], as_jso
 
     Compares targets, templates, flags and toolchains, checks who signed it (setting trusted_signers), and with --for
     looks for each kernel that a model needs. Changes nothing, and needs no store. pack import --dry-run checks every
-    byte.
+    byte. PACK may also be an image of Triton's or vLLM's cache (caches export, or MCV's).
     """
     from cache_engine.insight.packs import preflight
 
     for name in archs:
         architecture(name)
     with named(file):
+        if is_cache_image(file):
+            _check_image(file, archs, as_json=as_json)
+            return
         file = _pack_named(file)
         file.stat()
     alone = settings.with_overrides({"packs": (file,)})
@@ -234,6 +238,38 @@ def check_verb(settings: Settings, /, file: Path, archs: tuple[str, ...], as_jso
         "found": has,
     }
     emit(document, as_json, lambda: _print_checked(document, found), failed=reasons)
+
+
+def _check_image(folder: Path, archs: tuple[str, ...], *, as_json: bool) -> None:
+    from cache_engine.frameworks.image_check import check_image
+    from cache_engine.gpu.probe import local_arch
+
+    # Without a GPU, as in an init container, only a target that is named can be compared.
+    targets = [architecture(name).name for name in archs] or [each for each in [local_arch()] if each]
+    image, reasons = check_image(folder, targets, os.environ)
+    document = {
+        "file": str(folder.absolute()), "kind": image.kind, "entries": image.entries, "files": image.files,
+        "size_bytes": image.size_bytes, "targets": [f"sm_{target}" for target in image.targets],
+        "used": not reasons, "reasons": reasons,
+    }  # fmt: skip
+
+    def show() -> None:
+        size = f"{counted(image.files, 'file')}, {human_bytes(image.size_bytes)}"
+        print(printable(f"{image.kind}: {image.entries:,} entries, {size}"))
+        for reason in reasons:
+            print(printable(f"would miss: {reason}"))
+        if not reasons:
+            print("Nothing is known that would keep it from being hit here.")
+
+    emit(document, as_json, show, failed=reasons)
+
+
+def is_cache_image(path: Path) -> bool:
+    """Whether an argument is an image of another framework's cache."""
+    from cache_engine.frameworks.images import is_image
+    from cache_engine.store.oci import is_layout
+
+    return is_layout(path) and is_image(path)
 
 
 def _carried_document(one: Carried) -> dict[str, Any]:
@@ -280,14 +316,14 @@ def _of_model(
 
 
 def _as_layout(folder: Path, export: Callable[[Path], Exported]) -> Exported:
-    from cache_engine.cache.remote.oci import write_layout
+    from cache_engine.store.oci import write_layout
 
     return write_layout(folder, export, about=lambda done: f"{counted(done.entries, 'compiled GEMM kernel')}")
 
 
 def _pack_named(path: Path) -> Path:
     """The pack that an argument names, be it in an OCI image layout; raises ``PackUnusable`` and ``OSError``."""
-    from cache_engine.cache.remote.oci import is_layout, pack_in
+    from cache_engine.store.oci import is_layout, pack_in
 
     return pack_in(path) if is_layout(path) else path
 

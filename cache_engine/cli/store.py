@@ -136,7 +136,7 @@ def _print_migration(plan: MigrationPlan, failed: Mapping[CacheKey, str] | None)
 def _print_synced(d: Synced, ms: float) -> None:
     print(
         f"{counted(d.added, 'kernel')} new or changed, {d.removed:,} gone, {d.unreadable:,} unreadable, "
-        f"{counted(d.events, 'event')}, {counted(d.results, 'evaluation')}, {counted(d.timings, 'timing')}; "
+        f"{counted(d.events, 'event')}, {counted(d.timings, 'timing')}; "
         f"in {human_ms(ms)}."
     )
     if d.skipped:

@@ -30,7 +30,6 @@ from cache_engine.index.connection import (
     passing_on_ctrl_c,
 )
 from cache_engine.index.demand import sync_demand
-from cache_engine.index.evaluations import results_state, sync_evaluations
 from cache_engine.index.records import SETTLED_NS, UNREAD, mtime_ns, sync_records, sync_timings, timings_state
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.events import Tally
@@ -64,11 +63,12 @@ _READ_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The result of a sync: added and removed entries, events and results read, and the new generation.
+    """The result of a sync: added and removed entries, events read, and the new generation.
 
     ``timings`` is how many measurements were read or removed: all, when some are new. ``settled`` is whether everything
-    could be read, so that nothing need be looked at again before it changes. ``skipped`` is how many records, results,
-    timings and lines of the journal are in the store and cannot be indexed: all there are, not only new ones.
+    could be read, so that nothing need be looked at again before it changes. ``skipped`` is how many records, timings
+    and lines of the journal are in the store and cannot be indexed: all there are, not only new ones. ``results`` is 0:
+    the index had results of the evaluator until version 0.3, and the documents of ``sync`` keep the field.
     """
 
     added: int
@@ -84,7 +84,7 @@ class Synced:
     @property
     def changed(self) -> bool:
         """Whether anything changed."""
-        return bool(self.added or self.removed or self.unreadable or self.events or self.results or self.timings)
+        return bool(self.added or self.removed or self.unreadable or self.events or self.timings)
 
 
 class Index:
@@ -251,7 +251,7 @@ class Index:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``queries`` or ``evaluations``, as of the last ``sync``; raises as ``read``.
+        """The answer to one of ``queries``, as of the last ``sync``; raises as ``read``.
 
         An index that was damaged since is rebuilt: ``sync`` does not open one whose sources have not changed.
         """
@@ -288,7 +288,6 @@ class Index:
             times,
             journal_state(layout.journal),
             mtime_ns(layout.demand),
-            results_state(layout),
             timings_state(layout),
         )
         return sources, self._file_identity()
@@ -329,17 +328,16 @@ def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
 def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
     added, removed, unreadable = sync_records(connection, store)
     events = _sync_journal(connection, store.layout.journal) + sync_demand(connection, store.layout)
-    results, results_settled = sync_evaluations(connection, store.layout)
     timings, timings_settled = sync_timings(connection, store.layout)
-    changed = int(bool(added or removed or unreadable or events or results or timings))
+    changed = int(bool(added or removed or unreadable or events or timings))
     row = connection.execute(
         "UPDATE sync_state SET generation = generation + ?, synced_at = ? RETURNING generation", [changed, time.time()]
     ).fetchone()
     waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [UNREAD]).fetchone()
-    settled = waiting == (0,) and results_settled and timings_settled
+    settled = waiting == (0,) and timings_settled
     left_out = connection.execute(f"SELECT {rows.ALL_SKIPPED}").fetchone()
     return Synced(
-        added, removed, unreadable, events, int(row[0]) if row else 0, settled, results, timings,
+        added, removed, unreadable, events, int(row[0]) if row else 0, settled, 0, timings,
         int(left_out[0]) if left_out else 0,
     )  # fmt: skip
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cache_engine.cache.remote import oci
-from cache_engine.cache.remote.oci import ARTIFACT, is_layout, pack_in, write_layout
 from cache_engine.errors import PackUnusable, UsageError
+from cache_engine.store import oci
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.oci import ARTIFACT, is_layout, pack_in, write_layout
 from cache_engine.store.pack import Pack
 from cache_engine.upkeep.packs import export_pack
 from tests.cli.test_cli import document, run
