@@ -46,6 +46,7 @@ The rooms, top to bottom; each imports only from those below it:
   travel with the package; numbers as people read them
 - ``types`` · ``device`` · ``evaluation`` -- types of what a cache returns; memory of GPUs, FP8 and profiles; how
   long a GEMM takes. Public names that most programs do not need
+- ``background`` -- the one queue of work that no caller waits for
 - ``errors`` · ``inputs`` · ``process`` · ``logs`` · ``_version`` -- everything that is raised; opening files that a
   user names, and who may change them; forks, signals, the end of a process; loggers; version
 """

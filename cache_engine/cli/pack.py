@@ -26,6 +26,7 @@ from cache_engine.model.documents import fields_of, picked
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.sizes import parse_sizes
+from cache_engine.process import processors
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, printable
 from cache_engine.upkeep.packs import Exported, Imported
@@ -129,6 +130,7 @@ def export_verb(
                 replace=force,
                 sign=key.sign if key else lambda record: record,
                 on_entry=lambda: bar.advance(task),
+                processes=processors(),
             )
             exported = _as_layout(file, export) if form == "oci" else export(file)
     files = [file] if file.is_file() else [path for path in file.rglob("*") if path.is_file()]

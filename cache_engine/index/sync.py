@@ -173,13 +173,14 @@ class Index:
             self._discard()
         connection = connect(self.path)
         try:
-            if _schema_version(connection) not in (None, SCHEMA_VERSION):
+            version = _schema_version(connection)
+            if version not in (None, SCHEMA_VERSION):
                 connection.close()
                 self._discard()
-                connection = connect(self.path)
+                connection, version = connect(self.path), None
             self.path.chmod(0o600)
             connection.begin()
-            if _schema_version(connection) is None:
+            if version is None:
                 connection.execute(SCHEMA)
                 # A rebuilt index must not reuse an earlier generation: callers cache answers by it.
                 generation = time.time_ns() // 1000
@@ -318,10 +319,13 @@ def _unreadable(error: duckdb.Error) -> IndexUnavailable:
 
 def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
     """The version of an index's schema; empty when the file is not an index, ``None`` when it is empty."""
-    tables = {row[0] for row in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-    if not tables:
-        return None
-    row = connection.execute("SELECT schema_version FROM sync_state").fetchone() if "sync_state" in tables else None
+    import duckdb
+
+    try:
+        row = connection.execute("SELECT schema_version FROM sync_state").fetchone()
+    except (duckdb.CatalogException, duckdb.BinderException):  # no such table, or no such column
+        tables = connection.execute("SELECT count(*) FROM duckdb_tables()").fetchone()  # takes longer than all else
+        return None if tables == (0,) else ""
     return str(row[0]) if row else ""
 
 

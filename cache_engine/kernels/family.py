@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.kernels.source import fp8_constants
-from cache_engine.model.architecture import Architecture, architecture, occupancy
+from cache_engine.model.architecture import Architecture, occupancy
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
     Activation,
@@ -204,10 +204,9 @@ def _tile_rows(problem: GemmProblem, config: KernelConfig) -> int:
 
 def _resident(family: Family, problem: GemmProblem, config: KernelConfig, shared_bytes: int) -> int:
     """The number of blocks that the target's example GPU holds at once, as far as is known without compiling."""
-    target, registers = architecture(problem.arch or ""), family.registers_estimate(problem, config)
-    held = occupancy(
-        target, threads=threads_of(family, config), registers=registers, shared_bytes=shared_bytes
-    ).blocks_per_sm
+    target, threads = problem.target, threads_of(family, config)
+    registers = family.registers_estimate(problem, config)
+    held = occupancy(target, threads=threads, registers=registers, shared_bytes=shared_bytes).blocks_per_sm
     return target.example_sms * max(1, held)
 
 

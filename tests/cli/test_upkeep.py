@@ -11,6 +11,7 @@ import pytest
 
 from cache_engine.cache.cache import open_cache
 from cache_engine.store.lock import file_lock
+from tests.cli.conftest import Examine
 from tests.cli.test_cli import SHAPE, document, run
 from tests.conftest import SAMPLE
 from tests.helpers import blob_file, make_store
@@ -57,13 +58,14 @@ def test_export_of_an_unknown_target_and_import_of_no_file_are_refused(compiled_
 
 
 def test_packs_and_switches_are_set_in_the_environment(
-    compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examine: Examine
 ) -> None:
     document("pack", "export", tmp_path / "some.gemmpack", store=compiled_store)
     monkeypatch.setenv("GEMM_CACHE_PACKS", str(tmp_path))
     assert document("compile", *SHAPE[:-1], "sm_75", store=tmp_path / "new")["tier"] == "pack"
     assert document("stats", store=tmp_path / "new")["hits"] == {"pack": 1}
-    (check,) = [check for check in document("doctor", store=tmp_path / "new")["checks"] if check["name"] == "pack"]
+    checks = json.loads(examine("--json", store=tmp_path / "new").stdout)["checks"]
+    (check,) = [check for check in checks if check["name"] == "pack"]
     assert "some.gemmpack, 4 kernels, made by nvrtc 13.5 (build " in check["detail"]
     monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "0")
     uncached = document("compile", *SHAPE, store=tmp_path / "none")
@@ -145,13 +147,13 @@ def test_quarantined_items_are_listed_restored_and_deleted(compiled_store: Path)
 
 
 def test_doctor_prints_settings_and_their_origin_but_no_secret(
-    compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+    compiled_store: Path, monkeypatch: pytest.MonkeyPatch, examine: Examine
 ) -> None:
     monkeypatch.setenv("GEMM_CACHE_ADMIN_TOKEN", "correct-horse-battery")
     monkeypatch.setenv("GEMM_CACHE_MAX_ENTRIES", "77")
-    printed = run("doctor", "--json", store=compiled_store).stdout + run("doctor", store=compiled_store).stdout
-    assert "correct-horse-battery" not in printed
-    settings = {item["name"]: item for item in document("doctor", store=compiled_store)["settings"]}
+    printed, written = (examine(*form, store=compiled_store).output for form in ((), ("--json",)))
+    assert "correct-horse-battery" not in printed + written
+    settings = {item["name"]: item for item in json.loads(written)["settings"]}
     variable = "GEMM_CACHE_MAX_ENTRIES"
     assert settings["max_entries"] == {
         "name": "max_entries", "value": "77", "origin": "environment", "variable": variable,
@@ -160,7 +162,7 @@ def test_doctor_prints_settings_and_their_origin_but_no_secret(
 
 
 def test_doctor_names_the_settings_file_and_variables_that_set_nothing(
-    tmp_path: Path, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, compiled_store: Path, monkeypatch: pytest.MonkeyPatch, examine: Examine
 ) -> None:
     (tmp_path / "mine.toml").write_text('max_entries = 9\ndefault_arch = "sm_\\u001b80"\n')
     monkeypatch.setenv("GEMM_CACHE_MAX_BITES", "5")
@@ -174,7 +176,7 @@ def test_doctor_names_the_settings_file_and_variables_that_set_nothing(
     assert checks["environment"]["status"] == "note"
     assert checks["environment"]["detail"].endswith("sets nothing; did you mean GEMM_CACHE_MAX_BYTES?")
     assert done.stderr.count("GEMM_CACHE_MAX_BITES sets nothing") == 1
-    printed = run("--settings-file", str(tmp_path / "mine.toml"), "doctor", "--settings", store=compiled_store).stdout
+    printed = examine("--settings-file", tmp_path / "mine.toml", "--settings", store=compiled_store).stdout
     assert re.search(r"^max_entries +9 +settings file\b", printed, re.MULTILINE)
     assert re.search(r"^durability +durable +default\b", printed, re.MULTILINE)
     assert "sm_?80 " in printed

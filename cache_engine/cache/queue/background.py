@@ -9,18 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
-from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Generic, TypeVar
 
+from cache_engine.background import CLOSE_S, BackgroundQueue
 from cache_engine.cache.queue import PendingKernel
 from cache_engine.cache.queue.slots import GivenUp
 from cache_engine.logs import fields
 from cache_engine.model.key import CacheKey
-from cache_engine.process import Thread, renew_after_fork, run_at_end
+from cache_engine.process import renew_after_fork, run_at_end, weak
 
 _log = logging.getLogger(__name__)
 
@@ -28,9 +27,6 @@ T = TypeVar("T")
 
 RETRY_AFTER_S = 60.0
 """For so long a compile that failed is not tried again."""
-
-# The longest wait for compiles under way when the cache is closed.
-_END_S = 5.0
 
 
 Compile = Callable[[Callable[[], bool]], T]
@@ -53,10 +49,8 @@ class BackgroundCompiles(Generic[T]):
         self._lock = threading.RLock()
         self._pending: dict[CacheKey, PendingKernel[T]] = {}
         self._failed: dict[CacheKey, tuple[float, PendingKernel[T]]] = {}
-        self._queued: deque[tuple[PendingKernel[T], Compile[T]]] = deque()
-        self._threads: list[Thread] = []
-        self._working = 0
-        self._closed = False
+        self._queued: dict[CacheKey, PendingKernel[T]] = {}
+        self._queue = BackgroundQueue(self._most)
         self._forget_end: Callable[[], None] = lambda: None
 
     def renew_after_fork(self) -> None:
@@ -83,14 +77,14 @@ class BackgroundCompiles(Generic[T]):
             better = self._pending.get(key)
             if better is not None:
                 return better
-            better = self._pending[key] = PendingKernel(key, lend)
-            self._queued.append((better, compile_it))
-            self._closed = False
-            self._threads = [thread for thread in self._threads if thread.is_alive]
-            # One may be about to end and have counted itself out, or have had no memory to run and never count.
-            self._working = min(self._working, len(self._threads))
-            if self._working < self._most:
-                self._start_thread()
+            better = self._pending[key] = self._queued[key] = PendingKernel(key, lend)
+            if not self._queue.put(partial(self._compile, self._queue, better, compile_it)):
+                self._queued.pop(key, None)
+                self._pending.pop(key, None)
+                better.fail("this process can start no thread")
+                return better
+            self._forget_end()
+            self._forget_end = run_at_end(weak(self.close))
         return better
 
     def failed(self, key: CacheKey) -> PendingKernel[T] | None:
@@ -116,14 +110,12 @@ class BackgroundCompiles(Generic[T]):
         Args:
             wait: whether to wait at all, which a signal handler must not if it has interrupted a compile.
         """
-        self._closed = True
-        while self._queued:
-            with suppress(IndexError):  # a thread took it
-                better, _ = self._queued.popleft()
-                self._drop(better)
-        latest = time.monotonic() + _END_S
-        for thread in self._threads if wait else ():
-            thread.join(max(0.0, latest - time.monotonic()))
+        with self._lock:
+            queue, self._queue = self._queue, BackgroundQueue(self._most)
+            queued, self._queued = self._queued, {}
+        for better in queued.values():
+            self._drop(better)
+        queue.close(CLOSE_S if wait else 0.0)
         self._forget_end()
 
     def _drop(self, better: PendingKernel[T]) -> None:
@@ -132,40 +124,18 @@ class BackgroundCompiles(Generic[T]):
         better.fail("the cache was closed before it was compiled")
         _log.info("dropped: %s was not compiled before the end", better.key[:12])
 
-    def _start_thread(self) -> None:
-        self._forget_end()
-        self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
+    def _compile(self, queue: BackgroundQueue, better: PendingKernel[T], compile_it: Compile[T]) -> None:
+        """Compiles in a thread of the queue."""
+        with self._lock:
+            if self._queued.pop(better.key, None) is not better:  # it was dropped
+                return
         try:
-            self._threads.append(Thread(self._work))
-            self._working += 1
-        except RuntimeError as error:
-            if not self._working:  # else these do it
-                while self._queued:
-                    better, _ = self._queued.popleft()
-                    self._pending.pop(better.key, None)
-                    better.fail(f"this process can start no thread: {error}")
-
-    def _work(self) -> None:
-        """Body of a thread: compiles until nothing is queued."""
-        while True:
-            with self._lock:
-                if not self._queued:
-                    self._working -= 1
-                    return
-                better, compile_it = self._queued.popleft()
-            try:
-                kernel = compile_it(lambda: not self._closed)
-            except GivenUp:
-                self._drop(better)
-            except Exception as error:
-                self._fail(better, error)
-            else:
-                better.succeed(kernel)
-            finally:
-                self._pending.pop(better.key, None)
-
-
-def _close_if_alive(reference: weakref.ref[BackgroundCompiles[T]]) -> None:
-    behind = reference()
-    if behind is not None:
-        behind.close()
+            kernel = compile_it(lambda: not queue.is_closed)
+        except GivenUp:
+            self._drop(better)
+        except Exception as error:
+            self._fail(better, error)
+        else:
+            better.succeed(kernel)
+        finally:
+            self._pending.pop(better.key, None)

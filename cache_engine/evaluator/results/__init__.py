@@ -13,7 +13,6 @@ import logging
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -44,7 +43,7 @@ from cache_engine.evaluator.results.entry import (
 from cache_engine.evaluator.results.reference import read_results, write_reference
 from cache_engine.model.events import IMPORT, PRUNE
 from cache_engine.model.outcome import Failure
-from cache_engine.process import holds, renew_after_fork, run_at_end
+from cache_engine.process import holds, renew_after_fork, run_at_end, weak
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results import (
     NewResult,
@@ -350,7 +349,7 @@ class Evaluations:
     def _of(self, hardware: Hardware) -> _Results:
         """An accelerator's results: one object per accelerator and process."""
         if self._forget_end is None:  # also after ``close``
-            self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
+            self._forget_end = run_at_end(weak(self.close))
         fingerprint = _fingerprint_of(hardware)
         if fingerprint not in self._sets:
             if len(self._sets) >= _MOST_SETS:
@@ -429,12 +428,6 @@ class _Results:
 
         self.file.change(change)
         return gone
-
-
-def _close_if_alive(reference: weakref.ref[Evaluations]) -> None:
-    evaluations = reference()
-    if evaluations is not None:
-        evaluations.close()
 
 
 def search(

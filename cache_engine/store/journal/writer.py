@@ -6,22 +6,21 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache_engine.background import CLOSE_S, BackgroundQueue
 from cache_engine.errors import CorruptEntry
 from cache_engine.logs import DEBUG, WARNING, Log
 from cache_engine.model.events import UNPUBLISHED, USE, Event, Totals
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.shape_counts import Shape, ShapeCounts
-from cache_engine.process import Background, Order, OwnFile, holds, renew_after_fork, run_at_end
+from cache_engine.process import OwnFile, holds, renew_after_fork, run_at_end, weak
 from cache_engine.store.journal.lines import OPEN, append, file_names
 from cache_engine.store.journal.spans import Spans
 from cache_engine.store.lock import try_lock
@@ -114,7 +113,7 @@ class Journal:
         self.spans = Spans()
         self._rare = Event(kind=USE, at=0.0)
         self._saved_us: dict[CacheKey, int] = {}
-        self._thread: Background | None = None
+        self._queue: BackgroundQueue | None = None
         self._looked_at = 0.0
         self._forget_end: Callable[[], None] = lambda: None
 
@@ -143,8 +142,8 @@ class Journal:
                 self._hits[hit] += 1
             except KeyError:
                 self._hits[hit] = 1
-                if len(self._hits) == _MOST_WAITING and self._thread is not None:
-                    self._thread.order_work()
+                if len(self._hits) == _MOST_WAITING and self._queue is not None:
+                    self._queue.put(weak(self.flush))
             if problem is not None:
                 try:
                     self._asked[id(problem)].count += 1
@@ -152,7 +151,7 @@ class Journal:
                     self._first_asked(problem)
             if saved_us:
                 self._saved_us[key] = self._saved_us.get(key, 0) + saved_us
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def asked(self, problem: GemmProblem) -> None:
@@ -165,23 +164,23 @@ class Journal:
 
     def _first_asked(self, problem: GemmProblem) -> None:
         self._asked[id(problem)] = Wanted(problem)
-        if self._thread is None:
+        if self._queue is None:
             self._start_thread()
         elif len(self._asked) == _MOST_WAITING:
-            self._thread.order_work()
+            self._queue.put(weak(self.flush))
 
     def miss(self, arch: str = "") -> None:
         """Counts a lookup that has to compile for this target. Writes nothing yet."""
         with self._lock:
             self._misses[arch] = self._misses.get(arch, 0) + 1
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def failure(self, tier: str) -> None:
         """Counts a tier that failed and was skipped. Writes nothing yet."""
         with self._lock:
             self._failures[tier] = self._failures.get(tier, 0) + 1
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
@@ -190,7 +189,7 @@ class Journal:
             self._rare.lock_waits += 1
             self._rare.lock_timeouts += timed_out
             self._rare.lock_wait_us += round(seconds * 1e6)
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def shared(self, sent: int, dropped: int) -> None:
@@ -198,7 +197,7 @@ class Journal:
         with self._lock:
             self._rare.remote_sent += sent
             self._rare.remote_dropped += dropped
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def decided(self, kind: str, **fields: object) -> None:
@@ -209,7 +208,7 @@ class Journal:
         with self._lock:
             self._rare.promotions += kind in (PROMOTION, SPECULATION)
             self._rare.demotions += kind == DEMOTION
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def event(self, kind: str, **fields: object) -> None:
@@ -234,24 +233,16 @@ class Journal:
 
         In a signal handler that interrupted counting or writing, the thread does this after the handler returns.
         """
-        thread = self._thread
-        if thread is not None and thread.is_alive:
-            if not self.is_interrupted:
-                self._flush_and_release()
-            thread.end()
-            # At its end the interpreter stops threads at any point, with the locks they hold.
-            if not self.is_interrupted:
-                thread.join()
-        elif not self.is_interrupted:
-            self._finish()
-        if self._thread is None and not self.is_interrupted:
+        if self.is_interrupted:
+            if self._queue is not None:
+                self._queue.put(weak(self._finish, 0.0))
+            return
+        self._finish(CLOSE_S)
+        if self._queue is None:  # else counts came meanwhile
             self._forget_end()
 
-    def work(self, order: Order | None) -> float | None:
-        """One step of the writing thread; see ``Worker``."""
-        if order is Order.END:
-            self._finish()
-            return None
+    def write_counts(self) -> float:
+        """Writes all counts so far; returns the seconds to the next time."""
         written = self._write(self._take_counts())
         self._fold_if_due()
         return min(max(self._flush_s, written / _BYTES_PER_S), _LONGEST_WAIT_S)
@@ -261,8 +252,8 @@ class Journal:
         # the journal is closed already, or its thread may have stopped with a lock held.
         if not sys.is_finalizing():
             with suppress(Exception):
-                if self._thread is not None:
-                    self._thread.end()
+                if self._queue is not None:
+                    self._queue.end()
                 self._forget_end()
                 self._flush_and_release()
 
@@ -272,27 +263,28 @@ class Journal:
             with self._writing:
                 self._release()
 
-    def _finish(self) -> None:
-        """Writes all counts, releases the file and ends the thread."""
+    def _finish(self, wait_s: float) -> None:
+        """Ends the thread, writes all counts and releases the file."""
+        with self._lock:
+            queue, self._queue = self._queue, None
+        if queue is not None:
+            # At its end the interpreter stops threads at any point, with the locks they hold.
+            queue.close(wait_s)
         self._flush_and_release()
         self._fold_if_due()
-        with self._lock:
-            self._thread = None
-            counts = (self._hits, self._asked, self._misses, self._failures, self._log)
-            if any(counts) or self._rare.lock_waits or self._rare.remote_dropped:  # a promotion is in the log too
-                self._start_thread()  # for counts that came meanwhile
 
     def _start_thread(self) -> None:
         self._forget_end()
-        self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
-        try:
-            self._thread = Background(self, self._flush_s)
-        except RuntimeError as error:
-            # This process cannot start another thread. Counts are written with the next event, or at the end.
-            _log.log(self._complaint, "usage is written only with events and at the end: %s", error)
-            self._complaint = DEBUG
-            if len(self._hits) >= _MOST_WAITING or len(self._asked) >= _MOST_WAITING:
-                self.flush()
+        self._forget_end = run_at_end(weak(self.close))
+        queue = BackgroundQueue()
+        if queue.put(weak(self.write_counts), self._flush_s):
+            self._queue = queue
+            return
+        # This process cannot start another thread. Counts are written with the next event, or at the end.
+        _log.log(self._complaint, "usage is written only with events and at the end: this process can start no thread")
+        self._complaint = DEBUG
+        if len(self._hits) >= _MOST_WAITING or len(self._asked) >= _MOST_WAITING:
+            self.flush()
 
     def _take_counts(self) -> list[_Line]:
         no_waits, spans = Event(kind=USE, at=0.0), self.spans.take()
@@ -417,12 +409,6 @@ def _lock_in_place(descriptor: int, path: Path) -> bool:
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     return False
-
-
-def _close_if_alive(reference: weakref.ref[Journal]) -> None:
-    journal = reference()
-    if journal is not None:
-        journal.close()
 
 
 # ---- The journal of a cache without a store: it counts in memory, and nothing outlives the process ----
