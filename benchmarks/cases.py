@@ -105,9 +105,8 @@ def _entering(report: Report, place: Path) -> None:
         report(Result(f"{statement}, less bare Python", entered - bare, "python -c pass", bare, goal))
     with open_cache(place / "store", durability="fast") as cache:
         cache.get_or_compile(PROBLEM)
-    hit = _FIRST_HIT.format(
-        store=str(place / "store"), problem=f"{PROBLEM.m}, {PROBLEM.n}, {PROBLEM.k}", arch=PROBLEM.arch
-    )
+    sizes = f"{PROBLEM.m}, {PROBLEM.n}, {PROBLEM.k}"
+    hit = _FIRST_HIT.format(store=str(place / "store"), sizes=sizes, arch=PROBLEM.arch)
     # As an installed package is: its modules compiled once, before.
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(place / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
     starts = [(_processor_seconds("pass", env), _processor_seconds(hit, env)) for _ in range(_STARTS + 1)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Final
 
 import zstandard
 
@@ -15,7 +16,7 @@ from cache_engine.model.artifact import PTX, SOURCE
 from cache_engine.store import dictionary
 
 _PTX_BYTES = 30_000
-_BLOCKS = "1x128,128x128"
+_BLOCKS: Final = "1x128,128x128"
 KERNELS = {
     "triton": GemmProblem(128, 4096, 1024, arch="sm_90"),
     "simt": GemmProblem(256, 4096, 4096, dtype="fp32", arch="sm_80"),

@@ -138,8 +138,10 @@ def _write_again(cache: Cache, key: CacheKey) -> None:
         if stored is None or signed_part(stored[0])[1]:
             return
         record = decode_record(key, stored[0])
-        parts = (decode_section(key, record.blob, name, stored[1]) for name in (CUBIN, PTX, SOURCE, LOG))
-        artifact = Artifact(*parts, record.resources)
+        cubin, ptx, source, log = (
+            decode_section(key, record.blob, name, stored[1]) for name in (CUBIN, PTX, SOURCE, LOG)
+        )
+        artifact = Artifact(cubin, ptx, source, log, record.resources)
         cache.store.publish(key, artifact, lambda blob: msgspec.structs.replace(record, blob=blob))
 
 

@@ -12,5 +12,5 @@ def _broken(*given: object) -> str:
 
 
 if __name__ == "__main__":
-    build.render = debug_dump.render = _broken  # type: ignore[attr-defined]
+    build.render = debug_dump.render = _broken  # type: ignore[assignment, attr-defined]
     main()

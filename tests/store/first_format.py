@@ -33,7 +33,8 @@ def as_first_format(store: DiskStore, signature: str = "") -> list[CacheKey]:
     keys = []
     for record in list(store.records()):
         key = CacheKey(record.key)
-        artifact = Artifact(*(store.section(record, name) for name in SECTIONS_IN_ORDER), record.resources)
+        cubin, ptx, source, log = (store.section(record, name) for name in SECTIONS_IN_ORDER)
+        artifact = Artifact(cubin, ptx, source, log, record.resources)
         data, blob = encode_first(key, artifact)
         older = msgspec.structs.replace(record, blob=blob)
         inner, _ = signed_part(encode_record(older))
