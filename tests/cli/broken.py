@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cache_engine.cache import build, debug_dump
 from cache_engine.cli.main import main
 from cache_engine.kernels import source
 
 
-def _broken(*given: object) -> str:
-    return f"{source.render(*given)}\nbroken;\n"  # type: ignore[arg-type]
+def _broken(template: str, constants: Mapping[str, str | int], replacements: Mapping[str, str] | None = None) -> str:
+    return f"{source.render(template, constants, replacements)}\nbroken;\n"
 
 
 if __name__ == "__main__":
