@@ -45,6 +45,7 @@ class Shelf:
     def __init__(self, store: DiskStore, settings: Settings) -> None:
         """Serves a store that ``open_store`` has checked."""
         layout = store.layout
+        self.layout, self.lock_timeout_s = layout, settings.lock_timeout_s
         self._store, self._settings = store, settings
         self._journal = Journal(
             layout.journal,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import Annotated, Any
 import msgspec
 import zstandard
 
-from cache_engine.errors import CorruptEntry, Misplaced, Truncated, UsageError
+from cache_engine.errors import CorruptEntry, Misplaced, UsageError
 from cache_engine.frameworks.facts import (
     chosen_in,
     digest_of,
@@ -44,21 +43,12 @@ from cache_engine.model.outcome import Failure
 from cache_engine.store.files import read_file
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
+from cache_engine.store.quick import FORMAT, HEADER, MAGIC, MAX_BYTES, UnknownGroup, bundle_key, checked_body
 
-FORMAT = 1
-MAX_BYTES = 64 * 1024**2
-"""Of a group, also unpacked: hundreds of times the largest seen, and the most that a forged file may allocate."""
-
-_HEADER = struct.Struct("<8sH32s32s")
-_MAGIC = b"GEMMGRUP"
 _LEVEL = 3
 _LONGEST_NAME = 255
 _MOST_FILES, _MOST_LETTERS = 1_000, 10_000  # of a group: fifty times the usual; and of what is said of it
 _Stages = Annotated[dict[str, Ms], msgspec.Meta(max_length=100)]
-
-
-class UnknownGroup(Exception):
-    """A group of a format version that this program does not know. Leave it unchanged."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -98,8 +88,8 @@ _decode = msgspec.msgpack.Decoder(Group).decode
 
 
 def group_key(framework: str, name: str, index: str) -> CacheKey:
-    """The key in a store of another framework's kernel. None of ours has it: theirs are digests of JSON."""
-    return CacheKey(hashlib.sha256("\0".join((framework, name, index)).encode()).hexdigest())
+    """The key in a store of another framework's kernel."""
+    return CacheKey(bundle_key(framework, name, index))
 
 
 def is_plain(name: str) -> bool:
@@ -196,7 +186,7 @@ def _packed(group: Group) -> bytes:
     if len(raw) > MAX_BYTES or not _is_sound(group):
         raise ValueError(f"{group.index} of {group.framework} cannot be stored: {len(raw):,} bytes, {[*group.files]}")
     packed = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(raw)
-    return _HEADER.pack(_MAGIC, FORMAT, bytes.fromhex(group.key), hashlib.sha256(packed).digest()) + packed
+    return HEADER.pack(MAGIC, FORMAT, bytes.fromhex(group.key), hashlib.sha256(packed).digest()) + packed
 
 
 _of_thread = threading.local()
@@ -212,20 +202,7 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 
 def stored_in(key: CacheKey, data: bytes) -> StoredGroup:
     """The group in the bytes of a file, not unpacked; raises ``CorruptEntry`` and ``UnknownGroup``."""
-    if len(data) < _HEADER.size:
-        raise Truncated(f"group {key[:12]} ends within its header")
-    if len(data) > MAX_BYTES:
-        raise CorruptEntry(f"group {key[:12]} is larger than {MAX_BYTES:,} bytes")
-    magic, version, named, digest = _HEADER.unpack_from(data)
-    if magic != _MAGIC:
-        raise CorruptEntry(f"group {key[:12]} has no valid header")
-    if version != FORMAT:
-        raise UnknownGroup(f"group {key[:12]} has format {version}; this program knows {FORMAT}")
-    packed = memoryview(data)[_HEADER.size :]
-    if hashlib.sha256(packed).digest() != digest:
-        raise CorruptEntry(f"group {key[:12]} does not match its checksum")
-    if named.hex() != key:
-        raise Misplaced(f"the group at the path of {key[:12]} is another one")
+    digest, packed = checked_body(key, data)
     return StoredGroup(key, digest, packed)
 
 

@@ -16,6 +16,7 @@
     decisions/                  the log of decisions, in two files; created with the first
     pins/                       an empty file for each pinned key; created with the first
     groups/                     kernels of other frameworks, a file for each; created with the first
+    digests.json                digests of files that compilers read, by path; may be deleted at any moment
     mirror.duckdb               the index; may be deleted at any moment
     population                  estimated number of entries and bytes; may be deleted at any moment
     cleaned                     empty; its mtime is the time of the last automatic cleaning
@@ -33,8 +34,9 @@ from typing import NamedTuple
 
 from cache_engine.errors import StoreError
 from cache_engine.model.key import CacheKey, is_key
+from cache_engine.store.quick import BUNDLES, DIGESTS, JOURNAL, JOURNAL_OPEN, MARKER, TEMP
 
-JOURNAL_SNAPSHOT, JOURNAL_OPEN, JOURNAL_FOLDING = "snapshot.json", ".jsonl", ".folding"
+JOURNAL_SNAPSHOT, JOURNAL_FOLDING = "snapshot.json", ".folding"
 SHARDS = tuple(f"{number:02x}" for number in range(256))
 
 
@@ -77,7 +79,7 @@ class StoreLayout:
     @property
     def marker(self) -> Path:
         """The file that marks a store."""
-        return self.root / "store.json"
+        return self.root / MARKER
 
     @property
     def kernels(self) -> Path:
@@ -92,12 +94,12 @@ class StoreLayout:
     @property
     def temp(self) -> Path:
         """Files being written."""
-        return self.root / "temp"
+        return self.root / TEMP
 
     @property
     def journal(self) -> Path:
         """Usage and events."""
-        return self.root / "journal"
+        return self.root / JOURNAL
 
     @property
     def locks(self) -> Path:
@@ -182,9 +184,14 @@ class StoreLayout:
         return self.root / "cleaned"
 
     @property
+    def digests(self) -> Path:
+        """Digests of files that compilers read; see ``frameworks.nvcc.inputs``."""
+        return self.root / DIGESTS
+
+    @property
     def single_files(self) -> tuple[Path, ...]:
         """Every file that may be at the top of a store."""
-        return (self.marker, self.demand, self.population, self.cleaned, self.index, self.index_log)
+        return (self.marker, self.demand, self.population, self.cleaned, self.digests, self.index, self.index_log)
 
     def identities(self) -> Identities:
         """Device and inode of the store's directory and of each folder of entries; ``None`` for what is missing."""
@@ -233,11 +240,11 @@ class StoreLayout:
     @property
     def groups(self) -> Path:
         """Kernels of other frameworks. The folder is created with the first."""
-        return self.root / "groups"
+        return self.root / BUNDLES
 
     def group_path(self, key: CacheKey) -> str:
         """The file with a kernel of another framework."""
-        return f"{self.root}/groups/{key}"
+        return f"{self.root}/{BUNDLES}/{key}"
 
     @property
     def later_folders(self) -> tuple[Path, ...]:
