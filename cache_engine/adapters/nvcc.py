@@ -84,7 +84,9 @@ class Place:
     """The store of the settings, found quickly where the environment says all; ``root`` is ``None`` without one."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self.root, self._shelf, self._trust = quick_directory(environment), None, False  # type: ignore[var-annotated]
+        self._shelf: Shelf | None = None
+        self._named, self._trust = environment.get("GEMM_CACHE_DIR") or None, False
+        self.root = quick_directory(environment)
         try:
             if self.root is None:
                 raise Slow("settings decide it")
@@ -100,7 +102,7 @@ class Place:
         if self._shelf is None:
             from cache_engine.adapters.shelf import shelf
 
-            self._shelf = shelf(None if self.root is None else self.root)
+            self._shelf = shelf(self._named)
         return self._shelf
 
     def lookup(self, request: Request) -> Lookup:

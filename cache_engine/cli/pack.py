@@ -122,7 +122,7 @@ def export_verb(
                 adapted=adapted,
                 keys=keys,
                 replace=force,
-                sign=key.sign if key else lambda record: record,
+                sign=key.sign if key else None,
                 on_entry=lambda: bar.advance(task),
             )
             exported = _as_layout(file, export) if oci else export(file)

@@ -24,6 +24,7 @@ from cache_engine.frameworks.facts import (
     chosen_in,
     digest_of,
     entry_of,
+    factors_of,
     image_facts,
     is_ptx,
     json_object,
@@ -34,6 +35,7 @@ from cache_engine.frameworks.facts import (
     without_binary,
 )
 from cache_engine.frameworks.folder import Unread
+from cache_engine.frameworks.nvcc.results import FRAMEWORK, document_of
 from cache_engine.frameworks.readers.programs import program_in, with_last_byte
 from cache_engine.frameworks.readers.triton import CHOSEN, factors_in, kind_of, target_of
 from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Part, PartKind, first_of, id_of
@@ -234,11 +236,12 @@ def describe(group: Group) -> Entry:
         unread["config"] = str(error)
     if (shared := number_in(document, "shared")) is not None:
         facts["shared_bytes"] = shared  # of the launch; the CUBIN knows only what is static
+    launched = _launched(group, document)
     facts |= {
-        "name": text_in(document, "name") or facts.get("name") or id_of(group.index.rpartition(".")[0]),
+        "name": text_in(document, "name") or facts.get("name") or launched.get("source") or id_of(group.index.rpartition(".")[0]),
         "version": text_in(document, "triton_version") or text_in({"version": group.version}, "version"),
         "arch": facts.get("arch") or target_of(document),
-        "config": chosen_in(document, *CHOSEN),
+        "config": chosen_in(document, *CHOSEN) | launched,
         "id": group.key,
         "stamp": "",
         "parts": tuple(Part(id_of(name), _kind(name, data), len(data), name) for name, data in group.files.items()),
@@ -253,9 +256,20 @@ def describe(group: Group) -> Entry:
     return entry_of(facts, {**others, **unread})
 
 
+def _launched(group: Group, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The command and the number of includes of a result of nvcc's launcher, and its source; empty for others."""
+    if group.framework != FRAMEWORK:
+        return {}
+    includes = document.get("includes")
+    found: dict[str, Any] = {"source": text_in(document, "source_name") or "", **chosen_in(document, "command")}
+    return found | {"includes": len(includes) if isinstance(includes, list) else 0}
+
+
 def _kind(name: str, data: bytes) -> PartKind:
     """The purpose of a part, by its name as Triton gives them, else by its first bytes."""
     kind = kind_of(name)
+    if kind == PartKind.OTHER and name.endswith(".o"):
+        return PartKind.HOST
     if kind == PartKind.OTHER and program_in(data)[1].startswith(b"\x7fELF"):
         return PartKind.BINARY
     return PartKind.PTX if kind == PartKind.OTHER and is_ptx(data) else kind
@@ -282,12 +296,28 @@ def inputs_of(group: Group) -> KeyFactors | Failure:
             return factors_in(json_object(group.files[group.index]), source)
         except Unread as error:
             return Failure(f"the metadata of {group.key[:12]} cannot be read: {error}")
+    if group.framework == FRAMEWORK:
+        return _launched_inputs(group)
     if source is None:
         return Failure(f"{group.framework} keys a kernel by a digest, and stores no input of it")
     factors = [Factor("source", digest_of(source), "kernel")]
     if group.version:
         factors.append(Factor("version", group.version, "version"))
     return KeyFactors(tuple(factors), ("the target, and the options and version of the compiler",))
+
+
+def _launched_inputs(group: Group) -> KeyFactors | Failure:
+    """All that decided a result of nvcc's launcher."""
+    try:
+        document = document_of({"name": group.name, "files": group.files})
+        factors = [Factor(str(name), str(value), "option") for name, value in document["options"]]
+        for subject in ("variables", "build"):
+            factors += [Factor(str(name), str(value), subject) for name, value in document[subject].items()]
+        factors.append(Factor("source", str(document["source"]), "kernel"))
+        factors += [Factor(f"{root}/{name}", str(digest), "include") for root, name, digest in document["includes"]]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        return Failure(f"the description of {group.key[:12]} cannot be read: {error}")
+    return factors_of(factors)
 
 
 def config_text(known: Entry) -> str:

@@ -305,13 +305,14 @@ class Admin:
         adapted: Callable[[Group], bool] = lambda _: True,
         keys: Iterable[CacheKey] | None = None,
         replace: bool = False,
-        sign: Callable[[bytes], bytes] = lambda record: record,
+        sign: Callable[[bytes], bytes] | None = None,
         on_entry: Callable[[], None] = lambda: None,
     ) -> Exported:
         """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``store.signatures`` for ``sign``."""
         return upkeep.packs.export_pack(
-            self.store, Path(path), wanted, adapted=adapted, keys=keys, replace=replace, sign=sign, on_entry=on_entry
-        )
+            self.store, Path(path), wanted, adapted=adapted, keys=keys, replace=replace, sign=sign,
+            host_code=self.settings.host_code, on_entry=on_entry,
+        )  # fmt: skip
 
     def open_pack(self, path: str | Path) -> Pack:
         """Opens a pack for ``import_pack`` or ``preview_import``.
@@ -324,7 +325,7 @@ class Admin:
 
     def preview_import(self, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
         """The outcome that importing a pack would have for each entry. Changes nothing."""
-        return upkeep.packs.look_into(self.store, pack, on_entry)
+        return upkeep.packs.look_into(self.store, pack, on_entry, host_code=self.settings.host_code)
 
     def import_pack(
         self,
@@ -337,7 +338,10 @@ class Admin:
         """Imports the entries of a pack, a file or an opened one, each checked; see ``upkeep.packs.import_pack``."""
         opened = path if isinstance(path, Pack) else self.open_pack(path)
         acting = by or local_user()
-        return upkeep.packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=acting)
+        host_code = self.settings.host_code
+        return upkeep.packs.import_pack(
+            self.store, self.journal, opened, dry_run=dry_run, host_code=host_code, on_entry=on_entry, by=acting
+        )
 
     def import_triton(
         self,

@@ -109,7 +109,8 @@ def export_pack(
     adapted: Callable[[Group], bool] = lambda _: True,
     keys: Iterable[CacheKey] | None = None,
     replace: bool = False,
-    sign: Callable[[bytes], bytes] = lambda record: record,
+    sign: Callable[[bytes], bytes] | None = None,
+    host_code: bool = False,
     on_entry: Callable[[], None] = lambda: None,
 ) -> Exported:
     """Writes entries to a pack, each checked. Leaves out those that are damaged or stay local, and reports them.
@@ -120,6 +121,7 @@ def export_pack(
         keys: consider only these, not the whole store.
         replace: replace an existing file.
         sign: makes the bytes of a record that carry a signature, in the pack alone; see ``store.signatures``.
+        host_code: also write objects of launched compilers, if they are signed.
         on_entry: called after each entry of the store.
 
     Raises:
@@ -137,11 +139,11 @@ def export_pack(
             try:
                 stored = store.stored(key)
                 if stored is None:
-                    stored = _adapted_row(store, key, adapted)
+                    stored = _adapted_row(store, key, adapted, host_code=host_code and sign is not None)
                 elif not wanted(coherent(key, *stored)):
                     stored = None
                 if stored is not None:
-                    yield key, sign(stored[0]), stored[1]
+                    yield key, sign(stored[0]) if sign else stored[0], stored[1]
             except (CorruptEntry, UnknownGroup) as error:
                 refused.append(Refused(key, str(error)))
             on_entry()
@@ -149,12 +151,14 @@ def export_pack(
     return Exported(write_pack(path, entries()), tuple(refused))
 
 
-def _adapted_row(store: DiskStore, key: CacheKey, wanted: Callable[[Group], bool]) -> tuple[bytes, bytes] | None:
+def _adapted_row(
+    store: DiskStore, key: CacheKey, wanted: Callable[[Group], bool], *, host_code: bool
+) -> tuple[bytes, bytes] | None:
     """An adapted kernel as a row of a pack; ``None`` if there is none, or it is not wanted."""
     found = read_stored(store.layout, key, trust=store.layout.trust)
     if found is None or not wanted(found.group):
         return None
-    return packed_row(found)
+    return packed_row(found, host_code=host_code)
 
 
 def import_pack(
@@ -163,6 +167,7 @@ def import_pack(
     pack: Pack,
     *,
     dry_run: bool = False,
+    host_code: bool = False,
     on_entry: Callable[[], None] = lambda: None,
     by: str = "",
 ) -> Imported:
@@ -170,6 +175,7 @@ def import_pack(
 
     Args:
         dry_run: check everything and report what would be imported, but change nothing.
+        host_code: also import objects of launched compilers, if the pack was opened with a check of signatures.
         on_entry: called after each entry of the pack.
         by: the user who imports, for the audit.
 
@@ -182,7 +188,7 @@ def import_pack(
     try:
         for row in _sound_rows(pack):
             try:
-                if _take(store, pack, row, dry_run):
+                if _take(store, pack, row, dry_run, host_code):
                     taken += 1
                     taken_bytes += row.record_bytes + row.blob_bytes
                 else:
@@ -251,14 +257,17 @@ def _is_readable_group(store: DiskStore, key: CacheKey) -> bool:
         return False
 
 
-def look_into(store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
+def look_into(
+    store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambda: None, *, host_code: bool = False
+) -> Iterator[Incoming]:
     """The outcome that an import would have for each entry of a pack. Changes nothing; raises as ``import_pack``."""
     for row in _sound_rows(pack):
         record, size = None, row.record_bytes + row.blob_bytes
         try:
             record_data = pack.record_data(row)
             if is_group(record_data):
-                known = describe(unpacked_row(row.key, record_data, pack.blob_data(row)))
+                allowed = host_code and pack.checks_signers
+                known = describe(unpacked_row(row.key, record_data, pack.blob_data(row), host_code=allowed))
                 pack.prove(record_data)
                 yield Incoming(row.key, size, None, _is_readable_group(store, row.key), adapted=known)
             else:
@@ -277,13 +286,13 @@ def _sound_rows(pack: Pack) -> Iterable[Row]:
     return pack.rows()
 
 
-def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
+def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool, host_code: bool) -> bool:
     """Checks an entry of a pack and stores it; returns whether it was new to the store."""
     record_data = pack.record_data(row)
     pack.prove(record_data)
     blob_data = pack.blob_data(row)
     if is_group(record_data):
-        group = unpacked_row(row.key, record_data, blob_data)
+        group = unpacked_row(row.key, record_data, blob_data, host_code=host_code and pack.checks_signers)
         is_new = not _is_readable_group(store, row.key)
         if is_new and not dry_run:
             put_group(store.layout, group, durable=store.durable)

@@ -10,7 +10,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class PassThrough(Exception):
@@ -37,6 +37,7 @@ _VALUES = (
     "frandom-seed",
 )  # fmt: skip
 _PHASES = {"cubin": ".cubin", "ptx": ".ptx", "compile c": ".o", "device-c dc": ".o"}
+TARGETS = ("gpu-architecture", "gpu-code", "generate-code")
 _PATHS = ("include-path I", "system-include isystem")
 _PLACES = ("output-file o", "dependency-output MF", "dependency-target-name MT", "compiler-bindir ccbin", "threads t")
 _GLUED = ("-I", "-D", "-U")  # no other option begins so; -O is followed by a digit
@@ -106,12 +107,13 @@ class Command:
     @property
     def ending(self) -> str:
         """That of the output's kind: ``.cubin``."""
-        return next(ending for name, ending in _PHASES.items() if name.partition(" ")[0] == self.phase)
+        return ending_of(self.options)
 
-    @property
-    def is_host_code(self) -> bool:
-        """Whether the output is an object for the host."""
-        return self.ending == ".o"
+
+def ending_of(options: Iterable[Sequence[str]]) -> str:
+    """The ending of the output of a command; raises ``LookupError`` where it names no phase."""
+    names = [option[0] for option in options]
+    return [ending for phase, ending in _PHASES.items() if phase.partition(" ")[0] in names][0]
 
 
 def understood(compiler: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Command:
@@ -225,7 +227,7 @@ def _number(made: Command, root: str) -> str:
 
 def _check_value(name: str, value: str) -> None:
     """Raises ``PassThrough`` for a value that is not understood."""
-    if name in ("gpu-architecture", "gpu-code", "generate-code"):
+    if name in TARGETS:
         if "native" in value or "all" in value:
             raise PassThrough("target of this machine")
     elif name == "x":

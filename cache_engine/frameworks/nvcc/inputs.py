@@ -82,17 +82,17 @@ class Digests:
 
 def build_of(command: Command, digests: Digests) -> dict[str, str]:
     """Digests of the compiler's programs and of the host's compiler, by name; raises ``PassThrough``."""
-    folder = os.path.dirname(_program(command.compiler, command))
-    found = {}
+    program = _program(command.compiler, command)
+    with open(program, "rb") as file:
+        if file.read(4) != b"\x7fELF":
+            raise PassThrough("compiler is a script")
+    folder, found = os.path.dirname(program), {}
     for tool in _TOOLS:
         digest = digests.of(f"{folder}/{tool}")
         if digest is not None:
             found[os.path.basename(tool)] = digest
         elif tool in _NEEDED:
             raise PassThrough("compiler is not a whole toolkit")
-    with open(f"{folder}/nvcc", "rb") as file:
-        if file.read(4) != b"\x7fELF":
-            raise PassThrough("compiler is a script")
     host = command.host or "gcc"
     host = _program(os.path.join(host, "gcc") if os.path.isdir(host) else host, command)
     prefix = os.path.dirname(os.path.dirname(host))

@@ -107,8 +107,9 @@ class Lookup:
                 continue
             except (CorruptEntry, ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 self.damaged.append(number)
-        places = [number for number in (free, *self.damaged[:1]) if number is not None]
-        self.free = places[0] if places else oldest[1]
+        if self.damaged:
+            free = self.damaged[0]
+        self.free = oldest[1] if free is None else free
 
 
 def document_of(bundle: Mapping[str, Any]) -> dict[str, Any]:
