@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 
 from cache_engine.frameworks.nvcc.results import ERR, OUT
 
@@ -20,8 +21,11 @@ def run(words: list[str]) -> tuple[int, dict[str, bytes]]:
 
     Where a signal ended it, this process ends by the same one.
     """
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_end_with_parent())
-    before = {number: signal.signal(number, lambda sent, _: child.send_signal(sent)) for number in _PASSED_ON}
+    # A group of its own, so that a signal reaches the programs that nvcc runs: they hold what we read.
+    child = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0, preexec_fn=_end_with_parent()
+    )
+    before = {number: signal.signal(number, lambda sent, _: _send(child, sent)) for number in _PASSED_ON}
     try:
         printed = _pass_on(child)
         code = child.wait()
@@ -32,6 +36,11 @@ def run(words: list[str]) -> tuple[int, dict[str, bytes]]:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code, printed
+
+
+def _send(child: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
 
 
 def _pass_on(child: subprocess.Popen[bytes]) -> dict[str, bytes]:
