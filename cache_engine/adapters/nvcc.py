@@ -42,7 +42,7 @@ def launch(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs a command; returns its exit code, or becomes nvcc."""
     compiler, arguments = compiler_in(words, environment)
     if not compiler:
-        print("error: nvcc is not installed; name it first, set CUDA_HOME or add it to PATH", file=sys.stderr)
+        _say("error: nvcc is not installed; name it first, set CUDA_HOME or add it to PATH")
         return 127
     store = Place(environment)
     try:
@@ -107,9 +107,8 @@ class Place:
 
     def lookup(self, request: Request) -> Lookup:
         """The results of a request; raises ``PassThrough``."""
-        assert self.root is not None
         try:
-            return Lookup(self.root, request, trust=self._trust)
+            return Lookup(self.root or "", request, trust=self._trust)
         except Slow as error:
             raise PassThrough("store cannot be read") from error
 
@@ -132,13 +131,16 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
+def _say(text: str) -> None:
+    os.write(2, os.fsencode(f"{text}\n"))
+
+
 def _become(words: list[str]) -> int:
     """Replaces this process by nvcc."""
     try:
-        sys.stdout.flush()
-        os.execvp(words[0], words)
+        os.execvp(words[0], words)  # noqa: S606  # it takes our place
     except OSError as error:
-        print(f"error: {words[0]} cannot be run: {error.strerror}", file=sys.stderr)
+        _say(f"error: {words[0]} cannot be run: {error.strerror}")
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
@@ -157,7 +159,7 @@ def deliver(command: Command, found: Result) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Writes a file whole or not at all, also where this process is killed; through a link or into a device, plainly."""
+    """Writes a file whole or not at all, also where this process is killed; a link's target is written in place."""
     folder = os.path.dirname(path) or "."
     if not os.path.lexists(path) or (os.path.isfile(path) and not os.path.islink(path)):
         try:
@@ -168,10 +170,8 @@ def _write(path: str, data: bytes) -> None:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
-                try:
+                if os.path.lexists(path):
                     os.unlink(path)
-                except FileNotFoundError:
-                    pass
                 # With a folder's descriptor Python follows the link in /proc, else it does not.
                 os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
             return
@@ -210,12 +210,12 @@ def _compiled(store: Place, request: Request, words: list[str]) -> int:
 
 
 def _count_damage(shelf: Shelf, name: str) -> None:
+    from contextlib import suppress
+
     from cache_engine.errors import CorruptEntry
 
-    try:
+    with suppress(CorruptEntry, OSError):
         shelf.get(FRAMEWORK, name, INDEX)
-    except (CorruptEntry, OSError):
-        pass
 
 
 def _run_and_store(store: Place, shelf: Shelf, request: Request, words: list[str], number: int) -> int:

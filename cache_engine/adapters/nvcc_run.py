@@ -21,9 +21,14 @@ def run(words: list[str]) -> tuple[int, dict[str, bytes]]:
 
     Where a signal ended it, this process ends by the same one.
     """
-    # A group of its own, so that a signal reaches the programs that nvcc runs: they hold what we read.
+    # A group of its own, so that a signal reaches the programs that nvcc runs: they hold what we read. This process has
+    # no thread that a lock could be held by.
     child = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0, preexec_fn=_end_with_parent()
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        process_group=0,
+        preexec_fn=_end_with_parent(),  # noqa: PLW1509
     )
     before = {number: signal.signal(number, lambda sent, _: _send(child, sent)) for number in _PASSED_ON}
     try:
@@ -45,8 +50,8 @@ def _send(child: subprocess.Popen[bytes], number: int) -> None:
 
 def _pass_on(child: subprocess.Popen[bytes]) -> dict[str, bytes]:
     """Copies what a process prints to our own output, in the order of each stream; returns it by stream."""
-    assert child.stdout is not None
-    assert child.stderr is not None
+    if child.stdout is None or child.stderr is None:
+        return {}
     printed = {OUT: b"", ERR: b""}
     with selectors.DefaultSelector() as waiting, child.stdout, child.stderr:
         waiting.register(child.stdout, selectors.EVENT_READ, (OUT, 1))

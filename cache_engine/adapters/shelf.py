@@ -14,7 +14,6 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.frameworks.bundles import (
     Group,
     StoredGroup,
-    UnknownGroup,
     group_key,
     group_keys,
     put_group,
@@ -28,6 +27,7 @@ from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal, fold_when_long
 from cache_engine.store.lock import file_lock_to_delete
 from cache_engine.store.pins import is_pinned
+from cache_engine.store.quick import UnknownGroup
 
 if TYPE_CHECKING:
     from cache_engine.upkeep.cleanup import Housekeeper

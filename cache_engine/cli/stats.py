@@ -119,7 +119,7 @@ def statistics_document(found: Statistics, queue: QueueState | None = None) -> d
         **picked(totals, "compiles", "compile_ms", "saved_ms", "evictions", "evicted_bytes", "corruptions"),
         **picked(totals, "publish_failures", "lock_waits", "lock_timeouts", "lock_wait_ms"),
         "tier_failures": totals.failures,
-        "nvcc_passed": totals.passed,
+        "passed": totals.passed,
         "last_publish_at": totals.last_publish_at or None,
         "hit_rates": found.tier_hit_rates,
         "lengths": lengths_document(totals.spans),

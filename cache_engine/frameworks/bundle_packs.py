@@ -23,7 +23,7 @@ import msgspec
 
 from cache_engine.compilers.elf import machine_of, read_cubin
 from cache_engine.errors import CorruptEntry
-from cache_engine.frameworks.bundles import MAX_BYTES, Group, StoredGroup, UnknownGroup, is_plain, stored_in
+from cache_engine.frameworks.bundles import Group, StoredGroup, is_plain, stored_in
 from cache_engine.frameworks.facts import is_ptx, json_object, read_object, text_in
 from cache_engine.frameworks.folder import Folder, Unread
 from cache_engine.frameworks.nvcc.command import TARGETS, ending_of
@@ -33,6 +33,7 @@ from cache_engine.frameworks.readers.triton import target_of
 from cache_engine.frameworks.values import Fault, id_of
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import enveloped, format_of, signed_part
+from cache_engine.store.quick import MAX_BYTES, UnknownGroup
 
 FORMAT = 1000
 """The format version of a record file that describes a group; no record of a kernel of ours has it."""

@@ -238,7 +238,10 @@ def describe(group: Group) -> Entry:
         facts["shared_bytes"] = shared  # of the launch; the CUBIN knows only what is static
     launched = _launched(group, document)
     facts |= {
-        "name": text_in(document, "name") or facts.get("name") or launched.get("source") or id_of(group.index.rpartition(".")[0]),
+        "name": text_in(document, "name")
+        or facts.get("name")
+        or launched.get("source")
+        or id_of(group.index.rpartition(".")[0]),
         "version": text_in(document, "triton_version") or text_in({"version": group.version}, "version"),
         "arch": facts.get("arch") or target_of(document),
         "config": chosen_in(document, *CHOSEN) | launched,

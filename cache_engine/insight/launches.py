@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from cache_engine.adapters.nvcc import compiler_in
 from cache_engine.errors import CorruptEntry, UsageError
-from cache_engine.frameworks.bundles import UnknownGroup, group_keys, read_group
+from cache_engine.frameworks.bundles import group_keys, read_group
 from cache_engine.frameworks.nvcc.command import PassThrough, understood
 from cache_engine.frameworks.nvcc.inputs import Digests
 from cache_engine.frameworks.nvcc.results import FRAMEWORK, Lookup, Request, differences, document_of
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.quick import Slow
+from cache_engine.store.quick import Slow, UnknownGroup
 
 
 @dataclass(frozen=True, slots=True)

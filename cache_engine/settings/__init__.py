@@ -157,8 +157,8 @@ class Settings:
     host_code: bool = _setting(
         kinds.yes_or_no(),
         False,
-        "Let objects of nvcc's launcher, which is code for the processor, into signed packs, and import them from packs "
-        "that trusted_signers proves.",
+        "Let objects of nvcc's launcher, which are code for the processor, into signed packs, and import them from "
+        "packs whose signer is trusted.",
     )
     remote: str | None = _setting(
         kinds.text(optional=True),

@@ -34,9 +34,8 @@ from typing import NamedTuple
 
 from cache_engine.errors import StoreError
 from cache_engine.model.key import CacheKey, is_key
-from cache_engine.store.quick import BUNDLES, DIGESTS, JOURNAL, JOURNAL_OPEN, MARKER, TEMP
 
-JOURNAL_SNAPSHOT, JOURNAL_FOLDING = "snapshot.json", ".folding"
+JOURNAL_SNAPSHOT, JOURNAL_OPEN, JOURNAL_FOLDING = "snapshot.json", ".jsonl", ".folding"
 SHARDS = tuple(f"{number:02x}" for number in range(256))
 
 
@@ -79,7 +78,7 @@ class StoreLayout:
     @property
     def marker(self) -> Path:
         """The file that marks a store."""
-        return self.root / MARKER
+        return self.root / "store.json"
 
     @property
     def kernels(self) -> Path:
@@ -94,12 +93,12 @@ class StoreLayout:
     @property
     def temp(self) -> Path:
         """Files being written."""
-        return self.root / TEMP
+        return self.root / "temp"
 
     @property
     def journal(self) -> Path:
         """Usage and events."""
-        return self.root / JOURNAL
+        return self.root / "journal"
 
     @property
     def locks(self) -> Path:
@@ -186,7 +185,7 @@ class StoreLayout:
     @property
     def digests(self) -> Path:
         """Digests of files that compilers read; see ``frameworks.nvcc.inputs``."""
-        return self.root / DIGESTS
+        return self.root / "digests.json"
 
     @property
     def single_files(self) -> tuple[Path, ...]:
@@ -240,11 +239,11 @@ class StoreLayout:
     @property
     def groups(self) -> Path:
         """Kernels of other frameworks. The folder is created with the first."""
-        return self.root / BUNDLES
+        return self.root / "groups"
 
     def group_path(self, key: CacheKey) -> str:
         """The file with a kernel of another framework."""
-        return f"{self.root}/{BUNDLES}/{key}"
+        return f"{self.root}/groups/{key}"
 
     @property
     def later_folders(self) -> tuple[Path, ...]:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import struct
 from hashlib import sha256
-from struct import Struct, unpack_from
-from struct import error as StructError
 
 from cache_engine.errors import CorruptEntry, Misplaced, Truncated
 from cache_engine.inputs import others_may_change
@@ -25,12 +24,13 @@ if TYPE_CHECKING:
 FORMAT = 1
 MAX_BYTES = 64 * 1024**2
 """Of a bundle, also unpacked: hundreds of times the largest seen, and the most that a forged file may allocate."""
-HEADER = Struct("<8sH32s32s")
+HEADER = struct.Struct("<8sH32s32s")
 """Magic, format version, key, SHA-256 of what follows."""
 MAGIC = b"GEMMGRUP"
+# As ``store.layout`` and ``settings`` have them, whose import takes longer than a hit may; a test compares.
 MARKER, BUNDLES, JOURNAL, TEMP, DIGESTS = "store.json", "groups", "journal", "temp", "digests.json"
 JOURNAL_OPEN = ".jsonl"
-SETTINGS_FILE = "gemm-cache.toml"  # as ``settings`` has it, which takes longer to import than a hit may take
+SETTINGS_FILE = "gemm-cache.toml"
 _LINES_BYTES = 1024**2  # of a file of the journal; then its writer begins another
 _DEEPEST = 4
 
@@ -127,7 +127,7 @@ def read_bundle(root: str, key: str, *, trust: bool = False) -> dict[str, Any] |
         if not 0 <= zstandard.frame_content_size(packed) <= MAX_BYTES:
             raise CorruptEntry(f"group {key[:12]} declares no size, or one of more than {MAX_BYTES:,} bytes")
         found, end = _value(zstandard.ZstdDecompressor().decompress(packed), 0, 0)
-    except (zstandard.ZstdError, StructError, ValueError, LookupError, TypeError) as error:
+    except (zstandard.ZstdError, struct.error, ValueError, LookupError, TypeError) as error:
         raise CorruptEntry(f"group {key[:12]} cannot be read: {error}") from error
     if not isinstance(found, dict) or not end:
         raise CorruptEntry(f"group {key[:12]} is none")
@@ -143,7 +143,7 @@ _SIZED = {0xC4: (bytes, 1), 0xC5: (bytes, 2), 0xC6: (bytes, 4), 0xD9: (str, 1), 
 
 
 def _value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """The value at a position, and the position behind it; raises ``ValueError``, ``LookupError``, ``StructError``."""
+    """The value at a position, and the position behind it; raises ``ValueError``, ``LookupError``, ``struct.error``."""
     first, at = data[at], at + 1
     if depth > _DEEPEST:
         raise ValueError("it is nested too deep")
@@ -154,9 +154,10 @@ def _value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if first in _FIXED:
         return _FIXED[first], at
     if first in _NUMBERS:
-        form = Struct(_NUMBERS[first])
-        return unpack_from(form.format, data, at)[0], at + form.size
+        form = struct.Struct(_NUMBERS[first])
+        return form.unpack_from(data, at)[0], at + form.size
     if first < 0xC0:
+        kind: Any
         kind, size = (dict, first & 15) if first < 0x90 else (list, first & 15) if first < 0xA0 else (str, first & 31)
     else:
         kind, width = _SIZED[first]

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ class Fake:
 
     @property
     def compiler(self) -> str:
+        """The path of nvcc."""
         return str(self.root / "cuda" / "bin" / "nvcc")
 
     def launch(self, *words: str) -> int:
@@ -51,11 +53,16 @@ class Fake:
         path.write_text(text)
         return path
 
+    def passed(self, words: list[str]) -> int:
+        """In place of becoming nvcc."""
+        self.runs.append(["passed", *words])
+        return 0
+
     def run(self, words: list[str]) -> tuple[int, dict[str, bytes]]:
         """In place of nvcc."""
         self.runs.append(words)
         output, read = expected(words, self.environment)
-        values = dict(zip(words, words[1:], strict=False))
+        values = dict(pairwise(words))
         if self.code == 0:
             Path(values["-o"]).write_bytes(output)
             lines = " \\\n    ".join(one.replace(" ", "\\ ") for one in read)
@@ -83,8 +90,8 @@ def expected(words: Sequence[str], environment: Mapping[str, str]) -> tuple[byte
     read: list[str] = []
     parts = [*options, environment.get("NVCC_APPEND_FLAGS", ""), environment.get("NVCC_TEST", "")]
     _read(source, roots, read, parts)
-    for tool in ("bin/nvcc", "bin/ptxas", "nvvm/bin/cicc"):
-        parts.append(sha256((Path(compiler).parent.parent / tool).read_bytes()).hexdigest())
+    tools = [Path(compiler).parent.parent / tool for tool in ("bin/nvcc", "bin/ptxas", "nvvm/bin/cicc")]
+    parts += [sha256(tool.read_bytes()).hexdigest() for tool in tools]
     return make_cubin("sm_90a", sha256("\n".join(parts).encode()).digest()), read
 
 
@@ -117,7 +124,7 @@ def make(root: Path, store: Path) -> Fake:
 def use(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> Fake:
     """Lets the launcher run this one, also where a command passes through; its clock is a second behind the files'."""
     monkeypatch.setattr(nvcc_run, "run", lambda words: fake.run(words))
-    monkeypatch.setattr(nvcc, "_become", lambda words: fake.runs.append(["passed", *words]) or 0)
+    monkeypatch.setattr(nvcc, "_become", fake.passed)
     monkeypatch.setattr(nvcc, "_CLOCK_NS", -(10**12))
     shelf.cache_clear()
     return fake
@@ -126,6 +133,11 @@ def use(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> Fake:
 def moved(fake: Fake, root: Path, store: Path) -> Fake:
     """The same files at another place, as on another machine."""
     shutil.copytree(fake.root, root)
-    return make(root, store) if not root.exists() else Fake(
-        root, {**fake.environment, "PATH": str(root / "host"), "HOME": str(root / "home"), "GEMM_CACHE_DIR": str(store)}
+    return (
+        make(root, store)
+        if not root.exists()
+        else Fake(
+            root,
+            {**fake.environment, "PATH": str(root / "host"), "HOME": str(root / "home"), "GEMM_CACHE_DIR": str(store)},
+        )
     )

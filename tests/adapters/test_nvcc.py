@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,13 @@ from cache_engine.frameworks.bundle_packs import packed_row
 from cache_engine.frameworks.bundles import Group, describe, group_keys, inputs_of, put_group, read_group, read_stored
 from cache_engine.frameworks.nvcc import inputs
 from cache_engine.frameworks.nvcc.command import PassThrough, understood
-from cache_engine.frameworks.nvcc.results import PLACES
+from cache_engine.frameworks.nvcc.results import PLACES, name_of
 from cache_engine.insight.launches import explain_launch
 from cache_engine.settings import Settings
 from cache_engine.store import quick
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.store.layout import StoreLayout
+from cache_engine.store.layout import JOURNAL_OPEN, StoreLayout
 from cache_engine.store.pack import Pack
 from cache_engine.store.signatures.signers import TrustedSigners
 from cache_engine.upkeep.packs import Imported, export_pack, import_pack
@@ -56,10 +58,12 @@ def check(fake: Fake, *words: str) -> bool:
 @pytest.mark.parametrize(
     "text",
     [
-        CUBIN, "--cubin k.cu --output-file=k.cubin", "-ptx k.cu -o k.ptx", "-c k.cu -o k.o -MD -MF k.d", "-dc -rdc=true k.cu -o k.o",
-        f"{CUBIN} --compiler-options=-fPIC,-O3,-fconcepts,-Wno-abi -Xcompiler -Wall", f"{CUBIN} -O3 -t 4 --threads=2 -DA=1 -U B",
+        CUBIN, "--cubin k.cu --output-file=k.cubin", "-ptx k.cu -o k.ptx", "-c k.cu -o k.o -MD -MF k.d",
+        "-dc -rdc=true k.cu -o k.o",
+        f"{CUBIN} --compiler-options=-fPIC,-O3,-fconcepts,-Wno-abi -Xcompiler -Wall",
+        f"{CUBIN} -O3 -t 4 --threads=2 -DA=1 -U B",
         f"{CUBIN} -gencode=arch=compute_90a,code=sm_90a --ptxas-options=--verbose,--warn-on-local-memory-usage",
-        f"{CUBIN} -isystem x -Iy -I z --expt-relaxed-constexpr --diag-suppress=39,161 -use_fast_math -std=c++20 -ccbin g++",
+        f"{CUBIN} -isystem x -Iy -I z --expt-relaxed-constexpr --diag-suppress=39,161 -use_fast_math -ccbin g++",
     ],
 )  # fmt: skip
 def test_what_frameworks_ask_for_is_understood(text: str) -> None:
@@ -69,18 +73,23 @@ def test_what_frameworks_ask_for_is_understood(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("--version", "option -version"), (f"{CUBIN} -keep", "option -keep"), (f"{CUBIN} --save-temps", "option -save-temps"),
+        ("--version", "option -version"), (f"{CUBIN} -keep", "option -keep"),
+        (f"{CUBIN} --save-temps", "option -save-temps"),
         ("-E k.cu -o k", "option -E"), ("-M k.cu", "option -M"), ("k.cu -o k", "link, or no phase named"),
         ("-cubin a.cu b.cu -o k", "several sources"), ("-cubin k.cu -o -", "output is not a named file"),
         ("-cubin k.cu", "output is not a named file"), ("-c k.cpp -o k.o", "source is no .cu file"),
         (f"{CUBIN} -arch=native", "target of this machine"), (f"{CUBIN} @more", "options in a file"),
-        (f"{CUBIN} -optf more", "option -optf"), (f"{CUBIN} -otherwise", "unknown option"), (f"{CUBIN} -tilecubin", "unknown option"),
+        (f"{CUBIN} -optf more", "option -optf"), (f"{CUBIN} -otherwise", "unknown option"), (f"{CUBIN} -tilecubin",
+        "unknown option"),
         (f"{CUBIN} -include a.h", "unknown option"), (f"{CUBIN} -Ia,b", "comma in an include path"),
         (f"{CUBIN} -Xcompiler -march=native", "unknown option of the host's compiler"),
         (f"{CUBIN} -Xcompiler -Wp,-MD,x", "unknown option of the host's compiler"),
-        (f"{CUBIN} -Xcompiler -I/x", "unknown option of the host's compiler"), (f"{CUBIN} -x c++", "language is not CUDA"),
-        (f"{CUBIN} -Xptxas -optf=x", "unknown option in --ptxas-options"), (f"{CUBIN} -MF k.d", "dependency options without -MD"),
-        (f"{CUBIN} -MMD", "unknown option"), (f"{CUBIN} -cubin -ptx", "two phases"), (f"{CUBIN} -D", "option without its value"),
+        (f"{CUBIN} -Xcompiler -I/x", "unknown option of the host's compiler"), (f"{CUBIN} -x c++",
+        "language is not CUDA"),
+        (f"{CUBIN} -Xptxas -optf=x", "unknown option in --ptxas-options"), (f"{CUBIN} -MF k.d",
+        "dependency options without -MD"),
+        (f"{CUBIN} -MMD", "unknown option"), (f"{CUBIN} -cubin -ptx", "two phases"), (f"{CUBIN} -D",
+        "option without its value"),
         ("-cubin - -o k", "source on standard input"), (f"{CUBIN} -o other", "option --output-file twice"),
     ],
 )  # fmt: skip
@@ -91,7 +100,9 @@ def test_all_else_passes_with_its_reason(text: str, reason: str) -> None:
 
 
 def test_variables_are_options_or_inputs_or_stop() -> None:
-    made = understood("nvcc", CUBIN.split(), {"NVCC_APPEND_FLAGS": "-O1 -DX", "CPATH": "/a:/b", "NVCC_X": "1", "LANG": "C"})
+    made = understood(
+        "nvcc", CUBIN.split(), {"NVCC_APPEND_FLAGS": "-O1 -DX", "CPATH": "/a:/b", "NVCC_X": "1", "LANG": "C"}
+    )
     assert made.options[1:] == [["optimize", "1"], ["define-macro", "X"]]
     assert (made.roots, made.variables) == (["/a", "/b"], {"CPATH": "0:1", "NVCC_X": "1"})
     for variables in ({"NVCC_PREPEND_FLAGS": "-keep"}, {"NVCC_APPEND_FLAGS": "-D'a b'"}, {"DEPENDENCIES_OUTPUT": "x"}):
@@ -105,7 +116,8 @@ def test_each_input_makes_a_miss_and_the_same_again_a_hit(fake: Fake) -> None:
     changes: dict[str, tuple[str, str]] = {
         "a header": ("one/lib/b.h", "3\n"), "another": ("two/lib/c.h", "4\n"), "the source": ("work/k.cu", "5\n"),
         "a nearer header": ("work/lib/a.h", "6\n"), "beside its includer": ("one/lib/lib/c.h", "#7\n"),
-        "an earlier root": ("one/lib/c.h", "8\n"), "asked for": ("two/lib/maybe.h", "9\n"), "ptxas": ("cuda/bin/ptxas", "\x7fELF"),
+        "an earlier root": ("one/lib/c.h", "8\n"), "asked for": ("two/lib/maybe.h", "9\n"),
+        "ptxas": ("cuda/bin/ptxas", "\x7fELF"),
         "cicc": ("cuda/nvvm/bin/cicc", "\x7fELF x"), "the host's compiler": ("host/gcc", "\x7fELF x"),
     }  # fmt: skip
     for name, (file, text) in changes.items():
@@ -208,14 +220,14 @@ def test_damage_is_a_miss_that_is_counted_and_mended(fake: Fake) -> None:
 
 
 def test_a_digest_is_remembered_until_the_file_changes(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, now = fake.write("h.h", "1"), inputs.time.time_ns
+    path, now = fake.write("h.h", "1"), time.time_ns
     store = str(layout_of(fake).root)
-    assert inputs.Digests(store).of(str(path)) == inputs.sha256(b"1").hexdigest()
+    assert inputs.Digests(store).of(str(path)) == sha256(b"1").hexdigest()
     digests = inputs.Digests(store)
     digests.of(str(path))
     digests.save()
     assert not Path(store, quick.DIGESTS).exists()  # it is too young
-    monkeypatch.setattr(inputs.time, "time_ns", lambda: now() + 10**11)
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 10**11)
     digests.of(str(path))
     digests.save()
     with monkeypatch.context() as patch:
@@ -224,12 +236,17 @@ def test_a_digest_is_remembered_until_the_file_changes(fake: Fake, monkeypatch: 
     before = path.stat()
     path.write_text("2")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # the time of change tells
-    assert inputs.Digests(store).of(str(path)) == inputs.sha256(b"2").hexdigest()
+    assert inputs.Digests(store).of(str(path)) == sha256(b"2").hexdigest()
 
 
 def test_two_at_once_compile_once(fake: Fake) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    fake.before_end = lambda: (begun.set(), go_on.wait(30))
+
+    def held() -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    fake.before_end = held
     usual = fake.usual()
     first = threading.Thread(target=fake.launch, args=usual)
     first.start()
@@ -245,7 +262,9 @@ def test_two_at_once_compile_once(fake: Fake) -> None:
 def test_without_a_store_nvcc_runs(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = fake.usual()
     check(fake, *usual)
-    monkeypatch.setattr("cache_engine.adapters.shelf.put_group", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+    monkeypatch.setattr(
+        "cache_engine.adapters.shelf.put_group", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full"))
+    )
     fake.write("one/lib/b.h", "full\n")
     assert [check(fake, *usual), check(fake, *usual)] == [False, False]
     assert read_journal(layout_of(fake).journal).totals.passed == {"store cannot be written": 2}
@@ -264,6 +283,10 @@ def test_the_quick_way_has_the_settings_directory(tmp_path: Path, monkeypatch: p
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         assert quick.quick_directory(environment) == str(Settings.load(environment).directory())
+    layout = StoreLayout(tmp_path)
+    paths = (layout.marker, layout.groups, layout.journal, layout.temp, layout.digests)
+    names = (quick.MARKER, quick.BUNDLES, quick.JOURNAL, quick.TEMP, quick.DIGESTS)
+    assert (tuple(path.name for path in paths), JOURNAL_OPEN) == (names, quick.JOURNAL_OPEN)
     conf.joinpath("gemm-cache").mkdir(parents=True)
     conf.joinpath("gemm-cache", quick.SETTINGS_FILE).write_text(f'dir = "{tmp_path}/own"\n')
     conf.joinpath("gemm-cache", quick.SETTINGS_FILE).chmod(0o600)
@@ -353,16 +376,10 @@ def test_a_forged_result_is_refused(fake: Fake, what: str) -> None:
         document["options"][1] = ["gpu-architecture", "sm_80"]
         files["nvcc.json"] = json.dumps(document).encode()
     files |= {"file": {"x.sh": b"x"}, "output": {"kernel.cubin": b"x"}, "printed": {"stderr": b"\x1b]0;"}}.get(what, {})
-    name = f"{nvcc.Request.__module__ and _name(document)}-0" if what == "target" else group.name
+    name = f"{name_of(document)}-0" if what == "target" else group.name
     forged = Group("nvcc", name, "nvcc.json", files)
     put_group(layout, forged, durable=False)
     stored = read_stored(layout, forged.key)
     assert stored is not None
     with pytest.raises(CorruptEntry):
         packed_row(stored, host_code=True)
-
-
-def _name(document: dict[str, Any]) -> str:
-    from cache_engine.frameworks.nvcc.results import name_of
-
-    return name_of(document)

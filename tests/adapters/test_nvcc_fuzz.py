@@ -11,8 +11,25 @@ import pytest
 from tests.adapters.fake_nvcc import Fake, expected, make, moved, use
 
 CASES = 5_000
-_FILES = ("one/lib/a.h", "one/lib/b.h", "two/lib/c.h", "work/k.cu", "work/near.h", "cuda/bin/ptxas", "cuda/nvvm/bin/cicc")
-_HIDING = ("one/lib/c.h", "work/lib/a.h", "work/lib/c.h", "one/near.h", "two/lib/b.h", "two/lib/maybe.h", "work/b.h", "one/lib/near.h")
+_FILES = (
+    "one/lib/a.h",
+    "one/lib/b.h",
+    "two/lib/c.h",
+    "work/k.cu",
+    "work/near.h",
+    "cuda/bin/ptxas",
+    "cuda/nvvm/bin/cicc",
+)
+_HIDING = (
+    "one/lib/c.h",
+    "work/lib/a.h",
+    "work/lib/c.h",
+    "one/near.h",
+    "two/lib/b.h",
+    "two/lib/maybe.h",
+    "work/b.h",
+    "one/lib/near.h",
+)
 _OPTIONS = ("-O1", "-DA", "-DB=2", "-lineinfo", "-std=c++20", "--maxrregcount=32", "-Xptxas=-v", "-use_fast_math")
 
 

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 _MOST_REMEMBERED, _MOST_MEMO_BYTES = 5_000, 4 * 1024**2
 _RACY_NS = 2 * 10**9
 """A file changed so lately may change again without another time; its digest is not remembered."""
-_TOOLS = ("nvcc", "nvcc.profile", "ptxas", "fatbinary", "cudafe++", "../nvvm/bin/cicc", "../nvvm/libdevice/libdevice.10.bc")
+_TOOLS = (
+    "nvcc",
+    "nvcc.profile",
+    "ptxas",
+    "fatbinary",
+    "cudafe++",
+    "../nvvm/bin/cicc",
+    "../nvvm/libdevice/libdevice.10.bc",
+)
 _NEEDED = ("nvcc", "../nvvm/bin/cicc", "ptxas")
 _DATES = re.compile(rb"__(?:DATE|TIME|TIMESTAMP)__")
 _ASKED = re.compile(rb"HAS_INCLUDE(?:_NEXT)?[_ \t]*\(\s*[<\"]([^>\"\n]{1,200})[>\"]", re.IGNORECASE)
