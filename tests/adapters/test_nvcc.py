@@ -148,7 +148,9 @@ def test_only_paths_differ_elsewhere_and_their_text_is_of_this_machine(
 ) -> None:
     check(fake, *fake.usual())
     other = use(monkeypatch, moved(fake, tmp_path / "b c", tmp_path / "store"))
-    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, other.root, other.root / "one", other.root / "work"):
+        monkeypatch.chdir(folder)
+        assert check(other, *other.usual())
     capfd.readouterr()
     words = other.usual("-MD", "-MF", str(other.root / "k.d"), "--threads=4", out="other.cubin")
     assert check(other, *words)

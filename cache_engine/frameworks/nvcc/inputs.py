@@ -181,11 +181,12 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
         asked: names that a source asks for with ``__has_include``.
     """
     by_first: dict[str, set[str]] = {}
+    here = os.getcwd()
     known, folders = set(), {roots.path(root, "") or "." for root in (*roots.by_name, TOOLKIT)}
     folders.add(roots.path(TOOLKIT, "include"))
     for root, name in files:
         path = roots.path(root, name)
-        known.add(path)
+        known.add(os.path.join(here, path))
         folders.add(os.path.dirname(path) or ".")
         end = name.lstrip("/")
         while end:
@@ -198,7 +199,7 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
         for first in by_first.keys() & set(_names_in(folder)):
             for end in by_first[first]:
                 path = f"{folder.rstrip('/')}/{end}" if folder != "." else end
-                if path not in known and (end == first or os.path.lexists(path)):
+                if os.path.join(here, path) not in known and (end == first or os.path.lexists(path)):
                     found.add("\0".join(roots.named(path)))
     return sorted(found)
 
