@@ -207,7 +207,9 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
 def dependencies_in(text: str) -> list[str]:
     """The files that a dependency file names, the source first."""
     body = text.replace("\\\n", " ").partition(" : ")[2]
-    return [one.replace("\\ ", " ").replace("$$", "$").replace("\\#", "#") for one in re.findall(r"(?:\\.|\S)+", body)]
+    return [
+        one.replace("\\ ", " ").replace("$$", "$").replace("\\#", "#") for one in re.findall(r"(?:\\.|[^\s\\])++", body)
+    ]
 
 
 def dependency_text(command: Command, files: Sequence[str]) -> str:
