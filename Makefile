@@ -65,7 +65,7 @@ soak: $(DEV) $(BROWSER) $(STRACE)
 	@mkdir -p .cache; rm -f $(COUNTS)
 	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest -n auto --dist worksteal -m "soak and not gpu"
 	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest tests/faults/test_damage.py
-	@$(BIN)/python -m tests.faults.summary $(COUNTS)
+	@$(BIN)/python -m tests.faults.summary $(COUNTS) docs/reliability.md
 
 # On a machine with an NVIDIA GPU: the tests that need one, then kernels compared with cuBLAS. With GPU_PYTHON=python3 under the
 # machine's own Python, nothing installed; it lists what is missing.

@@ -35,7 +35,7 @@ from app.server.uploads import Bounded, UploadedFiles
 
 
 def no_address() -> None:
-    """Answers the lookup: there is none."""
+    """Answers the lookup of this machine's public address with ``None``, so that nothing is asked of the network."""
 
 
 net_util.get_external_ip = no_address

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from benchmarks import farm
 from benchmarks.browser import dashboard, pages
 from benchmarks.entries import caches, calls, footprint, growth, hits, launcher, opens, peers, publish, remotes, scans
+from benchmarks.entries.subjects import PROBLEM
 from benchmarks.kernels import compile_time, warm
 from benchmarks.results import LeftOut, Report, Result
 from benchmarks.timing import medians
@@ -24,6 +28,15 @@ SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD, FARM)
 """Everything but the last two, the compilers, the store and its peers, the wait for pages, the evaluator, the dashboard
 in a browser, or workers of a compile farm."""
 
+_FIRST_HIT = """
+from cache_engine import GemmProblem, open_cache
+with open_cache({store!r}) as cache:
+    if cache.get_or_compile(GemmProblem({sizes}, arch={arch!r})).tier != "disk":
+        raise SystemExit("no hit on disk")
+"""
+_FIRST_HIT_GOAL = 0.060  # seconds of processor time
+_STARTS = 21
+
 
 def run(report: Report, chosen: str, entries: int, rows: int) -> None:
     """Runs the cases of a set and reports each line as it comes.
@@ -36,7 +49,7 @@ def run(report: Report, chosen: str, entries: int, rows: int) -> None:
     with tempfile.TemporaryDirectory(prefix="gemm-cache-bench-") as folder:
         place = Path(folder)
         if chosen == ALL:
-            _entering(report)
+            _entering(report, place / "entering")
             warm.warming(report, place)
         if chosen in (ALL, COMPILE):
             compile_time.compiling(report, place)
@@ -86,12 +99,31 @@ def _evaluator(report: Report, place: Path, entries: int) -> None:
     evaluator.evaluating(report, place / "evaluator", entries)
 
 
-def _entering(report: Report) -> None:
-    """Starting Python and importing, less starting Python, compared with starting Python."""
+def _entering(report: Report, place: Path) -> None:
+    """Starting Python and importing, less starting Python, compared with starting Python; and up to a first hit."""
     for statement, goal in (("import cache_engine", 0.080), ("from cache_engine import open_cache", None)):
         bare, entered = medians([partial(_python, "pass"), partial(_python, statement)], samples=15)
         report(Result(f"{statement}, less bare Python", entered - bare, "python -c pass", bare, goal))
+    with open_cache(place / "store", durability="fast") as cache:
+        cache.get_or_compile(PROBLEM)
+    hit = _FIRST_HIT.format(
+        store=str(place / "store"), problem=f"{PROBLEM.m}, {PROBLEM.n}, {PROBLEM.k}", arch=PROBLEM.arch
+    )
+    # As an installed package is: its modules compiled once, before.
+    env = {**os.environ, "PYTHONPYCACHEPREFIX": str(place / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
+    starts = [(_processor_seconds("pass", env), _processor_seconds(hit, env)) for _ in range(_STARTS + 1)]
+    bare, entered = (median(each) for each in zip(*starts[1:], strict=True))
+    name = "import, open, first hit and close, less bare Python, processor time"
+    report(Result(name, entered - bare, "python -c pass", bare, _FIRST_HIT_GOAL))
 
 
-def _python(code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], check=True)
+def _python(code: str, env: dict[str, str] | None = None) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
+
+
+def _processor_seconds(code: str, env: dict[str, str]) -> float:
+    """The processor time of a Python process that runs ``code``: other work on the machine hardly counts."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _python(code, env)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

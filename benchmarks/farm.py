@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.entries.subjects import PROBLEM, new_signer
 from benchmarks.results import Report, Result
 from cache_engine.cache.cache import Cache, open_cache
-from cache_engine.cache.remote.address import open_remote
 from cache_engine.cache.remote.base import Remote
+from cache_engine.cache.remote.client_process import open_remote
 from cache_engine.errors import RemoteError, ToolMissing
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.settings.extras import require

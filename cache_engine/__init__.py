@@ -28,7 +28,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``upkeep`` -- a store in order: ``admin`` is all of it, ``plan`` and ``cleanup``, ``integrity``, ``survey`` and
   ``side_files`` (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export),
   ``admission``
-- ``index`` -- the DuckDB copy of a store; ``queries`` and ``evaluations`` have all SQL of the pages
+- ``index`` -- the DuckDB copy of a store; ``queries`` has all SQL of the pages
 - ``frameworks`` -- the caches of other frameworks: a reader for each framework, ``deletion``; and their
   kernels in our store, as ``bundles`` of files
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone; stored ``results``; the ``catalogue``
@@ -42,12 +42,13 @@ The rooms, top to bottom; each imports only from those below it:
   ``payback``, ``compile_time``, ``value`` for eviction
 - ``model`` -- values: problem, config, architecture, key, artifact, record, measurement, event
 - ``settings`` -- from arguments, the environment and the settings file; ``extras``, optional packages
-- ``logs`` · ``assets`` · ``units`` -- log messages, where they are asked for; files that travel with the package;
-  numbers as people read them
+- ``log_handlers`` · ``assets`` · ``units`` -- log messages on standard error, where they are asked for; files that
+  travel with the package; numbers as people read them
 - ``types`` · ``device`` · ``evaluation`` -- types of what a cache returns; memory of GPUs, FP8 and profiles; how
   long a GEMM takes. Public names that most programs do not need
-- ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user
-  names, and who may change them; forks, signals, the end of a process; version
+- ``background`` -- the one queue of work that no caller waits for
+- ``errors`` · ``inputs`` · ``process`` · ``logs`` · ``_version`` -- everything that is raised; opening files that a
+  user names, and who may change them; forks, signals, the end of a process; loggers; version
 """
 
 # Not from typing, whose import takes longer than this module. Type checkers take the name as true.

@@ -192,3 +192,17 @@ class IndexUnavailable(GemmCacheError):
 
 class IndexDamaged(IndexUnavailable):
     """The file of the index is damaged, or of another version; ``store sync --rebuild`` creates it again."""
+
+
+_OLD = {"MirrorError": "IndexUnavailable", "MirrorDamaged": "IndexDamaged"}
+
+
+def __getattr__(name: str) -> type[GemmCacheError]:
+    """The class that had this name in 0.2; warns, and goes with 0.4."""
+    if name not in _OLD:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from warnings import warn
+
+    warn(f"import {_OLD[name]} from {__name__}; {name} goes with 0.4", DeprecationWarning, stacklevel=2)
+    found: type[GemmCacheError] = globals()[_OLD[name]]
+    return found

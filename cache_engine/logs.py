@@ -1,79 +1,78 @@
-"""Log messages on standard error, where the user asks for them with ``GEMM_CACHE_LOG`` or ``-v``.
+"""Log messages: the loggers of modules, below ``cache_engine``.
 
-The loggers are those of the modules, below ``cache_engine``. Importing this package configures nothing: a program that
-sets up ``logging`` itself gets the messages as those of any library.
+Importing this package configures nothing: a program that sets up ``logging`` itself gets the messages as those of any
+library. ``GEMM_CACHE_LOG`` or ``-v`` prints them on standard error; see ``log_handlers``.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-_ROOT = "cache_engine"
+# ``logging`` takes 3 ms to import, and most processes that find their kernels have nothing to say.
+if TYPE_CHECKING:
+    from logging import Logger
 
-
-def configure(asked: str) -> None:
-    """Has the messages of a level and above printed; called again, it changes that.
-
-    Args:
-        asked: a value of the setting ``log``, such as ``"info"`` or ``"debug:json"``.
-    """
-    level, _, form = asked.partition(":")
-    logger = logging.getLogger(_ROOT)
-    handler = next((each for each in logger.handlers if isinstance(each, _Handler)), None)
-    if handler is None:
-        handler = _Handler()
-        logger.addHandler(handler)
-    handler.setFormatter(_Json() if form else _Text(is_brief=level not in {"debug", "info"}))
-    logger.setLevel(level.upper())
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
+"""The levels, as the documentation of ``logging`` gives them."""
 
 
-class _Handler(logging.StreamHandler[TextIO]):
-    """Prints on what is standard error at the time."""
+class Log:
+    """The logger of a module. It imports ``logging`` at the first message that could be seen."""
 
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
+    __slots__ = ("_logger", "_name")
 
-    @property
-    def stream(self) -> TextIO:  # type: ignore[override]  # as logging's own handler of last resort
-        """Standard error."""
-        return sys.stderr
+    def __init__(self, name: str) -> None:
+        """Imports nothing."""
+        self._name = name
+        self._logger: Logger | None = None
 
+    def is_on(self, level: int) -> bool:
+        """Whether messages of this level are seen."""
+        logger = self._logger or self._found(level)
+        return logger is not None and logger.isEnabledFor(level)
 
-class _Text(logging.Formatter):
-    """A line for people, which no text of a store can break or colour."""
+    def debug(self, text: str, *values: object) -> None:
+        """Logs a message."""
+        self._say(DEBUG, text, values)
 
-    def __init__(self, *, is_brief: bool) -> None:
-        super().__init__(
-            "%(levelname)s: %(message)s" if is_brief else "%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+    def info(self, text: str, *values: object, extra: dict[str, Any] | None = None) -> None:
+        """Logs a message; ``extra`` as ``fields`` makes it."""
+        self._say(INFO, text, values, extra)
 
-    def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        from cache_engine.units import printable
+    def warning(self, text: str, *values: object) -> None:
+        """Logs a message."""
+        self._say(WARNING, text, values)
 
-        return printable(super().format(record), keep="\n" if record.exc_info else "")
+    def exception(self, text: str, *values: object) -> None:
+        """Logs a message with the error that is handled."""
+        self._say(ERROR, text, values, is_error=True)
 
+    def log(self, level: int, text: str, *values: object, extra: dict[str, Any] | None = None) -> None:
+        """Logs a message of a level."""
+        self._say(level, text, values, extra)
 
-class _Json(logging.Formatter):
-    """One JSON object a line: the message, and the fields of the event at the same level."""
+    def _say(
+        self,
+        level: int,
+        text: str,
+        values: tuple[object, ...],
+        extra: dict[str, Any] | None = None,
+        *,
+        is_error: bool = False,
+    ) -> None:
+        if self.is_on(level) and self._logger is not None:
+            # The place of the message is that of the caller's caller.
+            self._logger.log(level, text, *values, extra=extra, exc_info=is_error, stacklevel=3)
 
-    def format(self, record: logging.LogRecord) -> str:
-        """The line. ASCII alone, so control characters are escaped."""
-        import json
+    def _found(self, level: int) -> Logger | None:
+        # Nothing is set up where nothing has imported ``logging``, which then prints warnings alone.
+        if level < WARNING and "logging" not in sys.modules:
+            return None
+        from logging import getLogger
 
-        line: dict[str, Any] = {
-            "time": round(record.created, 6),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "pid": record.process,
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        self._logger = getLogger(self._name)
+        return self._logger
 
 
 def fields(event: str, **values: object) -> dict[str, Any]:

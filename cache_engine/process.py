@@ -6,31 +6,26 @@ running what ``atexit`` was given, so what must run at the end is given to both.
 
 A signal handler runs in the main thread between any two of its instructions, also while that thread holds a lock. A
 handler that then asks for the lock, or waits for a thread that asks for it, would wait for ever. So locks that a
-handler can reach are ``RLock``, what is done under them asks ``holds`` first, and a thread gets its orders by a queue
-without a lock.
+handler can reach are ``RLock``, what is done under them asks ``holds`` first, and a thread waits on a queue without a
+lock.
 """
 
 from __future__ import annotations
 
 import atexit
 import errno
-import logging
 import os
 import sys
 import threading
 import weakref
-from _thread import start_new_thread
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from enum import Enum, auto
-from queue import Empty, SimpleQueue
-from typing import Protocol
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
-_log = logging.getLogger(__name__)
-# The longest wait for a thread: a signal handler may have interrupted what it waits for.
+# The longest wait for another thread's import before a fork.
 _END_S = 5.0
-# At least so long a thread waits after a step that failed.
-_PAUSE_S = 1.0
+
+T = TypeVar("T")
 
 
 class Renewable(Protocol):
@@ -97,7 +92,23 @@ def holds(lock: threading.RLock) -> bool:
     return bool(owned)
 
 
-def run_at_end(call: Callable[[], None]) -> Callable[[], None]:
+def processors() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def weak(method: Callable[..., T], *arguments: object, **options: object) -> Callable[[], T | None]:
+    """Calls a method of an object as long as that exists. It does not keep the object from being freed."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> T | None:
+        there = reference()
+        return None if there is None else there(*arguments, **options)
+
+    return call
+
+
+def run_at_end(call: Callable[[], object]) -> Callable[[], None]:
     """Runs ``call`` when this process ends; returns a function that cancels this."""
     atexit.register(call)
     # Only a worker needs this, and a worker has it loaded.
@@ -110,124 +121,6 @@ def run_at_end(call: Callable[[], None]) -> Callable[[], None]:
             finalizer.cancel()
 
     return forget
-
-
-class _Running:
-    """Exists as long as its thread runs."""
-
-    __slots__ = ("__weakref__",)
-
-
-class Thread:
-    """A daemon thread. Its start returns at once, even if the thread has no memory to run.
-
-    ``threading.Thread.start`` waits for the first instruction of the thread without a limit. A thread that has no
-    memory for its first frame dies before that, and the wait never ends (CPython 3.11 to 3.13).
-    """
-
-    def __init__(self, work: Callable[..., object], *arguments: object) -> None:
-        """Starts it.
-
-        Raises:
-            RuntimeError: when this process cannot start another thread.
-        """
-        self._process = os.getpid()
-        self._ended: SimpleQueue[object] = SimpleQueue()
-        running = _Running()
-        # The thread holds the only other reference. No frame of Python runs at its end, as there may be no memory.
-        self._running = weakref.ref(running, self._ended.put)
-        start_new_thread(_run, (running, work, arguments))
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs, or is about to."""
-        return self._running() is not None and self._process == os.getpid()
-
-    def join(self, timeout_s: float) -> None:
-        """Waits for the end of the thread, but no longer than the timeout."""
-        if self.is_alive:
-            with suppress(Empty):
-                self._ended.put(self._ended.get(timeout=timeout_s))  # for the next that waits
-
-
-def _run(running: _Running, work: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    try:
-        work(*arguments)
-    finally:
-        # A log handler that keeps an error of this thread keeps this frame too, and with it the sign that it runs.
-        del running
-
-
-class Order(Enum):
-    """The order to a background thread."""
-
-    WORK = auto()
-    END = auto()
-
-
-class Worker(Protocol):
-    """The owner of a background thread."""
-
-    def work(self, order: Order | None) -> float | None:
-        """One step of the thread, on an order or after a wait.
-
-        Returns how many seconds it then waits; ``None`` ends it.
-        """
-        ...
-
-
-class Background:
-    """A daemon thread that calls ``work`` of its owner until that ends it, or the owner is freed.
-
-    Its methods can be called in a signal handler.
-    """
-
-    def __init__(self, owner: Worker, wait_s: float) -> None:
-        """Starts the thread, which first waits for an order or ``wait_s``.
-
-        Raises:
-            RuntimeError: when this process cannot start another thread.
-        """
-        self._orders: SimpleQueue[Order] = SimpleQueue()
-        # Weak, so that an unused owner can be freed.
-        self._thread = Thread(_work, weakref.ref(owner), self._orders, wait_s)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread still works."""
-        return self._thread.is_alive
-
-    def order_work(self) -> None:
-        """Has the owner work soon, once for all orders that the thread has not taken yet."""
-        if self._orders.empty():
-            self._orders.put(Order.WORK)
-
-    def end(self) -> None:
-        """Orders the end. Returns at once."""
-        self._orders.put(Order.END)
-
-    def join(self, timeout_s: float = _END_S) -> None:
-        """Waits for the end, but not for ever: the thread may wait for what a signal handler has interrupted."""
-        self._thread.join(timeout_s)
-
-
-def _work(reference: weakref.ref[Worker], orders: SimpleQueue[Order], wait_s: float | None) -> None:
-    while wait_s is not None:
-        pause_s = max(wait_s, _PAUSE_S)  # after a failure; some wait for nothing, and the next step may fail too
-        order = None
-        with suppress(Empty):
-            order = orders.get(timeout=wait_s)
-        owner = reference()
-        if owner is None:
-            return
-        try:
-            wait_s = owner.work(order)
-        except Exception:  # this step is lost, the next ones are not
-            _log.exception("a step in the background failed")
-            if order is Order.END:
-                return
-            wait_s = pause_s
-        del owner  # do not keep it alive while waiting
 
 
 class OwnFile:

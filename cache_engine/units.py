@@ -9,7 +9,7 @@ _SECONDS = {
 }  # fmt: skip
 
 FORMULA = r"^[=+\-@\t\r]"
-"""How a text begins that a spreadsheet runs as a formula."""
+"""First characters of a text that a spreadsheet runs as a formula."""
 
 
 def human_bytes(size: float) -> str:

@@ -19,7 +19,7 @@ from app.presenters.coverage import (
 )
 from app.presenters.forms import command_of, model_values, table_form
 from cache_engine.batch.jobs import RUNNING
-from cache_engine.batch.warm import Estimate, estimate, processors
+from cache_engine.batch.warm import Estimate, estimate
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, IndexUnavailable, StoreError
 from cache_engine.evaluator.catalogue import TOKENS, model_shapes
@@ -28,6 +28,7 @@ from cache_engine.index import queries
 from cache_engine.insight.coverage import Cell, coverage, distinct, wanted
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, DType
+from cache_engine.process import processors
 from cache_engine.units import counted
 
 MOST_LINKS = 6

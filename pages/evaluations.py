@@ -12,16 +12,16 @@ from app.components.figure import draw_tiles
 from app.presenters import evaluations as presenters_evaluations
 from app.presenters.downloads import MOST_ROWS
 from app.presenters.evaluation_report import model_report, shape_report
-from app.presenters.shared import rows_shown
+from app.presenters.saved_results import ACCELERATORS, RESULTS, SORTS, Wanted, saved_results
+from app.presenters.shared import Row, rows_shown
 from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
 from app.search_limit import FEWER_ROWS, SearchLimit
 from app.views.evaluations import SAVED, show_model, storing
-from cache_engine.errors import GemmCacheError, IndexUnavailable, InvalidHardware, SearchStopped
+from cache_engine.errors import GemmCacheError, InvalidHardware, SearchStopped
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
-from cache_engine.index import evaluations
-from cache_engine.index.evaluations import EVALUATION_SORTS, EvaluationFilter
 from cache_engine.insight.passes import Priced
+from cache_engine.store.results import State, files_state
 
 ONE, MODEL, MEASURED, KEPT = "Single shape", "Whole model", "Validation", SAVED
 ALONE = "none"
@@ -227,28 +227,32 @@ def measured_latencies() -> None:
     behind(found.points, "predictions")
 
 
+@st.cache_resource(show_spinner=False, max_entries=1)
+def read_results(root: str, state: State) -> tuple[list[Row], list[Row]]:  # noqa: ARG001 (what they are of)
+    """Accelerators with saved results, and the results, as their files are now."""
+    return saved_results(kept)
+
+
 def what_is_kept() -> None:
     """Accelerators with saved results, the export of each, and the results page by page."""
-    try:
-        chips = context.ask(evaluations.accelerators)
-    except IndexUnavailable as error:
-        widgets.problem("The index of saved results is unavailable.", str(error))
-        chips = [{"fingerprint": fingerprint, "chip": "", "error": ""} for fingerprint in kept.fingerprints()]
-        export_results(chips)
-        return
+    kept.flush()
+    layout = context.cache().layout
+    chips, rows = read_results(str(layout.root), files_state(layout.evaluations))
     if not chips:
         st.info("No saved results. Store one at Single shape, or run this command, which searches and stores:")
         widgets.command("evaluate", "4096", "7168", "2048", "--chip", "SG2262")
         return
-    tables.draw(chips, presenters_evaluations.ACCELERATORS, key="e_chips")
+    tables.draw(chips, ACCELERATORS, key="e_chips")
     export_results(chips)
-    list_results({f"{chip['chip']} {chip['fingerprint'][:8]}": chip["fingerprint"] for chip in chips})
+    list_results(rows, {f"{chip['chip']} {chip['arch_fingerprint'][:8]}": chip["arch_fingerprint"] for chip in chips})
 
 
-def export_results(chips: list[dict[str, Any]]) -> None:
+def export_results(chips: list[Row]) -> None:
     """The results of an accelerator as a file."""
     choices = {
-        f"{chip['chip']} {chip['fingerprint'][:12]}".strip(): chip["fingerprint"] for chip in chips if not chip["error"]
+        f"{chip['chip']} {chip['arch_fingerprint'][:12]}".strip(): chip["arch_fingerprint"]
+        for chip in chips
+        if "error" not in chip
     }
     if choices:
         with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -257,7 +261,7 @@ def export_results(chips: list[dict[str, Any]]) -> None:
             st.download_button("Export", lambda: kept.export(chosen), name, "application/json", on_click="ignore")
 
 
-def list_results(chips: dict[str, str]) -> None:
+def list_results(rows: list[Row], chips: dict[str, str]) -> None:
     """Saved results, searched, filtered, sorted and paged."""
     st.header("Results")
     search, sort, order = st.columns([6, 2, 1], vertical_alignment="bottom")
@@ -270,38 +274,31 @@ def list_results(chips: dict[str, str]) -> None:
         max_chars=100,
         **bound,
     )
-    sorted_by = sort.selectbox("Sort by", list(EVALUATION_SORTS), key="e_sort", **bound)
+    sorted_by = sort.selectbox("Sort by", list(SORTS), key="e_sort", **bound)
     ascending = order.toggle("Ascending", key="e_asc", **bound)
     left, right = st.columns(2)
     of = left.multiselect("Chips", list(chips), key="e_of", **bound)
-    dtypes = right.multiselect("Dtypes", context.ask(evaluations.evaluation_dtypes), key="e_dtypes", **bound)
-    wanted = EvaluationFilter(text or "", tuple(chips[name] for name in of), tuple(dtypes))
+    dtypes = right.multiselect("Dtypes", sorted({row["dtype"] for row in rows}), key="e_dtypes", **bound)
+    wanted = Wanted(text or "", tuple(chips[name] for name in of), tuple(dtypes))
 
     # A page number of another list would show the wrong part of this one, or none.
     listed = (wanted, sorted_by, ascending)
     if st.session_state.get("e_listed", listed) != listed:
         st.session_state["e_page"] = 1
     st.session_state["e_listed"] = listed
-    total = context.ask(evaluations.count_evaluations, wanted)
+    found = wanted.of(rows, sorted_by, descending=not ascending)
     caption, turning = st.columns([3, 2], vertical_alignment="center")
     with turning:
-        offset = widgets.paging(total, PAGE_ROWS, key="e_page", **bound)
-    rows = context.ask(
-        evaluations.evaluations, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset
-    )
-    if not rows:
+        offset = widgets.paging(len(found), PAGE_ROWS, key="e_page", **bound)
+    shown = found[offset : offset + PAGE_ROWS]
+    if not shown:
         st.info("No matching results. Clear the search or a filter.")
         return
-    caption.caption(f"{rows_shown(offset, len(rows), total)}.")
-    tables.draw(rows, presenters_evaluations.RESULTS, height="content", key="e_results")
-    index = context.cache().index
+    caption.caption(f"{rows_shown(offset, len(shown), len(found))}.")
+    tables.draw(shown, RESULTS, height="content", key="e_results")
 
     def file() -> bytes:
-        with index.read() as connection:
-            found = evaluations.evaluations(
-                connection, wanted, sort=sorted_by, descending=not ascending, limit=MOST_ROWS
-            )
-            return presenters_evaluations.as_csv(found)
+        return presenters_evaluations.as_csv(found[:MOST_ROWS])
 
     st.download_button("Download all as CSV", file, "evaluations.csv", "text/csv", on_click="ignore")
 

@@ -110,6 +110,12 @@ def stranger(tmp_path: Path) -> Builder:
 
 
 @pytest.fixture
+def without_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor in this process leaves out the compilers: trying each of them takes a second."""
+    monkeypatch.setattr("cache_engine.cli.doctor._compilers", lambda _: ())
+
+
+@pytest.fixture
 def cache(tmp_path: Path) -> Iterator[Cache]:
     """An empty cache that does not wait for the disk."""
     with open_cache(tmp_path / "store", durability="fast") as opened:

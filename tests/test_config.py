@@ -8,6 +8,7 @@ import pytest
 
 from cache_engine.errors import UsageError
 from cache_engine.settings import GIB, SETTINGS, Origin, Settings, parse_bytes
+from cache_engine.upkeep.plan import Limits
 
 
 def test_a_batch_may_use_every_processor_unless_slots_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +128,14 @@ def test_a_program_gives_a_size_as_a_text_or_as_a_number() -> None:
     [("0", 0), ("17", 17), ("2GB", 2 * 10**9), ("2 gib", 2 * GIB), ("1.5K", 1536), ("3MB", 3 * 10**6), ("1T", 2**40)],
 )
 def test_sizes_are_read_with_units(text: str, size: int) -> None:
-    assert parse_bytes(text) == size
+    assert parse_bytes(text) == Settings(max_bytes=text).max_bytes == Limits(max_bytes=text).max_bytes == size  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "2XB", "2 2", "1e9", "١GB"])
 def test_an_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size"):
         parse_bytes(text)
+    with pytest.raises(UsageError, match="must be a size"):
+        Settings(memory_bytes=text)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="is not a size"):
+        Limits(max_bytes=text)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine import logs
+from cache_engine import log_handlers, logs
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import NotCached, UsageError
 from cache_engine.model.gemm import DType, GemmProblem
@@ -78,7 +78,7 @@ def test_a_damaged_entry_is_logged_with_what_is_done(compiled_store: Path, caplo
 
 
 def _printed(capsys: pytest.CaptureFixture[str], asked: str, text: str, *arguments: object) -> str:
-    logs.configure(asked)
+    log_handlers.configure(asked)
     logging.getLogger("cache_engine.somewhere").info(text, *arguments, extra=logs.fields("test", key=text))
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -125,3 +125,15 @@ def test_a_library_configures_nothing_unless_it_is_asked(tmp_path: Path) -> None
 def test_a_level_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="log is 'loud'; it must be one of: debug, info, warning, error; each also"):
         open_cache(tmp_path, log="loud")
+
+
+def test_logging_is_imported_at_the_first_message_that_is_seen() -> None:
+    """What nobody set up a logger for is dropped; a warning is printed, as the logging of any library does."""
+    code = (
+        "import sys\nfrom cache_engine.logs import Log\nlog = Log('cache_engine.there')\n"
+        "log.info('dropped')\nassert 'logging' not in sys.modules\nlog.warning('%s', 'seen')\n"
+        "import logging\nlogging.basicConfig(level='INFO', format='%(filename)s:%(lineno)d:%(message)s')\n"
+        "log.info('now')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines() == ["seen", "<string>:9:now"]

@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.process import Background, Order, OwnFile, Thread
+from cache_engine.process import OwnFile
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import try_lock
 from cache_engine.store.pack import write_pack
@@ -134,44 +133,6 @@ def test_a_file_that_cannot_be_identified_is_closed_once_and_without_a_complaint
     assert len(closed) == 1
 
 
-def test_a_background_thread_outlives_a_step_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    class Worker:
-        def __init__(self) -> None:
-            self.steps: SimpleQueue[Order | None] = SimpleQueue()
-            self.thread = Background(self, 60.0)
-
-        def work(self, order: Order | None) -> float | None:
-            self.steps.put(order)
-            if order is Order.WORK:
-                raise ValueError("this step")
-            return None
-
-    worker = Worker()
-    worker.thread.order_work()
-    assert worker.steps.get(timeout=600) is Order.WORK
-    worker.thread.end()
-    assert worker.steps.get(timeout=600) is Order.END
-    worker.thread.join()
-    assert not worker.thread.is_alive
-    assert "ValueError: this step" in caplog.text
-
-
-def test_a_thread_has_ended_though_its_error_is_held() -> None:
-    """As handlers that collect log records do: the error holds all frames of the thread."""
-    errors = []
-
-    def fail() -> None:
-        try:
-            raise ValueError
-        except ValueError as error:
-            errors.append(error)
-
-    thread = Thread(fail)
-    thread.join(60)
-    assert len(errors) == 1
-    assert not thread.is_alive
-
-
 def test_after_the_program_has_closed_all_descriptors_its_own_files_stay_as_they_are(tmp_path: Path) -> None:
     """As a program does that becomes a daemon. The cache goes on, packs included."""
     filled = make_store(tmp_path / "filled")
@@ -258,34 +219,3 @@ def test_hits_of_a_worker_process_are_counted(tmp_path: Path, method: str) -> No
     subprocess.run([sys.executable, str(script), str(tmp_path / "store")], check=True, timeout=120)
     totals = read_journal(tmp_path / "store" / "journal").totals
     assert (totals.misses, totals.hits) == (1, {"disk": 2})
-
-
-def test_a_thread_without_memory_to_run_keeps_nothing_waiting(tmp_path: Path) -> None:
-    """Its stack fits into what the address space may grow by, and its first frame does not.
-
-    ``threading.Thread.start`` hangs then.
-    """
-    code = (
-        "import os, resource, sys, threading; from pathlib import Path\n"
-        "from cache_engine.process import Thread; from cache_engine.store import lock\n"
-        "threading.stack_size(2**16)\n"
-        "path, seen, spare = Path(sys.argv[1]), set(), int(sys.argv[2])\n"
-        "with lock.file_lock(path, 5): pass\n"
-        "file = os.open(path, os.O_RDWR)\n"
-        "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
-        "ran = []\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (used + spare, -1))\n"
-        "try:\n"
-        "    thread = Thread(ran.append, 1)\n"
-        "except (RuntimeError, MemoryError):\n"
-        "    seen = 'no thread'\n"
-        "else:\n"
-        "    thread.join(20)\n"
-        "    seen = 'alive' if thread.is_alive else 'ran' if ran else 'died'\n"
-        "acquired = lock._wait_in_line(file, 20, False)\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\n"
-        "print(seen, acquired)\n"
-    )
-    seen = {_run(code, tmp_path / "lock", spare * 1024).strip() for spare in range(60, 100, 4)}
-    assert "died True" in seen
-    assert seen <= {"no thread True", "died True", "ran True"}

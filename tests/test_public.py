@@ -79,6 +79,16 @@ def test_an_old_import_works_and_names_the_new_place(name: str, home: str) -> No
     assert name not in cache_engine.__all__
 
 
+@pytest.mark.parametrize(("old", "now"), cache_engine.errors._OLD.items())
+def test_the_errors_of_the_former_mirror_are_those_of_the_index(old: str, now: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"^import {now} from cache_engine.errors; {old} goes") as warned:
+        found = getattr(cache_engine.errors, old)
+    assert found is getattr(cache_engine.errors, now)
+    assert warned[0].filename == __file__
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        cache_engine.errors.Nothing  # noqa: B018
+
+
 def test_each_public_module_lists_what_it_has() -> None:
     for home, names in cache_engine._MOVED.items():
         module = importlib.import_module(f"cache_engine.{home}")

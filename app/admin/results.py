@@ -5,7 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, guard, tables, widgets
-from app.presenters.evaluations import CHIPS, PRUNED
+from app.presenters.evaluations import CHIPS
+from app.presenters.saved_results import PRUNED
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS, Pruned, Taken
 from cache_engine.store.results import LARGEST_IMPORT_BYTES, decompress

@@ -9,15 +9,15 @@ from threading import Lock
 import streamlit as st
 
 from app import context, widgets
+from cache_engine.background import BackgroundQueue
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.registry import Sources, load_sources, surroundings
 from cache_engine.frameworks.values import Place
 from cache_engine.index.framework_caches import Progress
-from cache_engine.process import Thread
 from cache_engine.units import counted, human_age
 
 FRESH_S = 30.0
-"""What was scanned so many seconds ago is not scanned again."""
+"""Seconds for which the result of a scan is used again."""
 _PATIENCE_S = 0.3
 """A page waits so long for a scan, which is enough where little has changed."""
 _FIRST_PATIENCE_S = 1.0
@@ -37,7 +37,7 @@ class Scanner:
     def __init__(self, scan: Callable[[Progress], object]) -> None:
         self._scan = scan
         self._lock = Lock()
-        self._thread: Thread | None = None
+        self._queue = BackgroundQueue(most=1)
         self._ended_at = -float("inf")
         self.entries = 0
         self.where = ""
@@ -46,7 +46,7 @@ class Scanner:
     @property
     def runs(self) -> bool:
         """Whether a scan runs."""
-        return self._thread is not None and self._thread.is_alive
+        return not self._queue.is_idle
 
     @property
     def has_ended(self) -> bool:
@@ -63,9 +63,8 @@ class Scanner:
         with self._lock:
             if not self.runs and (self.trouble or self.age_s > FRESH_S):
                 self.entries, self.where = 0, ""
-                self._thread = Thread(self._run)
-        if self._thread is not None:
-            self._thread.join(patience_s)
+                self._queue.put(self._run)
+        self._queue.settle(patience_s)
 
     def forget(self) -> None:
         """Has the next look scan again: something was deleted."""

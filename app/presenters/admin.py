@@ -37,7 +37,7 @@ RULES = {
     "all": "Everything",
 }
 AUDITED = (*ACTS, EVICT, SET_ASIDE, CORRUPT, UNPUBLISHED)
-"""What the audit log can show, the acts first."""
+"""The filters of the audit log, acts first."""
 
 
 def asked_keys(text: str) -> tuple[frozenset[str], int]:

@@ -69,7 +69,7 @@ def _coverage(values: Values, _: str) -> tuple[str, ...] | None:
         return None
     dtype = [f"--dtype={values['dtype']}"] if values.get("dtype") else []
     targets = [f"--arch={arch}" for arch in _several(values.get("archs"))]
-    return ("warm", str(values["model"]), "--dry-run", "--by-shape", *targets, *dtype)
+    return ("warm", str(values["model"]), "--dry-run", "--by=shape", *targets, *dtype)
 
 
 def _demand(values: Values, _: str) -> tuple[str, ...]:
@@ -135,11 +135,11 @@ def _clean_options(values: Values) -> list[str] | None:
     days, share = values.get("days"), values.get("share")
     options = {
         "expired": "--expired" if days is None else f"--days={float(days):g}",
-        "stale": "--stale-toolchain",
+        "stale": "--stale=toolchain",
         "entries": f"--max-entries={values.get('keep', 1000)}",
         "bytes": f"--max-bytes={values.get('size', '1GiB')}",
-        "disk": f"--max-disk-share={(50 if share is None else int(share)) / 100:g}",
-        "foreign": "--foreign-format",
+        "disk": f"--max-bytes={50 if share is None else int(share)}%",
+        "foreign": "--stale=format",
         "all": "--all",
     }
     return [options[rule]] if rule in options else []

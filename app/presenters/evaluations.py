@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from app.presenters.columns import Column, rows_of
 from app.presenters.downloads import csv_file
 from app.presenters.plots import SYMBOLS, add_line, add_points, cloud
-from app.presenters.shared import COLOURS, Row, Tile, dtypes
+from app.presenters.shared import COLOURS, Row, Tile
 from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluator.chips import GPUS, Gpu, chip_of
 from cache_engine.evaluator.gpu import Prediction, predict
@@ -191,53 +191,6 @@ ROOFLINE = (
 def roofline_table(points: Sequence[Priced]) -> list[Row]:
     """The numbers of a roofline plot."""
     return rows_of(points, ROOFLINE, UTC)
-
-
-ACCELERATORS = (
-    Column("Fingerprint", lambda row: row["fingerprint"][:12]),
-    Column("Chip", lambda row: row["error"] or row["chip"]),
-    Column("Results", "results"),
-    Column("Corrupt", lambda row: row["damaged"] + row["damaged_lines"]),
-    Column("Hits", "hits"),
-    Column("Misses", "misses"),
-    Column("Total search time, s", lambda row: row["search_hours"] * 3600),
-    Column("Last added", "last_updated", "age"),
-)
-"""Accelerators with saved results."""
-
-
-RESULTS = (
-    Column("Chip", lambda row: row["chip"] or row["fingerprint"][:12]),
-    Column("m × n × k", lambda row: f"{row['m']} × {row['n']} × {row['k']}"),
-    Column("Batch", "batch"),
-    Column("Dtype", dtypes),
-    Column("Search mode", lambda row: _searched(row)),
-    Column("Latency, µs", "latency_us"),
-    Column("% of peak", "utilization", "share"),
-    Column("Tile", "tile"),
-    Column("Order", "loop_order"),
-    Column("Partition", "partition"),
-    Column("Search, ms", "search_ms"),
-    Column("Created", "made_at", "age"),
-    Column("Last used", "last_used_at", "age"),
-)
-"""Saved results."""
-
-
-PRUNED = (
-    Column("Chip", lambda one: f"{one.chip} ({one.fingerprint[:8]})" if one.chip else one.fingerprint[:12]),
-    Column("Last used", "last_used", "age"),
-    Column("Result", "key"),
-    Column("Reason", "reason"),
-)
-"""Saved results that pruning would delete."""
-
-
-def _searched(row: Row) -> str:
-    searched = [name for name in ("tile", "partition") if row[f"{name}_search"]]
-    costs = ["partial sums"] if row["reduce_partial_sums"] else []
-    rate = [f"rate × {row['compute_rate']:g}"] if row["compute_rate"] != 1 else []
-    return ", ".join([" and ".join(searched) or "nothing", *costs, *rate])
 
 
 def as_json(rows: Sequence[Row]) -> str:

@@ -16,7 +16,7 @@ from app.server.gate import Application, Message, Receive, Send, refuse
 from cache_engine.units import human_bytes, printable
 
 MOST_OF_TAB = 128 * 2**20
-"""How many bytes one tab may have uploaded: two of the largest files."""
+"""Bytes that one tab may have uploaded: two of the largest files."""
 MOST_OF_ALL = 4 * MOST_OF_TAB
 """And all tabs together."""
 _PLACE = "/_stcore/upload_file/"

@@ -100,7 +100,6 @@ def _further() -> tuple[Any, Parallel, float]:
     return uploaded, Parallel(*map(int, parallel)), float(skew)
 
 
-_FAILED = "a result could not be stored"
 SAVED = "Saved results"
 
 
@@ -133,7 +132,6 @@ def _stored(problem: EvaluationProblem, chip: Hardware, patience: SearchLimit) -
     except (GemmCacheError, OSError) as error:
         widgets.problem("Could not store the result.", str(error))
         return False
-    st.session_state[_FAILED] = st.session_state.get(_FAILED, False) or unkept is not None
     if unkept is None and _is_stored(problem, chip):
         return True
     widgets.problem("Could not store the result.", str(unkept or "It cannot be written; the dashboard's log says why."))
@@ -141,11 +139,7 @@ def _stored(problem: EvaluationProblem, chip: Hardware, patience: SearchLimit) -
 
 
 def _is_stored(problem: EvaluationProblem, chip: Hardware) -> bool:
-    cache = context.cache()
-    if not st.session_state.get(_FAILED):
-        return cache.evaluations.look_up(problem, chip) is not None
-    with Evaluations(cache.layout) as on_disk:  # the dashboard's object also has results that it failed to write
-        return on_disk.look_up(problem, chip) is not None
+    return context.cache().evaluations.look_up(problem, chip) is not None
 
 
 def _why_not() -> str:

@@ -15,12 +15,14 @@ from benchmarks.browser.population import add_entries
 from benchmarks.entries.subjects import PROBLEM, artifact_of
 from benchmarks.results import Report, Size
 from benchmarks.timing import compare
-from cache_engine.cache.cache import open_cache
+from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.selection import Selection
 from cache_engine.model.artifact import Artifact
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
+from cache_engine.process import processors
 from cache_engine.settings import GIB
+from cache_engine.units import counted
 from cache_engine.upkeep.plan import Limits
 
 _FEW, _MOST = 10, 10_000
@@ -115,12 +117,19 @@ def _process(report: Report, many: Path, size: int, few: Path, problem: GemmProb
 
 
 def _looks(report: Report, root: Path, size: int) -> None:
-    """Operations that look at every entry, compared with reading all files, or with asking for their sizes."""
+    """Operations that look at every entry, compared with reading all files, asking for their sizes, or one process."""
     compared = partial(compare, samples=5)
     reference, sizes = "stat of all its files", partial(_allocated, root)
     with open_cache(root) as cache:
         name = f"verify, {size:,} kernels"
         report(compared(name, cache.admin.verify, "reading all its files", partial(_read, root)))
+        jobs = processors()
+        for what, spread, alone in (
+            ("verify", lambda: list(cache.admin.check(processes=jobs)), cache.admin.verify),
+            ("pack export", lambda: _export(cache, root, jobs), lambda: _export(cache, root, 1)),
+        ):
+            name = f"{what}, {size:,} kernels, {counted(jobs, 'process', 'processes')}"
+            report(compared(name, spread, "the same, one process", alone, goal_ratio=1 / 1.7 if jobs > 1 else None))
         report(
             compared(
                 f"verify --sample 0.05, {size:,} kernels", partial(cache.admin.verify, share=0.05), reference, sizes
@@ -136,6 +145,10 @@ def _looks(report: Report, root: Path, size: int) -> None:
         report(compared(f"stats, {size:,} kernels", cache.stats, reference, sizes))
         raw = sum(record.size_bytes for record in cache.records())
         report(Size(f"store of {size:,} kernels, in whole blocks", _allocated(root), "raw cubins", raw))
+
+
+def _export(cache: Cache, root: Path, processes: int) -> None:
+    cache.admin.export(root.with_suffix(".gemmpack"), replace=True, processes=processes)
 
 
 def _files(root: Path) -> Iterator[str]:

@@ -20,11 +20,11 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal.spans import Spans
 
 PLAIN_FILE_GOAL = 3.0
-"""What a disk hit should not exceed, compared with reading a plain file of the same compiled code."""
+"""The goal of a disk hit, as a ratio to reading a plain file of the same compiled code."""
 
 
 COUNTED_GOAL = 1.15
-"""What a hit in memory that counts as demand should not exceed, compared with one that does not."""
+"""The goal of a hit in memory that counts as demand, as a ratio to one that does not."""
 
 
 def hits(report: Report, cache: Cache, place: Path) -> None:

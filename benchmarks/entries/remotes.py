@@ -75,7 +75,7 @@ def _fetches_over_http(report: Report, place: Path, signers: Path, key: CacheKey
                 lambda: obstore.get(client, name_of(key)).bytes(), goal_ratio=FETCH_GOAL,
             )
         )  # fmt: skip
-        tier.close(time.monotonic() + 1)
+        tier.breaker.close(time.monotonic() + 1)
         remote.close()
 
 
@@ -106,8 +106,8 @@ def _http_server(folder: Path) -> Iterator[str]:
 
 
 def _fetches(report: Report, cache: Cache, url: str, signers: Path, key: CacheKey) -> None:
-    from cache_engine.cache.remote.address import open_remote
     from cache_engine.cache.remote.base import LOOKUP
+    from cache_engine.cache.remote.client_process import open_remote
     from cache_engine.cache.remote.entries import MOST_BYTES, name_of, unpacked
     from cache_engine.cache.remote.tier import RemoteTier
     from cache_engine.store.signatures.signers import TrustedSigners
@@ -130,7 +130,7 @@ def _fetches(report: Report, cache: Cache, url: str, signers: Path, key: CacheKe
     report(
         compare("check of a signature", check, "sha256 of the record", digest, goal_seconds=SIGNATURE_GOAL_S, calls=10)
     )
-    tier.close(time.monotonic() + 1)
+    tier.breaker.close(time.monotonic() + 1)
 
 
 def _digest(data: bytes) -> None:
@@ -138,7 +138,7 @@ def _digest(data: bytes) -> None:
 
 
 def _send(cache: Cache, url: str, place: Path, key: CacheKey) -> None:
-    from cache_engine.cache.remote.address import open_remote
+    from cache_engine.cache.remote.client_process import open_remote
     from cache_engine.cache.remote.transfer import push
     from cache_engine.store.signatures.signers import SigningKey
 

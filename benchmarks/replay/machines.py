@@ -24,7 +24,7 @@ Kernel = tuple[int, int]
 """An operation's place, and which of its kernels."""
 
 TRUST = 0.5
-"""How far a forecast is believed, λ: with it ski rental costs at most 1.5 times the best decision if the forecast is
+"""The trust in a forecast, λ: with it ski rental costs at most 1.5 times the best decision if the forecast is
 right, and 3 times whatever it is. Without a forecast that is 2."""
 
 

@@ -25,7 +25,7 @@ from cache_engine.process import run_at_end
 from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal, fold_when_long
-from cache_engine.store.lock import file_lock_to_delete
+from cache_engine.store.lock import Held, file_lock, file_lock_to_delete
 from cache_engine.store.pins import is_pinned
 from cache_engine.store.quick import UnknownGroup
 
@@ -78,6 +78,11 @@ class Shelf:
             raise
         self._journal.hit(key, DiskStore.name, made_at=made[0], saved_us=made[1])
         return stored
+
+    def lock(self, framework: str, name: str, index: str) -> Held:
+        """The lock of a kernel, to be held while it is compiled; raises as ``file_lock``."""
+        path = self._store.layout.key_lock(group_key(framework, name, index))
+        return file_lock(path, self._settings.lock_timeout_s)
 
     def put(self, group: Group, arch: str = "") -> None:
         """Stores a kernel that was compiled now for a target, and cleans the store in the background if that is due.

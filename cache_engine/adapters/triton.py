@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 from triton import knobs
 from triton.runtime import cache as triton_cache
@@ -31,6 +34,7 @@ _log = logging.getLogger(__name__)
 _FRAMEWORK = "triton"
 # What a process would load and run. A kernel of a CPU backend is such a file.
 _OF_HOST = (".so", ".pyd", ".dylib", ".dll")
+_thread = threading.local()  # refers to the lock of the kernel that a thread compiles, or has failed to
 
 
 class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton has no types
@@ -51,6 +55,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         self._parts: str | None = None
         self._paths: dict[str, str] = {}
         self._stages_ms: dict[str, float] = {}
+        self._compiling = ExitStack()
         self._began = time.perf_counter()
 
     def get_file(self, filename: str) -> str | None:
@@ -94,7 +99,8 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
             if found is not None:
                 return found
             if not (knobs.cache.dir and os.path.isdir(os.path.join(knobs.cache.dir, self._key))):
-                return None  # Triton's own manager would make an empty folder
+                # Triton's own manager would make an empty folder.
+                return self._after_others(self._shelf, filename) if self._is_kernel else None
         own: dict[str, str] | None = self._triton_s.get_group(filename)
         return own
 
@@ -103,12 +109,16 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         if self._shelf is None or not self._is_kernel:
             self._triton_s.put_group(filename, group)
             return
+        with self._compiling:
+            self._put_group(self._shelf, filename, group)
+
+    def _put_group(self, stored: Shelf, filename: str, group: dict[str, str]) -> None:
         files: dict[str, bytes] = {}
         try:
             files = {name: Path(path).read_bytes() for name, path in group.items()}
             if not any(name.endswith(_OF_HOST) for name in files):
                 made = Group(_FRAMEWORK, self._key, filename, files, time.time(), self._stages_ms)
-                self._shelf.put(made, _target(files[filename]))
+                stored.put(made, _target(files[filename]))
                 return
         except Exception as error:  # a full disk, a read-only store: whatever it is, the kernel is compiled and works
             _log.warning("a kernel of Triton goes to its own directory: %s", error)
@@ -118,6 +128,27 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
                 own.put_group(filename, {name: own.put(data, name) for name, data in files.items()})
         except Exception as error:  # neither takes it, and the kernel is compiled and works
             _log.warning("a kernel of Triton is not stored: %s", error)
+
+    def _after_others(self, stored: Shelf, filename: str) -> dict[str, str] | None:
+        """The kernel as another process compiled it meanwhile; else ``None``, and others wait for this process.
+
+        They do until ``put_group``, or until Triton drops this manager as the compile fails.
+        """
+        earlier = getattr(_thread, "compiling", lambda: None)()
+        if earlier is not None:  # failed, and something still refers to it
+            earlier.close()
+        self._compiling = ExitStack()
+        _thread.compiling = ref(self._compiling)
+        found = None
+        try:
+            self._compiling.enter_context(stored.lock(_FRAMEWORK, self._key, filename))
+            found = self._stored_group(stored, filename)
+        except Exception as error:  # no disk for a lock, or another that takes too long: this process compiles too
+            _log.info("a kernel of Triton is compiled without waiting for others: %s", error)
+        if found is not None:
+            self._compiling.close()
+        self._began = time.perf_counter()
+        return found
 
     @property
     def _triton_s(self) -> Any:

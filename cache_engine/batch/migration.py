@@ -1,15 +1,19 @@
 """Migration of a store's entries after an upgrade, and the work that there is: compiling kernels again.
 
-An entry is carried over if its request still makes its key. No entry is rewritten: there has been one format so far,
-and the key is a hash of what made the code, so code made by another toolchain or template is not that of the new key.
+An entry is carried over if its request still makes its key. The key is a hash of what made the code, so code made by
+another toolchain or template is not that of the new key. An entry that is carried over is written again if its format
+is an older one, unless it is signed: a signature holds for the bytes that were signed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+
+import msgspec
 
 from cache_engine.batch.warm import side_by_side
 from cache_engine.cache.build import make_artifact
@@ -17,11 +21,12 @@ from cache_engine.cache.cache import Cache
 from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Selection
 from cache_engine.cache.stages import StageClock
-from cache_engine.errors import CompileError, CorruptEntry, GemmCacheError, NotHereError, UsageError
-from cache_engine.model.artifact import Record
+from cache_engine.errors import CompileError, CorruptEntry, GemmCacheError, NotHereError, StoreError, UsageError
+from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE, Artifact, Record
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import GIVEN
-from cache_engine.store.codec import FORMAT, stored_bytes
+from cache_engine.store.codec import FORMAT, decode_record, decode_section, signed_part, stored_bytes
+from cache_engine.store.lock import file_lock
 
 CARRIED, SUPERSEDED, AGAIN, FOREIGN, UNKNOWN, DAMAGED = (
     "carried over",
@@ -31,7 +36,7 @@ CARRIED, SUPERSEDED, AGAIN, FOREIGN, UNKNOWN, DAMAGED = (
     "unknown",
     "damaged",
 )
-"""What becomes of an entry. Superseded: another entry of the store serves its request now."""
+"""The result for an entry. Superseded: another entry of the store serves its request now."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,10 +68,11 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """Every entry by kind, and the kernels to compile, each once."""
+    """Every entry by kind, the kernels to compile, each once, and the entries to write in the format of today."""
 
     sums: dict[EntryKind, Sum] = field(default_factory=lambda: defaultdict(Sum))
     again: dict[CacheKey, Selection] = field(default_factory=dict)
+    older: list[CacheKey] = field(default_factory=list)
 
 
 def plan_migration(cache: Cache, on_entry: Callable[[], None] = lambda: None) -> MigrationPlan:
@@ -81,6 +87,8 @@ def plan_migration(cache: Cache, on_entry: Callable[[], None] = lambda: None) ->
         kind, size = _kind(cache, key, there, plan.again)
         plan.sums[kind].entries += 1
         plan.sums[kind].stored_bytes += size
+        if kind.fate == CARRIED and kind.format < FORMAT:
+            plan.older.append(key)
         on_entry()
     return plan
 
@@ -88,7 +96,7 @@ def plan_migration(cache: Cache, on_entry: Callable[[], None] = lambda: None) ->
 def migrate(
     cache: Cache, plan: MigrationPlan, jobs: int | None = None, on_done: Callable[[], None] = lambda: None
 ) -> dict[CacheKey, str]:
-    """Compiles and publishes the kernels of a plan; returns why some are not stored, by key. Deletes nothing.
+    """Compiles and publishes the kernels of a plan; returns why some are not stored, by key. Deletes no kernel.
 
     It may be interrupted at any point: the next plan has what is left.
 
@@ -99,6 +107,9 @@ def migrate(
     Raises:
         NotHereError: when something is not installed, so that none can be compiled.
     """
+    for key in plan.older:
+        with suppress(CorruptEntry, StoreError, OSError):
+            _write_again(cache, key)
     chosen = list(plan.again.values())
     gets = [
         partial(
@@ -120,6 +131,18 @@ def migrate(
     return failed
 
 
+def _write_again(cache: Cache, key: CacheKey) -> None:
+    """Writes an entry in the format of today, every byte checked; leaves a signed one as it is."""
+    with file_lock(cache.layout.key_lock(key), cache.settings.lock_timeout_s):
+        stored = cache.store.stored(key)
+        if stored is None or signed_part(stored[0])[1]:
+            return
+        record = decode_record(key, stored[0])
+        parts = (decode_section(key, record.blob, name, stored[1]) for name in (CUBIN, PTX, SOURCE, LOG))
+        artifact = Artifact(*parts, record.resources)
+        cache.store.publish(key, artifact, lambda blob: msgspec.structs.replace(record, blob=blob))
+
+
 def _kind(cache: Cache, key: CacheKey, there: set[CacheKey], again: dict[CacheKey, Selection]) -> tuple[EntryKind, int]:
     """The kind of an entry, by its fate, and its size; adds the kernel to compile for it to ``again``."""
     foreign = cache.store.foreign_format(key)
@@ -133,7 +156,8 @@ def _kind(cache: Cache, key: CacheKey, there: set[CacheKey], again: dict[CacheKe
         return EntryKind(DAMAGED, "gemm-cache verify says how", FORMAT), 0
     fate, reason = _fate(cache, record, there, again)
     schema = dict(record.components).get("schema", "")
-    return EntryKind(fate, reason, FORMAT, schema, record.created_by), stored_bytes(record)
+    version = cache.store.format(key) or FORMAT
+    return EntryKind(fate, reason, version, schema, record.created_by), stored_bytes(record)
 
 
 def _fate(cache: Cache, record: Record, there: set[CacheKey], again: dict[CacheKey, Selection]) -> tuple[str, str]:

@@ -343,7 +343,7 @@ class Chosen(msgspec.Struct, kw_only=True):
 
 
 class Tuning(msgspec.Struct, kw_only=True):
-    """What ``tune`` prints; ``device`` is ``None`` without a GPU.
+    """The result of ``tune``; ``device`` is ``None`` without a GPU.
 
     Attributes:
         estimated_seconds: how long compiling the configs without a kernel takes, predicted at the start; what the

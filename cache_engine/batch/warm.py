@@ -21,6 +21,7 @@ from cache_engine.model.gemm import DType, GemmProblem, ProblemOptions
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.model.sizes import count_sizes, parse_sizes
+from cache_engine.process import processors
 from cache_engine.usage.compile_time import CompileTimes, predicted_compile_seconds
 
 
@@ -131,11 +132,6 @@ def stored(cache: Cache, keys: Iterable[CacheKey]) -> set[CacheKey]:
     if not cache.has_store:
         return set()
     return {key for key in keys if os.path.exists(cache.layout.record_path(key))}
-
-
-def processors() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def problems_of(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +14,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from cache_engine import logs
 from cache_engine.cache.history import History
 from cache_engine.cache.other_toolchains import OtherToolchains
 from cache_engine.cache.queue import Priority, QueueState, queue_state
@@ -24,6 +22,7 @@ from cache_engine.cache.serving import COMPILED, SWITCHED_OFF, CompiledKernel, S
 from cache_engine.cache.stages import VALIDATE, OnStage, StageClock
 from cache_engine.cache.tiers import Found, Preloaded
 from cache_engine.errors import ExtraMissing, PackUnusable, StoreError, StoreUnusable, UsageError
+from cache_engine.logs import Log
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import Statistics, Tally
 from cache_engine.model.gemm import GemmProblem
@@ -38,7 +37,7 @@ from cache_engine.store.layout import StoreLayout
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
-    from cache_engine.cache.queue.background import PendingKernel
+    from cache_engine.cache.queue import PendingKernel
     from cache_engine.cache.serving.stand_ins import StandIns
     from cache_engine.evaluator.results import Evaluations
     from cache_engine.gpu.timer import Timing
@@ -55,8 +54,8 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 PACKS_ALONE = "only packs are used (enable_caching = packs)"
-"""Why a cache of packs alone has no store."""
-_log = logging.getLogger(__name__)
+"""The reason given for a cache of packs alone, which has no store."""
+_log = Log(__name__)
 
 _MOVED = {"mirror": "index", "present_components": "selector.present"}
 """Names that ``Cache`` had in 0.2 and ``admin`` has not, and where they are now."""
@@ -87,7 +86,7 @@ class Cache:
 
     @cached_property
     def stand_ins(self) -> StandIns:
-        """What serves while a kernel is compiled in the background."""
+        """The kernels that serve while another is compiled in the background."""
         from cache_engine.cache.serving.stand_ins import StandIns
 
         return StandIns(self._serving, self.selector, self.other_toolchains, self.settings)
@@ -294,9 +293,7 @@ class Cache:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``index.queries`` or ``index.evaluations`` now; raises ``IndexUnavailable``."""
-        if "evaluations" in self.__dict__:
-            self.evaluations.flush(usage=False)
+        """The answer to one of ``index.queries`` now; raises ``IndexUnavailable``."""
         self.index.sync()
         return self.index.query(question, *arguments, **options)
 
@@ -434,8 +431,8 @@ def open_cache(
 def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Settings, str]:
     """The store to open a ``Cache`` with, or none, the settings, and the reason why there is none.
 
-    A directory that cannot be found, made or written, as in a read-only container, is no error where the settings name
-    packs.
+    Where the settings name packs, a directory that cannot be found, made or written is no error: a read-only container
+    has such a directory.
 
     Args:
         create: whether to make a store where there is none.
@@ -444,7 +441,9 @@ def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Set
         StoreUnusable: when the directory cannot serve as a store.
     """
     if settings.log is not None:
-        logs.configure(settings.log)
+        from cache_engine import log_handlers
+
+        log_handlers.configure(settings.log)
     if not settings.uses_directory:
         return None, settings, PACKS_ALONE if settings.enable_caching else SWITCHED_OFF
     try:

@@ -8,7 +8,6 @@ keys do not change under it but by its own measuring.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ import msgspec
 
 from cache_engine.errors import GemmCacheError
 from cache_engine.kernels.select import FAMILIES, predicted_cycles
-from cache_engine.logs import fields
+from cache_engine.logs import Log, fields
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem, Specialisation
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
     from cache_engine.kernels.agreement import Compared, Factors
     from cache_engine.store.timings import Timings
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 NEAREST = 2.0
-"""How far m may be off: by this factor, either way."""
+"""The factor by which m may be larger or smaller."""
 
 _Kind = tuple[object, ...]
 _Rankings = dict[_Kind, dict[int, list[Measurement]]]

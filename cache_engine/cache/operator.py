@@ -42,7 +42,7 @@ from cache_engine.model.gemm import (
 from cache_engine.settings import Settings
 
 if TYPE_CHECKING:
-    from cache_engine.cache.queue.background import PendingKernel
+    from cache_engine.cache.queue import PendingKernel
     from cache_engine.gpu.matmul_plan import ArrayForms
     from cache_engine.gpu.multiply import Code
 

@@ -6,16 +6,17 @@ finds the pack's kernel. Everything else in the key (problem, config, template, 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cache_engine.errors import CorruptEntry, StoreError
+from cache_engine.logs import Log
 from cache_engine.model.artifact import Record
 from cache_engine.model.fingerprint import Provenance, ToolchainFingerprint
 from cache_engine.model.key import CacheKey
@@ -24,18 +25,17 @@ from cache_engine.store.disk import DiskStore
 if TYPE_CHECKING:
     from cache_engine.store.pack import Pack
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 STORE = "store"
-"""Where a toolchain is from that records of the store name."""
+"""The source of a toolchain that records of the store name."""
 MOST_TOOLCHAINS = 32
-"""How many toolchains of each compiler are tried for a lookup: the packs' first."""
+"""Toolchains of each compiler that a lookup tries, those of packs first."""
 
 _MOST_RECORDS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Stated:
+class Stated(msgspec.Struct, frozen=True):
     """A toolchain, and what says that it made kernels: ``pack NAME`` or ``store``."""
 
     toolchain: ToolchainFingerprint

@@ -7,9 +7,11 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from cache_engine.cache.history import History
 from cache_engine.cache.other_toolchains import OtherToolchains, Stated
@@ -37,13 +39,13 @@ MOST_WAIT_MS = 3_600_000
 _MOST_KEPT = 8192
 
 INSTALLED = "installed"
-"""Where the toolchain of a key is from, unless a pack or the store names it."""
+"""The source of a key's toolchain, unless a pack or the store names it."""
 
 Request = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
 """Problem, family, compiler and config, as ``Selector.select`` has them."""
 
 
-class _Choice(NamedTuple):
+class _Choice(msgspec.Struct, frozen=True):
     """The choice for a problem, for any build of the compiler."""
 
     problem: GemmProblem
@@ -54,8 +56,7 @@ class _Choice(NamedTuple):
     config_from: str
 
 
-@dataclass(slots=True)
-class Selection:
+class Selection(msgspec.Struct):
     """The choice for a problem, and its key. Not frozen: making a frozen one takes three times as long."""
 
     problem: GemmProblem
@@ -68,7 +69,7 @@ class Selection:
     config_from: str = COST_MODEL
     """``"given"``, ``"cost model"`` or ``"measured on …"``."""
     toolchain_from: str = INSTALLED
-    """What names the toolchain in the key: ``"installed"``, ``"pack NAME"`` or ``"store"``."""
+    """The source of the toolchain in the key: ``"installed"``, ``"pack NAME"`` or ``"store"``."""
 
     @property
     def is_compilable(self) -> bool:
@@ -166,7 +167,7 @@ class Selector:
         return self._keyed(self._choice((problem, family, compiler, config)), None)
 
     def select_elsewhere(self, selection: Selection, elsewhere: OtherToolchains) -> Selection | None:
-        """The same kernel as another toolchain made it, if a pack or the store has that."""
+        """The same kernel made by another toolchain, if a pack or the store has one."""
         name = selection.compiler.name
         every = self.of_other_toolchains(selection, (*elsewhere.of_packs(name), *elsewhere.of_store(name)))
         return next((found for found in every if elsewhere.has(found.key)), None)
@@ -311,7 +312,8 @@ class Selector:
                     if family in (None, one.family) and _compiler_for(one.family, compiler).name == one.compiler:
                         choice = self._modelled(modelled.problem, one.family, one.compiler, one.config)
                         self._check_available(choice)
-                        return choice._replace(config_from=history.promoted(one, modelled.constants["KERNEL_NAME"]))
+                        why = history.promoted(one, modelled.constants["KERNEL_NAME"])
+                        return msgspec.structs.replace(choice, config_from=why)
         return None
 
     def turning_points(

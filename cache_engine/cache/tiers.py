@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from cache_engine.errors import CorruptEntry, UsageError
+from cache_engine.logs import DEBUG, WARNING, Log
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.store.base import Backfilled, Loaded, Tier
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """An entry, and the tier that had it."""
 
     tier: str
@@ -25,8 +25,7 @@ Find = Callable[[CacheKey], Found | None]
 """Asks for an entry in a place that is no tier of this machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preloaded:
+class Preloaded(msgspec.Struct, frozen=True):
     """The result of ``Cache.preload``. ``str`` says it in a sentence.
 
     Attributes:
@@ -152,7 +151,7 @@ class Tiers:
             is_said: whether its user has been warned of this failure.
         """
         self._on_failure(tier)
-        level = logging.DEBUG if is_said or tier in self._complained else logging.WARNING
+        level = DEBUG if is_said or tier in self._complained else WARNING
         if not is_said:
             self._complained.add(tier)
         _log.log(level, "%s tier skipped for %s: %s", tier, key[:12], error)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cache_engine import logs
+from cache_engine import log_handlers
 from cache_engine.cli.support import emit, json_option, open_cache
 from cache_engine.cli.support.global_options import settings_of
 from cache_engine.cli.support.verb import LazyVerbs, VerbGroup
@@ -61,7 +61,7 @@ def cache_option(verb: _F) -> _F:
 @click.group(
     "caches",
     cls=VerbGroup,
-    commands=LazyVerbs({verb: f"{__name__}_{verb}" for verb in ("ls", "show", "clean")}),
+    commands=LazyVerbs({verb: f"{__name__}_{verb}" for verb in ("ls", "show", "clean", "export")}),
     invoke_without_command=True,
     examples=("caches", "caches --check --cache triton=/scratch/triton", "caches ls --arch sm_90a", "caches show 3f2a"),
 )
@@ -81,7 +81,7 @@ def caches_verb(ctx: click.Context, /, check: bool, as_json: bool) -> None:
             raise UsageError(f"{'--json belongs after' if as_json else '--check goes without'} the name of a verb")
         return
     settings = settings_of(ctx)
-    logs.configure(settings.log or "warning")
+    log_handlers.configure(settings.log or "warning")
     if check:
         _check(settings, as_json=as_json)
         return

@@ -44,7 +44,7 @@ OFFLINE = (
         "caches clean --days 30",
         "caches clean --kind triton --version 3.2.0 --yes",
         "caches clean --kind triton --max-bytes 5GB --yes",
-        "caches clean --kind triton --days 7 --irs-only --yes",
+        "caches clean --kind triton --days 7 --part ir --yes",
         "caches clean --kind cupy --all --offline --yes",
     ),
     done="The entries are deleted; without --yes, they are listed.",
@@ -60,7 +60,12 @@ OFFLINE = (
 @click.option("--version", "versions", multiple=True, help="Those that this version made (repeatable).")
 @click.option("--max-bytes", metavar="SIZE", help="Down to this size in all, the longest unused first.")
 @click.option("--all", "everything", is_flag=True, help="All entries of the caches that are in use here.")
-@click.option("--irs-only", is_flag=True, help="Only their intermediate representations: the kernels stay cached.")
+@click.option(
+    "--part",
+    type=click.Choice(("all", "ir")),
+    default="all",
+    help="ir: only their intermediate representations; the kernels stay cached.",
+)
 @click.option("--offline", is_flag=True, help="No process uses these caches: delete also where no safe way is known.")
 @click.option("--yes", is_flag=True, help="Delete them. Without it, they are only listed.")
 @json_option
@@ -77,7 +82,7 @@ def clean_verb(
     versions: tuple[str, ...],
     max_bytes: str | None,
     everything: bool,
-    irs_only: bool,
+    part: str,
     offline: bool,
     yes: bool,
     as_json: bool,
@@ -93,8 +98,9 @@ def clean_verb(
     from cache_engine.frameworks.registry import EntryFilter
     from cache_engine.frameworks.values import Entry, ScanFinding
 
+    irs_only = part == "ir"
     if irs_only and (offline or max_bytes is not None):
-        raise UsageError("--irs-only goes with neither --offline nor --max-bytes: entries stay, and stay in use")
+        raise UsageError("--part ir goes with neither --offline nor --max-bytes: entries stay, and stay in use")
     size = None if max_bytes is None else parse_bytes(max_bytes)
     rules = CleaningRules(EntryFilter(" ".join(text), kinds, archs, states), days, versions, size)
     if rules.is_everything and folder is None and not everything:

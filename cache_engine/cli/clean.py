@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -10,9 +11,11 @@ from typing import Any
 import click
 
 from cache_engine.cli import terminal
+from cache_engine.cli.old_names import say_new_name
 from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
+from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.settings import Settings, parse_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms, printable
@@ -23,23 +26,28 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 @click.command(
     "clean",
     cls=Verb,
-    examples=("clean", "clean --max-bytes 2GB --yes", "clean --days 14 --stale-toolchain", "clean --all --yes"),
+    examples=("clean", "clean --max-bytes 2GB --yes", "clean --days 14 --stale toolchain", "clean --all --yes"),
     done="The kernels are listed; with --yes, they are evicted.",
     failed="Other maintenance is running, or a file cannot be deleted.",
 )
 @click.option("--expired", is_flag=True, help="Evict kernels unused for expire_days.")
 @click.option("--days", type=click.FloatRange(0), help="Evict kernels unused for this many days.")
-@click.option("--max-bytes", metavar="SIZE", help="Evict down to this size, e.g. 2GB.")
-@click.option("--max-entries", type=click.IntRange(0), help="Evict down to this number of kernels.")
 @click.option(
-    "--max-disk-share",
-    type=click.FloatRange(0, 1),
-    help="Evict down to this fraction of free disk space (store included).",
+    "--max-bytes",
+    metavar="SIZE|SHARE",
+    multiple=True,
+    help="Evict down to this size, e.g. 2GB, or share of free disk space (store included), e.g. 20% (repeatable).",
 )
-@click.option("--stale-toolchain", is_flag=True, help="Evict kernels from stale compilers or templates.")
+@click.option("--max-entries", type=click.IntRange(0), help="Evict down to this number of kernels.")
+@click.option("--max-disk-share", type=click.FloatRange(0, 1), hidden=True)
+@click.option(
+    "--stale",
+    type=click.Choice(("toolchain", "format")),
+    multiple=True,
+    help="Evict kernels from stale compilers or templates; or that another version of this program reads (repeatable).",
+)
 @partial(only_targets_option, help_text="Evict kernels for this target or chip (repeatable).")
 @click.option("--key", multiple=True, help="Evict this kernel; a key prefix is enough (repeatable).")
-@click.option("--foreign-format", is_flag=True, help="Evict kernels that another version of this program reads.")
 @click.option("--pinned", is_flag=True, help="Evict pinned kernels like others.")
 @click.option("--all", "everything", is_flag=True, help="Evict everything, but what is pinned or of another format.")
 @click.option("--yes", is_flag=True, help="Evict them. Without it, they are only listed.")
@@ -47,9 +55,9 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 @json_option
 @click.pass_obj
 def clean_verb(
-    settings: Settings, /, expired: bool, days: float | None, max_bytes: str | None, max_entries: int | None,
-    max_disk_share: float | None, stale_toolchain: bool, archs: tuple[str, ...], key: tuple[str, ...],
-    foreign_format: bool, pinned: bool, everything: bool, yes: bool, dry_run: bool, as_json: bool,
+    settings: Settings, /, expired: bool, days: float | None, max_bytes: tuple[str, ...], max_entries: int | None,
+    max_disk_share: float | None, stale: tuple[str, ...], archs: tuple[str, ...], key: tuple[str, ...],
+    pinned: bool, everything: bool, yes: bool, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Show which kernels to evict; with --yes, evict them.
 
@@ -59,18 +67,19 @@ def clean_verb(
     configs are chosen by them.
     """
     dry_run = dry_run or not yes
+    most_bytes, most_share = _sizes(max_bytes, max_disk_share)
     targets = frozenset(architecture(name).name for name in archs)
     with open_cache(settings, create=False) as cache:
         rules = Limits(
             expire_days=days if days is not None else settings.expire_days if expired else None,
-            stale_toolchain=stale_toolchain,
+            stale_toolchain="toolchain" in stale,
             keys=frozenset(cache.admin.find_key(prefix) for prefix in key),
             archs=targets,
-            max_bytes=None if max_bytes is None else parse_bytes(max_bytes),
+            max_bytes=most_bytes,
             max_entries=max_entries,
-            max_disk_share=max_disk_share,
+            max_disk_share=most_share,
             everything=everything,
-            foreign_format=foreign_format,
+            foreign_format="format" in stale,
             pinned=pinned,
         )
         has_rule = replace(rules, pinned=False) != Limits()
@@ -97,6 +106,26 @@ def clean_verb(
         "victim_compile_s": plan.compile_s,
     }
     emit(document, as_json, lambda: _print_cleaning(document, plan, cleaned))
+
+
+def _sizes(given: tuple[str, ...], old_share: float | None) -> tuple[int | None, float | None]:
+    """The smallest size, and the smallest share of the disk, that are given; raises ``UsageError`` for another text."""
+    sizes = [parse_bytes(text) for text in given if not text.endswith("%")]
+    shares = [_share(text) for text in given if text.endswith("%")]
+    if old_share is not None:
+        say_new_name(click.get_current_context(), "clean --max-disk-share", f"clean --max-bytes {100 * old_share:g}%")
+        shares.append(old_share)
+    return min(sizes, default=None), min(shares, default=None)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        raise UsageError(f"{text!r} is not a share of the disk; write it like 20%")
+    return share
 
 
 # ---- For people ----
@@ -136,7 +165,7 @@ def _print_cleaning(d: dict[str, Any], plan: EvictionPlan, cleaned: Cleaned | No
             + "."
         )
     if d["foreign"]:
-        print(f"{_entries(d['foreign'])} of another format version not evicted; --foreign-format evicts such entries.")
+        print(f"{_entries(d['foreign'])} of another format version not evicted; --stale format evicts such entries.")
     if d["pinned"]:
         print(f"{_entries(d['pinned'])} pinned and not evicted; --pinned evicts such entries.")
     if d["kept_timings"]:

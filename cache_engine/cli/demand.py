@@ -154,8 +154,7 @@ class _Promoted:
 
 
 def _promote(cache: Cache, horizon_s: float, budget_s: float, dry_run: bool) -> _Promoted:
-    from cache_engine.cache.demand.demotion import note
-    from cache_engine.cache.demand.promotion import plan_promotion, promote
+    from cache_engine.cache.demand.promotion import note, plan_promotion, promote
 
     with progress("Weighing sizes", None) as (bar, task):
         plan = plan_promotion(cache, horizon_s, lambda: bar.advance(task))

@@ -15,7 +15,7 @@ from cache_engine.cli.support.output import write_file
 from cache_engine.cli.support.verb import VerbGroup
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.results import is_to_validate
+from cache_engine.evaluator.results.entry import is_to_validate
 from cache_engine.inputs import open_input
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_age, human_bytes, printable

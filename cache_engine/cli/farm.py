@@ -90,7 +90,7 @@ def worker_verb(
     Prints a line for each kernel. A message can only ask for a kernel that this program makes from its own templates.
     The first Ctrl-C or SIGTERM lets compiles finish, a second ends them.
     """
-    from cache_engine.batch.warm import processors
+    from cache_engine.process import processors
     from cache_engine.team.worker import Worker, serve
 
     require("team", "the farm", "celery", "redis")

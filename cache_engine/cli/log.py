@@ -70,11 +70,11 @@ def log_verb(
     or pinned; the oldest of the latest first. Processes write decisions in batches, every 5 s. The log holds
     about the last 20,000 decisions.
 
-    --audit prints actions on the whole store, newest first: by whom, when, and how much. It includes deletions from
-    remotes and from caches of other frameworks that were made with this store. The journal keeps the last 5,000.
+    --audit prints actions on the whole store, newest first: by whom, when, and how much. Deletions from remotes and
+    from caches of other frameworks are in it, if this store was in use. The journal keeps the last 5,000.
 
-    --jobs lists all jobs of the store, whoever started them. They run on when a browser is closed. A job that is
-    cancelled finishes the kernels that it has begun.
+    --jobs lists all jobs of the store, whoever started them. Closing the browser does not end a job. A
+    cancelled job still finishes the kernels that it has begun.
     """
     if audit and jobs:
         raise UsageError("--audit and --jobs exclude each other")

@@ -1,6 +1,6 @@
 """Old names of verbs and options. Each works, hidden, for one version, and says on standard error what its name is now.
 
-Whoever renames a verb or an option adds one row to a table here; nothing else of the program knows old names.
+To rename a verb or an option, add a row to a table here; no other module knows old names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "audit": ("log --audit", ""),
     "caches diff": ("caches show", "A B"),
     "caches doctor": ("caches --check", ""),
-    "coverage": ("warm --dry-run --by-shape", "MODEL|FILE"),
+    "coverage": ("warm --dry-run --by shape", "MODEL|FILE"),
     "diff": ("show", "KEY KEY"),
     "evaluations prune": ("evaluations clean --yes", ""),
     "evaluations validate": ("calibrate --check all", "FILE"),
@@ -52,6 +52,7 @@ The words may end with options: ``"unpin": ("pin --remove", "KEY")``. They take 
 
 OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("caches clean", "--delete"): ("--yes", ""),
+    ("caches clean", "--irs-only"): ("--part ir", ""),
     ("calibrate", "--kept-out"): ("--check kept-out", ""),
     ("dashboard", "--headless"): ("", ""),
     ("evaluate", "--csv"): ("--format csv", ""),
@@ -63,16 +64,23 @@ OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("evaluations clean", "--unused-days"): ("--days", "DAYS"),
     ("remote clean", "--older-than"): ("--days", "DAYS"),
     ("caches show", "--sass"): ("--part sass", ""),
+    ("clean", "--foreign-format"): ("--stale format", ""),
+    ("clean", "--stale-toolchain"): ("--stale toolchain", ""),
     ("compile", "--groups"): ("--batch", "GROUPS"),
     ("explain", "--groups"): ("--batch", "GROUPS"),
+    ("pack export", "--oci"): ("--format oci", ""),
     ("show", "--log"): ("--part log", ""),
     ("show", "--ptx"): ("--part ptx", ""),
     ("show", "--sass"): ("--part sass", ""),
     ("show", "--source"): ("--part source", ""),
     ("stats", "--by-arch"): ("--by arch", ""),
+    ("stats", "--prometheus"): ("--format prometheus", ""),
+    ("stats", "--textfile"): ("--format prometheus --output", "FILE"),
     ("time", "--groups"): ("--batch", "GROUPS"),
     ("tune", "--groups"): ("--batch", "GROUPS"),
     ("tune", "--report"): ("--check", ""),
+    ("warm", "--by-shape"): ("--by shape", ""),
+    ("warm", "--load"): ("--check", ""),
     ("", "--config"): ("--settings-file", "FILE"),
     ("report", "--output"): ("--html", "FILE"),
     ("report", "-o"): ("--html", "FILE"),
@@ -116,17 +124,19 @@ def _new_options(command: click.Command, ctx: click.Context, path: str, argument
     own = {name: parameter for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     rest, verbs = iter(arguments), {path}
     may_be_verb = not isinstance(command, click.Group)
+    # Of these, the first argument and all after it belong to a verb below, or to another program.
+    ends_at_argument = not (may_be_verb and command.context_settings.get("allow_interspersed_args", True))
     for word in rest:
         if may_be_verb and not word.startswith("-"):
             may_be_verb = False
-            # The verb had verbs of its own, and the first argument is the name of one.
+            # An old verb of two words, such as `jobs show`: the first argument is its second word.
             if (old := f"{path} {word}") in VERBS:
                 words, more = VERBS[old]
                 say_new_name(ctx, old, f"{words} {more}")
                 verbs.add(old)
                 yield from shlex.split(words)[len(path.split()) :]
                 continue
-        if word == "--" or (isinstance(command, click.Group) and not word.startswith("-")):
+        if word == "--" or (ends_at_argument and not word.startswith("-")):
             yield word
             break
         name, equals, value = word.partition("=")

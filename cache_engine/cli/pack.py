@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,7 @@ from cache_engine.model.documents import fields_of, picked
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.sizes import parse_sizes
+from cache_engine.process import processors
 from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, printable
 from cache_engine.upkeep.packs import Exported, Imported
@@ -66,7 +68,7 @@ def _model_options(verb: _F) -> _F:
         "pack export kernels.gemmpack",
         "pack export h100.gemmpack --arch sm_90 --arch sm_90a",
         "pack export kernels.gemmpack --sign ~/.ssh/id_ed25519",
-        "pack export llama.oci --oci --sign ~/.ssh/id_ed25519",
+        "pack export llama.oci --format oci --sign ~/.ssh/id_ed25519",
         "pack export llama.gemmpack --for Llama-3.1-8B --arch sm_90a --sign ~/.ssh/id_ed25519",
     ),
     done="All kernels are in the pack.",
@@ -85,12 +87,16 @@ def _model_options(verb: _F) -> _F:
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
-    "--oci", is_flag=True, help="Make FILE a directory, an OCI image layout with the pack, for oras or skopeo."
+    "--format",
+    "form",
+    type=click.Choice(("file", "oci")),
+    default="file",
+    help="oci: make FILE a directory, an OCI image layout with the pack, for oras or skopeo.",
 )
 @json_option
 @click.pass_obj
 def export_verb(
-    settings: Settings, /, file: Path, archs: tuple[str, ...], sign: Path | None, force: bool, oci: bool,
+    settings: Settings, /, file: Path, archs: tuple[str, ...], sign: Path | None, force: bool, form: str,
     as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Write the kernels of the store to a pack.
@@ -99,9 +105,9 @@ def export_verb(
     frameworks keep in the store are packed too, and used once they are imported; code for the host stays local.
     With --for, the pack has only what serves a model, as warm with the same arguments compiles it.
     With --sign, stores that trust the key (setting trusted_signers) know who made the kernels.
-    With --oci, registries of containers carry it, and import takes what comes from there.
+    With --format oci, registries of containers carry it, and import takes what comes from there.
     """
-    if oci and force:
+    if form == "oci" and force:
         raise UsageError("--force replaces a file; an OCI image layout is a directory: delete it, or give another name")
     targets = {architecture(name).name for name in archs}
 
@@ -124,8 +130,9 @@ def export_verb(
                 replace=force,
                 sign=key.sign if key else None,
                 on_entry=lambda: bar.advance(task),
+                processes=processors(),
             )
-            exported = _as_layout(file, export) if oci else export(file)
+            exported = _as_layout(file, export) if form == "oci" else export(file)
     files = [file] if file.is_file() else [path for path in file.rglob("*") if path.is_file()]
     document = {
         "file": str(file.absolute()),
@@ -153,10 +160,10 @@ def export_verb(
 def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool) -> None:
     """Import the kernels of a pack or of Triton's cache.
 
-    FILE may be in an OCI image layout, as pack export --oci writes it. Each kernel is verified; one that the store
-    has stays as it is. A kernel is a program for your GPU: import packs and caches only from people whose programs you
-    would run. Of a directory that is a cache of Triton's own, libraries for the host, results of tuning and unfinished
-    kernels are left where they are.
+    FILE may be in an OCI image layout, as pack export --format oci makes it. Each kernel is verified; one that the
+    store has stays as it is. A kernel is a program for your GPU: import packs and caches only from people whose
+    programs you would run. Of a directory that is a cache of Triton's own, libraries for the host, results of
+    tuning and unfinished kernels are left where they are.
     """
     with named(file):
         given, file = file, _pack_named(file)
@@ -198,13 +205,16 @@ def check_verb(settings: Settings, /, file: Path, archs: tuple[str, ...], as_jso
 
     Compares targets, templates, flags and toolchains, checks who signed it (setting trusted_signers), and with --for
     looks for each kernel that a model needs. Changes nothing, and needs no store. pack import --dry-run checks every
-    byte.
+    byte. PACK may also be an image of Triton's or vLLM's cache (caches export, or MCV's).
     """
     from cache_engine.insight.packs import preflight
 
     for name in archs:
         architecture(name)
     with named(file):
+        if is_cache_image(file):
+            _check_image(file, archs, as_json=as_json)
+            return
         file = _pack_named(file)
         file.stat()
     alone = settings.with_overrides({"packs": (file,)})
@@ -230,6 +240,38 @@ def check_verb(settings: Settings, /, file: Path, archs: tuple[str, ...], as_jso
         "found": has,
     }
     emit(document, as_json, lambda: _print_checked(document, found), failed=reasons)
+
+
+def _check_image(folder: Path, archs: tuple[str, ...], *, as_json: bool) -> None:
+    from cache_engine.frameworks.image_check import check_image
+    from cache_engine.gpu.probe import local_arch
+
+    # Without a GPU, as in an init container, only a target that is named can be compared.
+    targets = [architecture(name).name for name in archs] or [each for each in [local_arch()] if each]
+    image, reasons = check_image(folder, targets, os.environ)
+    document = {
+        "file": str(folder.absolute()), "kind": image.kind, "entries": image.entries, "files": image.files,
+        "size_bytes": image.size_bytes, "targets": [f"sm_{target}" for target in image.targets],
+        "used": not reasons, "reasons": reasons,
+    }  # fmt: skip
+
+    def show() -> None:
+        size = f"{counted(image.files, 'file')}, {human_bytes(image.size_bytes)}"
+        print(printable(f"{image.kind}: {image.entries:,} entries, {size}"))
+        for reason in reasons:
+            print(printable(f"would miss: {reason}"))
+        if not reasons:
+            print("Nothing is known that would keep it from being hit here.")
+
+    emit(document, as_json, show, failed=reasons)
+
+
+def is_cache_image(path: Path) -> bool:
+    """Whether an argument is an image of another framework's cache."""
+    from cache_engine.frameworks.images import is_image
+    from cache_engine.store.oci import is_layout
+
+    return is_layout(path) and is_image(path)
 
 
 def _carried_document(one: Carried) -> dict[str, Any]:
@@ -276,14 +318,14 @@ def _of_model(
 
 
 def _as_layout(folder: Path, export: Callable[[Path], Exported]) -> Exported:
-    from cache_engine.cache.remote.oci import write_layout
+    from cache_engine.store.oci import write_layout
 
     return write_layout(folder, export, about=lambda done: f"{counted(done.entries, 'compiled GEMM kernel')}")
 
 
 def _pack_named(path: Path) -> Path:
     """The pack that an argument names, be it in an OCI image layout; raises ``PackUnusable`` and ``OSError``."""
-    from cache_engine.cache.remote.oci import is_layout, pack_in
+    from cache_engine.store.oci import is_layout, pack_in
 
     return pack_in(path) if is_layout(path) else path
 

@@ -73,7 +73,7 @@ def remote_verb() -> None:
 @click.pass_obj
 def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
     """Compare the store with a remote, and say what lookups do with it."""
-    from cache_engine.cache.remote.outage import YOUNG_S, outage
+    from cache_engine.cache.remote.breaker import YOUNG_S, outage
 
     remote = remote_named(settings, url)
     with open_cache(settings, create=False, optional=True) as cache:
@@ -376,7 +376,7 @@ def _verified(cache: Cache, found: Iterable[Sound | Refused], again: set[CacheKe
 
 def remote_named(settings: Settings, url: str | None) -> Remote:
     """The remote of an argument, else of the setting; raises ``UsageError`` where neither names one."""
-    from cache_engine.cache.remote.address import KINDS, open_remote
+    from cache_engine.cache.remote.client_process import KINDS, open_remote
 
     named = url or settings.remote
     if not named:

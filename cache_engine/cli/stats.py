@@ -50,7 +50,7 @@ _LONG_S = 3 * DAY_S
         "stats --by time --since 24h",
         "stats --by toolchain",
         "stats --by arch --json",
-        "stats --textfile /var/lib/node_exporter/gemm_cache.prom",
+        "stats --format prometheus --output /var/lib/node_exporter/gemm_cache.prom",
     ),
     done="The statistics are printed.",
     missing="--by arch, --by toolchain: the extra dashboard is not installed.",
@@ -61,14 +61,20 @@ _LONG_S = 3 * DAY_S
     help="Break down by target, by toolchain, or over time: by hour up to 3 days, else by day.",
 )
 @click.option("--since", type=Span(), metavar="SPAN", help="Over time: only this recent, e.g. 24h. Default: 7d.")
-@click.option("--prometheus", is_flag=True, help="Print metrics in Prometheus's text format.")
 @click.option(
-    "--textfile", type=click.Path(path_type=Path), help="Write these to a file, for the node exporter; replaces it."
+    "--format",
+    "form",
+    type=click.Choice(("table", "prometheus")),
+    default="table",
+    help="prometheus: metrics in Prometheus's text format.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Write the metrics to a file, for the node exporter; replaces it."
 )
 @json_option
 @click.pass_obj
 def stats_verb(
-    settings: Settings, /, by: str | None, since: float | None, prometheus: bool, textfile: Path | None, as_json: bool
+    settings: Settings, /, by: str | None, since: float | None, form: str, output: Path | None, as_json: bool
 ) -> None:  # fmt: skip
     """Show size, hit rates and compile time saved.
 
@@ -79,15 +85,18 @@ def stats_verb(
     eight days, days for 400; longer ago, sums of 28 days. The times are those of this machine; days are counted in UTC.
 
     By toolchain, it says for each whether its kernels can be hit here, and if they never can, what has changed. clean
-    --stale-toolchain deletes those; timings --from A --to B compares two.
+    --stale toolchain deletes those; timings --from A --to B compares two.
     """
     is_over_time = by in ("time", *_STEPS)
     if since and not is_over_time:
         raise UsageError("--since goes with --by time, hour or day")
-    if (prometheus or textfile) and (by or as_json):
-        raise UsageError("--prometheus and --textfile take neither --by nor --json")
-    if prometheus or textfile:
-        _export_metrics(settings, textfile, prometheus=prometheus)
+    is_metrics = form == "prometheus"
+    if is_metrics and (by or as_json):
+        raise UsageError("--format prometheus takes neither --by nor --json")
+    if output and not is_metrics:
+        raise UsageError("--output goes with --format prometheus")
+    if is_metrics:
+        _export_metrics(settings, output)
     elif is_over_time:
         step = None if by == "time" else by
         _show_history(settings, 7 * DAY_S if since is None else since, step, as_json=as_json)
@@ -185,16 +194,16 @@ def _show_toolchains(settings: Settings, *, as_json: bool) -> None:
     emit({"rows": rows}, as_json, lambda: _print_toolchains(found))
 
 
-def _export_metrics(settings: Settings, textfile: Path | None, *, prometheus: bool) -> None:
+def _export_metrics(settings: Settings, file: Path | None) -> None:
     from cache_engine.insight.metrics import prometheus_text, write_to_textfile
 
     with open_cache(settings, create=False) as cache:
-        if textfile is not None:
-            with named(textfile):
-                write_to_textfile(cache, textfile)
-        if prometheus:
-            with printing():
-                sys.stdout.write(prometheus_text(cache.stats(), cache.queue() if cache.has_store else None))
+        if file is not None:
+            with named(file):
+                write_to_textfile(cache, file)
+            return
+        with printing():
+            sys.stdout.write(prometheus_text(cache.stats(), cache.queue() if cache.has_store else None))
 
 
 def summed(periods: Iterable[EventPeriod], seconds: int, since: float = 0.0) -> list[EventPeriod]:

@@ -65,7 +65,8 @@ def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json
 
     Counts the entries by format and maker, and says what becomes of each: it is carried over if requests with the
     settings in force still get it. Kernels whose requests get another key are compiled now, not at the next request.
-    Deletes nothing: clean --stale-toolchain does, and clean --foreign-format.
+    Entries of an older format are written again, which takes half the room, unless they are signed.
+    Deletes nothing: clean --stale toolchain does, and clean --stale format.
     """
     from cache_engine.batch.migration import migrate, plan_migration
 
@@ -126,7 +127,8 @@ def _print_migration(plan: MigrationPlan, failed: Mapping[CacheKey, str] | None)
     )  # fmt: skip
     kernels = counted(len(plan.again), "kernel")
     if failed is None:
-        print(f"\nThe store has format {FORMAT}, as this version writes it. Would compile {kernels}.")
+        older = counted(len(plan.older), "entry", "entries")
+        print(f"\nThis version writes format {FORMAT}. Would write {older} again. Would compile {kernels}.")
         return
     for key, cause in failed.items():
         print(printable(f"failed: {key[:12]}: {cause}"), file=sys.stderr)
@@ -136,7 +138,7 @@ def _print_migration(plan: MigrationPlan, failed: Mapping[CacheKey, str] | None)
 def _print_synced(d: Synced, ms: float) -> None:
     print(
         f"{counted(d.added, 'kernel')} new or changed, {d.removed:,} gone, {d.unreadable:,} unreadable, "
-        f"{counted(d.events, 'event')}, {counted(d.results, 'evaluation')}, {counted(d.timings, 'timing')}; "
+        f"{counted(d.events, 'event')}, {counted(d.timings, 'timing')}; "
         f"in {human_ms(ms)}."
     )
     if d.skipped:

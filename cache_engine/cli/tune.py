@@ -26,7 +26,6 @@ from cache_engine.cli.support import (
     shape_options,
 )
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table, printed_number, printed_us
-from cache_engine.model.architecture import architecture
 from cache_engine.model.documents import picked, to_json
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
@@ -109,9 +108,10 @@ def _tuned(
     dry_run: bool,
 ) -> Tuning:
     from cache_engine.batch.tuning import candidates
-    from cache_engine.batch.warm import estimate, processors
+    from cache_engine.batch.warm import estimate
     from cache_engine.gpu.probe import gpu, require_gpu
     from cache_engine.kernels.rates import rates_of
+    from cache_engine.process import processors
 
     if not dry_run:
         require_gpu("timing kernels")
@@ -119,7 +119,7 @@ def _tuned(
     started = time.perf_counter()
     with open_cache(settings.for_batch(jobs), create=not dry_run, optional=dry_run) as cache:
         problem = cache.targeted(problem)
-        target = architecture(problem.arch or "")
+        target = problem.target
         clock_khz = device.clock_khz if isinstance(device, DeviceFingerprint) else rates_of(target).clock_mhz * 1000
         chosen = candidates(cache, problem, family, compiler, top)
         compiling = estimate(cache, [one.selection for one in chosen if one.tier is None], jobs or processors())
@@ -254,7 +254,7 @@ def _print_report(found: list[DeviceAgreement]) -> None:
 
 def _clock(d: Tuning) -> str:
     clock = f"{d.clock_mhz:,.0f} MHz" + (
-        f", the clock of {d.device}" if d.device else f", the clock of {architecture(d.problem.arch or '').example}"
+        f", the clock of {d.device}" if d.device else f", the clock of {d.problem.target.example}"
     )
     return printable(f"Predictions are the ranking of the cost model: cycles converted at {clock}.")
 

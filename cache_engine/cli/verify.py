@@ -17,6 +17,7 @@ from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import UsageError
 from cache_engine.model.documents import picked
 from cache_engine.model.key import CacheKey
+from cache_engine.process import processors
 from cache_engine.settings import Settings
 from cache_engine.store.signatures.signers import Signed, Standing
 from cache_engine.units import counted, human_age, human_bytes, printable
@@ -101,7 +102,7 @@ def check(cache: Cache, share: float = 1.0, *, repair: bool = False, signatures:
             checked += 1
             bar.advance(task)
 
-        findings = list(cache.admin.check(share=share, on_entry=one_more))
+        findings = list(cache.admin.check(share=share, on_entry=one_more, processes=processors()))
     acts = cache.admin.plan_repair(findings)
     repaired = set(cache.admin.repair(findings)) if repair else set()
     document: dict[str, Any] = {

@@ -49,19 +49,19 @@ _RANGES_SHOWN = 3
         "warm Llama-3.1-8B --arch sm_90a",
         "warm sample_data/model_gemm_shapes.csv --m 1,16 --dtype fp16 --dry-run",
         "warm DeepSeek-V3 --dtype fp8_e4m3 --scales 1x128,128x128 --mode grouped --m 1-4096",
-        "warm Llama-3.1-8B --dry-run --by-shape",
-        "warm Llama-3.1-8B --load",
+        "warm Llama-3.1-8B --dry-run --by shape",
+        "warm Llama-3.1-8B --check",
         "warm --sample --store ./demo-store",
     ),
     done="Every kernel is in the store; with --dry-run, they are listed.",
     failed="Some kernels could not be compiled, stored or loaded; the others are in the store.",
-    missing="The compiler is not installed; --load: there is no NVIDIA GPU, or the extra gpu is not installed.",
+    missing="The compiler is not installed; --check: there is no NVIDIA GPU, or the extra gpu is not installed.",
 )
 @partial(table_options, required=False)
 @click.option("--compiler", help="Compiler: nvrtc, nvcc or triton. Default: that of the family, else nvrtc.")
 @click.option("--family", help="Kernel family: tensor_core, scaled, grouped, simt, triton, hopper. Default: the best.")
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
-@click.option("--load", is_flag=True, help="Load each kernel on the GPU, to check that the driver accepts it.")
+@click.option("--check", "load", is_flag=True, help="Check that the driver accepts each kernel: load it on the GPU.")
 @device_option
 @click.option(
     "--floor",
@@ -69,14 +69,19 @@ _RANGES_SHOWN = 3
     help="Only the dynamic kernels, a few for each dtype, layout and epilogue: they serve any m while others compile.",
 )
 @click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
-@click.option("--by-shape", is_flag=True, help="--dry-run: list how many kernels of each shape and target are stored.")
+@click.option(
+    "--by",
+    type=click.Choice(("kernel", "shape")),
+    default="kernel",
+    help="--dry-run: shape lists how many kernels of each shape and target are stored.",
+)
 @click.option("--missing", is_flag=True, hidden=True)
 @click.option("--sample", is_flag=True, help="Fill the store with 48 example kernels, instead of those of a model.")
 @job_option
 @json_option
 @click.pass_obj
 def warm_verb(
-    settings: Settings, /, jobs: int | None, sample: bool, by_shape: bool, missing: bool, as_json: bool, **asked: Any
+    settings: Settings, /, jobs: int | None, sample: bool, by: str, missing: bool, as_json: bool, **asked: Any
 ) -> None:  # fmt: skip
     """Compile the missing kernels of a model or a table.
 
@@ -95,9 +100,9 @@ def warm_verb(
         return
     if asked["table"] is None:
         raise UsageError("give the name of a MODEL, or a FILE with the shapes; --sample needs neither")
-    if by_shape and not dry_run:
-        raise UsageError("--by-shape compiles nothing; add --dry-run")
-    if by_shape:
+    if by == "shape" and not dry_run:
+        raise UsageError("--by shape compiles nothing; add --dry-run")
+    if by == "shape":
         del asked["job"]  # the dashboard draws a coverage itself
         _show_coverage(settings, only_missing=missing, as_json=as_json, **asked)
     else:
@@ -213,11 +218,11 @@ def _check_how(family: str | None, compiler: str | None, *, load: bool, dry_run:
 
     _check(compiler=(compiler, tuple(COMPILERS)), family=(family, tuple(FAMILIES)))
     if load and dry_run:
-        raise UsageError("--dry-run compiles nothing, and so --load has nothing to load; leave one of them out")
+        raise UsageError("--dry-run compiles nothing, and so --check has nothing to load; leave one of them out")
     if load:
         from cache_engine.gpu.probe import require_gpu
 
-        require_gpu("warm --load")
+        require_gpu("warm --check")
 
 
 def _check(**given: tuple[str | None, Sequence[str]]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import CUDA_VERSIONS
@@ -14,8 +15,7 @@ from cache_engine.model.gemm import OPT_LEVELS
 from cache_engine.settings import FAST_MATH
 
 
-@dataclass(frozen=True, slots=True)
-class Cuda:
+class Cuda(msgspec.Struct, frozen=True):
     """The major versions of CUDA that may compile.
 
     Attributes:
@@ -27,8 +27,7 @@ class Cuda:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(msgspec.Struct, frozen=True):
     """The output of a compile: CUBIN, PTX and log.
 
     Attributes:
@@ -167,7 +166,8 @@ def extra_flags(given: Sequence[str]) -> tuple[str, ...]:
         if pattern is not None and not re.fullmatch(pattern, value):
             hint = "; set the optimisation level with --opt-level" if value.startswith("-O") else ""
             raise UsageError(f"compiler_flags has {flag!r}; its value must be of the form {pattern}{hint}")
-    return tuple(sorted(given, key=lambda flag: flag != FAST_MATH))  # first, as when it was a setting of its own
+    # Fast math first: keys have had it there since it was a setting of its own.
+    return tuple(sorted(given, key=lambda flag: flag != FAST_MATH))
 
 
 def _usage() -> str:

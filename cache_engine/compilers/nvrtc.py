@@ -12,10 +12,11 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
+
+import msgspec
 
 from cache_engine.compilers.base import LINE_TABLES, Compiled, Cuda, flags_at_level
 from cache_engine.compilers.contents import (
@@ -35,14 +36,13 @@ from cache_engine.process import renew_after_fork
 # The version of CUDA: the folder of its package, and how pip names the package.
 _PACKAGES = {13: ("cu13", "nvidia-cuda-nvrtc"), 12: ("cuda_nvrtc", "'nvidia-cuda-nvrtc-cu12>=12.9'")}
 _OLDEST = (12, 9)
-_BUILTINS = re.compile(r"libnvrtc-builtins\.so\.(\d{1,4})\.(\d{1,4})(\.\d{1,4}){0,4}")
+_BUILTINS = r"libnvrtc-builtins\.so\.(\d{1,4})\.(\d{1,4})(\.\d{1,4}){0,4}"
 """NVRTC 12.8 has neither ``--no-cache`` nor all targets. A driver for any CUDA 12 loads what 12.9 makes."""
 _NO_BUILTINS = 7  # NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, from nvrtc.h
 _WRONG_OPTION = 5  # NVRTC_ERROR_INVALID_OPTION, of nvrtc.h
 
 
-@dataclass(frozen=True, slots=True)
-class _Installation:
+class _Installation(msgspec.Struct, frozen=True):
     """The installed NVRTC: its files, its fingerprint, and a check that the files have not changed since."""
 
     library: Path
@@ -172,9 +172,9 @@ def _path_of(function: object) -> Path:
 def _companion(library: Path, version: int, package: str) -> tuple[Path, tuple[int, int]]:
     """The library that NVRTC loads at its first compile, and the version of both."""
     found = [
-        ((version, int(match[2])), path)
-        for path in library.parent.glob("libnvrtc-builtins.so.*")
-        if (match := _BUILTINS.fullmatch(path.name)) and int(match[1]) == version
+        ((version, int(match[2])), library.with_name(name))
+        for name in os.listdir(library.parent)
+        if (match := re.fullmatch(_BUILTINS, name)) and int(match[1]) == version
     ]
     if not found:
         raise CompilerMissing(f"libnvrtc-builtins is missing next to {library}; run: {_reinstall(package)}")

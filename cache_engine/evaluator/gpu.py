@@ -70,7 +70,7 @@ _WIDE = 4096
 """Operations per SM and cycle to which ``..._per_cycle`` refer: those of an H100; others by this power:"""
 _GROWTH = 0.75
 _WARM_UP_US = 1000.0
-"""How long multiplying takes to lower the clock."""
+"""Seconds of multiplying that lower the clock."""
 _BLOCK = 256
 """Problems computed at a time, so that arrays stay in the processor's cache."""
 

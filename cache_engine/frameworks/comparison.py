@@ -242,7 +242,7 @@ _RULES = tuple(
         (r"(?i)code", "the code of model or framework was changed"),
     )
 )
-"""What the group and the name of an input say of it, the first one that fits."""
+"""Sentences about an input by its group and name; the first one that fits holds."""
 _VARIABLE = "a variable of the environment: set it alike, or not at all, wherever the cache is used"
 _ABSOLUTE = re.compile(r"(?:^|[\s:=,'\"]|-[IL])/[\w.-]++/[\w.-]")
 

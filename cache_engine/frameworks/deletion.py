@@ -157,7 +157,7 @@ def with_irs(found: Iterable[tuple[Place, Entry]]) -> list[tuple[Place, Entry]]:
 
 
 DELETED = "deleted.gemm-cache-"
-"""How the name of a folder begins that is about to be deleted."""
+"""The prefix of a folder that is about to be deleted."""
 REPLACED = "another directory took the place of the one that was looked at: look again"
 _CHANGED = "it was written meanwhile: a process uses it"
 _GONE = "it is gone"
@@ -258,7 +258,7 @@ def _hide(root: Folder, deletion: Deletion, *, makes_room: bool) -> _State:
         makes_room: on a full disk the index that is replaced may go before the new one is written.
 
     Raises:
-        FileNotFoundError: when another has deleted the entry: whoever unlinks the first file has.
+        FileNotFoundError: when another process has deleted the entry, which it does by unlinking the first file.
     """
     is_ours = [_unlink(root, file) for file in map(name_of, deletion.first)]
     if not deletion.folder:
@@ -399,7 +399,7 @@ IN_PROCESS = threading.RLock()
 ROWS_AT_ONCE = 20
 """The rows of one transaction."""
 JOURNALS = ("-journal", "-wal", "-shm")
-"""How the names of the files end that SQLite writes next to a database."""
+"""Suffixes of the files that SQLite writes next to a database."""
 BUSY = "a process writes to it, or was killed as it did; cuTile repairs it when it next starts"
 MOST_HELD_S = 0.5
 """A transaction that takes longer is taken back: cuTile waits for five seconds, then deletes its database."""

@@ -140,7 +140,7 @@ class ScanFinding:
 
 
 Seen = Entry | Unchanged | ScanFinding
-"""What a scan yields."""
+"""The results of a scan."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from cache_engine.errors import OutOfDeviceMemory, UsageError
 from cache_engine.gpu.probe import gpu, memory_bytes, pci_bus_id, require_gpu
+from cache_engine.settings.kinds import parse_bytes
 
 MOST_ALLOCATIONS = 1000
 """The number of allocations that a pool remembers."""
@@ -156,12 +157,17 @@ class DeviceMemoryPool:
         self._log: deque[Allocation] = deque(maxlen=MOST_ALLOCATIONS)
         self.on_allocation: Callable[[Allocation], None] | None = None
 
-    def limit(self, size_bytes: int | None) -> None:
+    def limit(self, size_bytes: int | str | None) -> None:
         """Sets what may be taken from the driver at most, on the current device; ``None`` for all there is.
+
+        Args:
+            size_bytes: a number of bytes above 0, or a text such as ``2GiB``.
 
         Raises:
             UsageError: when the limit is no size.
         """
+        if isinstance(size_bytes, str):
+            size_bytes = parse_bytes(size_bytes)
         if size_bytes is not None and size_bytes <= 0:
             raise UsageError(f"the pool's limit is {size_bytes}; it must be a number of bytes above 0, or None")
         self._apply_limit()  # so that it is not applied later, in place of this one

@@ -114,7 +114,7 @@ def _found(layout: StoreLayout, shard: str) -> Iterator[tuple[CacheKey, os.stat_
 
 
 def mtime_ns(folder: Path | str) -> int:
-    """The last change of a folder, in nanoseconds since 1970; negative where there is none."""
+    """The last change of a folder, in nanoseconds since 1970; negative for a folder that does not exist."""
     try:
         return os.stat(folder).st_mtime_ns
     except FileNotFoundError:

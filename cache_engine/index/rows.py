@@ -34,8 +34,7 @@ JOURNAL, TIMINGS = "journal", "timings"
 """Sources of rows that cannot be indexed."""
 
 ALL_SKIPPED = """
-    (SELECT count(*) FROM unreadable) + (SELECT count(*) FROM evaluations WHERE cause <> '')
-    + (SELECT count(*) FROM accelerators WHERE error <> '') + (SELECT coalesce(sum(rows), 0)::BIGINT FROM skipped)
+    (SELECT count(*) FROM unreadable) + (SELECT coalesce(sum(rows), 0)::BIGINT FROM skipped)
 """
 """SQL: the number of items in the store that cannot be indexed."""
 

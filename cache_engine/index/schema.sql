@@ -80,54 +80,6 @@ CREATE TABLE totals (
     remote_dropped   BIGINT
 );
 
--- Results of the evaluator. One that cannot be read has a cause, and nothing after it.
-CREATE TABLE evaluations (
-    fingerprint         VARCHAR,
-    key                 VARCHAR,
-    digest              VARCHAR,     -- of its bytes: shows whether it must be read again
-    cause               VARCHAR,
-    m                   BIGINT,
-    n                   BIGINT,
-    k                   BIGINT,
-    batch               BIGINT,
-    dtype               VARCHAR,
-    out_dtype           VARCHAR,
-    tile_search         BOOLEAN,
-    partition_search    BOOLEAN,
-    reduce_partial_sums BOOLEAN,
-    compute_rate        DOUBLE,
-    latency_us          DOUBLE,
-    compute_us          DOUBLE,
-    memory_us           DOUBLE,
-    flops               DOUBLE,
-    traffic_bytes       DOUBLE,
-    utilization         DOUBLE,      -- flops as a share of what the peak does in that time
-    tile                VARCHAR,     -- m×n×k
-    loop_order          VARCHAR,
-    partition           VARCHAR,     -- g×m×n×k
-    search_ms           DOUBLE,
-    made_at             DOUBLE,      -- seconds since 1970, UTC
-    model_version       VARCHAR
-);
-
-CREATE TABLE evaluation_usage (fingerprint VARCHAR, key VARCHAR, last_used_at DOUBLE);
-
--- Whose results these are; or why they cannot be read.
-CREATE TABLE accelerators (
-    fingerprint  VARCHAR,
-    chip         VARCHAR,
-    evaluator    VARCHAR,
-    version      VARCHAR,
-    created_at   DOUBLE,
-    last_updated DOUBLE,
-    hits         BIGINT,
-    misses       BIGINT,
-    search_hours DOUBLE,
-    damaged_lines BIGINT,
-    error        VARCHAR,
-    read_so_far  VARCHAR     -- JSON; the state of its files when they were read
-);
-
 -- The same sums by time. Periods of different length count different events, also where one lies within another.
 CREATE TABLE periods (
     start            BIGINT,     -- seconds since 1970, UTC

@@ -30,7 +30,6 @@ from cache_engine.index.connection import (
     passing_on_ctrl_c,
 )
 from cache_engine.index.demand import sync_demand
-from cache_engine.index.evaluations import results_state, sync_evaluations
 from cache_engine.index.records import SETTLED_NS, UNREAD, mtime_ns, sync_records, sync_timings, timings_state
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.events import Tally
@@ -64,11 +63,12 @@ _READ_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The result of a sync: added and removed entries, events and results read, and the new generation.
+    """The result of a sync: added and removed entries, events read, and the new generation.
 
     ``timings`` is how many measurements were read or removed: all, when some are new. ``settled`` is whether everything
-    could be read, so that nothing need be looked at again before it changes. ``skipped`` is how many records, results,
-    timings and lines of the journal are in the store and cannot be indexed: all there are, not only new ones.
+    could be read, so that nothing need be looked at again before it changes. ``skipped`` is how many records, timings
+    and lines of the journal are in the store and cannot be indexed: all there are, not only new ones. ``results`` is 0:
+    the index had results of the evaluator until version 0.3, and the documents of ``sync`` keep the field.
     """
 
     added: int
@@ -84,7 +84,7 @@ class Synced:
     @property
     def changed(self) -> bool:
         """Whether anything changed."""
-        return bool(self.added or self.removed or self.unreadable or self.events or self.results or self.timings)
+        return bool(self.added or self.removed or self.unreadable or self.events or self.timings)
 
 
 class Index:
@@ -173,13 +173,14 @@ class Index:
             self._discard()
         connection = connect(self.path)
         try:
-            if _schema_version(connection) not in (None, SCHEMA_VERSION):
+            version = _schema_version(connection)
+            if version not in (None, SCHEMA_VERSION):
                 connection.close()
                 self._discard()
-                connection = connect(self.path)
+                connection, version = connect(self.path), None
             self.path.chmod(0o600)
             connection.begin()
-            if _schema_version(connection) is None:
+            if version is None:
                 connection.execute(SCHEMA)
                 # A rebuilt index must not reuse an earlier generation: callers cache answers by it.
                 generation = time.time_ns() // 1000
@@ -251,7 +252,7 @@ class Index:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``queries`` or ``evaluations``, as of the last ``sync``; raises as ``read``.
+        """The answer to one of ``queries``, as of the last ``sync``; raises as ``read``.
 
         An index that was damaged since is rebuilt: ``sync`` does not open one whose sources have not changed.
         """
@@ -288,7 +289,6 @@ class Index:
             times,
             journal_state(layout.journal),
             mtime_ns(layout.demand),
-            results_state(layout),
             timings_state(layout),
         )
         return sources, self._file_identity()
@@ -319,27 +319,29 @@ def _unreadable(error: duckdb.Error) -> IndexUnavailable:
 
 def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
     """The version of an index's schema; empty when the file is not an index, ``None`` when it is empty."""
-    tables = {row[0] for row in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-    if not tables:
-        return None
-    row = connection.execute("SELECT schema_version FROM sync_state").fetchone() if "sync_state" in tables else None
+    import duckdb
+
+    try:
+        row = connection.execute("SELECT schema_version FROM sync_state").fetchone()
+    except (duckdb.CatalogException, duckdb.BinderException):  # no such table, or no such column
+        tables = connection.execute("SELECT count(*) FROM duckdb_tables()").fetchone()  # takes longer than all else
+        return None if tables == (0,) else ""
     return str(row[0]) if row else ""
 
 
 def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
     added, removed, unreadable = sync_records(connection, store)
     events = _sync_journal(connection, store.layout.journal) + sync_demand(connection, store.layout)
-    results, results_settled = sync_evaluations(connection, store.layout)
     timings, timings_settled = sync_timings(connection, store.layout)
-    changed = int(bool(added or removed or unreadable or events or results or timings))
+    changed = int(bool(added or removed or unreadable or events or timings))
     row = connection.execute(
         "UPDATE sync_state SET generation = generation + ?, synced_at = ? RETURNING generation", [changed, time.time()]
     ).fetchone()
     waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [UNREAD]).fetchone()
-    settled = waiting == (0,) and results_settled and timings_settled
+    settled = waiting == (0,) and timings_settled
     left_out = connection.execute(f"SELECT {rows.ALL_SKIPPED}").fetchone()
     return Synced(
-        added, removed, unreadable, events, int(row[0]) if row else 0, settled, results, timings,
+        added, removed, unreadable, events, int(row[0]) if row else 0, settled, 0, timings,
         int(left_out[0]) if left_out else 0,
     )  # fmt: skip
 

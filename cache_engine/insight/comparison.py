@@ -137,7 +137,7 @@ class Named(Protocol):
 
     @property
     def key(self) -> str:
-        """The key that tells it from others."""
+        """The key of the kernel."""
         ...
 
 

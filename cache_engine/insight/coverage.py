@@ -45,7 +45,7 @@ class Covering:
 def cover(
     selector: Selector, problem: GemmProblem, sizes: Sizes, family: str | None = None, compiler: str | None = None
 ) -> tuple[Covering, ...]:
-    """The kernels that serve a problem, whose target is set, for each of these sizes of m in place of its own.
+    """The kernels that serve a problem at each of these sizes of m; the problem must name its target.
 
     Exact: ``Selector.select`` returns the key of one of these for every m, and each is returned for some m. Between two
     turning points all m have the same family and config. Then m can change the key only through the width of reads

@@ -11,12 +11,16 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.queue import QueueState
 from cache_engine.model.events import Statistics
 from cache_engine.store.files import refuse_device
 from cache_engine.store.journal.spans import LOOKUPS, Distribution, ceiling_s, distributions
+
+if TYPE_CHECKING:
+    from cache_engine.frameworks.watch import Run
 
 _HISTOGRAMS = {
     "lock": ("lock_wait_seconds", "Waits for the lock of a key, of lookups that missed."),
@@ -49,8 +53,12 @@ def write_to_textfile(cache: Cache, path: str | Path) -> None:
         UsageError: when it is a device, pipe or socket.
         OSError: when the file cannot be written; then the old one is still there.
     """
+    write_text(prometheus_text(cache.stats(), cache.queue() if cache.has_store else None), path)
+
+
+def write_text(text: str, path: str | Path) -> None:
+    """Replaces a file with metrics, whole; raises as ``write_to_textfile``."""
     refuse_device(path)
-    text = prometheus_text(cache.stats(), cache.queue() if cache.has_store else None)
     target = Path(path)
     # Of another suffix, so that no collector reads it.
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
@@ -60,6 +68,25 @@ def write_to_textfile(cache: Cache, path: str | Path) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def run_text(run: Run) -> str:
+    """The metrics of ``gemm-cache run``: the compiles that it saw, by framework and phase."""
+    frameworks = run.frameworks.items()
+    compiles = [
+        ({"framework": name, "phase": phase}, float(count))
+        for name, each in frameworks
+        for phase, count in (("before", each.before), ("after", each.after))
+    ]
+    seconds = [({"framework": name}, each.seconds) for name, each in frameworks]
+    found = [({"framework": name}, float(each.found)) for name, each in frameworks]
+    lines = [
+        *_metric("run_compiles_total", "counter", "Compiles seen before and after the command was ready.", compiles),
+        *_metric("run_compile_seconds_total", "counter", "Their length, where files tell it.", seconds),
+        *_metric("run_kernels", "gauge", "Kernels found.", found),
+        *_metric("run_ready", "gauge", "1 once the command is ready.", [({}, float(run.ready_at is not None))]),
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _lines(found: Statistics, queue: QueueState | None) -> Iterator[str]:

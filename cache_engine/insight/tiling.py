@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from cache_engine.kernels.grouped import Grouped
 from cache_engine.kernels.hopper import GROUP_WARPS, Hopper
 from cache_engine.kernels.hopper import MMA_M as GROUP_M
-from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import LANES_M, LANES_N, Simt
-from cache_engine.kernels.tensor_core import MMA_K_BYTES, MMA_M, MMA_N, TensorCore
+from cache_engine.kernels.tensor_core import MMA_K_BYTES, MMA_M, MMA_N, Grouped, Scaled, TensorCore
 from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.gemm import SCALE_BLOCK, DType, Mode, Scales
 from cache_engine.model.kernel import ceil_div

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.kernels.source import fp8_constants
-from cache_engine.model.architecture import Architecture, architecture, occupancy
+from cache_engine.model.architecture import Architecture, occupancy
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
     Activation,
@@ -29,13 +29,13 @@ RASTER_ROWS = 8
 MAX_SPLIT_K = 64
 
 OPERANDS = ("alpha", "beta", "bias", "workspace")
-"""What the CUDA families' kernels take after the sizes."""
+"""The parameters of the CUDA families' kernels after the sizes."""
 FP8_OPERANDS = ("alpha", "scale_result", "bias", "workspace")
 """The same where C is of fp8."""
 SCALE_OPERANDS = ("a_scales", "b_scales")
-"""What those for operands with scales, and for groups, take before these."""
+"""Further parameters of kernels for operands with scales, and for groups, before these."""
 GROUP_OPERANDS = ("counts", "groups")
-"""What those for groups take before all of these."""
+"""Further parameters of kernels for groups, before all of these."""
 
 Constants = dict[str, str | int]
 
@@ -65,7 +65,7 @@ class Family(Protocol):
     name: str
     template: str
     unit: str
-    """What of an SM multiplies: ``"mma"``, ``"tensor"`` or ``"cuda"``, as of ``rates.Rates.operations``."""
+    """The unit of an SM that multiplies: ``"mma"``, ``"tensor"`` or ``"cuda"``, as of ``rates.Rates.operations``."""
     # Floating-point (or integer) operations of one SM of an A100 in one clock, by the type of A and B: the types it
     # computes, and how fast. For ranking.
     flops_per_clock: Mapping[DType, int]
@@ -204,10 +204,9 @@ def _tile_rows(problem: GemmProblem, config: KernelConfig) -> int:
 
 def _resident(family: Family, problem: GemmProblem, config: KernelConfig, shared_bytes: int) -> int:
     """The number of blocks that the target's example GPU holds at once, as far as is known without compiling."""
-    target, registers = architecture(problem.arch or ""), family.registers_estimate(problem, config)
-    held = occupancy(
-        target, threads=threads_of(family, config), registers=registers, shared_bytes=shared_bytes
-    ).blocks_per_sm
+    target, threads = problem.target, threads_of(family, config)
+    registers = family.registers_estimate(problem, config)
+    held = occupancy(target, threads=threads, registers=registers, shared_bytes=shared_bytes).blocks_per_sm
     return target.example_sms * max(1, held)
 
 

@@ -9,12 +9,14 @@ Where kernels convert fp8, predictions count the conversions, and choices do not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from math import gcd, inf
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.kernels.family import Family, check_config, threads_of
@@ -43,8 +45,7 @@ _ROUNDING = 1e-9  # a share, far above the rounding errors of a prediction
 CYCLES = itemgetter(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A feasible config, with the parts of its prediction that do not depend on m, n and k.
 
     Attributes:
@@ -75,8 +76,7 @@ Predicted = tuple[float, Candidate, int, int]
 """Predicted cycles, the candidate, the number of tiles of C, and the number of slices of k in each."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True, eq=False):
     """The feasible configs of a family for one type, kind of scales and target. Each combination has one object.
 
     Attributes:

@@ -23,7 +23,7 @@ that are reached, where the evaluator's GPU model was first fitted on measuremen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
 
 from cache_engine.model.architecture import Architecture
 from cache_engine.model.gemm import DType
@@ -34,8 +34,7 @@ SHARED_BYTES = 128
 SCHEDULERS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(msgspec.Struct, frozen=True):
     """Rates of a target. Multiplying and adding are two operations.
 
     Attributes:
@@ -101,11 +100,11 @@ _RATES = {
     (8, 9): Rates(2520, 864, 1024, 1024, 2048, 256, 4),
     (9, 0): _HOPPER,
     (10, 0): _BLACKWELL,
-    (10, 3): replace(_BLACKWELL, fp64=4),
-    (10, 7): replace(_BLACKWELL, fp64=4),
-    (11, 0): replace(_BLACKWELL, clock_mhz=1575, dram_gb_s=273, fp64=4, reached=1.0, dram_reached=1.0),
+    (10, 3): msgspec.structs.replace(_BLACKWELL, fp64=4),
+    (10, 7): msgspec.structs.replace(_BLACKWELL, fp64=4),
+    (11, 0): msgspec.structs.replace(_BLACKWELL, clock_mhz=1575, dram_gb_s=273, fp64=4, reached=1.0, dram_reached=1.0),
     (12, 0): _GEFORCE,
-    (12, 1): replace(_GEFORCE, dram_gb_s=273),
+    (12, 1): msgspec.structs.replace(_GEFORCE, dram_gb_s=273),
 }
 
 

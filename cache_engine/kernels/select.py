@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from cache_engine.errors import GemmCacheError, InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels.family import Family, check_config
-from cache_engine.kernels.grouped import Grouped
 from cache_engine.kernels.hopper import Hopper
 from cache_engine.kernels.prediction import (
     CYCLES,
@@ -30,11 +29,10 @@ from cache_engine.kernels.prediction import (
     split_config,
 )
 from cache_engine.kernels.rates import rates_of
-from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import Simt
-from cache_engine.kernels.tensor_core import TensorCore
+from cache_engine.kernels.tensor_core import Grouped, Scaled, TensorCore
 from cache_engine.kernels.triton_matmul import TritonMatmul
-from cache_engine.model.architecture import Architecture, architecture
+from cache_engine.model.architecture import Architecture
 from cache_engine.model.gemm import NO_EPILOGUE, SCALE_BLOCK, DType, GemmProblem, Mode, Scales
 from cache_engine.model.kernel import KernelConfig
 
@@ -69,7 +67,7 @@ def choose(
         UsageError: when ``family`` is unknown or does not.
         InfeasibleConfig: when ``config`` breaks a limit.
     """
-    target = architecture(problem.arch or "")
+    target = problem.target
     if config is not None:
         return _family_of_config(problem, target, family, templates, config), config
     chosen = _family_for(problem, target, family, templates)
@@ -191,7 +189,7 @@ def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tu
 
     Except for the first, which is the one that ``choose`` takes: it is within ``STEADY`` of the fewest.
     """
-    target = architecture(problem.arch or "")
+    target = problem.target
     chosen = _family_for(problem, target, family, "")
     among = _candidates(chosen, problem, target, factors)
     m, n, k, batch = problem.planned_products
@@ -213,7 +211,7 @@ def predicted_cycles(problem: GemmProblem, family: str, config: KernelConfig) ->
         InvalidProblem: when the target is unknown, or the family does not compute the problem's type.
         InfeasibleConfig: when the config breaks a limit.
     """
-    target = architecture(problem.arch or "")
+    target = problem.target
     if problem.dtype not in FAMILIES[family].flops_per_clock:
         raise InvalidProblem(f"family {family} does not compute {problem.dtype}")
     check_config(FAMILIES[family], problem, config, target)
@@ -245,7 +243,7 @@ def turning_points(
     Raises:
         InvalidProblem, UsageError: as ``choose``.
     """
-    target = architecture(problem.arch or "")
+    target = problem.target
     chosen = _family_for(problem, target, family, templates).name
     if problem.mode is not Mode.GROUPED:
         return _turning_points(chosen, problem, target, last, factors)

@@ -10,11 +10,12 @@ upgraded under a running process is that of the next.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+
+from cache_engine.model.key import sha256
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _INCLUDE = re.compile(r'^#include\s+(["<])([^">]+)[">]\s*$', re.MULTILINE)
@@ -49,7 +50,7 @@ def render(template: str, constants: Mapping[str, str | int], replacements: Mapp
 
 def template_digest(template: str) -> str:
     """SHA-256 (hex) of a template's text with all it includes, and of the way it is rendered."""
-    return hashlib.sha256(f"{RENDER_VERSION}\n{_text(template)}".encode()).hexdigest()
+    return sha256(f"{RENDER_VERSION}\n{_text(template)}".encode()).hexdigest()
 
 
 @cache

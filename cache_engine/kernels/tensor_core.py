@@ -1,11 +1,14 @@
-"""Tensor-core kernels: mma.sync with ldmatrix and multi-stage cp.async, for inputs of 8, 16 and 32 bits; sm_80 on."""
+"""Tensor-core kernels: mma.sync with ldmatrix and multi-stage cp.async, for inputs of 8, 16 and 32 bits; sm_80 on.
+
+Three families compute a tile so: of plain operands, of fp8 with scales, and of rows in groups.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import Constants, m_divisor, specialised_constants, widest_store
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.kernels.family import Constants, m_divisor, scale_constants, specialised_constants, widest_store
+from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem, Mode
 from cache_engine.model.kernel import Box, KernelConfig
 
 # (block_m, block_n, warps_m, warps_n): warp tiles of 16 x 32 to 64 x 64.
@@ -122,3 +125,176 @@ _CONFIGS = {
     )
     for itemsize in (1, 2, 4)
 }
+
+
+# ---- fp8 with scales ----
+
+# (block_m, block_n, warps_m, warps_n, stages): warp tiles of at most 64 x 32, as sums are held twice.
+_SCALED_TILES = (
+    (128, 128, 2, 4, 3),
+    (128, 64, 2, 2, 3),
+    (64, 128, 1, 4, 3),
+    (64, 64, 2, 2, 4),
+    (64, 32, 2, 1, 4),
+    (32, 128, 1, 4, 4),
+    (32, 64, 1, 2, 4),
+    (16, 128, 1, 4, 4),
+    (16, 64, 1, 2, 4),
+    (16, 32, 1, 1, 4),
+)
+# Where each column of B has a scale, lanes hold one for each of theirs: warp tiles of at most 32 x 32, as registers are
+# spilled with larger ones; and with four stages of 16 x 128.
+_SCALED_TILES_OF_COLUMNS = (
+    (128, 64, 4, 2, 3),
+    (64, 128, 2, 4, 3),
+    *_SCALED_TILES[3:7],
+    (16, 128, 1, 4, 3),
+    *_SCALED_TILES[8:],
+)
+# By the columns of B that share a scale.
+_SCALED_CONFIGS = {
+    columns: tuple(
+        KernelConfig(block_m, block_n, SCALE_BLOCK, warps_m, warps_n, stages)
+        for block_m, block_n, warps_m, warps_n, stages in tiles
+    )
+    for columns, tiles in ((1, _SCALED_TILES_OF_COLUMNS), (SCALE_BLOCK, _SCALED_TILES))
+}
+_PLAIN = TensorCore()  # whose tiles of A and B the other two read in the same way
+
+
+class Scaled:
+    """The ``scaled`` family: fp8 with a scale for each block of 128 along k; sm_89 on."""
+
+    name = "scaled"
+    template = "scaled.cu"
+    unit = "mma"
+    flops_per_clock: Mapping[DType, int] = {t: _PLAIN.flops_per_clock[t] for t in (DType.FP8_E4M3, DType.FP8_E5M2)}
+    takes_epilogue = True
+    splits_k = True
+    clusters = False
+    copying_threads = 0
+    is_persistent = False
+    hidden_parameters: tuple[str, ...] = ()
+
+    def takes(self, problem: GemmProblem) -> bool:
+        """Operands with scales, in no groups."""
+        return bool(problem.scales) and not problem.mode
+
+    def min_capability(self, dtype: DType) -> tuple[int, int]:
+        """The first compute capability on which it computes the type."""
+        return _PLAIN.min_capability(dtype)
+
+    def problem_fault(self, problem: GemmProblem) -> None:
+        """It computes every problem of its types."""
+
+    def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
+        """The configs worth considering, feasible or not."""
+        return _SCALED_CONFIGS[problem.scales.b_columns]
+
+    def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """The ring of A and B tiles; scales are read where they lie."""
+        return _PLAIN.shared_bytes(problem, config)
+
+    def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """Every warp reads its rows of A and columns of B once."""
+        return _PLAIN.shared_traffic_bytes(problem, config)
+
+    def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """Of ``tensor_core``, and the sums of one block of k next to those of all."""
+        sums = config.block_m * config.block_n // config.threads
+        return _PLAIN.registers_estimate(problem, config) + sums
+
+    def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
+        """A step in k is a block of scales; the rest as of ``tensor_core``."""
+        if config.block_k != SCALE_BLOCK:
+            return f"block_k must be {SCALE_BLOCK}, the length of a block of scales"
+        if config.block_n > SCALE_BLOCK * config.warps_n:
+            return f"block_n must be at most {SCALE_BLOCK} · warps_n, so that the columns of a warp share scales"
+        return _PLAIN.shape_fault(problem, config)
+
+    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
+        """Its threads copy tiles themselves."""
+        return ()
+
+    def m_divisor(self, problem: GemmProblem) -> int:
+        """1: rows of A are k long."""
+        return 1
+
+    def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
+        """Everything the template needs, by name."""
+        return {
+            **specialised_constants(self, problem, config, widest=16, widest_store=widest_store(problem)),
+            **scale_constants(problem),
+        }
+
+
+# ---- Groups ----
+
+_SCALED = Scaled()
+
+
+class Grouped:
+    """The ``grouped`` family: groups of rows with a B each, counted on the device, for mixtures of experts."""
+
+    name = "grouped"
+    template = "grouped.cu"
+    unit = "mma"
+    flops_per_clock: Mapping[DType, int] = _PLAIN.flops_per_clock
+    takes_epilogue = True
+    splits_k = False
+    clusters = False
+    copying_threads = 0
+    is_persistent = True
+    hidden_parameters: tuple[str, ...] = ()
+
+    def takes(self, problem: GemmProblem) -> bool:
+        """Groups, with scales or without."""
+        return bool(problem.mode)
+
+    def min_capability(self, dtype: DType) -> tuple[int, int]:
+        """The first compute capability on which it computes the type."""
+        return _PLAIN.min_capability(dtype)
+
+    def problem_fault(self, problem: GemmProblem) -> None:
+        """It computes every problem of its types."""
+
+    def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
+        """The configs worth considering, feasible or not."""
+        return _of_tiles(problem).configs(problem)
+
+    def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """The ring of A and B tiles."""
+        return _of_tiles(problem).shared_bytes(problem, config)
+
+    def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """Bytes that warps read from shared memory: each reads its rows of A and columns of B once."""
+        return _of_tiles(problem).shared_traffic_bytes(problem, config)
+
+    def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """Those of a tile."""
+        return _of_tiles(problem).registers_estimate(problem, config)
+
+    def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
+        """As of the family that computes a tile so."""
+        return _of_tiles(problem).shape_fault(problem, config)
+
+    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
+        """None: threads copy tiles themselves, without TMA."""
+        return ()
+
+    def m_divisor(self, problem: GemmProblem) -> int:
+        """1: rows of A are k long."""
+        return 1
+
+    def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
+        """Everything the template needs, by name."""
+        widest = 16 // problem.dtype.itemsize
+        return {
+            **specialised_constants(self, problem, config, widest=widest, widest_store=widest_store(problem)),
+            **scale_constants(problem),
+            "MASKED": int(problem.mode is Mode.MASKED),
+        }
+
+
+def _of_tiles(problem: GemmProblem) -> TensorCore | Scaled:
+    return _SCALED if problem.scales else _PLAIN

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cache_engine.kernels.family import RASTER_ROWS, Constants, kernel_name, m_divisor, size_constants, vector_elements
-from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation
 from cache_engine.model.kernel import Box, KernelConfig
 
@@ -72,7 +71,7 @@ class TritonMatmul:
         """
         ring = (config.block_m + config.block_n) * config.block_k * config.stages * problem.dtype.itemsize
         c_tile = config.block_m * config.block_n * problem.output.itemsize
-        halved = problem.arch is not None and architecture(problem.arch).major in (8, 12)
+        halved = problem.arch is not None and problem.target.major in (8, 12)
         return max(ring, c_tile // 2 if halved else c_tile)
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:

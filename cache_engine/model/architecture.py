@@ -6,9 +6,10 @@ also ships them in code (CCCL, ``cuda/__device/arch_traits.h``); a test holds th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
+
+import msgspec
 
 from cache_engine.errors import InvalidProblem
 from cache_engine.model.kernel import ceil_div
@@ -19,8 +20,7 @@ CUDA_VERSIONS: tuple[int, ...] = (13, 12)
 
 
 # Each target is one value of the table below, so that it is found by its identity, in nanoseconds, in what is cached.
-@dataclass(frozen=True, slots=True, eq=False)
-class Architecture:
+class Architecture(msgspec.Struct, frozen=True, eq=False):
     """One compile target.
 
     Attributes:
@@ -168,8 +168,7 @@ _REGISTER_UNIT = 256
 _SUB_PARTITIONS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(msgspec.Struct, frozen=True):
     """The blocks and warps of a kernel that one SM holds.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -43,8 +42,7 @@ class Resources(msgspec.Struct, frozen=True):
     spill_bytes: Count
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(msgspec.Struct, frozen=True):
     """Compiled bytes and all that was seen while making them."""
 
     cubin: bytes
@@ -160,9 +158,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Reads from the flags what older records do not say of their problem: whether it has fast math."""
-        flags = next((value for name, value in self.components if name == "flags"), "")
-        if not self.problem.fast_math and FAST_MATH in flags.split():
-            msgspec.structs.force_setattr(self, "problem", msgspec.structs.replace(self.problem, fast_math=True))
+        if self.problem.fast_math:
+            return
+        for name, value in self.components:  # every hit comes here
+            if name == "flags" and FAST_MATH in value.split():
+                msgspec.structs.force_setattr(self, "problem", msgspec.structs.replace(self.problem, fast_math=True))
 
     def __repr__(self) -> str:
         return f"<Record {self.key[:12]}: {self.name}, {self.arch}>"

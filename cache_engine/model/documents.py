@@ -16,8 +16,10 @@ def to_json(document: object) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
-def fields_of(value: DataclassInstance) -> dict[str, Any]:
+def fields_of(value: DataclassInstance | msgspec.Struct) -> dict[str, Any]:
     """The fields of a value, as they are."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

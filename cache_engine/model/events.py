@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -294,8 +293,7 @@ def _add(counts: dict[str, int], more: dict[str, int]) -> None:
         counts[name] = capped_sum(counts.get(name, 0), count)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Statistics:
+class Statistics(msgspec.Struct, frozen=True):
     """A store's state and history at one moment.
 
     Attributes:
@@ -322,7 +320,7 @@ class Statistics:
     max_bytes: int
     journal_bytes: int
     totals: Totals
-    last_24h: EventCounts = field(default_factory=EventCounts)
+    last_24h: EventCounts = msgspec.field(default_factory=EventCounts)
     asks_remote: bool = False
     memory_entries: int = 0
     memory_bytes: int = 0

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import msgspec
 
-from cache_engine.model.key import Components
+from cache_engine.model.key import Components, sha256
 
 
-@dataclass(frozen=True, slots=True)
-class ToolchainFingerprint:
+class ToolchainFingerprint(msgspec.Struct, frozen=True):
     """A compiler, identified so closely that two with equal fingerprints make the same bytes.
 
     Attributes:
@@ -40,8 +37,7 @@ def toolchain_text(components: Mapping[str, str]) -> str:
     return " ".join((*named, components["environment"]) if "environment" in components else named)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFingerprint:
+class DeviceFingerprint(msgspec.Struct, frozen=True):
     """A GPU as far as it can change speed; carried by every timing, part of no key.
 
     Attributes:
@@ -69,10 +65,10 @@ class DeviceFingerprint:
 @lru_cache(maxsize=256)
 def _digest(device: DeviceFingerprint) -> str:
     parts = []
-    for field in fields(device):
-        text = str(getattr(device, field.name))
-        parts.append(f"{len(field.name)}:{field.name}{len(text)}:{text}")
-    return hashlib.sha256("".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
+    for name in device.__struct_fields__:
+        text = str(getattr(device, name))
+        parts.append(f"{len(name)}:{name}{len(text)}:{text}")
+    return sha256("".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 class Provenance(msgspec.Struct, frozen=True):

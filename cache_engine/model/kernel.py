@@ -16,7 +16,7 @@ MAX_TILE = 65_536
 Tile = Annotated[int, msgspec.Meta(ge=1, le=MAX_TILE)]
 
 # A config's name; its numbers are the fields in order.
-_NAME = re.compile(r"(\d+)x(\d+)x(\d+)_w(\d+)x(\d+)_s(\d+)(?:_k(\d+))?(?:_c(\d+))?", re.ASCII)
+_NAME = r"(\d+)x(\d+)x(\d+)_w(\d+)x(\d+)_s(\d+)(?:_k(\d+))?(?:_c(\d+))?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class KernelConfig:
         """
         names = [field.name for field in fields(cls)]
         values: dict[str, int] = {}
-        if named := _NAME.fullmatch(text.strip()):
+        if named := re.fullmatch(_NAME, text.strip(), flags=re.ASCII):
             text = ",".join(f"{name}={value}" for name, value in zip(names, named.groups("1"), strict=True))
         for part in text.split(","):
             name, equals, value = (piece.strip() for piece in part.partition("="))
@@ -83,8 +83,7 @@ class KernelConfig:
         return cls(**values)
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(msgspec.Struct, frozen=True):
     """The part of a stored operand, ``"a"``, ``"b"`` or ``"c"``, that the copy engine copies at a time; in elements."""
 
     operand: str
@@ -97,8 +96,7 @@ class Box:
         return f"{self.operand}_map"
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True):
     """Everything but the operands that a launch needs.
 
     A kernel takes ``arguments``, in that order: pointers to A, B and C, each at a multiple of 16 bytes, m as a 32-bit

@@ -10,14 +10,27 @@ so no two lists of components give the same bytes. The components themselves are
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import starmap
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
 
 from cache_engine.errors import UsageError
+
+# As ``random`` does: ``hashlib`` loads OpenSSL, 2 ms, and a key is too short for it to pay.
+if TYPE_CHECKING:
+    import hashlib
+
+    sha256 = hashlib.sha256
+else:
+    try:
+        from _sha2 import sha256  # CPython 3.12 and later
+    except ImportError:
+        try:
+            from _sha256 import sha256  # CPython 3.11
+        except ImportError:
+            from hashlib import sha256
 
 CacheKey = NewType("CacheKey", str)
 """64 lower-case hexadecimal digits."""
@@ -53,7 +66,7 @@ class KeyPrefix:
 
     def __init__(self, components: Iterable[tuple[str, str]]) -> None:
         self.components: Components = (("schema", SCHEMA), *components)
-        self._hash = hashlib.sha256(_encode(self.components))
+        self._hash = sha256(_encode(self.components))
 
     def key(self, constants: Mapping[str, str | int]) -> CacheKey:
         """The key for these further components."""
@@ -68,7 +81,7 @@ class KeyPrefix:
 
 def key_of(components: Components) -> CacheKey:
     """The key of a full list of components, schema included."""
-    return CacheKey(hashlib.sha256(_encode(components)).hexdigest())
+    return CacheKey(sha256(_encode(components)).hexdigest())
 
 
 def _encode(components: Iterable[tuple[str, str | int]]) -> bytes:

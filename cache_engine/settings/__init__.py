@@ -187,6 +187,14 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     file: Path | None = field(default=None, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        """Reads sizes, lists and places that are texts; raises ``UsageError`` naming a value that cannot be used."""
+        for setting in SETTINGS:
+            value = getattr(self, setting.name)
+            if value is not setting.default:
+                read = setting.metadata["kind"].program(value, f"setting {setting.name}")
+                object.__setattr__(self, setting.name, read)
+
     @classmethod
     def load(
         cls, environment: Mapping[str, str] | None = None, *, file: str | Path | None = None, **overrides: Any

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from cache_engine.errors import StoreUnusable, UsageError
 
@@ -36,8 +37,7 @@ def _as_in_file(value: object, folder: Path) -> object:  # noqa: ARG001 (paths n
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class SettingKind:
+class SettingKind(msgspec.Struct, frozen=True):
     """The kind of values that a setting can have.
 
     Attributes:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
 from cache_engine.process import renew_after_fork
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """An entry that a tier returns: its record, and the compiled code that matches it."""
 
     record: Record
-    cubin: bytes = field(repr=False)
+    cubin: bytes
+
+    def __repr__(self) -> str:
+        return f"<Loaded {self.record!r}>"
 
 
 class Tier(Protocol):

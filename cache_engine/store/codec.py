@@ -1,7 +1,8 @@
 """Encodes and decodes blobs and records.
 
 A **blob** is a 44-byte header (magic, format version, flags, the entry's key) followed by its sections, the compiled
-code first, each a zstd frame with checksum. A **record** is one JSON object ``{"format", "checksum", "record"}``, with
+code first, each a zstd frame with checksum; the other sections, which are texts, with the dictionary of their format. A
+**record** is one JSON object ``{"format", "checksum", "record"}``, with
 ``"signature"`` where it has one. Checksum and signature cover the inner object's exact bytes in the file, so
 ``jq .record`` reads it and a flipped bit is noticed.
 
@@ -11,7 +12,6 @@ which is part of its name and which ``verify``, export and import compute, is SH
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import threading
 from collections.abc import Sequence
@@ -24,7 +24,9 @@ from cache_engine.errors import CorruptEntry, Misplaced, Truncated
 from cache_engine.model.artifact import CUBIN, SECTIONS, Artifact, Blob, Record, Section
 from cache_engine.model.key import CacheKey, Components, key_of
 
-FORMAT = 1
+FORMAT = 2
+"""The format that is written. Format 1 is read as well: there the texts are compressed without a dictionary."""
+_FORMATS = (1, 2)
 MAX_RAW_BYTES = (
     64 * 1024**2
 )  # of one section; hundreds of times the largest seen, and the most a forged frame may allocate
@@ -42,7 +44,7 @@ class UnknownFormat(Exception):
     """A record of a format version this program does not know. Leave it unchanged."""
 
     def __init__(self, key: CacheKey, version: int) -> None:
-        super().__init__(f"record of {key[:12]} has format {version}; this program knows {FORMAT}")
+        super().__init__(f"record of {key[:12]} has format {version}; this program knows formats up to {FORMAT}")
         self.version = version
 
 
@@ -86,12 +88,12 @@ def encode_blob(key: CacheKey, artifact: Artifact, *, compress: bool) -> tuple[b
         raw = artifact.section(name)
         if len(raw) > MAX_RAW_BYTES:
             raise ValueError(f"{name} of {len(raw):,} bytes is larger than the {MAX_RAW_BYTES:,} a blob may hold")
-        stored = _compress(raw) if compress else raw
+        stored = _compress(raw, name) if compress else raw
         sections[name] = Section(offset, len(stored), len(raw), _checksum(stored))
         parts.append(stored)
         offset += len(stored)
     data = b"".join(parts)
-    return data, Blob(hashlib.sha256(data).hexdigest(), len(data), compress, sections)
+    return data, Blob(_digest(data), len(data), compress, sections)
 
 
 def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
@@ -109,7 +111,10 @@ def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
     stored = memoryview(data)[section.offset : section.offset + section.stored_bytes]
     if _checksum(stored) != section.checksum:
         raise CorruptEntry(f"{name} of {key[:12]} does not match the checksum in its record")
-    return _decompress(stored, section, name, key) if blob.compressed else bytes(stored)
+    if not blob.compressed:
+        return bytes(stored)
+    has_dictionary = name != CUBIN and _format_of_blob(data) != 1
+    return _decompress(stored, section, name, key, has_dictionary=has_dictionary)
 
 
 def check_header(key: CacheKey, blob: Blob, data: bytes) -> None:
@@ -120,8 +125,13 @@ def check_header(key: CacheKey, blob: Blob, data: bytes) -> None:
         CorruptEntry: when it is not a blob.
     """
     expected = _header(key, blob.compressed)
+    # Most headers are of this format, and a hit looks at one.
     if data[: _HEADER.size] == expected:
         return
+    if len(data) >= _HEADER.size and _format_of_blob(data) in _FORMATS:
+        expected = expected[:8] + data[8:10] + expected[10:]
+        if data[: _HEADER.size] == expected:
+            return
     if len(data) < _HEADER.size:
         raise Truncated(f"blob of {key[:12]} ends within its header")
     if data.startswith(_MAGIC) and data[12 : _HEADER.size] != expected[12:]:
@@ -143,7 +153,7 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes, sections: Sequence[str] =
         kind = Truncated if len(data) < blob.stored_bytes else CorruptEntry
         raise kind(f"blob of {key[:12]} has {len(data):,} bytes where its record says {blob.stored_bytes:,}")
     cubin, *_ = [decode_section(key, blob, name, data) for name in sections]
-    if hashlib.sha256(data).hexdigest() != blob.digest:
+    if _digest(data) != blob.digest:
         raise CorruptEntry(f"blob of {key[:12]} does not match the digest in its record")
     return cubin
 
@@ -212,7 +222,7 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
     except _UNREADABLE as error:
         raise _foreign_or_corrupt(key, data, error) from error
     inner = memoryview(envelope.record)
-    if envelope.format != FORMAT:
+    if envelope.format not in _FORMATS:
         raise UnknownFormat(key, envelope.format)
     if envelope.checksum != _checksum(inner):
         raise CorruptEntry(f"record of {key[:12]} does not match its checksum")
@@ -240,7 +250,7 @@ def components_of(data: bytes) -> Components | None:
         outline = _decode_outline(data)
     except _UNREADABLE:
         return None
-    return outline.record.components if outline.format == FORMAT else None
+    return outline.record.components if outline.format in _FORMATS else None
 
 
 def check_key(record: Record) -> None:
@@ -263,17 +273,27 @@ def _foreign_or_corrupt(key: CacheKey, data: bytes, error: Exception) -> Excepti
         version = _decode_version(data).format
     except _UNREADABLE:
         version = FORMAT
-    if version != FORMAT:
+    if version not in _FORMATS:
         return UnknownFormat(key, version)
     kind = CorruptEntry if data.endswith(b"}\n") else Truncated
     return kind(f"record of {key[:12]} cannot be read: {error}")
+
+
+def _digest(data: bytes) -> str:
+    from hashlib import sha256  # no hit computes it
+
+    return sha256(data).hexdigest()
 
 
 def _checksum(data: bytes | memoryview) -> str:
     return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
 
 
-def _compress(raw: bytes) -> bytes:
+def _compress(raw: bytes, name: str) -> bytes:
+    if name != CUBIN:
+        from cache_engine.store import dictionary  # a hit reads the code alone
+
+        return dictionary.compress(raw)
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True).compress(raw)
 
 
@@ -287,7 +307,11 @@ def _header(key: CacheKey, compressed: bool) -> bytes:
     return _HEADER.pack(_MAGIC, FORMAT, _COMPRESSED if compressed else 0, bytes.fromhex(key))
 
 
-def _decompress(stored: memoryview, section: Section, name: str, key: CacheKey) -> bytes:
+def _format_of_blob(data: bytes) -> int:
+    return int.from_bytes(data[8:10], "little")
+
+
+def _decompress(stored: memoryview, section: Section, name: str, key: CacheKey, *, has_dictionary: bool) -> bytes:
     # max_output_size is ignored for frames that declare their size, so the declaration is checked first.
     try:
         declared = zstandard.frame_content_size(stored)
@@ -295,6 +319,10 @@ def _decompress(stored: memoryview, section: Section, name: str, key: CacheKey) 
             raise CorruptEntry(
                 f"{name} of {key[:12]} declares {declared:,} bytes where its record says {section.raw_bytes:,}"
             )
+        if has_dictionary:
+            from cache_engine.store import dictionary  # likewise
+
+            return dictionary.decompress(stored)
         decompressor = getattr(_local, "decompressor", None)
         if decompressor is None:
             decompressor = _local.decompressor = zstandard.ZstdDecompressor()

@@ -19,7 +19,6 @@ from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import (
-    FORMAT,
     LIKELY_BYTES,
     MAX_RECORD_BYTES,
     UnknownFormat,
@@ -29,6 +28,7 @@ from cache_engine.store.codec import (
     decode_section,
     encode_blob,
     encode_record,
+    format_of,
 )
 from cache_engine.store.files import move_to_quarantine, read_file, refuse_link, shards_in
 from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
@@ -37,6 +37,7 @@ from cache_engine.store.ownership import check_file, open_folder, open_way
 from cache_engine.store.publish import publish_file
 
 _KIND = "gemm-cache store"
+_STORE_FORMAT = 1  # of the directory; entries have formats of their own
 _ONLY_YOU = (
     "a store is for one user: name a directory that only you and root may write (chmod go-w on what is yours), export "
     "a pack to share kernels, or set GEMM_CACHE_TRUST_STORE=1 to use it without this check"
@@ -112,6 +113,13 @@ class DiskStore:
             return error.version
         except (CorruptEntry, OSError):
             return None
+        return None
+
+    def format(self, key: CacheKey) -> int | None:
+        """The format version that an entry's record states; ``None`` where that cannot be read."""
+        with suppress(OSError):
+            data = self._record_data(key)
+            return None if data is None else format_of(data)
         return None
 
     def section(self, record: Record, name: str) -> bytes:
@@ -342,7 +350,7 @@ def _make(layout: StoreLayout) -> None:
     finally:
         os.close(root)
     _check_folders(layout)
-    publish_file(layout.temp, str(layout.marker), msgspec.json.encode(_Marker(_KIND, FORMAT)), durable=True)
+    publish_file(layout.temp, str(layout.marker), msgspec.json.encode(_Marker(_KIND, _STORE_FORMAT)), durable=True)
 
 
 def _open_root(layout: StoreLayout, *, make: bool = False) -> int:
@@ -391,8 +399,8 @@ def _check_marker(layout: StoreLayout) -> None:
         raise StoreUnusable(f"{layout.marker} is not the marker of a store: {error}") from error
     if marker.kind != _KIND:
         raise StoreUnusable(f"{layout.root} is a {marker.kind!r}, not a {_KIND}; give another directory")
-    if marker.format != FORMAT:
+    if marker.format != _STORE_FORMAT:
         raise StoreUnusable(
-            f"{layout.root} is a store of format {marker.format}; this program knows {FORMAT}. "
+            f"{layout.root} is a store of format {marker.format}; this program knows {_STORE_FORMAT}. "
             "Give another directory, or use the version that made it"
         )

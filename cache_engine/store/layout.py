@@ -28,9 +28,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from cache_engine.errors import StoreError
 from cache_engine.model.key import CacheKey, is_key
@@ -62,8 +63,7 @@ class TicketName(NamedTuple):
     token: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoreLayout:
+class StoreLayout(msgspec.Struct, frozen=True):
     """Paths below ``root``, which is absolute.
 
     ``results`` names the folder of the methods ``results_…``. It has a set of results for each subject, identified by a
@@ -147,7 +147,7 @@ class StoreLayout:
 
     def for_timings(self) -> StoreLayout:
         """The same store, whose results are timings."""
-        return replace(self, results=self.timings.name)
+        return msgspec.structs.replace(self, results=self.timings.name)
 
     @property
     def results_folder(self) -> Path:
@@ -328,7 +328,7 @@ def key_of_blob_name(name: str, shard: str) -> CacheKey | None:
 
 def fingerprint_of_results_name(name: str) -> tuple[str, int | None] | None:
     """The fingerprint in the name of a results file, with the generation if it is a log; ``None`` for other names."""
-    match = _RESULTS.fullmatch(name)
+    match = re.fullmatch(_RESULTS, name)
     return None if match is None else (match[1], None if match[2] is None else int(match[2]))
 
 
@@ -344,7 +344,7 @@ def is_journal_name(name: str) -> bool:
 
 def ticket_of_name(name: str) -> TicketName | None:
     """The parts of a ticket's name in ``temp``; ``None`` for other names."""
-    match = _TICKET.fullmatch(name)
+    match = re.fullmatch(_TICKET, name, flags=re.ASCII)
     if match is None:
         return None
     state, priority, since_us, key, pid, token = match.groups()
@@ -358,7 +358,7 @@ def is_decisions_name(name: str) -> bool:
 
 def job_of_name(name: str) -> str | None:
     """The id of the job that a file in ``jobs`` belongs to; ``None`` for other names."""
-    match = _JOB.fullmatch(name)
+    match = re.fullmatch(_JOB, name)
     return None if match is None else match[1]
 
 
@@ -367,10 +367,10 @@ def original_of_quarantined(name: str) -> tuple[str, float | None]:
 
     The time is ``None`` for a file that this program did not put there.
     """
-    match = _QUARANTINED.fullmatch(name)
+    match = re.fullmatch(_QUARANTINED, name, flags=re.DOTALL)
     if match is not None:
         return match[2], int(match[1]) / 1e9
-    match = _QUARANTINED_RESULTS.fullmatch(name)
+    match = re.fullmatch(_QUARANTINED_RESULTS, name)
     if match is not None:
         return f"{match[1]}.{match[3]}", int(match[2], 16) / 1e9
     return name, None
@@ -378,10 +378,10 @@ def original_of_quarantined(name: str) -> tuple[str, float | None]:
 
 _DECISIONS = ("log.jsonl", "log.older.jsonl")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
-_TICKET = re.compile(r"ticket-([a-z]+)-([0-9])-([0-9]{1,18})-([0-9a-f]{64})-([0-9]{1,10})-([0-9a-f]{8})", re.ASCII)
+_TICKET = r"ticket-([a-z]+)-([0-9])-([0-9]{1,18})-([0-9a-f]{64})-([0-9]{1,10})-([0-9a-f]{8})"
 # The job, its output, and the request to cancel it.
-_JOB = re.compile(r"([0-9a-f]{1,32}-[0-9a-f]{1,32})\.(?:json|log|cancel)")
-_QUARANTINED = re.compile(r"([0-9]{16,20})-(.+)", re.DOTALL)
+_JOB = r"([0-9a-f]{1,32}-[0-9a-f]{1,32})\.(?:json|log|cancel)"
+_QUARANTINED = r"([0-9]{16,20})-(.+)"
 # The names of version 0.1.0 for results files, with the time between name and suffix.
-_QUARANTINED_RESULTS = re.compile(r"(gemm_cache_[0-9a-f]{32})-([0-9a-f]{15,16})\.(json(?:\.zst)?)")
-_RESULTS = re.compile(r"gemm_cache_([0-9a-f]{32})(?:\.json(?:\.zst)?|\.([0-9]{1,18})\.log)")
+_QUARANTINED_RESULTS = r"(gemm_cache_[0-9a-f]{32})-([0-9a-f]{15,16})\.(json(?:\.zst)?)"
+_RESULTS = r"gemm_cache_([0-9a-f]{32})(?:\.json(?:\.zst)?|\.([0-9]{1,18})\.log)"

@@ -20,9 +20,10 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from cache_engine.background import Thread
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.key import CacheKey
-from cache_engine.process import OwnFile, Thread, renew_after_fork, unforked
+from cache_engine.process import OwnFile, renew_after_fork, unforked
 from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def stage(temp: Path) -> tuple[str, OwnFile]:
         OSError: when it cannot be made; then none is left.
     """
     while True:
-        path, file = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}", None
+        path, file = f"{temp}/{os.getpid()}-{os.urandom(8).hex()}", None
         try:
             file = OwnFile.open(path, _FLAGS)
             try:

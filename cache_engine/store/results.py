@@ -252,13 +252,14 @@ class ResultFile:
         """
         self._layout, self._new, self._judge = layout, new, judge
         self._fingerprint = new.arch_fingerprint
+        self._path = layout.results_file(self._fingerprint)
         self._durable, self._lock_timeout_s = durable, lock_timeout_s
         self._state: State = []
         self.snapshot = new
 
     def state(self) -> State:
         """The state of its files on disk."""
-        return files_state(self._layout.results_folder, self._layout.results_file(self._fingerprint).stem)
+        return files_state(self._path.parent, self._path.stem)
 
     def load(self) -> Snapshot:
         """The results on disk, stored in ``snapshot``. Reads them again only when they changed.
@@ -304,11 +305,8 @@ class ResultFile:
     def mend(self) -> None:
         """Copies every damaged file to quarantine, and goes on with the sound entries; raises as ``append``."""
         with self._lock():
-            damaged = dict(damaged_files(self._layout, self._fingerprint, self._judge))
-            for error in damaged.values():
-                if isinstance(error, UnknownResults | OSError):
-                    raise error
             snapshot, _, logs = self._read()
+            damaged = dict(damaged_files(self._layout, self._fingerprint, self._judge))
             sound = ((self._judge(name, raw), raw) for name, raw in snapshot.cache_entries.items())
             snapshot.cache_entries = {key: raw for key, raw in sound if key}
             self._write(snapshot, damaged, logs)
@@ -359,8 +357,7 @@ class ResultFile:
         snapshot.architecture = snapshot.architecture or self._new.architecture
         snapshot.statistics.total_entries = len(snapshot.cache_entries)
         snapshot.generation = max([snapshot.generation, *logs]) + 1
-        path = self._layout.results_file(self._fingerprint)
-        publish_file(self._layout.temp, str(path), encode_snapshot(snapshot), durable=self._durable)
+        publish_file(self._layout.temp, str(self._path), encode_snapshot(snapshot), durable=self._durable)
         for number in logs:
             self._layout.results_log(self._fingerprint, number).unlink(missing_ok=True)
         self._layout.compressed_results_file(self._fingerprint).unlink(missing_ok=True)

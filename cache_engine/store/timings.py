@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -179,7 +179,7 @@ class Timings:
 
         file = self._files.get(fingerprint)
         if file is None or (device is not None and not file.snapshot.architecture):
-            about = {} if device is None else {field.name: getattr(device, field.name) for field in fields(device)}
+            about = {} if device is None else msgspec.structs.asdict(device)
             new = empty_snapshot(__version__, KIND, fingerprint, about)
             file = self._files[fingerprint] = ResultFile(
                 self._layout,

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
+from cache_engine.background import BackgroundQueue
 from cache_engine.errors import RemoteError
-from cache_engine.process import Background, Order
 from cache_engine.team.broker import FARMS, Keys, connected, reaching
 from cache_engine.team.messages import CompileMessage
 
@@ -211,13 +211,11 @@ class Heart:
             file: is touched as often as the worker is heard of, whether or not the broker answers.
         """
         self._board, self._name, self._present, self._is_well, self._file = board, name, present, is_well, file
-        self._thread = Background(self, 0.0)
+        self._queue = BackgroundQueue()
+        self._queue.put(self.beat)
 
-    def work(self, order: Order | None) -> float | None:
+    def beat(self) -> float:
         """One beat; returns the seconds to the next."""
-        if order is Order.END:
-            self._board.gone(self._name)
-            return None
         if self._is_well():
             if self._file is not None:
                 with suppress(OSError):
@@ -227,8 +225,8 @@ class Heart:
 
     def stop(self) -> None:
         """Says that the worker ends."""
-        self._thread.end()
-        self._thread.join()
+        self._queue.close()
+        self._board.gone(self._name)
 
 
 def kernel_text(message: CompileMessage) -> str:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from threading import Event, Lock
+from threading import Lock
 from typing import Any, TypeVar
 
 import msgspec
 
+from cache_engine.background import BackgroundQueue
 from cache_engine.cache.build import compile_of
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.selection import Selection
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.insight.coverage import Covering
 from cache_engine.model.shape_counts import Shape
-from cache_engine.process import Thread
 from cache_engine.team.board import (
     COMPILED,
     DAY_S,
@@ -259,10 +259,10 @@ class Watcher:
         """Asks nothing yet; raises as ``connected``."""
         connected(url, _WAIT_S)
         self._url, self._remote, self._lock = url, remote, Lock()
-        self._is_looking = self._is_old = False
-        self._answered = Event()
+        self._looking = BackgroundQueue(most=1)
+        self._is_old = False
         self._last: tuple[Farm, float] | None = None
-        self._trouble = ""
+        self._trouble = "this process can start no thread"
 
     def seen(self, wait_s: float = _WAIT_S, fresh_s: float = _WAIT_S) -> tuple[Farm | None, float, str]:
         """The last state seen, its age in seconds, and why it is not newer; empty where it is new.
@@ -279,11 +279,8 @@ class Watcher:
                 and time.monotonic() - self._last[1] < fresh_s
             ):
                 return self._last[0], time.monotonic() - self._last[1], ""
-            if not self._is_looking:
-                self._answered.clear()
-                Thread(self._look)
-                self._is_looking = True
-        answered = self._answered.wait(wait_s)
+            self._looking.put(self._look)
+        answered = self._looking.settle(wait_s)
         with self._lock:
             trouble = self._trouble if answered else f"the broker has not answered within {wait_s:g} s"
             if self._last is None:
@@ -303,19 +300,18 @@ class Watcher:
             trouble = str(error)
         finally:
             with self._lock:
-                self._is_looking, self._is_old, self._trouble = False, False, trouble
+                self._is_old, self._trouble = False, trouble
                 if found is not None:
                     self._last = (found, time.monotonic())
-            self._answered.set()
 
 
 _EVERY_S = 1.0
 
 
 def by_demand(kernels: Sequence[Covering], ledger: Ledger) -> list[Covering]:
-    """Kernels in the order in which their shapes and sizes are asked for, most first; the others as they were.
+    """Kernels by the requests for their shape and size, most first; kernels without requests keep their order.
 
-    What is asked for on one target counts for every target: a store knows the requests of its own GPU only.
+    Requests for one target count for every target, because a store knows the requests of its own GPU only.
     """
     weights: dict[Shape, dict[int, float]] = {}
     for shape, sketch in ledger.sketches.items():

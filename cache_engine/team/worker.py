@@ -22,14 +22,14 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+from cache_engine.background import BackgroundQueue
 from cache_engine.cache.cache import open_cache
 from cache_engine.cache.queue import Priority
-from cache_engine.cache.remote.address import open_remote
+from cache_engine.cache.remote.client_process import open_remote
 from cache_engine.cache.remote.entries import MOST_BYTES, name_of
 from cache_engine.cache.remote.transfer import push
 from cache_engine.errors import GemmCacheError, NotHereError, RemoteError, UsageError
 from cache_engine.model.key import CacheKey
-from cache_engine.process import Background, Order
 from cache_engine.settings import Settings
 from cache_engine.settings.extras import needing
 from cache_engine.store.signatures.signers import SigningKey
@@ -307,21 +307,6 @@ def _transport(intake: _Intake) -> type:
     return Transport
 
 
-class _Keeper:
-    """Renews a lease."""
-
-    def __init__(self, broker: Broker, key: CacheKey, owner: str) -> None:
-        self._renew = partial(broker.renew, key, owner)
-
-    def work(self, order: Order | None) -> float | None:
-        """One step of its thread; see ``process.Worker``."""
-        if order is Order.END:
-            return None
-        with suppress(RemoteError):  # a broker that comes back is asked again
-            self._renew()
-        return LEASE_S / 4
-
-
 @contextmanager
 def _leased(broker: Broker, key: CacheKey) -> Iterator[bool]:
     """Whether this process alone compiles a key in the body of a ``with``, however long that takes."""
@@ -329,13 +314,18 @@ def _leased(broker: Broker, key: CacheKey) -> Iterator[bool]:
     if not broker.take(key, owner):
         yield False
         return
-    keeper = _Keeper(broker, key, owner)  # its thread does not keep it
-    thread = Background(keeper, LEASE_S / 4)
+
+    def renew() -> float:
+        with suppress(RemoteError):  # a broker that comes back is asked again
+            broker.renew(key, owner)
+        return LEASE_S / 4
+
+    queue = BackgroundQueue()
+    queue.put(renew, LEASE_S / 4)
     try:
         yield True
     finally:
-        thread.end()
-        thread.join()
+        queue.close()
         with suppress(RemoteError):
             broker.release(key, owner)
 

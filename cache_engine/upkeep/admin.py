@@ -230,9 +230,16 @@ class Admin:
             raise KeyNotFound(f"{many} key prefix {wanted}; gemm-cache pin lists those that are pinned")
         return matches[0]
 
-    def check(self, *, share: float = 1.0, on_entry: Callable[[], None] = lambda: None) -> Iterator[Finding]:
-        """Findings of faults in the store, one by one, in a ``share`` of its entries. Changes nothing."""
-        return upkeep.integrity.check(self.store, on_entry, share=share, trust=self.settings.trust_store)
+    def check(
+        self, *, share: float = 1.0, on_entry: Callable[[], None] = lambda: None, processes: int = 1
+    ) -> Iterator[Finding]:
+        """Findings of faults in the store, one by one, in a ``share`` of its entries. Changes nothing.
+
+        Args:
+            processes: as of ``upkeep.parallel.in_processes``, which forks: for programs that allow this.
+        """
+        trust = self.settings.trust_store
+        return upkeep.integrity.check(self.store, on_entry, share=share, trust=trust, processes=processes)
 
     def plan_repair(self, findings: Iterable[Finding]) -> list[RepairAct]:
         """The acts of ``repair`` for each finding. Changes nothing."""
@@ -308,11 +315,12 @@ class Admin:
         replace: bool = False,
         sign: Callable[[bytes], bytes] | None = None,
         on_entry: Callable[[], None] = lambda: None,
+        processes: int = 1,
     ) -> Exported:
         """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``store.signatures`` for ``sign``."""
         return upkeep.packs.export_pack(
             self.store, Path(path), wanted, adapted=adapted, keys=keys, replace=replace, sign=sign,
-            host_code=self.settings.host_code, on_entry=on_entry,
+            host_code=self.settings.host_code, on_entry=on_entry, processes=processes,
         )  # fmt: skip
 
     def open_pack(self, path: str | Path) -> Pack:

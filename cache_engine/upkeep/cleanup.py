@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from cache_engine.background import BackgroundQueue
 from cache_engine.errors import CorruptEntry, LockTimeout, StoreError
 from cache_engine.frameworks.bundles import is_unknown_group
 from cache_engine.logs import fields
 from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
 from cache_engine.model.key import CacheKey
-from cache_engine.process import Thread
 from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file, shards_in
@@ -269,7 +270,7 @@ class Housekeeper:
         self._journal = journal
         self._limits = replace(limits, spare_s=_SPARE_S)
         self._interval_s = interval_s
-        self._thread: Thread | None = None
+        self._queue = BackgroundQueue(most=1)
         self._closing = False
         self._can_estimate = True
         # The number of entries at which nothing could be evicted; the next try needs more.
@@ -289,13 +290,12 @@ class Housekeeper:
         self._start(lambda: False)
 
     def _start(self, is_needed: Callable[[], bool]) -> None:
-        if self._interval_s > 0 and not (self._thread and self._thread.is_alive):
+        if self._interval_s > 0 and self._queue.is_idle:
             is_due = self._is_due()
             if is_due or is_needed():
                 self._closing = False
                 # This process may be unable to start a thread; another process will clean.
-                with suppress(RuntimeError):
-                    self._thread = Thread(self._clean, is_due)
+                self._queue.put(partial(self._clean, is_due))
 
     def close(self, *, wait: bool = True) -> None:
         """Ends cleaning: if it takes longer than a second of processor time, after the current entry.
@@ -303,16 +303,14 @@ class Housekeeper:
         Args:
             wait: whether to wait for the end. The wait is bounded, because a signal handler may call this.
         """
-        thread = self._thread
-        if thread is not None and thread.is_alive:
-            if wait:
-                # A process that publishes one kernel and ends must clean too.
-                latest, used = time.monotonic() + _LONGEST_FINISH_S, time.process_time() + _FINISH_S
-                while thread.is_alive and time.monotonic() < latest and time.process_time() < used:
-                    thread.join(0.02)
-            self._closing = True
-            if wait:
-                thread.join(_END_S)
+        if wait:
+            # A process that publishes one kernel and ends must clean too.
+            latest, used = time.monotonic() + _LONGEST_FINISH_S, time.process_time() + _FINISH_S
+            while not self._queue.settle(0.02) and time.monotonic() < latest and time.process_time() < used:
+                pass
+        self._closing = True
+        if wait:
+            self._queue.settle(_END_S)
 
     def _is_due(self) -> bool:
         """Whether the last cleaning is more than the interval ago, or more than that in the future."""

@@ -20,10 +20,10 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.units import human_age, printable
 
 MOST_RECENT = 40_000
-"""How many decisions are held to be listed: the log has about 30,000 when both of its files are full."""
+"""Decisions that are held to be listed: the log has about 30,000 when both of its files are full."""
 
 MOST_MISSES = 2000
-"""How many misses are listed."""
+"""Misses that are listed."""
 
 # The last of these events says whether an entry should be in the store.
 _ENDS = frozenset({PUBLISH, EVICT, CORRUPT, SET_ASIDE})

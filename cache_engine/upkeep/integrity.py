@@ -12,13 +12,14 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.inputs import others_may_change
 from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.model.key import CacheKey
-from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, decode_record
+from cache_engine.store.codec import LIKELY_BYTES, MAX_RECORD_BYTES, UnknownFormat, check_blob, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file, shards_in
 from cache_engine.store.journal import Journal, mend_decisions
@@ -37,6 +38,7 @@ from cache_engine.upkeep.findings import (
     kind_of,
     names_in,
 )
+from cache_engine.upkeep.parallel import in_processes
 from cache_engine.upkeep.side_files import (
     check_group,
     check_results,
@@ -76,48 +78,56 @@ class RepairAct:
 
 
 def check(
-    store: DiskStore, on_entry: Callable[[], None] = lambda: None, *, share: float = 1.0, trust: bool = False
-) -> Iterator[Finding]:
+    store: DiskStore, on_entry: Callable[[], None] = lambda: None, *, share: float = 1.0, trust: bool = False,
+    processes: int = 1,
+) -> Iterator[Finding]:  # fmt: skip
     """Reads records and blobs of a store and yields problems, in the order of keys. Changes nothing.
 
     Args:
-        on_entry: called after each entry that was read, and each kernel of another framework.
+        on_entry: called for each entry that was read, and each kernel of another framework.
         share: the share of entries to read, chosen at random. All other files are always read.
         trust: ignore the owners of files.
+        processes: as of ``in_processes``.
     """
     layout = store.layout
-    chance = random.Random()  # noqa: S311 (a sample, not a secret)
     for folder in (layout.metadata, layout.kernels):
         for name in sorted(set(names_in(folder)) - set(SHARDS)):
             yield finding_at(layout, FindingKind.MISNAMED, folder / name, "", "unexpected folder name")
-    for shard in shards_in(layout.metadata, layout.kernels, links=True):
-        of_folders = [
-            finding
-            for folder in (layout.metadata, layout.kernels)
-            for finding in _check_folder(layout, folder / shard, trust)
-        ]
-        yield from of_folders
-        if any(finding.kind is FindingKind.MISNAMED for finding in of_folders):
-            continue  # a link may lead to files that are not the store's
-        named: set[str] = set()
-        skipped: set[CacheKey | None] = set()
-        for name in sorted(names_in(layout.metadata / shard)):
-            if share < 1 and chance.random() >= share:
-                skipped.add(key_of_record_name(name, shard))
-                continue
-            finding = _check_record(layout, shard, name, named, trust)
-            if finding is not None:
-                yield finding
+    shards = shards_in(layout.metadata, layout.kernels, links=True)
+    look = partial(_check_shard, store, share=share, trust=trust)
+    for found, entries in in_processes(look, shards, tuple[list[Finding], int], processes):
+        for _ in range(entries):
             on_entry()
-        for name in sorted(set(names_in(layout.kernels / shard)) - named):
-            finding = _check_blob_name(store, shard, name, skipped)
-            if finding is not None:
-                yield finding
+        yield from found
     for name in sorted(names_in(layout.temp)):
         finding = _check_temporary(layout, name)
         if finding is not None:
             yield finding
     yield from check_side_files(layout, trust=trust, on_group=on_entry)
+
+
+def _check_shard(store: DiskStore, shard: str, *, share: float, trust: bool) -> tuple[list[Finding], int]:
+    """The findings in a folder of records and its folder of blobs, and the number of records that were read."""
+    layout, entries = store.layout, 0
+    found = [
+        finding for folder in (layout.metadata, layout.kernels)
+        for finding in _check_folder(layout, folder / shard, trust)
+    ]  # fmt: skip
+    if any(finding.kind is FindingKind.MISNAMED for finding in found):
+        return found, 0  # a link may lead to files that are not the store's
+    named: set[str] = set()
+    skipped: set[CacheKey | None] = set()
+    for name in sorted(names_in(layout.metadata / shard)):
+        if share < 1 and random.random() >= share:  # noqa: S311 (a sample, not a secret)
+            skipped.add(key_of_record_name(name, shard))
+            continue
+        finding = _check_record(layout, shard, name, named, trust)
+        found += [] if finding is None else [finding]
+        entries += 1
+    for name in sorted(set(names_in(layout.kernels / shard)) - named):
+        finding = _check_blob_name(store, shard, name, skipped)
+        found += [] if finding is None else [finding]
+    return found, entries
 
 
 def plan_repair(store: DiskStore, findings: Iterable[Finding]) -> list[RepairAct]:
@@ -245,15 +255,16 @@ def _check_folder(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Find
 
 def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], trust: bool) -> Finding | None:
     """Checks one record with its blob. Adds names of blobs that are not orphans to ``named``."""
-    path = layout.metadata / shard / name
     key = key_of_record_name(name, shard)
     if key is None:
-        return finding_at(layout, FindingKind.MISNAMED, path, "", "unexpected file name in a folder of records")
+        misnamed = layout.metadata / shard / name
+        return finding_at(layout, FindingKind.MISNAMED, misnamed, "", "unexpected file name in a folder of records")
+    path = layout.record_path(key)
 
-    def found(kind: FindingKind, at: Path, cause: object) -> Finding:
+    def found(kind: FindingKind, at: str, cause: object) -> Finding:
         # The repair of a record includes its blobs.
         named.update(_blobs_of(layout, shard, name))
-        return finding_at(layout, kind, at, key, str(cause))
+        return finding_at(layout, kind, Path(at), key, str(cause))
 
     try:
         data = read_file(path, MAX_RECORD_BYTES + 1, trust=trust)
@@ -267,14 +278,15 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], t
         return found(FindingKind.UNKNOWN_FORMAT, path, error)
     except (CorruptEntry, OSError) as error:
         return found(kind_of(error, FindingKind.CORRUPT_RECORD), path, cause_of(error))
-    blob_path = Path(layout.blob_path(key, record.blob.digest))
-    named.add(blob_path.name)
+    blob_path, wanted = layout.blob_path(key, record.blob.digest), record.blob.stored_bytes + 1
+    blob_name = os.path.basename(blob_path)
+    named.add(blob_name)
     try:
-        blob = read_file(blob_path, record.blob.stored_bytes + 1, trust=trust)
+        blob = read_file(blob_path, wanted, min(wanted, LIKELY_BYTES), trust=trust)
         if blob is None:
             if read_file(path, MAX_RECORD_BYTES + 1, trust=trust) != data:
                 return _check_record(layout, shard, name, named, trust)  # replaced or evicted meanwhile
-            return found(FindingKind.MISSING_BLOB, path, f"{blob_path.name} does not exist")
+            return found(FindingKind.MISSING_BLOB, path, f"{blob_name} does not exist")
         check_code(record, check_blob(key, record.blob, blob))
     except (CorruptEntry, OSError) as error:
         return found(kind_of(error, FindingKind.CORRUPT_BLOB), blob_path, cause_of(error))

@@ -27,9 +27,11 @@ from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack, Row, write_pack
 from cache_engine.store.quick import UnknownGroup
 from cache_engine.units import counted, printable
+from cache_engine.upkeep.parallel import in_processes, in_threads
 from cache_engine.upkeep.survey import check_code, check_entry, check_record
 
 _LOCK_TIMEOUT_S = 30.0
+_SYNCING_THREADS, _MANY = 8, 32  # file systems write what several threads sync at once; a few entries start no threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ def export_pack(
     sign: Callable[[bytes], bytes] | None = None,
     host_code: bool = False,
     on_entry: Callable[[], None] = lambda: None,
+    processes: int = 1,
 ) -> Exported:
     """Writes entries to a pack, each checked. Leaves out those that are damaged or stay local, and reports them.
 
@@ -115,6 +118,7 @@ def export_pack(
         sign: makes the bytes of a record that carry a signature, in the pack alone; see ``store.signatures``.
         host_code: also write objects of launched compilers, if they are signed.
         on_entry: called after each entry of the store.
+        processes: as of ``in_processes``.
 
     Raises:
         UsageError: when the file exists, or is a device, pipe or socket.
@@ -124,20 +128,27 @@ def export_pack(
         raise UsageError(f"{path} exists; give another name, or --force to replace it")
     refuse_device(path)
     refused: list[Refused] = []
+    every = list(merge(store.keys(), group_keys(store.layout)) if keys is None else sorted(set(keys)))
+
+    def read(key: CacheKey) -> tuple[bytes, bytes] | str | None:
+        """The signed record and the blob, why they are refused, or ``None`` where they are not wanted."""
+        try:
+            stored = store.stored(key)
+            if stored is None:
+                stored = _adapted_row(store, key, adapted, host_code=host_code and sign is not None)
+            elif not wanted(coherent(key, *stored)):
+                return None
+            return None if stored is None else (sign(stored[0]) if sign else stored[0], stored[1])
+        except (CorruptEntry, UnknownGroup) as error:
+            return str(error)
 
     def entries() -> Iterator[tuple[CacheKey, bytes, bytes]]:
-        every = merge(store.keys(), group_keys(store.layout)) if keys is None else sorted(set(keys))
-        for key in every:
-            try:
-                stored = store.stored(key)
-                if stored is None:
-                    stored = _adapted_row(store, key, adapted, host_code=host_code and sign is not None)
-                elif not wanted(coherent(key, *stored)):
-                    stored = None
-                if stored is not None:
-                    yield key, sign(stored[0]) if sign else stored[0], stored[1]
-            except (CorruptEntry, UnknownGroup) as error:
-                refused.append(Refused(key, str(error)))
+        found = in_processes(read, every, tuple[bytes, bytes] | str | None, processes)
+        for key, stored in zip(every, found, strict=True):
+            if isinstance(stored, str):
+                refused.append(Refused(key, stored))
+            elif stored is not None:
+                yield key, *stored
             on_entry()
 
     return Exported(write_pack(path, entries()), tuple(refused))
@@ -175,24 +186,32 @@ def import_pack(
         PackUnusable: when its index is damaged.
         OSError: when a disk fails; entries imported so far stay, and are sound.
     """
-    taken = taken_bytes = present = 0
+    taken: list[Row] = []
+    present = 0
     refused: list[Refused] = []
+
+    def take(row: Row) -> Refused | bool:
+        try:
+            is_new = _take(store, pack, row, dry_run, host_code)
+        except (StoreError, UnknownFormat) as error:
+            return Refused(row.key, str(error))
+        taken.extend([row] if is_new else ())
+        return is_new
+
+    syncs = store.durable and not dry_run and len(pack) >= _MANY
     try:
-        for row in _sound_rows(pack):
-            try:
-                if _take(store, pack, row, dry_run, host_code):
-                    taken += 1
-                    taken_bytes += row.record_bytes + row.blob_bytes
-                else:
-                    present += 1
-            except (StoreError, UnknownFormat) as error:
-                refused.append(Refused(row.key, str(error)))
+        for outcome in in_threads(take, _sound_rows(pack), _SYNCING_THREADS if syncs else 1):
+            if isinstance(outcome, Refused):
+                refused.append(outcome)
+            else:
+                present += not outcome
             on_entry()
     finally:
+        taken_bytes = sum(row.record_bytes + row.blob_bytes for row in taken)
         if taken and not dry_run:
-            detail = f"{taken} entries of {pack.path.name}"
+            detail = f"{len(taken)} entries of {pack.path.name}"
             journal.event(IMPORT, stored_bytes=taken_bytes, detail=detail, by=by)
-    return Imported(taken, taken_bytes, present, tuple(refused))
+    return Imported(len(taken), taken_bytes, present, tuple(refused))
 
 
 def import_triton(

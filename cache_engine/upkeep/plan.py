@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cache_engine.settings import Settings
+from cache_engine.settings import Settings, parse_bytes
 from cache_engine.store.layout import Identities
 from cache_engine.usage.value import LRU, Worth, order
 
@@ -75,7 +75,7 @@ class Limits:
         stale_toolchain: evict entries that can never be hit.
         keys: evict these.
         archs: evict entries for these targets.
-        max_entries, max_bytes: when exceeded, evict in the order ``order``
+        max_entries, max_bytes: when exceeded, evict in the order ``order``; bytes may be a text such as ``2GB``
         max_disk_share: as ``max_bytes``, as a share of the free disk space plus the store's size
         down_to: when a limit is exceeded, evict down to this share of it.
         free_bytes: the free disk space.
@@ -104,6 +104,12 @@ class Limits:
     foreign_format: bool = False
     order: str | None = None
     pinned: bool = False
+
+    def __post_init__(self) -> None:
+        """Reads ``max_bytes`` that is a text such as ``2GB``; raises ``UsageError`` when it is no size."""
+        size: object = self.max_bytes
+        if isinstance(size, str):
+            object.__setattr__(self, "max_bytes", parse_bytes(size))
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import fields, replace
+from operator import attrgetter
 
 from cache_engine.compilers.elf import cubin_fault
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError
@@ -232,7 +233,8 @@ _OF_THE_PROBLEM = frozenset(
     | {"WITH_ALPHA", "WITH_BETA", "WITH_BIAS", "ACTIVATION", "SCALED", "B_SCALE_COLUMNS", "SCALE_TYPE"}
     | {"MASKED"}
 )
-_TILES = tuple((field.name, field.name.upper()) for field in fields(KernelConfig))
+_TILES = tuple(field.name.upper() for field in fields(KernelConfig))
+_tiles_of = attrgetter(*(field.name for field in fields(KernelConfig)))
 # Components that every key with this schema has, with the constants of its problem.
 _ALWAYS = frozenset({"template", "compiler_version", "compiler_build", "flags", "KERNEL_NAME"})
 
@@ -244,24 +246,26 @@ def check_record(record: Record) -> None:
         CorruptEntry: naming the field that does not agree.
     """
     check_key(record)
-    count = Counter(label for label, _ in record.components)
-    for label, times in {"schema": count["schema"], **count}.items():
-        if times != 1:
-            raise CorruptEntry(f"the key of {record.key[:12]} has {times} components {label!r}, not one")
-    components = {"CLUSTER": "1", **dict(record.components)}  # which keys leave out where it is 1
+    components = dict(record.components)
+    if len(components) < len(record.components) or "schema" not in components:
+        count = Counter(label for label, _ in record.components)
+        label, times = next(one for one in {"schema": count["schema"], **count}.items() if one[1] != 1)
+        raise CorruptEntry(f"the key of {record.key[:12]} has {times} components {label!r}, not one")
+    components.setdefault("CLUSTER", "1")  # which keys leave out where it is 1
     if components["schema"] != SCHEMA:
         return  # the labels of another scheme may mean something else
     for label, value in (("family", record.family), ("compiler", record.compiler), ("arch", record.arch)):
         _compare(record, label, value, components.get(label))
     constants = _constants(record)
-    tiles = {label: str(getattr(record.config, name)) for name, label in _TILES}
-    expected = {"compiler_version": record.compiler_version, "KERNEL_NAME": record.name, **tiles, **(constants or {})}
-    for label, value in expected.items():
-        if label in components:
+    tiles = zip(_TILES, map(str, _tiles_of(record.config)), strict=True)
+    expected = {"compiler_version": record.compiler_version, "KERNEL_NAME": record.name, **dict(tiles)}
+    for label, value in {**expected, **(constants or {})}.items():
+        if value != components.get(label, value):
             _compare(record, label, value, components[label])
     if constants is not None:
         for label in (*_SIZES, *constants):
-            _compare(record, label, constants.get(label), components.get(label))
+            if constants.get(label) != components.get(label):
+                _compare(record, label, constants.get(label), components.get(label))
         missing = sorted(_ALWAYS - components.keys())
         if missing:
             raise CorruptEntry(f"the key of {record.key[:12]} has no component {missing[0]!r}")

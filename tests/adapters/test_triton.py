@@ -87,6 +87,20 @@ def _compile_and_listen(
     return hit, code, done.stderr, listened
 
 
+_LOOK_TOGETHER = """
+import time
+from cache_engine.adapters import triton as ours
+looked, stored_group = pathlib.Path(os.environ["LOOKED"]), ours.CacheManager._stored_group
+def together(self, *asked):
+    found = stored_group(self, *asked)
+    (looked / str(os.getpid())).touch()
+    while len(list(looked.iterdir())) < 2:
+        time.sleep(0.01)
+    return found
+ours.CacheManager._stored_group = together
+"""
+
+
 def _groups(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "store" / "groups").glob("*"))
 
@@ -208,16 +222,37 @@ def test_a_disk_that_fails_leaves_triton_its_own_directory(
     assert _compile(program, tmp_path)[:2] == (True, code)
 
 
-def test_two_processes_at_once(program: list[str | Path], tmp_path: Path) -> None:
+def test_of_two_processes_at_once_one_compiles(program: list[str | Path], tmp_path: Path) -> None:
+    """Both have looked before either compiles, as each waits for the other in its first lookup."""
+    (tmp_path / "looked").mkdir()
     both = [
-        subprocess.Popen(program, env=_environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            program,
+            env=_environment(tmp_path, BREAK=_LOOK_TOGETHER, LOOKED=str(tmp_path / "looked")),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         for _ in range(2)
     ]
+    hits = []
     for process in both:
-        _, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=300)
         assert (process.returncode, errors) == (0, b"")
+        hits += json.loads(output)[0]
+    assert sorted(hits) == [False, True]
     assert len(_groups(tmp_path)) == 1
     assert _compile(program, tmp_path)[0]
+
+
+def test_a_compile_that_fails_keeps_no_other_waiting(program: list[str | Path], tmp_path: Path) -> None:
+    """The next compile in the same thread does not wait for it, though its manager is still there."""
+    twice = """
+from cache_engine.adapters import triton as ours
+first, second = ours.CacheManager("k" * 52), ours.CacheManager("k" * 52)
+assert first.get_group("x.json") is None and second.get_group("x.json") is None
+"""
+    environment = _environment(tmp_path, GEMM_CACHE_LOCK_TIMEOUT_S="100000")
+    subprocess.run([sys.executable, "-c", twice], env=environment, check=True, timeout=100)
 
 
 def test_libraries_and_results_of_tuning_stay_in_triton_s_directory(

@@ -176,7 +176,7 @@ def test_old_jobs_are_forgotten(jobs: Jobs) -> None:
     for age in range(60):
         _job_named(jobs, 100 + age, state=DONE)
     ahead = _job_named(jobs, -3600, state=DONE)  # from a clock that was ahead
-    job_id = jobs.start(["doctor"])
+    job_id = jobs.start(["stats"])
     folder = jobs._layout.jobs
     assert len(list(folder.glob("*.json"))) == len(list(folder.glob("*.log"))) == MOST_KEPT
     assert {job.id for job in jobs.recent()} >= {ahead.id, job_id}
@@ -185,7 +185,7 @@ def test_old_jobs_are_forgotten(jobs: Jobs) -> None:
 def test_a_job_that_is_too_old_is_forgotten_unless_it_runs(jobs: Jobs, at_work: Callable[..., Job]) -> None:
     old, young = (_job_named(jobs, days * 86_400, state=DONE) for days in (31, 29))
     running = at_work("verify", age_s=31 * 86_400)
-    started = jobs.start(["doctor"])
+    started = jobs.start(["stats"])
     assert [job.id for job in jobs.recent()] == [started, young.id, running.id]
     assert not jobs._path(old.id).exists()
 
@@ -223,14 +223,14 @@ def test_a_job_is_known_by_the_name_of_its_file(jobs: Jobs) -> None:
 def test_only_so_many_jobs_run_at_once(jobs: Jobs, at_work: Callable[..., Job]) -> None:
     for _ in range(MOST_AT_ONCE - 1):
         at_work("verify")
-    _wait(jobs, jobs.start(["doctor"]))
+    _wait(jobs, jobs.start(["stats"]))
     last = at_work("compile", "8", "8", "8")
     with pytest.raises(TooManyJobs, match=f"no more than {MOST_AT_ONCE} may; wait for one to end, or cancel it"):
-        jobs.start(["doctor"])
+        jobs.start(["stats"])
     assert len(jobs.recent()) == MOST_AT_ONCE + 1
     jobs.cancel(last.id)
     assert _wait(jobs, last.id).state == CANCELED
-    assert _wait(jobs, jobs.start(["doctor"])).state != RUNNING
+    assert _wait(jobs, jobs.start(["stats"])).state != RUNNING
 
 
 def test_of_those_that_keep_all_processors_busy_one_runs_at_a_time(jobs: Jobs, at_work: Callable[..., Job]) -> None:

@@ -26,8 +26,9 @@ from cache_engine.cli.main import commands
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.store.codec import encode_record
+from cache_engine.store.codec import FORMAT, encode_record
 from tests.helpers import record_file
+from tests.store.first_format import as_first_format
 
 FORMATS = Path(__file__).parents[1] / "formats"
 
@@ -137,9 +138,31 @@ def test_the_verb_shows_the_plan_then_does_it(old_store: Path, capsys: pytest.Ca
         return capsys.readouterr().out
 
     planned = json.loads(ran("--dry-run", "--json"))
-    assert (planned["dry_run"], planned["store_format"], planned["to_compile"], planned["failed"]) == (True, 1, 2, {})
+    assert (planned["dry_run"], planned["store_format"], planned["to_compile"], planned["failed"]) == (True, 2, 2, {})
     (row,) = planned["rows"]
     assert (row["fate"], row["entries"], row["format"], row["key_schema"]) == (AGAIN, 2, 1, "1")
     assert "Would compile 2 kernels." in ran("--dry-run")
     assert ran().endswith("Compiled 2 of 2 kernels.\n")
     assert "Would compile 0 kernels." in ran("--dry-run")
+
+
+def test_entries_of_the_first_format_are_served_and_written_again_unless_they_are_signed(compiled_store: Path) -> None:
+    with open_cache(compiled_store) as cache:
+        texts = {record.key: cache.text(record, "source") for record in cache.store.records()}
+        keys = as_first_format(cache.store)
+    with open_cache(compiled_store) as cache:
+        assert all(cache.get(key) for key in keys)
+        assert {record.key: cache.text(record, "source") for record in cache.store.records()} == texts
+        assert [finding for finding in cache.admin.verify() if finding.is_damage] == []
+        before = cache.count()[1]
+        plan = plan_migration(cache)
+        assert (plan.older, {kind.format for kind in plan.sums}) == (keys, {1})
+        assert migrate(cache, plan) == {}
+        assert [cache.store.format(key) for key in keys] == [FORMAT] * len(keys)
+        assert cache.count()[1] < 0.7 * before
+        assert {record.key: cache.text(record, "source") for record in cache.store.records()} == texts
+        assert list(cache.admin.verify()) == []
+        assert plan_migration(cache).older == []
+        as_first_format(cache.store, signature="a signature")
+        migrate(cache, plan_migration(cache))
+        assert {cache.store.format(key) for key in keys} == {1}

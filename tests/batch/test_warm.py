@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -160,7 +161,7 @@ def test_unsupported_shapes_are_listed_and_the_others_compiled(place: Path, tabl
 def test_a_kernel_that_could_not_be_stored_is_a_failure(cache: Cache) -> None:
     kernel = cache.get_or_compile(GemmProblem(8, 8, 8, dtype=DType.FP32, arch="sm_90"))
     assert Warmed(kernel.problem, kernel).trouble is None
-    unstored = replace(kernel, unpublished=Failure("disk full"))
+    unstored = msgspec.structs.replace(kernel, unpublished=Failure("disk full"))
     assert "not stored: disk full" in str(Warmed(kernel.problem, unstored).trouble)
     assert Warmed(kernel.problem, None, Failure("refused")).trouble == Failure("refused")
 
@@ -348,7 +349,7 @@ def test_warm_loads_what_it_compiled_and_what_it_found(
 ) -> None:
     driver = Driver(monkeypatch)
     asked = ["warm", str(table), "--m", "16", "--dtype", "fp32", "--arch", "sm_90"]
-    options = ["--store", str(place), *asked, "--load", "--json"]
+    options = ["--store", str(place), *asked, "--check", "--json"]
     for compiled, found in ((3, 0), (0, 3)):
         driver.loaded.clear()
         done = CliRunner().invoke(commands, options)
@@ -365,7 +366,7 @@ def test_a_kernel_that_the_driver_refuses_has_failed_and_the_others_are_loaded(
 ) -> None:
     driver = Driver(monkeypatch)
     targets = ["--m", "16", "--arch", "sm_90", "--arch", "sm_75", "--dtype", "fp32"]
-    done = CliRunner().invoke(commands, ["--store", str(place), "warm", str(table), *targets, "--load", "--json"])
+    done = CliRunner().invoke(commands, ["--store", str(place), "warm", str(table), *targets, "--check", "--json"])
     assert done.exit_code == 1
     printed = json.loads(done.stdout)
     assert (printed["compiled"], printed["loaded"], len(printed["failed"]), len(driver.loaded)) == (3, 3, 3, 3)
@@ -395,11 +396,11 @@ def test_without_a_gpu_python_says_so_before_it_compiles_anything(cache: Cache, 
 
 @pytest.mark.skipif(not isinstance(probe.gpu(), str), reason="a GPU is here")
 def test_without_a_gpu_warm_load_says_so_before_it_compiles_anything(place: Path, table: Path) -> None:
-    done = run("warm", table, "--arch", "sm_90", "--load", store=place)
+    done = run("warm", table, "--arch", "sm_90", "--check", store=place)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
-    assert "warm --load needs an NVIDIA GPU" in done.stderr
+    assert "warm --check needs an NVIDIA GPU" in done.stderr
     assert not place.exists()
-    refused = run("warm", table, "--load", "--dry-run", store=place)
+    refused = run("warm", table, "--check", "--dry-run", store=place)
     assert (refused.returncode, "leave one of them out" in refused.stderr) == (2, True)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks import command as verb
@@ -95,7 +95,7 @@ def test_another_file_is_refused_and_left_alone(tmp_path: Path, text: str, says:
 
 def test_timings_of_another_gpu_or_driver_do_not_count_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_speed, "driver_release", lambda: "580.1")
-    other = replace(DEVICE, clock_khz=2_000_000)
+    other = msgspec.structs.replace(DEVICE, clock_khz=2_000_000)
     runs = [RUN, Run("", "", other, "580.1", {}), Run("", "", DEVICE, "590.1", {})]
     kept = Kept(1, runs, [measurement(str(number), run=number) for number in range(3)])
     done = kernel_speed._done(kept, DEVICE)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
@@ -54,7 +55,7 @@ def _hostile(folder: Path) -> str:
     store = make_store(folder)
     key, artifact, describe = make_entry(7)
     text = HOSTILE.encode() * 3
-    store.publish(key, replace(artifact, source=text, ptx=text), describe)
+    store.publish(key, msgspec.structs.replace(artifact, source=text, ptx=text), describe)
     return str(key)
 
 

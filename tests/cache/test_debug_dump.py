@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -18,26 +17,19 @@ from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from tests.cli import forked
+from tests.cli.test_cli import document, run
 from tests.helpers import code_of, needs_host_compiler, require_triton
 
 COMPILERS = [pytest.param("nvrtc"), pytest.param("nvcc", marks=needs_host_compiler)]
 SOURCES = {"nvrtc": "kernel.cu", "nvcc": "kernel.cu", "triton": "kernel.py"}
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
 ASKED = ("compile", "64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
-# The command line with templates that end in a line no compiler takes.
-BROKEN = (
-    "import sys, cache_engine.kernels.source as source\n"
-    "sound = source.render\n"
-    "source.render = lambda *given: sound(*given) + '\\nbroken;\\n'\n"
-    "from cache_engine.cli.main import main\n"
-    "main()\n"
-)
 
 
 def broken(*arguments: object) -> subprocess.CompletedProcess[str]:
     """A command line whose sources no compiler takes."""
-    command = [sys.executable, "-c", BROKEN, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return forked.run(list(map(str, arguments)), cwd=None, timeout=120, module="tests.cli.broken")
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -73,7 +65,7 @@ def test_a_dump_has_no_secret_of_the_environment(cache: Cache, tmp_path: Path, m
     assert b"correct-horse-battery" not in written
 
 
-def test_the_command_says_everything_that_was_chosen(tmp_path: Path) -> None:
+def test_the_command_says_everything_that_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ("--use_fast_math", "--fmad=false", "--ptxas-options=-dlcm=ca")
     with open_cache(tmp_path / "store", compiler_flags=flags) as cache:
         key = cache.get_or_compile(PROBLEM).key
@@ -83,13 +75,9 @@ def test_the_command_says_everything_that_was_chosen(tmp_path: Path) -> None:
     assert environment == {"GEMM_CACHE_COMPILER_FLAGS": " ".join(flags[1:])}
     assert program
     assert "--fast-math" in shlex.split(arguments)
-    done = subprocess.run(
-        [sys.executable, "-m", "cache_engine", "--store", tmp_path / "other", *shlex.split(arguments), "--json"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert json.loads(done.stdout)["key"] == key
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert document(*shlex.split(arguments), store=tmp_path / "other")["key"] == key
 
 
 @pytest.mark.parametrize("compiler", [*COMPILERS, "triton"])
@@ -160,29 +148,23 @@ def test_a_folder_that_cannot_be_written_is_wrong_usage(cache: Cache, tmp_path: 
 def test_spills_are_warned_of_when_compiled_when_found_and_when_shown(tmp_path: Path) -> None:
     """1024 threads have 64 registers each, and the sums of this config alone take as many."""
     config = "block_m=256,block_n=256,block_k=32,warps_m=4,warps_n=8,stages=2"
-    command = [sys.executable, "-m", "cache_engine", "--store", str(tmp_path / "store")]
+    store = tmp_path / "store"
     asked = ("compile", "4096", "4096", "4096", "--arch", "sm_90", "--config", config)
     for tier in ("compiled", "disk"):
-        done = subprocess.run([*command, *asked, "--json"], capture_output=True, text=True)
-        document = json.loads(done.stdout)
-        assert document["tier"] == tier
-        assert document["spill_bytes"] > 0
-        (warning,) = document["warnings"]
-        assert warning.startswith(f"{document['spill_bytes']} bytes of registers are spilled to local memory")
+        done = run(*asked, "--json", store=store)
+        found = json.loads(done.stdout)
+        assert found["tier"] == tier
+        assert found["spill_bytes"] > 0
+        (warning,) = found["warnings"]
+        assert warning.startswith(f"{found['spill_bytes']} bytes of registers are spilled to local memory")
         assert done.stderr == f"warning: {warning}\n"
-    shown = subprocess.run([*command, "show", document["key"], "--json"], capture_output=True, text=True)
-    assert json.loads(shown.stdout)["warnings"] == [warning]
-    shown = subprocess.run([*command, "show", document["key"]], capture_output=True, text=True)
-    assert shown.stderr == f"warning: {warning}\n"
+    assert json.loads(run("show", found["key"], "--json", store=store).stdout)["warnings"] == [warning]
+    assert run("show", found["key"], store=store).stderr == f"warning: {warning}\n"
 
 
-def test_a_flag_that_is_not_allowed_is_wrong_usage(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "cache_engine", "--store", tmp_path / "store", *ASKED],
-        env={**os.environ, "GEMM_CACHE_COMPILER_FLAGS": "--fmad=false -I/tmp"},
-        capture_output=True,
-        text=True,
-    )
+def test_a_flag_that_is_not_allowed_is_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_CACHE_COMPILER_FLAGS", "--fmad=false -I/tmp")
+    done = run(*ASKED, store=tmp_path / "store")
     assert done.returncode == 2
     assert done.stderr.startswith("error: compiler_flags has '-I/tmp', which is not allowed; use: --use_fast_math,")
     assert done.stderr.count("\n") == 1

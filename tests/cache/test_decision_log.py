@@ -133,7 +133,7 @@ def test_a_forced_compile(root: Path) -> None:
 def test_a_kernel_of_another_toolchain(root: Path, in_log: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the log says of the first, or the entry that is still there, names the compiler that made it."""
     here = COMPILERS["nvrtc"].fingerprint()
-    older = replace(here, version="12.1")
+    older = msgspec.structs.replace(here, version="12.1")
     with monkeypatch.context() as patched:
         patched.setattr(COMPILERS["nvrtc"], "fingerprint", lambda: older)
         _missed(root)

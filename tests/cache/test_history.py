@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
@@ -214,7 +215,7 @@ def test_a_timing_stored_by_a_process_counts_from_its_next_choice_on(cache: Cach
 def test_it_can_be_switched_off_and_is_looked_up_by_device(cache: Cache, tmp_path: Path) -> None:
     add(cache, MODELLED, 10.0)
     add(cache, OTHER, 5.0)
-    newer = replace(INVENTED_GPU, driver="13.9")
+    newer = msgspec.structs.replace(INVENTED_GPU, driver="13.9")
     add(cache, THIRD, 4.0, device=newer, measured_at=1e9)
     add(cache, MODELLED, 9.0, device=newer, measured_at=1e9)
 

@@ -162,7 +162,7 @@ def test_a_pack_of_a_newer_cuda_serves_only_where_the_driver_loads_it(
         _remade(cache.store, store, msgspec.structs.replace(record, components=newer, compiler_version="14.0"), "newer")
     with open_cache(tmp_path / "newer") as cache:
         cache.admin.export(tmp_path / "newer.gemmpack")
-    monkeypatch.setattr(probe, "gpu", lambda: replace(INVENTED_GPU, driver=driver))
+    monkeypatch.setattr(probe, "gpu", lambda: msgspec.structs.replace(INVENTED_GPU, driver=driver))
     with open_cache(tmp_path / "new", packs=(tmp_path / "newer.gemmpack",)) as cache:
         assert cache.select(PROBLEM).toolchain_from == source
 

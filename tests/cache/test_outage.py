@@ -17,14 +17,16 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
+from cache_engine.cache.remote.breaker import Breaker
 from cache_engine.cache.remote.client_process import ClientProcess
 from cache_engine.cache.remote.objects import Objects
+from cache_engine.cache.remote.send_queue import SendQueue
 from cache_engine.cache.remote.transfer import push
 from cache_engine.cache.serving import remote_client
 from cache_engine.errors import RemoteError
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP
 from cache_engine.model.key import CacheKey
-from cache_engine.process import Thread
+from cache_engine.process import weak
 from cache_engine.store.journal import Journal
 from tests.helpers import fill, make_store
 from tests.remote.waiting import until
@@ -191,8 +193,7 @@ def test_who_is_held_back_asks_behind_the_callers_and_tells_the_others_when_it_a
         assert caplog.records == []
         _, breaker = cache._serving._team._connection or (None, None)
         assert breaker is not None
-        assert breaker._thread is not None
-        breaker._thread.order_work()  # five seconds early
+        breaker._queue.put(weak(breaker._ask_again))  # five seconds early
         until(lambda: not breaker.why)
         assert _is_asked(cache, there)
         until(lambda: [one.kind for one in cache.tally().recent][:1] == [REMOTE_UP])
@@ -236,38 +237,38 @@ def test_the_end_waits_for_all_that_asks_and_sends_at_the_same_time(
     """However the client hangs: the thread that asks again, and the one that sends."""
     hang = threading.Event()
     hanging: list[None] = []
-    waits: list[float] = []
+    waited: list[float] = []
 
     def ask(*_: object) -> None:
         hanging.append(None)
         hang.wait(60)
         raise RemoteError("it hung")
 
-    def join(thread: Thread, timeout_s: float) -> None:
-        waits.append(timeout_s if thread.is_alive else 0.0)
-        joined(thread, timeout_s)
+    def close(closed: SendQueue | Breaker, until: float) -> None:
+        waited.append(until)
+        ends[type(closed)](closed, until)
 
-    joined = Thread.join
+    ends: dict[type, Callable[..., None]] = {one: one.close for one in (SendQueue, Breaker)}
+    for one in ends:
+        monkeypatch.setattr(one, "close", close)
     monkeypatch.setattr(ClientProcess, "get", ask)
     monkeypatch.setattr(ClientProcess, "create", ask)
     monkeypatch.setattr(remote_client, "_SEND_S", 0.05)
     monkeypatch.setattr(remote_client, "_END_S", 0.2)
     cache = machine(remote_mode="both", signing_key=tmp_path / "key")
     try:
-        one = cache._serving._team
+        client = cache._serving._team
         (key,) = fill(cache.store, 1, start=1)
-        one.published(key)
+        client.published(key)
         until(lambda: len(hanging) == 1)
-        _, breaker = one._connection or (None, None)
+        _, breaker = client._connection or (None, None)
         assert breaker is not None
         breaker.failed("it hangs")
-        assert breaker._thread is not None
-        breaker._thread.order_work()
+        breaker._queue.put(weak(breaker._ask_again))
         until(lambda: len(hanging) == 2)
-        monkeypatch.setattr(Thread, "join", join)
-        one.close(wait=True)
-        assert len(waits) >= 2
-        assert 0.0 < sum(waits) < 0.3  # one after another: 0.4
+        client.close(wait=True)
+        assert len(waited) == 2
+        assert len(set(waited)) == 1  # one time for both, and not one after another
     finally:
         hang.set()
         cache.close()

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
-from cache_engine.cache.demand.demotion import note
-from cache_engine.cache.demand.promotion import plan_promotion, promote
+from cache_engine.cache.demand.promotion import note, plan_promotion, promote
 from cache_engine.cache.demand.times import LaunchTimes
 from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Request, Selection

@@ -14,8 +14,7 @@ import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.operator import GemmOperator
-from cache_engine.cache.queue import State, tickets
-from cache_engine.cache.queue.background import PendingKernel
+from cache_engine.cache.queue import PendingKernel, State, tickets
 from cache_engine.cache.serving import CompiledKernel
 from cache_engine.cache.serving.stand_ins import stand_ins
 from cache_engine.compilers import COMPILERS

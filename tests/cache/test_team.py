@@ -17,10 +17,12 @@ from cache_engine.batch.warm import warm
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.remote.objects import Objects
 from cache_engine.cache.remote.transfer import push
+from cache_engine.errors import LockTimeout
 from cache_engine.model.events import REMOTE, REMOTE_DOWN
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock
 from cache_engine.store.signatures.signers import TrustedSigners
 from tests.trust.keys import Builder, signers_file
@@ -86,9 +88,39 @@ def test_the_caller_does_not_wait_for_the_disk_and_whoever_looks_does(
         kernel = cache.get_or_compile(PROBLEM)
         assert (kernel.tier, cache.get_or_compile(PROBLEM).tier) == ("remote", "memory")
         assert not list((tmp_path / "store/metadata").rglob("*.json"))
+        lock = StoreLayout(tmp_path / "store").key_lock(kernel.key)
+        with pytest.raises(LockTimeout), file_lock(lock, 0):  # another process waits, and then finds it on disk
+            pass
         threading.Timer(0.05, disk.set).start()
         assert cache.section(kernel.record, "cubin") == kernel.cubin
         assert cache.count()[0] == 1
+        with file_lock(lock, 0):
+            pass
+
+
+def test_where_storing_fails_the_lock_is_released(
+    machine: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(DiskStore, "place", fail)
+    with machine() as cache:
+        key = cache.get_or_compile(PROBLEM).key
+        with file_lock(cache.layout.key_lock(key), 0):
+            pass
+
+
+def test_of_too_many_that_wait_for_the_disk_the_caller_stores_its_own(
+    machine: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cache_engine.cache.serving.remote_client.MOST_STORING", 0)
+    with machine() as cache:
+        key = cache.get_or_compile(PROBLEM).key
+        layout = StoreLayout(tmp_path / "store")
+        assert Path(layout.record_path(key)).is_file()
+        with file_lock(layout.key_lock(key), 0):
+            pass
 
 
 def test_what_was_served_is_on_disk_when_the_process_ends_without_closing(

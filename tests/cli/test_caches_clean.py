@@ -122,23 +122,34 @@ def test_of_the_irs_alone_what_is_listed_is_deleted_and_the_kernels_stay(machine
         for path in (group, group.parent):
             os.utime(path, (time.time() - 40 * 86_400,) * 2)
     irs = [path for path in machine.cache.rglob("*") if path.suffix in (".ttir", ".ttgir", ".llir")]
-    listed = machine.json("clean", "--days", 30, "--irs-only")
+    listed = machine.json("clean", "--days", 30, "--part", "ir")
     assert listed["size_bytes"] == sum(path.stat().st_size for path in irs)
     assert len(listed["entries"]) == 4
-    assert machine.json("clean", "--days", 30, "--irs-only", "--yes") == listed
+    assert machine.json("clean", "--days", 30, "--part", "ir", "--yes") == listed
     assert not any(path.exists() for path in irs)
     assert len(machine.json("ls")["entries"]) == 4
-    done = machine.run("clean", "--all", "--irs-only", "--yes")
+    done = machine.run("clean", "--all", "--part", "ir", "--yes")
     assert "IRs of 0 entries deleted" in done.stdout
 
 
 @pytest.mark.parametrize("other", [("--offline",), ("--max-bytes", "1GB")])
 def test_the_irs_alone_go_in_no_other_way(machine: Machine, other: tuple[str, ...]) -> None:
-    done = machine.run("clean", "--all", "--irs-only", *other, code=1)
+    done = machine.run("clean", "--all", "--part", "ir", *other, code=1)
     assert isinstance(done.exception, UsageError)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--irs-only",), ("--yes",), ("--offline", "--yes")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        (
+            "--part",
+            "ir",
+        ),
+        ("--yes",),
+        ("--offline", "--yes"),
+    ],
+)
 def test_no_rule_is_no_order_to_delete_everything(machine: Machine, arguments: tuple[str, ...]) -> None:
     done = machine.run("clean", *arguments, code=1)
     assert isinstance(done.exception, UsageError)

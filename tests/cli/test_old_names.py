@@ -142,13 +142,14 @@ def test_words_are_replaced_where_they_are_old_names_and_nowhere_else(
         assert json.loads(done.stdout) == asked, done.output
 
 
+@pytest.mark.usefixtures("without_compilers")
 def test_an_old_settings_file_option_before_and_after_the_verb(tmp_path: Path, place: Path) -> None:
     (tmp_path / "mine.toml").write_text("max_entries = 7\n")
     for words in (
         ["--config", str(tmp_path / "mine.toml"), "doctor"],
         ["doctor", f"--config={tmp_path / 'mine.toml'}"],
     ):
-        done = run(*words, "--json", store=place)
+        done = _run("--store", str(place), *words, "--json")
         rows = {row["name"]: row["value"] for row in json.loads(done.stdout)["settings"]}
         assert rows["max_entries"] == "7"
         assert done.stderr.splitlines()[0] == "gemm-cache --config is now: gemm-cache --settings-file FILE"

@@ -45,27 +45,27 @@ def test_coverage_agrees_with_what_warm_would_compile(place: Path) -> None:
     shapes = place.parent / "shapes.csv"
     shapes.write_text("n,k\n256,192\n512,96\n")
     asked = (shapes, "--arch", "sm_90", "--m", "1-64")
-    before = document("warm", "--dry-run", "--by-shape", *asked, store=place)
+    before = document("warm", "--dry-run", "--by", "shape", *asked, store=place)
     assert (before["cached"], [row["cached"] for row in before["rows"]]) == (0, [0, 0])
     assert before["kernels"] == document("warm", *asked, "--dry-run", store=place)["missing"]
-    assert "0 of" in run("warm", "--dry-run", "--by-shape", *asked, store=place).stdout
+    assert "0 of" in run("warm", "--dry-run", "--by", "shape", *asked, store=place).stdout
     shapes.write_text("n,k\n256,192\n")
     document("warm", *asked, store=place)
     shapes.write_text("n,k\n256,192\n512,96\n")
-    after = document("warm", "--dry-run", "--by-shape", *asked, store=place)
+    after = document("warm", "--dry-run", "--by", "shape", *asked, store=place)
     first, second = after["rows"]
     assert first["cached"] == first["kernels"] > 0 == second["cached"]
     assert first["missing"] == []
     assert len(second["missing"]) == second["kernels"]
     assert after["cached"] == first["kernels"]
-    missing = document("warm", "--dry-run", "--by-shape", *asked, "--missing", store=place)["rows"]
+    missing = document("warm", "--dry-run", "--by", "shape", *asked, "--missing", store=place)["rows"]
     assert missing == [second]
 
 
 def test_coverage_of_no_model_is_refused(place: Path) -> None:
     make_store(place)
-    assert run("warm", "--dry-run", "--by-shape", "no-such-model", store=place).returncode == 2
-    wrong = run("warm", "--dry-run", "--by-shape", "Llama-3.1-8B", "--dtype", "bf17", store=place)
+    assert run("warm", "--dry-run", "--by", "shape", "no-such-model", store=place).returncode == 2
+    wrong = run("warm", "--dry-run", "--by", "shape", "Llama-3.1-8B", "--dtype", "bf17", store=place)
     assert (wrong.returncode, "use one of: fp16" in wrong.stderr) == (2, True)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Examine
 from tests.cli.test_cli import document, run
 from tests.trust.keys import Builder, signers_file
 
@@ -51,18 +52,23 @@ def test_a_signed_pack_is_imported_and_its_signer_shown(
 
 
 def test_doctor_says_before_a_job_starts_whether_a_pack_would_be_served(
-    signed: Path, builder: Builder, compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    signed: Path, builder: Builder, compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    examine: Examine,
+) -> None:  # fmt: skip
+    def of_packs() -> list[dict[str, str]]:
+        found = json.loads(examine("--json", store=tmp_path, code=1).stdout)
+        return [check for check in found["checks"] if check["name"] in _PACKS]
+
     document("pack", "export", tmp_path / "plain.gemmpack", store=compiled_store)
     monkeypatch.setenv("GEMM_CACHE_PACKS", str(tmp_path))
     monkeypatch.setenv("GEMM_CACHE_TRUSTED_SIGNERS", str(signers_file(tmp_path, f"builder@ci {builder.line}")))
-    checks = [check for check in document("doctor", store=tmp_path, code=1)["checks"] if check["name"] in _PACKS]
+    checks = of_packs()
     assert [check["status"] for check in checks] == ["ok", "problem", "ok"]
     assert checks[0]["detail"].endswith("trusted_signers, 1 key")
     assert "4 of 4 are refused: not signed: the kernel has no signature" in checks[1]["detail"]
     assert checks[2]["detail"].endswith("; signed by builder@ci")
     monkeypatch.setenv("GEMM_CACHE_TRUSTED_SIGNERS", str(tmp_path / "missing"))
-    (check,) = [c for c in document("doctor", store=tmp_path, code=1)["checks"] if c["name"] in _PACKS]
+    (check,) = of_packs()
     assert check["status"] == "problem"
     assert check["detail"].endswith("no pack is used")
 

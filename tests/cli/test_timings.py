@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cache_engine.cache.cache import open_cache
@@ -29,7 +29,7 @@ without_a_gpu = pytest.mark.skipif(isinstance(gpu(), DeviceFingerprint), reason=
 @pytest.fixture
 def timed(compiled_store: Path) -> Path:
     """A store with invented timings: three of its first kernel, and one of a kernel that is gone, on a hostile GPU."""
-    hostile = replace(INVENTED_GPU, name='=HYPERLINK("http://x")[red]')
+    hostile = msgspec.structs.replace(INVENTED_GPU, name='=HYPERLINK("http://x")[red]')
     with open_cache(compiled_store, durability="fast") as cache:
         record = next(cache.records())
         problem = record.problem.on(record.arch)

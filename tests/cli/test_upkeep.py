@@ -11,6 +11,7 @@ import pytest
 
 from cache_engine.cache.cache import open_cache
 from cache_engine.store.lock import file_lock
+from tests.cli.conftest import Examine
 from tests.cli.test_cli import SHAPE, document, run
 from tests.conftest import SAMPLE
 from tests.helpers import blob_file, make_store
@@ -57,13 +58,14 @@ def test_export_of_an_unknown_target_and_import_of_no_file_are_refused(compiled_
 
 
 def test_packs_and_switches_are_set_in_the_environment(
-    compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examine: Examine
 ) -> None:
     document("pack", "export", tmp_path / "some.gemmpack", store=compiled_store)
     monkeypatch.setenv("GEMM_CACHE_PACKS", str(tmp_path))
     assert document("compile", *SHAPE[:-1], "sm_75", store=tmp_path / "new")["tier"] == "pack"
     assert document("stats", store=tmp_path / "new")["hits"] == {"pack": 1}
-    (check,) = [check for check in document("doctor", store=tmp_path / "new")["checks"] if check["name"] == "pack"]
+    checks = json.loads(examine("--json", store=tmp_path / "new").stdout)["checks"]
+    (check,) = [check for check in checks if check["name"] == "pack"]
     assert "some.gemmpack, 4 kernels, made by nvrtc 13.5 (build " in check["detail"]
     monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "0")
     uncached = document("compile", *SHAPE, store=tmp_path / "none")
@@ -78,13 +80,13 @@ def test_packs_and_switches_are_set_in_the_environment(
 
 
 def test_stale_entries_go_when_asked_for(compiled_store: Path) -> None:
-    assert document("clean", "--stale-toolchain", store=compiled_store)["victims"] == []
+    assert document("clean", "--stale", "toolchain", store=compiled_store)["victims"] == []
     store = make_store(compiled_store)
     before = set(store.keys())
     stale = _publish_stale(compiled_store)
-    plan = document("clean", "--stale-toolchain", store=compiled_store)
+    plan = document("clean", "--stale", "toolchain", store=compiled_store)
     assert [(victim["key"], victim["reason"]) for victim in plan["victims"]] == [(stale, "stale toolchain")]
-    assert document("clean", "--yes", "--stale-toolchain", store=compiled_store)["cleaned"]["evicted"] == 1
+    assert document("clean", "--yes", "--stale", "toolchain", store=compiled_store)["cleaned"]["evicted"] == 1
     assert set(store.keys()) == before
 
 
@@ -97,13 +99,16 @@ def _publish_stale(folder: Path) -> str:
 
 def test_clean_by_share_of_the_disk_deletes_leftover_files_too(compiled_store: Path) -> None:
     (compiled_store / "temp" / "1-left").write_bytes(b"half")
-    plan = document("clean", "--max-disk-share", "0", store=compiled_store)
+    plan = document("clean", "--max-bytes", "0%", "--max-bytes", "1TB", store=compiled_store)
     assert {victim["reason"] for victim in plan["victims"]} == {"over disk-share limit"}
     assert [leftover["path"] for leftover in plan["leftovers"]] == ["temp/1-left"]
+    old = run("clean", "--max-disk-share", "0", "--json", store=compiled_store)
+    assert json.loads(old.stdout)["victims"] == plan["victims"]
+    assert old.stderr == "gemm-cache clean --max-disk-share is now: gemm-cache clean --max-bytes 0%\n"
     assert "1 leftover file" in run("clean", "--expired", store=compiled_store).stdout
     assert document("clean", "--yes", "--expired", store=compiled_store)["cleaned"]["leftovers"] == 1
     assert os.listdir(compiled_store / "temp") == []
-    assert document("clean", "--yes", "--max-disk-share", "0", store=compiled_store)["cleaned"]["evicted"] == 4
+    assert document("clean", "--yes", "--max-bytes", "0%", store=compiled_store)["cleaned"]["evicted"] == 4
 
 
 def test_clean_takes_the_targets_and_the_keys_that_are_named(compiled_store: Path) -> None:
@@ -142,13 +147,13 @@ def test_quarantined_items_are_listed_restored_and_deleted(compiled_store: Path)
 
 
 def test_doctor_prints_settings_and_their_origin_but_no_secret(
-    compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+    compiled_store: Path, monkeypatch: pytest.MonkeyPatch, examine: Examine
 ) -> None:
     monkeypatch.setenv("GEMM_CACHE_ADMIN_TOKEN", "correct-horse-battery")
     monkeypatch.setenv("GEMM_CACHE_MAX_ENTRIES", "77")
-    printed = run("doctor", "--json", store=compiled_store).stdout + run("doctor", store=compiled_store).stdout
-    assert "correct-horse-battery" not in printed
-    settings = {item["name"]: item for item in document("doctor", store=compiled_store)["settings"]}
+    printed, written = (examine(*form, store=compiled_store).output for form in ((), ("--json",)))
+    assert "correct-horse-battery" not in printed + written
+    settings = {item["name"]: item for item in json.loads(written)["settings"]}
     variable = "GEMM_CACHE_MAX_ENTRIES"
     assert settings["max_entries"] == {
         "name": "max_entries", "value": "77", "origin": "environment", "variable": variable,
@@ -157,7 +162,7 @@ def test_doctor_prints_settings_and_their_origin_but_no_secret(
 
 
 def test_doctor_names_the_settings_file_and_variables_that_set_nothing(
-    tmp_path: Path, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, compiled_store: Path, monkeypatch: pytest.MonkeyPatch, examine: Examine
 ) -> None:
     (tmp_path / "mine.toml").write_text('max_entries = 9\ndefault_arch = "sm_\\u001b80"\n')
     monkeypatch.setenv("GEMM_CACHE_MAX_BITES", "5")
@@ -171,7 +176,7 @@ def test_doctor_names_the_settings_file_and_variables_that_set_nothing(
     assert checks["environment"]["status"] == "note"
     assert checks["environment"]["detail"].endswith("sets nothing; did you mean GEMM_CACHE_MAX_BYTES?")
     assert done.stderr.count("GEMM_CACHE_MAX_BITES sets nothing") == 1
-    printed = run("--settings-file", str(tmp_path / "mine.toml"), "doctor", "--settings", store=compiled_store).stdout
+    printed = examine("--settings-file", tmp_path / "mine.toml", "--settings", store=compiled_store).stdout
     assert re.search(r"^max_entries +9 +settings file\b", printed, re.MULTILINE)
     assert re.search(r"^durability +durable +default\b", printed, re.MULTILINE)
     assert "sm_?80 " in printed
@@ -197,10 +202,10 @@ def test_a_sample_is_verified_and_another_version_is_no_damage(compiled_store: P
 
 
 def test_cleaning_does_with_entries_of_another_format_what_its_dry_run_says(compiled_store: Path) -> None:
-    """They are not "in use", and only --foreign-format evicts them."""
+    """They are not "in use", and only --stale format evicts them."""
     record = next((compiled_store / "metadata").rglob("*.json"))
     record.write_text('{"format": 99}')
-    spared = "1 entry of another format version not evicted; --foreign-format evicts such entries.\n"
+    spared = "1 entry of another format version not evicted; --stale format evicts such entries.\n"
     planned = document("clean", "--all", store=compiled_store)
     assert (len(planned["victims"]), planned["kept_entries"], planned["foreign"]) == (3, 1, 1)
     assert run("clean", "--all", store=compiled_store).stdout.endswith(spared)
@@ -210,9 +215,9 @@ def test_cleaning_does_with_entries_of_another_format_what_its_dry_run_says(comp
     assert "in use" not in done
     assert done.endswith(spared)
     assert record.exists()
-    planned = document("clean", "--foreign-format", store=compiled_store)
+    planned = document("clean", "--stale", "format", store=compiled_store)
     assert [victim["reason"] for victim in planned["victims"]] == ["another format version"]
-    done = run("clean", "--yes", "--foreign-format", store=compiled_store).stdout
+    done = run("clean", "--yes", "--stale", "format", store=compiled_store).stdout
     assert "Evicted 1 entry" in done
     assert done.endswith("; kept 0 entries, 0 B.\n")
     assert not record.exists()

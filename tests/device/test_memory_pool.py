@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cache_engine.cache.cache import open_cache
@@ -139,8 +140,10 @@ def test_out_of_memory_reports_the_requested_and_the_free_bytes(limit: int | Non
     del kept
 
 
-@pytest.mark.parametrize("size", [0, -1])
-def test_a_limit_must_be_a_size(pool: DeviceMemoryPool, size: int) -> None:
+@pytest.mark.parametrize("size", [0, -1, "0"])
+def test_a_limit_must_be_a_size(pool: DeviceMemoryPool, size: int | str) -> None:
+    pool.limit("2KiB")
+    assert pool.statistics().limit_bytes == 2048
     with pytest.raises(UsageError, match=f"limit is {size}; it must be a number of bytes above 0, or None"):
         pool.limit(size)
 
@@ -217,7 +220,7 @@ def test_memory_of_the_gpu_is_asked_of_nvml_and_makes_no_pool(monkeypatch: pytes
         monkeypatch.setattr(memory_pool, "pci_bus_id", lambda bus=bus: bus)
         assert device_memory() == replace(expected, free_bytes=None, used_bytes=None, total_bytes=79 * 2**30)
     monkeypatch.setattr(memory_pool, "pci_bus_id", lambda: "0000:17:00.0")
-    monkeypatch.setattr(memory_pool, "gpu", lambda: replace(here, memory_bytes=10 * 2**30))
+    monkeypatch.setattr(memory_pool, "gpu", lambda: msgspec.structs.replace(here, memory_bytes=10 * 2**30))
     assert device_memory() == replace(expected, free_bytes=None, used_bytes=None, total_bytes=10 * 2**30), "a part"
     monkeypatch.setattr(memory_pool, "gpu", lambda: "no NVIDIA driver is installed")
     assert device_memory() is None

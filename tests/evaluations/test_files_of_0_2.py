@@ -74,7 +74,7 @@ def test_what_was_merged_counts_once(layout: StoreLayout, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", refuse)
         with pytest.raises(KeyboardInterrupt):
-            Evaluations(layout)._set(CHIP).file.change(lambda _: None)
+            Evaluations(layout)._of(CHIP).file.change(lambda _: None)
     assert len(names(layout)) == 3
     assert document(layout)["statistics"]["cache_hits"] == 2
     assert len(keys(layout)) == 20

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from app.presenters.saved_results import saved_results
 from cache_engine.errors import CorruptEntry, UsageError
 from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.results.entry import key_of
-from cache_engine.index.sync import Index
+from cache_engine.store import results
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
@@ -85,6 +86,25 @@ def test_import_merges_results_and_refuses_invalid_ones(layout: StoreLayout, tmp
     assert (taken.taken, taken.present) == (6, 20)
     assert [name for name, _ in taken.refused] == [f"named otherwise {number}" for number in (25, 26, 27, 28)]
     assert keys(layout) == {*mine, *theirs[:25], theirs[29]}
+
+
+def test_an_import_of_what_is_there_needs_no_writing(layout: StoreLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(layout, 2)
+    data = Evaluations(layout).export(CHIP.fingerprint())
+    fill(layout, 3)
+    more = Evaluations(layout).export(CHIP.fingerprint())
+    there = json.loads(data)["cache_entries"]
+    with Evaluations(layout) as kept:
+        kept.prune([one for one in kept.plan_pruning(max_entries=0) if one.key not in there])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(results, "publish_file", refuse)
+    with Evaluations(layout) as kept:
+        assert kept.import_file(data).present == 2
+        with pytest.raises(OSError, match="Read-only"):
+            kept.import_file(more)
 
 
 @pytest.mark.parametrize(
@@ -166,12 +186,12 @@ def test_no_absurd_field_of_a_result_is_imported_or_served(layout: StoreLayout, 
     assert taken.taken == 1
     assert [key for key, _ in taken.refused] == names
     assert keys(other.layout) == {sound}
-    # The same file put in the store's place is read, checked, mirrored and mended, without those results.
+    # The same file put in the store's place is read, checked, listed and mended, without those results.
     layout.results_file(CHIP.fingerprint()).write_text(json.dumps(exported))
     store = DiskStore(layout)
     assert keys(layout) == {sound}
-    assert Index(store).sync().skipped == len(_ABSURD)
-    assert Index(store).sync().skipped == len(_ABSURD), "all there are, not only new ones"
+    with Evaluations(layout) as kept:
+        assert [row["key"] for row in saved_results(kept)[1]] == [sound]
     findings = list(integrity.check(store))
     assert [finding.kind for finding in findings] == [FindingKind.CORRUPT_EVALUATIONS]
     assert integrity.repair(store, Journal(layout.journal, 3600.0), findings) == findings
@@ -213,7 +233,7 @@ def test_sums_end_at_their_bounds_and_are_read_again(layout: StoreLayout) -> Non
     fill(layout, 1)
     (key,) = keys(layout)
     kept = Evaluations(layout)
-    file = kept._set(CHIP).file
+    file = kept._of(CHIP).file
     for _ in range(3):
         file.append([], Usage(1e9, {key: 2**53}, 2**53))
     assert document(layout)["statistics"]["cache_hits"] == 2**53

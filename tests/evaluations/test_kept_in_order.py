@@ -11,7 +11,8 @@ from pathlib import Path
 from cache_engine import open_cache
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.evaluator.results import Evaluations, is_to_validate
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.evaluator.results.entry import is_to_validate
 from cache_engine.model.events import AUTOMATIC, PRUNE
 from cache_engine.store.disk import open_store
 from cache_engine.store.journal import read_journal

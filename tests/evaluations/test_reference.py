@@ -180,6 +180,7 @@ def test_a_name_that_occurs_twice_is_refused(layout: StoreLayout) -> None:
         ("shape", "M", 0, "m is 0"),
         ("dtypes", "input", "fp7", "unknown dtype 'fp7'"),
         ("metadata", "timestamp", "yesterday", "timestamp is 'yesterday'"),
+        ("metadata", "timestamp", "0001-01-01T00:00:00Z", "timestamp"),
     ],
 )
 def test_a_result_that_cannot_be_right_is_refused_by_its_field(

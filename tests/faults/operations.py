@@ -308,7 +308,7 @@ def _folding_by_itself(store: DiskStore) -> Action:
     journal = Journal(store.layout.journal, 3600.0, fold=partial(fold_when_long, store.layout))
 
     def act() -> object:
-        journal.work(None)
+        journal.write_counts()
         return True
 
     return act

@@ -88,7 +88,7 @@ def _merging(store: DiskStore) -> Action:
     kept = Evaluations(store.layout, lock_timeout_s=10.0)
 
     def act() -> object:
-        kept._set(CHIP).file.change(lambda _: None)
+        kept._of(CHIP).file.change(lambda _: None)
         return True
 
     return act

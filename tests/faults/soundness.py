@@ -46,9 +46,6 @@ _INDEXED = (
     "events",
     "totals",
     "unreadable",
-    "evaluations",
-    "evaluation_usage",
-    "accelerators",
     "timings",
     "demand",
 )

@@ -1,4 +1,8 @@
-"""Prints what the long tests counted: ``python -m tests.faults.summary FILE``, the file that FAULT_REPORT named."""
+"""Prints what the long tests counted: ``python -m tests.faults.summary FILE [PAGE]``.
+
+FILE is the one that FAULT_REPORT named. The table of counts in PAGE, such as docs/reliability.md, is written anew if
+every campaign has run.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,32 @@ _TABLES = {
     "Kernels executed as PTX": "test_every_(kind|config)",
     "Mistakes in kernels": "test_every_mistake",
 }
+
+CAMPAIGNS = {
+    "system calls killed": "test_killed_at_any_system_call",
+    "system calls refused": "test_any_refusal_of_any_system_call",
+    "writers killed at random": "test_a_thousand_kills",
+    "a farm's processes killed": "test_two_hundred_kills",
+    "bits flipped, files cut and exchanged": "test_no_(?!bytes)",
+}
+"""The rows of the table in the documents, and the names of their tests."""
+_BEGIN, _END = "<!-- counts -->\n", "<!-- /counts -->"
+
+
+def with_table(page: str, tests: Mapping[str, Counts]) -> str:
+    """The page with these counts in its table; as it is where a campaign has not run.
+
+    A trial that serves wrong bytes or loses an entry fails its test, and ``make soak`` gets here only if none failed.
+    """
+    rows = ["| campaign | trials | wrong bytes served, entries lost |", "|---|--:|--:|"]
+    for name, pattern in CAMPAIGNS.items():
+        found = [counts for test, counts in tests.items() if re.match(pattern, test.partition("::")[2])]
+        trials = sum(n for counts in found if isinstance(n := counts.get("trials", counts.get("kills")), int))
+        if not trials:
+            return page
+        rows.append(f"| {name} | {trials:,} | 0 |")
+    before, _, rest = page.partition(_BEGIN)
+    return "".join([before, _BEGIN, "\n".join(rows), "\n", _END, rest.partition(_END)[2]]) if rest else page
 
 
 def tables(tests: Mapping[str, Counts]) -> Iterator[str]:
@@ -53,4 +83,7 @@ def _file(test: str) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(tables(json.loads(Path(sys.argv[1]).read_text()))))
+    counted = json.loads(Path(sys.argv[1]).read_text())
+    print("\n".join(tables(counted)))
+    for page in map(Path, sys.argv[2:]):
+        page.write_text(with_table(page.read_text(), counted))

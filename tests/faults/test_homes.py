@@ -64,13 +64,14 @@ def test_without_a_home_a_verb_asks_for_a_directory(verb: list[str]) -> None:
     assert isinstance(done.exception, StoreUnusable)
 
 
-@pytest.mark.usefixtures("no_home")
+@pytest.mark.usefixtures("no_home", "without_compilers")
 def test_without_a_home_doctor_says_so() -> None:
     done = CliRunner().invoke(commands, ["doctor", "--json"])
     store = next(check for check in json.loads(done.stdout)["checks"] if check["name"] == "store")
     assert (store["status"], "no home directory" in store["detail"]) == ("problem", True)
 
 
+@pytest.mark.usefixtures("without_compilers")
 def test_doctor_says_where_no_store_can_be_created(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and access(path, mode))  # root may write all

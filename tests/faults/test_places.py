@@ -212,6 +212,7 @@ def _put(make: Callable[[Path], None], path: Path) -> None:
 
 
 @KINDS
+@pytest.mark.usefixtures("without_compilers")
 def test_a_pipe_or_device_in_a_store_blocks_nothing(
     store: DiskStore, make: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.faults.summary import tables
+from pathlib import Path
+
+from tests.faults.summary import CAMPAIGNS, tables, with_table
 
 
 def test_counts_stand_under_their_headings_and_trials_are_added_up() -> None:
@@ -34,3 +36,15 @@ def test_counts_stand_under_their_headings_and_trials_are_added_up() -> None:
         "b: no wait trials 1",
         "together trials 2",
     ]
+
+
+def test_the_table_of_the_documents_is_written_when_every_campaign_has_run() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    tests = {f"tests/f.py::{pattern.replace('(?!bytes)', 'truncation')}[{n}]": {"trials": 10**n} for n, pattern in
+             enumerate(CAMPAIGNS.values())} | {"tests/f.py::test_a_thousand_kills[more]": {"kills": 7}}  # fmt: skip
+    written = with_table(page, tests)
+    rows = [line for line in written.splitlines() if line not in page.splitlines()]
+    assert [row.split("|")[2].strip() for row in rows] == ["1", "10", "107", "1,000", "10,000"]
+    assert [row.split("|")[1].strip() for row in rows] == list(CAMPAIGNS)
+    assert len(written.splitlines()) == len(page.splitlines())
+    assert with_table(written, dict(list(tests.items())[1:])) == written, "a campaign is missing"

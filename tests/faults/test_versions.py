@@ -29,6 +29,7 @@ def _run(version: int, store: Path, *widths: int) -> tuple[list[tuple[str, str, 
     got: list[tuple[str, str, str]] = []
     with (
         patch.object(codec, "FORMAT", version),
+        patch.object(codec, "_FORMATS", (version,)),
         patch.object(sync, "SCHEMA_VERSION", f"of version {version}"),
         open_cache(store) as cache,
     ):
@@ -41,10 +42,10 @@ def _run(version: int, store: Path, *widths: int) -> tuple[list[tuple[str, str, 
 
 def test_older_this_and_newer_share_a_store(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    for version, width in ((0, 16), (1, 32), (2, 48)):
+    for version, width in ((0, 16), (2, 32), (3, 48)):
         made, *_ = _run(version, store, width)
         assert [(tier, unpublished) for tier, unpublished, _ in made] == [("compiled", "")]
-    for version, own in ((2, 48), (0, 16), (1, 32)):
+    for version, own in ((3, 48), (0, 16), (2, 32)):
         again, listed, damage = _run(version, store, 16, 32, 48)
         mine = (16, 32, 48).index(own)
         for number, (tier, unpublished, _) in enumerate(again):
@@ -55,7 +56,7 @@ def test_older_this_and_newer_share_a_store(tmp_path: Path) -> None:
     with open_cache(store) as cache:
         cache.admin.clean(Limits(everything=True))
         assert [finding.kind for finding in cache.admin.verify()] == [FindingKind.UNKNOWN_FORMAT] * 2
-    for version, width in ((0, 16), (2, 48)):
+    for version, width in ((0, 16), (3, 48)):
         assert _run(version, store, width)[0][0][0] == "disk"
 
 

@@ -134,7 +134,7 @@ def _compute(entry: dict[str, dict[str, object]]) -> None:
     s, searched = theirs.shape, theirs.search_mode
     problem = EvaluationProblem(s.M, s.N, s.K, s.G, theirs.dtypes.input, theirs.dtypes.output)
     mode = SearchMode(searched.tile_search, searched.partition_search).on(_CHIP, problem.dtype)
-    found = reference._evaluation(theirs.result, problem, mode, _CHIP)
+    found = reference._evaluation(theirs, problem, mode, _CHIP)
     ours = {field.name: getattr(found, field.name) for field in fields(found)}
     named = {"compute_time_us": "compute_us", "memory_time_us": "memory_us", "dram_traffic_bytes": "traffic_bytes"}
     for name in ("latency_us", "flops", "arch_utilization", "effective_utilization", *named):

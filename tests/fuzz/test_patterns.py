@@ -37,9 +37,17 @@ def test_every_pattern_takes_linear_time(signs: str, candidates: int) -> None:
     ("pattern", "method"),
     [
         (rb"(ptxas)[^\0]*\0[^\0]*release [^\0]*V(\d[\d.]*)", "search"),
-        (rb"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w{1,400})\s*\(", "findall"),
-        (r"^(\w+):.*release [^\n]*?V(\d[\d.]*)", "search"),
-        (r"^\s*/\*[0-9a-f]{4,}\*/\s+(\{?\s*(?:@!?U?P(?:\d+|T)\s+)?([A-Z][A-Z0-9_]*)[^;]*?)\s*;", "match"),
+        pytest.param(
+            rb"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w{1,400})\s*\(",
+            "findall",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(r"^(\w+):.*release [^\n]*?V(\d[\d.]*)", "search", marks=pytest.mark.soak),
+        pytest.param(
+            r"^\s*/\*[0-9a-f]{4,}\*/\s+(\{?\s*(?:@!?U?P(?:\d+|T)\s+)?([A-Z][A-Z0-9_]*)[^;]*?)\s*;",
+            "match",
+            marks=pytest.mark.soak,
+        ),
         (r"(a|a)*b", "match"),
         (r'"(?:[^"\\]|\\.)*":\d', "match"),
     ],

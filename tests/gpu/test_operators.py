@@ -1,4 +1,4 @@
-"""On a real GPU: operators that are called, kernels that ``warm --load`` loads, the pool's limit as a setting."""
+"""On a real GPU: operators that are called, kernels that ``warm --check`` loads, the pool's limit as a setting."""
 
 from __future__ import annotations
 
@@ -86,7 +86,18 @@ def test_without_fusion_with_beta_and_gelu(kernels: Cache) -> None:
 def test_warm_loads_kernels_of_this_target_and_says_which_the_driver_refuses(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("n,k\n64,128\n")
-    asked = ["--store", str(tmp_path / "store"), "warm", str(table), "--m", "16", "--dtype", "fp16", "--load", "--json"]
+    asked = [
+        "--store",
+        str(tmp_path / "store"),
+        "warm",
+        str(table),
+        "--m",
+        "16",
+        "--dtype",
+        "fp16",
+        "--check",
+        "--json",
+    ]
     done = CliRunner().invoke(commands, asked)
     assert (done.exit_code, json.loads(done.stdout)["loaded"]) == (0, 1), done.output
     refused = CliRunner().invoke(commands, [*asked, "--arch", "sm_75"])

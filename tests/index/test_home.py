@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
+import msgspec
 import pytest
 
 from cache_engine import inputs
@@ -21,8 +21,8 @@ def test_an_index_that_its_group_may_write_is_read_where_the_store_is_trusted(
     fill(store, 1)
     Index(store).sync()
     store.layout.index.chmod(0o660)
-    assert not is_own(replace(store.layout, trust=False))
-    assert is_own(replace(store.layout, trust=True))
+    assert not is_own(msgspec.structs.replace(store.layout, trust=False))
+    assert is_own(msgspec.structs.replace(store.layout, trust=True))
     store.layout.index.unlink()
     os.mkfifo(store.layout.index)
-    assert not is_own(replace(store.layout, trust=True)), "a pipe is none, whoever is trusted"
+    assert not is_own(msgspec.structs.replace(store.layout, trust=True)), "a pipe is none, whoever is trusted"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cache_engine.cache.cache import Cache, open_cache
@@ -106,7 +106,7 @@ def test_lines_of_other_machine_code_are_not_taken(compiled_store: Path, monkeyp
         made = compile_(self, source, arch)
         code = next(code for code in _code(made.cubin).values() if code)
         at = made.cubin.index(code)
-        return replace(made, cubin=made.cubin[:at] + bytes([code[0] ^ 1]) + made.cubin[at + 1 :])
+        return msgspec.structs.replace(made, cubin=made.cubin[:at] + bytes([code[0] ^ 1]) + made.cubin[at + 1 :])
 
     with open_cache(compiled_store) as cache:
         monkeypatch.setattr(Nvrtc, "compile", changed)

@@ -104,7 +104,7 @@ def test_a_file_is_replaced_whole_and_nothing_is_left(tmp_path: Path) -> None:
 def test_what_is_no_file_is_not_replaced_by_metrics(compiled_store: Path, tmp_path: Path) -> None:
     target = tmp_path / "gemm_cache.prom"
     os.mkfifo(target)
-    done = run("stats", "--textfile", str(target), store=compiled_store)
+    done = run("stats", "--format", "prometheus", "--output", str(target), store=compiled_store)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"error: {target} is a device, pipe or socket, not a file; give another name\n"
     assert target.is_fifo()
@@ -112,13 +112,15 @@ def test_what_is_no_file_is_not_replaced_by_metrics(compiled_store: Path, tmp_pa
 
 def test_the_verb_prints_the_same_and_writes_files(compiled_store: Path, tmp_path: Path) -> None:
     target = tmp_path / "gemm_cache.prom"
-    done = run("stats", "--prometheus", "--textfile", str(target), store=compiled_store)
+    done = run("stats", "--format", "prometheus", store=compiled_store)
     assert (done.returncode, done.stderr) == (0, "")
+    quiet = run("stats", "--format", "prometheus", "--output", str(target), store=compiled_store)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
     printed, written = _samples(done.stdout), _samples(target.read_text())
     assert printed.keys() == written.keys()
     assert printed["gemm_cache_entries", ()] == written["gemm_cache_entries", ()] == 4
-    refused = run("stats", "--prometheus", "--json", store=compiled_store)
+    refused = run("stats", "--format", "prometheus", "--json", store=compiled_store)
     assert refused.returncode == 2
-    nowhere = run("stats", "--textfile", str(tmp_path / "no" / "f.prom"), store=compiled_store)
+    nowhere = run("stats", "--format", "prometheus", "--output", str(tmp_path / "no" / "f.prom"), store=compiled_store)
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (2, 1)
     assert "no/f.prom" in nowhere.stderr

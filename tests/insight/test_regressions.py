@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -110,7 +109,7 @@ def test_compile_time_is_judged_over_all_kernels() -> None:
 
 def _timed(record: Record, us: float, spread: float, driver: str = "13.0", at: float = 1e9) -> Measurement:
     problem = record.problem.on(record.arch)
-    device = replace(INVENTED_GPU, driver=driver)
+    device = msgspec.structs.replace(INVENTED_GPU, driver=driver)
     return invented_timing(
         problem,
         record.config,
@@ -138,7 +137,7 @@ def test_a_time_is_worse_where_it_is_beyond_the_noise_of_both() -> None:
 def test_an_unverified_timing_or_one_of_another_gpu_says_nothing() -> None:
     new = _by(OLD[0])
     slow = _timed(new, 500.0, 1.0)
-    elsewhere = msgspec.structs.replace(slow, device=replace(INVENTED_GPU, name="Another GPU"))
+    elsewhere = msgspec.structs.replace(slow, device=msgspec.structs.replace(INVENTED_GPU, name="Another GPU"))
     wrong = msgspec.structs.replace(slow, timing={**slow.timing, "verified": False})
     for one in (elsewhere, wrong):
         found = _compared([new], [_timed(OLD[0], 100.0, 1.0), one])

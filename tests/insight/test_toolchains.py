@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ def test_changes_are_shown(cache: Cache, components: dict[str, str], why: str) -
 
 def test_a_changed_compiler_makes_everything_stale(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     here = COMPILERS["nvrtc"].fingerprint()
-    newer = replace(here, version="99.0", build="newer")
+    newer = msgspec.structs.replace(here, version="99.0", build="newer")
     monkeypatch.setattr(COMPILERS["nvrtc"], "fingerprint", lambda: newer)
     (made,) = _made(cache)
     assert (made.state, made.changed, made.version) == (STALE, ("nvrtc is 99.0 here",), here.version)
@@ -89,7 +88,7 @@ def test_a_changed_compiler_makes_everything_stale(cache: Cache, monkeypatch: py
 
 
 def test_kernels_of_another_environment_are_stale(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = replace(COMPILERS["nvrtc"].fingerprint(), environment="NV_NVVM_VERSION=" + "0" * 32)
+    other = msgspec.structs.replace(COMPILERS["nvrtc"].fingerprint(), environment="NV_NVVM_VERSION=" + "0" * 32)
     monkeypatch.setattr(COMPILERS["nvrtc"], "fingerprint", lambda: other)
     (made,) = _made(cache)
     assert (made.state, made.changed) == (STALE, ("environment variables that nvrtc reads",))

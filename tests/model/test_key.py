@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -177,7 +178,7 @@ def test_the_largest_sizes_have_keys(cache: Cache, specialisation: Specialisatio
 
 def _other_version(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = COMPILERS["nvrtc"].fingerprint()
-    other = replace(seen, version="99.9")
+    other = msgspec.structs.replace(seen, version="99.9")
     monkeypatch.setattr(type(COMPILERS["nvrtc"]), "fingerprint", lambda self: other)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,5 +124,5 @@ def test_needing_more_never_gives_more(target: Architecture, threads: int, regis
         occupancy(target, threads=threads, registers=registers, shared_bytes=shared + 1),
     ):
         assert more.blocks_per_sm <= found.blocks_per_sm
-    roomier = replace(target, shared_bytes_per_sm=2 * target.shared_bytes_per_sm)
+    roomier = msgspec.structs.replace(target, shared_bytes_per_sm=2 * target.shared_bytes_per_sm)
     assert occupancy(roomier, threads=threads, registers=registers, shared_bytes=shared).share >= found.share

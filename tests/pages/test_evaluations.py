@@ -6,12 +6,9 @@ import csv
 import io
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ from streamlit.testing.v1 import AppTest
 
 from app.presenters import evaluations as figures
 from app.presenters import evaluations as presenters
-from app.presenters.columns import rows_of
 from app.presenters.models import pass_figure, pass_table
 from cache_engine.assets import model_configs
 from cache_engine.errors import InvalidHardware
@@ -36,7 +32,7 @@ from cache_engine.insight.passes import Step, asking, model_pass, operations
 from cache_engine.store.disk import open_store
 from cache_engine.units import human_us
 from tests.pages.opening import Open, sound
-from tests.pages.test_all_pages import HOLD_MIRROR, HOSTILE
+from tests.pages.test_all_pages import HOSTILE
 
 CHIPS = ("SG2262", "H100")
 PROBLEM = EvaluationProblem(4096, 7168, 2048)
@@ -260,23 +256,6 @@ def test_without_results_the_list_says_where_they_come_from(open_page: Open, tmp
     assert "No saved results" in app.info[0].value
 
 
-def test_while_the_mirror_is_busy_results_can_be_exported(open_page: Open, tmp_path: Path) -> None:
-    fill(tmp_path / "store", 3)
-    sound(open_page(tmp_path / "store", "evaluations"))
-    index = tmp_path / "store" / "mirror.duckdb"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD_MIRROR, str(index)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        app = open_page(tmp_path / "store", "evaluations", e_kind=KEPT)
-        assert [error.value for error in app.error] == ["The index of saved results is unavailable."]
-        assert PRESETS["SG2262"].fingerprint()[:12] in str(app.selectbox(key="e_export").value)
-        app.segmented_control(key="e_kind").set_value("Single shape").run()
-        assert "Latency" in metrics(sound(app))
-        holder.communicate()
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_of_accelerators_are_only_ever_text(open_page: Open, tmp_path: Path, text: str) -> None:
     fill(tmp_path / "store", 2)
@@ -334,18 +313,6 @@ def test_the_heat_map_equals_evaluating_each_size() -> None:
         figure = figures.heat_map_figure(shares, PROBLEM.k, name)
         assert figure.data[0].z[row][column] == pytest.approx(100 * expected)
         assert presenters.heat_table(shares)[row][f"{one.m}"] == pytest.approx(100 * expected)
-
-
-def test_an_unreadable_file_has_its_own_line() -> None:
-    sums = {"results": 1, "damaged": 0, "damaged_lines": 2, "hits": 2, "misses": 3, "search_hours": 1.0}
-    rows = [
-        {"fingerprint": "a" * 32, "chip": "", "error": "of another format", "last_updated": 0.0, **sums},
-        {"fingerprint": "b" * 32, "chip": "X", "error": "", "last_updated": 1e9, **sums},
-    ]
-    table = rows_of(rows, presenters.ACCELERATORS, UTC)
-    assert [row["Chip"] for row in table] == ["of another format", "X"]
-    assert table[0]["Last added"] is None
-    assert (table[1]["Corrupt"], table[1]["Total search time, s"]) == (2, 3600)
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1"])

@@ -176,7 +176,7 @@ def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
     assert asked <= taken
     only_typed = {
         "compile": {"--debug-dump", "--wait"},
-        "warm": {"--jobs", "--dry-run", "--by-shape", "--sample", "--floor", "--load", "--device"},
+        "warm": {"--jobs", "--dry-run", "--by", "--sample", "--floor", "--check", "--device"},
         "tune": {"--jobs", "--dry-run", "--check", "--device"},
     }[verb]
     everywhere = {"--store", "--settings-file", "--no-pager", "--verbose", "--json"}

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from app.presenters.overview import (
@@ -250,4 +251,4 @@ def test_a_queue_without_callers_is_fine() -> None:
     warm = Turn(State.QUEUED, Priority.WARM, CacheKey(64 * "a"), 1, 2.0)
     assert queue_check(QueueState(2)).words == "0 of 2 slots in use; none waits."
     assert queue_check(QueueState(2, queued=(warm,))).state == FINE
-    assert queue_check(QueueState(2, queued=(replace(warm, priority=Priority.CALLER),))).state == LOOK
+    assert queue_check(QueueState(2, queued=(msgspec.structs.replace(warm, priority=Priority.CALLER),))).state == LOOK

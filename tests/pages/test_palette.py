@@ -71,7 +71,7 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
     ("Kernel", {"cache": "triton=/c/t", "entry": "3f2a"}, "caches show 3f2a --in /c/t"),
     ("Compare", {"a": "3f2a", "b": "91bc"}, "show 3f2a 91bc --part sass"),
     ("Architectures", {}, "stats --by arch"),
-    ("Coverage", {"model": "Qwen3-8B", "archs": "sm_90"}, "warm Qwen3-8B --dry-run --by-shape --arch=sm_90"),
+    ("Coverage", {"model": "Qwen3-8B", "archs": "sm_90"}, "warm Qwen3-8B --dry-run --by=shape --arch=sm_90"),
     ("Demand", {"by": "Model"}, "demand --by model"),
     ("Caches", {"q": "tile"}, "caches ls tile"),
     ("Compile", {}, "compile 4096 7168 2048 --arch sm_80"),
@@ -85,7 +85,7 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
         "evaluate Qwen3-8B --chip SG2262 --m=16 --tp=2",
     ),
     ("Evaluations", {"e_kind": "Saved results"}, "evaluations ls"),
-    ("Admin", {"rule": "stale"}, "clean --stale-toolchain"),
+    ("Admin", {"rule": "stale"}, "clean --stale=toolchain"),
     *(
         ("Admin", {"tab": tab}, command)
         for tab, command in (

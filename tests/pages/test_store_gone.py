@@ -17,6 +17,8 @@ def test_a_store_that_is_gone_is_reported_on_every_page(
     open_page: Open, compiled_store: Path, tmp_path: Path, page: str
 ) -> None:
     app = sound(open_page(compiled_store, page))
+    assert app.title[0].value == page.capitalize()
+    assert not any("The link asks for" in warning.value for warning in app.warning), "a plain address is no link"
     if page == "caches":
         scan.scanner().look(60)  # or the scan behind the page fails, and the page says so at the end
     compiled_store.rename(tmp_path / "elsewhere")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +127,7 @@ def test_a_debug_dump_is_made_without_a_change_of_the_store(
 
 
 def test_all_timings_are_listed_and_downloaded_once_they_are_opened(open_page: Open, compiled_store: Path) -> None:
-    device = replace(INVENTED_GPU, name="=1+1")
+    device = msgspec.structs.replace(INVENTED_GPU, name="=1+1")
     with open_cache(compiled_store, durability="fast") as cache:
         gone = GemmProblem(1, 64, 64, arch="sm_90")
         cache.timings.add([invented_timing(gone, CONFIG, 7.0, device=device, verified=False)])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from cache_engine.gpu.fp8 import E8M0_BIAS, scaled
@@ -102,7 +103,7 @@ def check_groups(one: GroupedCase, kernel: Kernel | None = None, orders: tuple[b
     problem, run = one.problem, kernel or kernel_of(one)
     launch = launch_of(one.family, problem, one.config)
     if one.blocks is not None:
-        launch = replace(launch, grid=(one.blocks, 1, 1))
+        launch = msgspec.structs.replace(launch, grid=(one.blocks, 1, 1))
     loaded = LoadedKernel(b"", run.program.name, launch, problem, run)
     given = _Given(one)
     for run.late in orders:

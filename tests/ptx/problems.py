@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -203,7 +204,7 @@ def loaded_as(case: Case, kernel: Kernel, blocks: int | None = None) -> LoadedKe
     """The project's own launcher of a kernel, with at most so many blocks along x."""
     launch = launch_of(case.family, case.problem, case.config)
     if blocks is not None:
-        launch = replace(launch, grid=(min(blocks, launch.grid[0]), *launch.grid[1:]))
+        launch = msgspec.structs.replace(launch, grid=(min(blocks, launch.grid[0]), *launch.grid[1:]))
     return LoadedKernel(b"", kernel.program.name, launch, case.problem, kernel)
 
 

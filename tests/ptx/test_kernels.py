@@ -45,7 +45,7 @@ from tests.ptx.problems import (
 
 # All cases of a kind of kernel, and how many of them make test takes.
 SETS: dict[str, tuple[Sequence[Case], int]] = {
-    "blocks": (CASES, 18),
+    "blocks": (CASES, 12),
     "groups": (grouped.CASES, 4),
     "hopper": (hopper_problems.PLAIN, 3),
     "hopper with scales": (hopper_problems.SCALED, 2),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.cache.remote.address import open_remote
+from cache_engine.cache.remote.client_process import open_remote
 from cache_engine.cache.remote.transfer import push
 from cache_engine.store.base import Loaded
 from cache_engine.store.signatures.signers import SigningKey

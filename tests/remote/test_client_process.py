@@ -127,7 +127,7 @@ def test_an_answer_that_comes_after_an_interruption_is_not_that_of_the_next_ques
 
 def test_it_ends_when_its_parent_is_killed_whatever_that_had_forked(tmp_path: Path) -> None:
     code = (
-        "import os, sys, time\nfrom cache_engine.cache.remote.address import open_remote\n"
+        "import os, sys, time\nfrom cache_engine.cache.remote.client_process import open_remote\n"
         "remote = open_remote(sys.argv[1])\nremote.create('a', b'x')\n"
         "kept = remote._running  # as a thread does that asks\n"
         "if os.fork():\n    print(remote._running.number, flush=True)\n"
@@ -156,7 +156,7 @@ def test_it_ends_when_its_remote_is_closed_or_freed(tmp_path: Path, end: Callabl
 
 def test_an_interruption_from_the_keyboard_reaches_only_the_program(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom cache_engine.cache.remote.address import open_remote\n"
+        "import os, signal, sys\nfrom cache_engine.cache.remote.client_process import open_remote\n"
         "signal.signal(signal.SIGINT, lambda *_: None)  # it ends what it has begun\n"
         "remote = open_remote(sys.argv[1])\nremote.create('a', b'x')\n"
         "os.killpg(0, signal.SIGINT)\nprint(remote.get('a', 1))\n"

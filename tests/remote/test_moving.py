@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,32 @@ def test_a_remote_that_fails_half_way_leaves_whole_entries(
     assert all(other.stored(key) is not None for key in taken)
     journal.flush()
     assert any(event.kind == IMPORT for event in read_journal(other.layout.journal).recent)
+
+
+def test_a_request_that_takes_long_holds_up_no_other(
+    store: DiskStore,
+    other: DiskStore,
+    journal: Journal,
+    keys: list[CacheKey],
+    builder: Builder,
+    signers: TrustedSigners,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first is answered when all others were asked for."""
+    remote = Objects(f"file://{tmp_path}/remote")
+    push(store, remote, keys, sign=builder.key.sign)
+    get, asked, all_asked = remote.get, [], threading.Event()
+
+    def slow(name: str, most: int) -> bytes | None:
+        asked.append(name)
+        if len(asked) == len(keys):
+            all_asked.set()
+        return get(name, most) if name != name_of(keys[0]) or all_asked.wait(60) else None
+
+    monkeypatch.setattr(transfer, "_AT_A_TIME", 2)
+    monkeypatch.setattr(remote, "get", slow)
+    assert pull(other, journal, remote, keys, prove=signers.require).taken == len(keys)
 
 
 def test_no_more_objects_are_in_memory_than_are_moved_at_a_time(keys: list[CacheKey]) -> None:

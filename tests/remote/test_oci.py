@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cache_engine.cache.remote import oci
-from cache_engine.cache.remote.oci import ARTIFACT, is_layout, pack_in, write_layout
 from cache_engine.errors import PackUnusable, UsageError
+from cache_engine.store import oci
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.oci import ARTIFACT, is_layout, pack_in, write_layout
 from cache_engine.store.pack import Pack
 from cache_engine.upkeep.packs import export_pack
 from tests.cli.test_cli import document, run
@@ -164,9 +164,9 @@ def test_an_exported_layout_is_imported_with_its_signatures(
     """As from a registry."""
     fill(store, 2)
     place = store.layout.root
-    made = document("pack", "export", tmp_path / "x.oci", "--oci", "--sign", builder.file, store=place)
+    made = document("pack", "export", tmp_path / "x.oci", "--format", "oci", "--sign", builder.file, store=place)
     assert (made["entries"], made["bytes"] > 1000) == (2, True)
-    refused = run("pack", "export", tmp_path / "x.oci", "--oci", "--force", store=place)
+    refused = run("pack", "export", tmp_path / "x.oci", "--format", "oci", "--force", store=place)
     assert (refused.returncode, "--force replaces a file" in refused.stderr) == (2, True)
     monkeypatch.setenv("GEMM_CACHE_TRUSTED_SIGNERS", str(signers_file(tmp_path, f"builder {builder.line}")))
     taken = document("pack", "import", tmp_path / "x.oci", store=tmp_path / "other")

@@ -38,10 +38,10 @@ _ENVIRONMENT = {
 }  # fmt: skip
 
 
-def _race(store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path, keys: int) -> None:
+def _race(store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path, keys: int, processes: int) -> None:
     wanted = fill(store, keys)
     environment = {**os.environ, **_ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint}
-    command = [sys.executable, "-m", "tests.remote.racers", str(tmp_path), remote.url, "16"]
+    command = [sys.executable, "-m", "tests.remote.racers", str(tmp_path), remote.url, str(processes)]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=600, cwd=Path(__file__).parents[2]
     )
@@ -68,17 +68,17 @@ def endpoint(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("s3_server")) if kind == "s3" else ""
 
 
-def test_sixteen_processes_push_one_key_and_are_served_one_entry(
+def test_processes_push_one_key_and_are_served_one_entry(
     store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path
 ) -> None:
-    _race(store, remote, endpoint, tmp_path, 1)
+    _race(store, remote, endpoint, tmp_path, keys=1, processes=6)
 
 
 @pytest.mark.soak
 def test_sixteen_processes_push_a_hundred_keys_and_are_served_one_entry_of_each(
     store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path
 ) -> None:
-    _race(store, remote, endpoint, tmp_path, 100)
+    _race(store, remote, endpoint, tmp_path, keys=100, processes=16)
 
 
 @pytest.mark.parametrize("years", [-1, 1])

@@ -82,7 +82,7 @@ def opened() -> Iterator[Callable[..., RemoteTier]]:
 
     yield make
     for tier in made:
-        tier.close(time.monotonic() + 60)
+        tier.breaker.close(time.monotonic() + 60)
 
 
 def test_what_was_pushed_is_served_and_a_miss_is_not_remembered(
@@ -159,14 +159,12 @@ def test_a_remote_that_fails_is_asked_no_more_until_it_answers(opened: Callable[
     until(lambda: [why for why, _ in said] == ["it is down", ""])
 
 
-def test_closing_ends_a_thread_that_a_failure_started_after_the_end_was_ordered() -> None:
+def test_after_the_end_was_ordered_a_failure_opens_it_for_good() -> None:
     breaker = Breaker(lambda: _failing(""))
     breaker.end()
     breaker.failed("what was being sent then")
-    thread = breaker._thread
-    assert thread is not None
-    breaker.close(time.monotonic() + 60)
-    assert not thread.is_alive
+    assert breaker.why == "what was being sent then"
+    assert breaker._queue.is_idle
 
 
 def test_a_silent_server_costs_a_second_once(opened: Callable[..., RemoteTier]) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.remote import client_process, verification
-from cache_engine.cache.remote.address import open_remote
 from cache_engine.cache.remote.base import Timeouts
+from cache_engine.cache.remote.client_process import open_remote
 from cache_engine.cache.remote.transfer import compare, pull, push
 from cache_engine.errors import GemmCacheError
 from cache_engine.store.signatures.signers import TrustedSigners

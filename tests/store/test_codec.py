@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import re
 import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +24,7 @@ from hypothesis import strategies as st
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.artifact import CUBIN, SECTIONS, Artifact, Blob
 from cache_engine.model.key import CacheKey
-from cache_engine.store import codec
+from cache_engine.store import codec, dictionary
 from cache_engine.store.codec import (
     UnknownFormat,
     check_blob,
@@ -32,7 +36,8 @@ from cache_engine.store.codec import (
     encode_record,
     stored_bytes,
 )
-from tests.helpers import make_entry
+from tests.helpers import make_entry, make_store
+from tests.store.first_format import encode_first
 
 
 @given(
@@ -62,7 +67,8 @@ def test_the_components_in_a_record_are_read_without_the_rest() -> None:
     record = describe(encode_blob(key, artifact, compress=True)[1])
     data = encode_record(record)
     assert components_of(data) == record.components
-    assert components_of(data.replace(b'"format":1', b'"format":2', 1)) is None
+    assert components_of(data.replace(b'"format":2', b'"format":1', 1)) == record.components
+    assert components_of(data.replace(b'"format":2', b'"format":3', 1)) is None
     assert components_of(data[:100]) is None
 
 
@@ -91,7 +97,7 @@ def test_a_record_is_plain_json() -> None:
     key, artifact, describe = make_entry()
     document = json.loads(encode_record(describe(encode_blob(key, artifact, compress=True)[1])))
     assert document["record"]["key"] == key
-    assert document["format"] == 1
+    assert document["format"] == 2
 
 
 def test_the_blob_of_another_key_is_refused() -> None:
@@ -170,7 +176,7 @@ def test_json_nested_beyond_reason_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b'{"format": 2, "anything": []}', b'{"format":7,"checksum":"sha256:0","record":{"key":1}}']
+    "text", [b'{"format": 3, "anything": []}', b'{"format":7,"checksum":"sha256:0","record":{"key":1}}']
 )
 def test_a_record_of_another_format_is_no_damage(text: bytes) -> None:
     """It may be a newer version's, and is to be left alone."""
@@ -256,7 +262,7 @@ def test_the_bytes_of_a_blob_are_those_of_the_format(compress: bool) -> None:
     """As docs/store-files.md describes them, for programs other than this one."""
     key, artifact, _ = make_entry()
     data, blob = encode_blob(key, artifact, compress=compress)
-    assert data[:44] == b"GEMMBLOB" + (1).to_bytes(2, "little") + compress.to_bytes(2, "little") + bytes.fromhex(key)
+    assert data[:44] == b"GEMMBLOB" + (2).to_bytes(2, "little") + compress.to_bytes(2, "little") + bytes.fromhex(key)
     for section in blob.sections.values():
         if compress:
             frame = zstandard.get_frame_parameters(data[section.offset :])
@@ -269,15 +275,48 @@ def test_a_thread_decompresses_with_one_context(monkeypatch: pytest.MonkeyPatch)
     """Making one takes longer than a small section."""
     made: list[zstandard.ZstdDecompressor] = []
 
-    def counted() -> zstandard.ZstdDecompressor:
-        made.append(really())
+    def counted(**given: Any) -> zstandard.ZstdDecompressor:
+        made.append(really(**given))
         return made[-1]
 
     really = zstandard.ZstdDecompressor
     key, artifact, _ = make_entry()
     data, blob = encode_blob(key, artifact, compress=True)
-    monkeypatch.setattr(codec, "_local", threading.local())
+    for module in (codec, dictionary):
+        monkeypatch.setattr(module, "_local", threading.local())
     monkeypatch.setattr(zstandard, "ZstdDecompressor", counted)
-    for name in SECTIONS:
+    for name in SECTIONS * 2:
         assert decode_section(key, blob, name, data) == artifact.section(name)
-    assert len(made) == 1
+    assert len(made) == 2, "one for the code, one with the dictionary for the texts"
+
+
+def test_a_blob_of_the_first_format_is_read() -> None:
+    """There, texts were compressed without a dictionary."""
+    key, artifact, _ = make_entry()
+    old, described = encode_first(key, artifact)
+    assert check_blob(key, described, old) == artifact.cubin
+    for name in SECTIONS:
+        assert decode_section(key, described, name, old) == artifact.section(name)
+    new, described_new = encode_blob(key, artifact, compress=True)
+    for data, blob, other in ((old, described, 2), (new, described_new, 1)):
+        relabelled = data[:8] + other.to_bytes(2, "little") + data[10:]
+        for name in SECTIONS:
+            with suppress(CorruptEntry):  # a header of the other format is seen, or harmless: never wrong bytes
+                assert decode_section(key, blob, name, relabelled) == artifact.section(name)
+
+
+def test_the_dictionary_is_the_one_that_was_released() -> None:
+    """Blobs in stores, packs and remotes need these very bytes. Another dictionary gets another number and format."""
+    file = Path(dictionary.__file__).with_name(dictionary.NAME)
+    assert (
+        hashlib.sha256(file.read_bytes()).hexdigest()
+        == "38aea46d8052e34a46aeb58216fffa102f566df2c6db16b9fccb14b2af580f9d"
+    )
+
+
+def test_texts_of_a_family_take_little_room_beside_its_code(compiled_store: Path) -> None:
+    for record in make_store(compiled_store).records():
+        stored = {name: section.stored_bytes for name, section in record.blob.sections.items()}
+        raw = {name: section.raw_bytes for name, section in record.blob.sections.items()}
+        assert stored["source"] < raw["source"] / 50
+        assert sum(stored.values()) < 0.75 * raw["cubin"]

@@ -94,8 +94,12 @@ RECORD = encode_record(DESCRIBE(BLOB))
 @pytest.mark.parametrize(
     ("data", "error", "said"),
     [
-        (_enveloped(b"{}", 2), UnknownFormat, "record of {} has format 2; this program knows 1"),
-        (b'{"format": 3, "anything": []}', UnknownFormat, "record of {} has format 3; this program knows 1"),
+        (_enveloped(b"{}", 3), UnknownFormat, "record of {} has format 3; this program knows formats up to 2"),
+        (
+            b'{"format": 4, "anything": []}',
+            UnknownFormat,
+            "record of {} has format 4; this program knows formats up to 2",
+        ),
         (RECORD.replace(b'"registers":', b'"registerS":'), CorruptEntry, "record of {} does not match its checksum"),
         (_enveloped(b"{}"), CorruptEntry, "record of {} cannot be read: {cause}"),
         (b'{"format": 1}\n', CorruptEntry, "record of {} cannot be read: {cause}"),

@@ -85,7 +85,7 @@ def test_a_process_that_only_hits_has_a_journal_of_bounded_size(store: DiskStore
     for _ in range(rounds):
         for key in keys:
             journal.hit(key, "memory", made_at=1_700_000_000.123456)
-        journal.work(None)
+        journal.write_counts()
         most = max(most, journal_bytes(store.layout.journal))
     journal.close()
     assert read_snapshot(store.layout.journal).generation > 0
@@ -159,7 +159,7 @@ def test_a_fold_that_meets_a_file_it_may_not_trust_stops_no_counting(folder: Pat
 
     journal = Journal(folder, NEVER, fold=untrusted)
     journal.hit(KEY, "disk")
-    journal.work(None)
+    journal.write_counts()
     assert _hits(folder) == {"disk": 1}
     journal.close()
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cache_engine.background import BackgroundQueue, Thread
 from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.process import Thread
 from cache_engine.store.journal import Journal, fold, journal_bytes, read_journal, writer
 from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.layout import StoreLayout
@@ -201,7 +201,7 @@ def test_the_more_entries_a_process_uses_the_less_often_it_writes(folder: Path) 
     for count, least_s, most_s in ((1, 5, 5), (200, 20, 60), (5000, 300, 300)):
         for number in range(count):
             journal.hit(CacheKey(f"{number:064x}"), "memory", made_at=1.0)
-        wait_s = journal.work(None)
+        wait_s = journal.write_counts()
         assert wait_s is not None
         assert least_s <= wait_s <= most_s
     journal.close()
@@ -275,10 +275,11 @@ def test_closing_in_the_middle_of_counting_or_writing_waits_for_nothing_and_lose
 
     with monkeypatch.context() as patched, getattr(journal, interrupted):
         patched.setattr(Thread, "join", refuse)
+        patched.setattr(BackgroundQueue, "settle", refuse)
         assert journal.is_interrupted
         journal.close()
         journal.event(PUBLISH, key=KEY)
-    until(lambda: journal._thread is None)
+    until(lambda: journal._queue is None)
     journal.close()
     assert (_hits(folder), read_journal(folder).totals.compiles) == ({"disk": 1}, 1)
     journal.asked(PROBLEM)  # after the end: the thread is started again
@@ -291,12 +292,11 @@ def test_a_closed_journal_leaves_no_thread(folder: Path) -> None:
     journals = [Journal(folder, 60) for _ in range(20)]
     for journal in journals:
         journal.hit(KEY, "memory")
-    threads = [journal._thread for journal in journals]
-    assert all(thread is not None and thread.is_alive for thread in threads)
-    for journal, thread in zip(journals, threads, strict=True):
+    threads = [thread for journal in journals if journal._queue is not None for thread in journal._queue._threads]
+    assert [thread.is_alive for thread in threads] == [True] * 20
+    for journal in journals:
         journal.close()
-        assert thread is not None
-        assert not thread.is_alive
+    assert not any(thread.is_alive for thread in threads)
 
 
 def test_a_closed_journal_can_be_dropped(folder: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import portalocker
 import pytest
 
-from cache_engine import process
+from cache_engine import background
 from cache_engine.errors import LockTimeout
 from cache_engine.model.key import CacheKey
 from cache_engine.store import lock
@@ -137,7 +137,7 @@ def test_without_threads_it_is_polled_for(path: Path, monkeypatch: pytest.Monkey
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(process, "start_new_thread", refuse)
+    monkeypatch.setattr(background, "start_new_thread", refuse)
     with _holder(path) as holder:
         with pytest.raises(LockTimeout), file_lock(path, 0.05):
             pass
@@ -189,7 +189,7 @@ def test_without_threads_a_shared_lock_is_waited_for_too(path: Path, monkeypatch
     def none_left(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(process, "start_new_thread", none_left)
+    monkeypatch.setattr(background, "start_new_thread", none_left)
     with file_lock(path, 5, shared=True), open(path, "r+b") as file:
         assert lock._wait_in_line(file.fileno(), 5, True)
         assert not lock._wait_in_line(file.fileno(), 0.01, False)
@@ -211,7 +211,7 @@ def test_a_lock_that_comes_after_the_wait_is_free_though_a_fork_has_its_file(pat
     """A descriptor that is duplicated stands for the one that a forked child has: closing ours releases nothing."""
     with file_lock(path, 5), path.open("r+b") as file:
         waiter = lock._Waiter(file.fileno(), False)
-        thread = process.Thread(waiter.wait)
+        thread = background.Thread(waiter.wait)
         assert not waiter.acquired_within(thread, 0.01)
         forked = os.dup(waiter._file.descriptor)
     try:

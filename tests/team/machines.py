@@ -28,7 +28,7 @@ import redis  # noqa: F401
 
 from cache_engine.cache import build
 from cache_engine.cache.cache import open_cache
-from cache_engine.cache.remote.address import open_remote
+from cache_engine.cache.remote.client_process import open_remote
 from cache_engine.cache.selection import Selection
 from cache_engine.compilers import nvrtc  # noqa: F401
 from cache_engine.model.gemm import DType, GemmProblem

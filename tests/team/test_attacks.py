@@ -22,7 +22,6 @@ import pytest
 from cache_engine.cache.cache import Cache
 from cache_engine.cache.remote.objects import Objects
 from cache_engine.errors import RemoteError, UsageError
-from cache_engine.process import Order
 from cache_engine.team.board import FAILURES, RUN, RUNS, WORKER, WORKERS, Board, Heart, Present, Run
 from cache_engine.team.broker import LEASE_S, MOST_ANSWER_BYTES, Broker, Keys, connected
 from cache_engine.team.messages import Answered, CompileMessage, answered, encode
@@ -129,16 +128,15 @@ def test_a_signal_is_obeyed_while_messages_are_refused(redis_server: Redis, work
 def test_a_worker_that_does_not_go_on_is_neither_well_nor_heard_of(broker: Redis, tmp_path: Path) -> None:
     board, file, is_well = Board(broker.url, KEYS), tmp_path / "well", [False]
     heart = Heart(board, "north:7", Present("north", 7, 1, 0.0), lambda: is_well[0], file)
-    heart.work(None)
+    heart.beat()
     assert not file.exists()
     assert look(broker.url, REMOTE).workers == ()
     is_well[0] = True
-    heart.work(None)
+    heart.beat()
     assert file.exists()
     assert [one.name for one in look(broker.url, REMOTE).workers] == ["north:7"]
-    heart.work(Order.END)
-    assert look(broker.url, REMOTE).workers == ()
     heart.stop()
+    assert look(broker.url, REMOTE).workers == ()
 
 
 @pytest.mark.parametrize("name", [KEYS.name(RUN, JOB), KEYS.name(WORKER, "w"), KEYS.name(FAILURES)])

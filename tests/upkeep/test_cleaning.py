@@ -245,8 +245,7 @@ class Settled:
     def run(self) -> None:
         """Reports a publish to the housekeeper, and waits for it to finish."""
         self.housekeeper.published(1000)
-        if self.housekeeper._thread is not None:
-            self.housekeeper._thread.join(60)
+        assert self.housekeeper._queue.settle(60)
 
 
 def test_automatic_cleaning_waits_for_its_interval_and_spares_new_entries(store: DiskStore, journal: Journal) -> None:
@@ -305,8 +304,7 @@ def test_closing_ends_automatic_cleaning_between_entries(store: DiskStore, journ
 def _publish_and_wait(store: DiskStore, housekeeper: Housekeeper, seed: int) -> None:
     key = publish(store, seed)
     housekeeper.published(record_file(store, key).stat().st_size + blob_file(store, key).stat().st_size)
-    if housekeeper._thread is not None:
-        housekeeper._thread.join(60)
+    assert housekeeper._queue.settle(60)
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[object]:
@@ -349,8 +347,7 @@ def test_a_publish_does_not_search_again_when_nothing_can_be_evicted(
     housekeeper = Housekeeper(store, journal, Limits(max_entries=3), 3600.0)
     for _ in range(12):
         housekeeper.published(1000)
-        if housekeeper._thread is not None:
-            housekeeper._thread.join(60)
+        assert housekeeper._queue.settle(60)
     assert 1 <= len(plans) <= 4
     assert len(list(store.keys())) == 20
 
@@ -362,8 +359,7 @@ def test_a_damaged_estimate_is_surveyed(store: DiskStore, journal: Journal) -> N
         store.layout.population.write_bytes(damage)
         assert add_published(store.layout, 5) is None
         housekeeper.published(5)
-        assert housekeeper._thread is not None
-        housekeeper._thread.join(60)
+        assert housekeeper._queue.settle(60)
         held = read_population(store.layout)
         assert held is not None
         assert (held.entries, held.stored_bytes) == count(store.layout)
@@ -384,8 +380,7 @@ def test_a_store_whose_estimate_cannot_be_written_is_surveyed_once(
     for _ in range(4):
         store.layout.population.write_bytes(b"x")
         housekeeper.published(5)
-        assert housekeeper._thread is not None
-        housekeeper._thread.join(60)
+        assert housekeeper._queue.settle(60)
     assert len(surveys) == 1
 
 

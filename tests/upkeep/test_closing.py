@@ -72,6 +72,5 @@ def test_an_end_waits_for_no_longer_than_that(
     monkeypatch.setattr(cleanup, limit, 0.0)
     housekeeper.published(1000)
     housekeeper.close()
-    assert housekeeper._thread is not None
-    assert not housekeeper._thread.is_alive, "it ends after the current entry"
+    assert housekeeper._queue.is_idle, "it ends after the current entry"
     assert cleanup.count(store.layout)[0] >= 6

@@ -52,7 +52,9 @@ def _forged(**changes: Any) -> tuple[CacheKey, bytes, bytes]:
 def _with_code(cubin: bytes) -> tuple[CacheKey, bytes, bytes]:
     """A sound entry, but for its code."""
     key, artifact, describe = make_entry(3)
-    return _entry(replace(artifact, cubin=cubin), describe(encode_blob(key, artifact, compress=True)[1]))
+    return _entry(
+        msgspec.structs.replace(artifact, cubin=cubin), describe(encode_blob(key, artifact, compress=True)[1])
+    )
 
 
 def _record() -> Record:

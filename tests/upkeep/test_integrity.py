@@ -6,11 +6,11 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.presenters.admin import repair_line
@@ -22,7 +22,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock, try_lock
-from cache_engine.upkeep import cleanup, integrity
+from cache_engine.upkeep import cleanup, integrity, parallel
 from cache_engine.upkeep.cleanup import apply, plan_cleaning
 from cache_engine.upkeep.findings import Finding, FindingKind
 from cache_engine.upkeep.plan import Limits
@@ -65,6 +65,23 @@ def test_damage_is_named_repaired_and_then_gone(
     assert all(store.get(key) is not None for key in sound)
     kept = {path.read_bytes() for path in (*files_of(store), *store.layout.quarantine.iterdir())}
     assert set(files.values()) - kept == ({b"half"} if damage is stale_temporary else set())
+
+
+def test_children_find_what_one_process_finds(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a store of sound, damaged, torn and newer entries, with something in quarantine; progress is the same too."""
+    fill(store, 40)
+    for damage, _ in DAMAGE:
+        damage(store)
+    store.quarantine(publish(store, 1000))
+    newer = record_file(store, publish(store, 1001))
+    newer.write_bytes(newer.read_bytes().replace(b'"format":1', b'"format":2'))
+    monkeypatch.setattr(parallel, "_ALONE_S", 0.0)
+    seen: list[tuple[list[Finding], int]] = []
+    for processes in (1, 2, 5):
+        checked: list[None] = []
+        seen.append((list(integrity.check(store, partial(checked.append, None), processes=processes)), len(checked)))
+    assert seen[0] == seen[1] == seen[2]
+    assert {finding.kind for finding in seen[0][0]} > {kind for _, kinds in DAMAGE for kind in kinds}
 
 
 def test_repair_is_noted_for_the_audit(store: DiskStore, journal: Journal) -> None:
@@ -193,10 +210,10 @@ def test_a_file_without_read_permission_is_quarantined(
 ) -> None:
     key = publish(store)
 
-    def refusing(path: Any, limit: int, **trust: bool) -> bytes | None:
+    def refusing(path: Any, limit: int, likely: int | None = None, **trust: bool) -> bytes | None:
         if str(path).startswith(str(store.layout.kernels)):
             raise PermissionError(13, "Permission denied")
-        return read_file(path, limit, **trust)
+        return read_file(path, limit, likely, **trust)
 
     monkeypatch.setattr(integrity, "read_file", refusing)  # root may read everything
     findings = _check(store)
@@ -381,7 +398,7 @@ def test_through_a_link_in_place_of_a_folder_of_entries_nothing_is_written_or_de
     assert integrity.repair(store, journal, _check(store))
     assert publish(store, 1) == key
     assert [sorted(target.iterdir()) for target in moved] == before
-    trusted = DiskStore(replace(store.layout, trust=True))
+    trusted = DiskStore(msgspec.structs.replace(store.layout, trust=True))
     shutil.rmtree(store.layout.metadata / key[:2])
     (store.layout.metadata / key[:2]).symlink_to(moved[0])
     assert list(trusted.keys()) == [key]

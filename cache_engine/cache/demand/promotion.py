@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from cache_engine.cache.build import compile_of
-from cache_engine.cache.demand.demotion import Change, changed
 from cache_engine.cache.demand.report import MODEL
 from cache_engine.cache.demand.times import UNKNOWN, LaunchTime, LaunchTimes
 from cache_engine.cache.queue import Priority
 from cache_engine.cache.selection import Request, Selection
 from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.catalogue import model_shapes
-from cache_engine.model.decision import PROMOTION, SPECULATION, standing
+from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION, Decision, standing
 from cache_engine.model.gemm import Specialisation
 from cache_engine.model.gemm.fields import Options
 from cache_engine.model.key import CacheKey
@@ -35,7 +34,7 @@ from cache_engine.model.outcome import Failure
 from cache_engine.model.shape_counts import Shape
 from cache_engine.usage.compile_time import CompileTimes, fitted
 from cache_engine.usage.demand import Ledger, rate
-from cache_engine.usage.payback import Payback, Use, payback, price_s
+from cache_engine.usage.payback import Payback, Use, payback, price_s, stays_promoted
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
@@ -66,7 +65,7 @@ class Promotable(Protocol):
 
     @property
     def stand_ins(self) -> StandIns:
-        """What serves while a kernel is compiled."""
+        """The kernels that serve while another is compiled."""
         ...
 
     @property
@@ -138,6 +137,36 @@ class Candidate:
     def pays(self) -> bool:
         """Whether compiling it gains something."""
         return self.value.net_s > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A kernel in the store that is to be demoted, or promoted again.
+
+    Attributes:
+        kind: ``DEMOTION`` or ``PROMOTION``.
+        key, name: which.
+        forecast_s: what it is expected to save over the horizon, waiting included; GPU seconds and seconds.
+        price_s: what compiling it again would cost; 0 where nothing is asked of it any more.
+    """
+
+    kind: str
+    key: str
+    name: str
+    forecast_s: float
+    price_s: float
+
+    @property
+    def reason(self) -> str:
+        """The reason, in a few words."""
+        return "saves less than half of its price" if self.kind == DEMOTION else "worth its price again"
+
+    @property
+    def detail(self) -> str:
+        """The sum, in words."""
+        if not self.price_s:
+            return "nothing is expected to be saved"
+        return f"{self.forecast_s:.3g} s expected to be saved, {self.price_s:.3g} s to compile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +257,7 @@ def promote(
 
 
 def _compile(cache: Promotable, one: Candidate) -> Failure | None:
-    """Compiles a candidate, and notes that; returns why it is not stored, if it is not."""
+    """Compiles a candidate, and logs that; returns the reason if the kernel could not be stored, else nothing."""
     if cache.other_toolchains.has(one.selection.key):  # another process was faster
         return None
     priority = Priority.PROMOTION if one.kind == PROMOTION else Priority.SPECULATION
@@ -241,6 +270,28 @@ def _compile(cache: Promotable, one: Candidate) -> Failure | None:
         cache.exact_kernels.forget()
         cache.journal.decided(one.kind, key=kernel.key, name=one.selection.name, reason=one.reason, detail=one.detail)
     return kernel.unpublished
+
+
+def changed(last: Decision, value: Payback | None) -> Change | None:
+    """Whether a kernel is to be demoted or promoted again; ``None`` where nothing changes.
+
+    Args:
+        last: the last decision about it.
+        value: what it is worth now; ``None`` where nothing is asked of it.
+    """
+    forecast_s, price_s = (value.saved_s + value.spared_s, value.price_s) if value is not None else (0.0, 0.0)
+    was = last.kind != DEMOTION
+    stays = value is not None and stays_promoted(was, forecast_s, price_s)
+    if stays == was:
+        return None
+    return Change(PROMOTION if stays else DEMOTION, last.key, last.name, forecast_s, price_s)
+
+
+def note(journal: Journal, changes: Iterable[Change]) -> None:
+    """Writes changes to the log of decisions, where cleaning finds them."""
+    for one in changes:
+        journal.decided(one.kind, key=one.key, name=one.name, reason=one.reason, detail=one.detail)
+    journal.flush()
 
 
 _Each = tuple[str, Selection, list[Use], list[str], str]

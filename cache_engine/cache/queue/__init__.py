@@ -3,25 +3,36 @@
 A ticket is an empty file among the temporaries. Its name says everything, so one look at the folder shows the queue,
 and no content has to be trusted. Its owner holds its lock until it deletes it: a ticket whose lock is free is that of a
 process that was killed, and is deleted by the next that finds it first in line, or with the temporaries.
+
+``PendingKernel`` is the handle of a kernel that is compiled in the background.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import time
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from enum import IntEnum, StrEnum
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
-from cache_engine.errors import CorruptEntry
+import msgspec
+
+from cache_engine.errors import CorruptEntry, NotCached
+from cache_engine.logs import Log
 from cache_engine.model.key import CacheKey
+from cache_engine.model.outcome import Failure
 from cache_engine.process import OwnFile
 from cache_engine.store.layout import StoreLayout, TicketName, ticket_of_name
 from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import own_file
 from cache_engine.store.publish import delete, stage
+
+_log = Log(__name__)
+
+T = TypeVar("T")
 
 
 class Priority(IntEnum):
@@ -50,7 +61,7 @@ class State(StrEnum):
 _STATES, _PRIORITIES = frozenset(State), frozenset(Priority)
 
 HEAD_START_S = 30.0
-"""How much later a more urgent compile may come and still go first, for each step of priority.
+"""Seconds by which a more urgent compile may come later and still go first, for each step of priority.
 
 A bound, so that a stream of urgent compiles starves no other.
 """
@@ -66,7 +77,7 @@ class Ticket:
         """Makes no file yet."""
         self._layout = layout
         now_us = time.time_ns() // 1000
-        self.name = TicketName(state, priority, now_us, key, os.getpid(), secrets.token_hex(4))
+        self.name = TicketName(state, priority, now_us, key, os.getpid(), os.urandom(4).hex())
         self._path = layout.ticket(self.name)
         self._file: OwnFile | None = None
 
@@ -102,8 +113,7 @@ class Ticket:
                 self._path, self.name = path, name
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True):
     """A compile or a wait that is under way.
 
     Attributes:
@@ -121,8 +131,7 @@ class Turn:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class QueueState:
+class QueueState(msgspec.Struct, frozen=True):
     """The compile queue of a store at one moment.
 
     Attributes:
@@ -204,3 +213,115 @@ def in_order(found: Iterable[TicketName]) -> list[TicketName]:
 def _lock_of(ticket: TicketName) -> str:
     """The part of a key that keys with the same lock have in common."""
     return ticket.key[:3]
+
+
+# ---- A kernel that is compiled in the background: what a caller holds meanwhile ----
+
+
+class PendingKernel(Generic[T]):
+    """A kernel that is compiled in the background. Safe to use from several threads; ``await`` it in a coroutine.
+
+    Attributes:
+        key: its CacheKey.
+        kernel: the kernel, once it is there.
+        failure: why there will be none, once that is known.
+    """
+
+    def __init__(self, key: CacheKey, lend: Callable[[], AbstractContextManager[object]]) -> None:
+        """Not ready yet; who waits for it does so in what ``lend`` returns."""
+        self.key = key
+        self.kernel: T | None = None
+        self.failure: Failure | None = None
+        self.error: Exception | None = None
+        self._lend = lend
+        # A queue, as a signal handler may wait for it as well: it has no lock that could be held.
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._callbacks: deque[Callable[[PendingKernel[T]], object]] = deque()
+
+    @classmethod
+    def of(cls, key: CacheKey, kernel: T) -> PendingKernel[T]:
+        """That of a kernel which is there."""
+        made = cls(key, nullcontext)
+        made.succeed(kernel)
+        return made
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``kernel`` is there."""
+        return self.kernel is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether ``kernel`` or ``failure`` is there."""
+        return self.kernel is not None or self.failure is not None
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits for the end of the compile, as urgently as a caller; returns whether the kernel is ready.
+
+        Args:
+            timeout_s: at most so many seconds; ``None`` waits without a limit, 0 not at all.
+        """
+        if not self.done and (timeout_s is None or timeout_s > 0):
+            with self._lend(), suppress(Empty):
+                self._ended.put(self._ended.get(timeout=timeout_s))  # for the next that waits
+        return self.ready
+
+    def on_done(self, callback: Callable[[PendingKernel[T]], object]) -> None:
+        """Calls ``callback`` with this, once, when ``kernel`` or ``failure`` is there; at once if it is there now.
+
+        It runs in the thread that compiled, or in the one that closes the cache, so it should be short. What it raises
+        is logged. A forked child calls none of its parent's.
+        """
+        self._callbacks.append(callback)
+        if self.done:
+            self._call()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """The kernel, when it is there; waits as urgently as a caller, and the event loop goes on meanwhile.
+
+        Raises:
+            GemmCacheError: what the compile raised; ``NotCached`` where the cache was closed before it.
+        """
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not future.done():  # else who waited was cancelled
+                future.set_result(None)
+
+        if not self.done:
+            self.on_done(lambda _: loop.call_soon_threadsafe(wake))
+            with self._lend():
+                yield from future
+        if self.kernel is None:
+            raise self.error or NotCached(f"{self.key[:12]} is not there: {self.failure}")
+        return self.kernel
+
+    def succeed(self, kernel: T) -> None:
+        """The compile has ended well."""
+        self.kernel = kernel
+        self._ended.put(None)
+        self._call()
+
+    def fail(self, why: str, error: Exception | None = None) -> None:
+        """The compile has failed, or will not be tried."""
+        self.error, self.failure = error, Failure(why)
+        self._ended.put(None)
+        self._call()
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: fails, as the thread that compiles is the parent's."""
+        # Another thread of the parent may have been in the queue; callbacks may wake an event loop of the parent.
+        self._ended, self._callbacks = SimpleQueue(), deque()
+        self.fail("it was compiled by the parent of this process")
+
+    def _call(self) -> None:
+        while self._callbacks:
+            with suppress(IndexError):  # another thread took it
+                callback = self._callbacks.popleft()
+                try:
+                    callback(self)
+                except Exception:
+                    _log.exception("what %s was to call when it was ready has failed", self.key[:12])

@@ -9,20 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
-from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from cache_engine.background import CLOSE_S, BackgroundQueue
+from cache_engine.cache.queue import PendingKernel
 from cache_engine.cache.queue.slots import GivenUp
-from cache_engine.errors import NotCached
 from cache_engine.logs import fields
 from cache_engine.model.key import CacheKey
-from cache_engine.model.outcome import Failure
-from cache_engine.process import Thread, renew_after_fork, run_at_end
+from cache_engine.process import renew_after_fork, run_at_end, weak
 
 _log = logging.getLogger(__name__)
 
@@ -30,118 +27,6 @@ T = TypeVar("T")
 
 RETRY_AFTER_S = 60.0
 """For so long a compile that failed is not tried again."""
-
-# The longest wait for compiles under way when the cache is closed.
-_END_S = 5.0
-
-
-class PendingKernel(Generic[T]):
-    """A kernel that is compiled in the background. Safe to use from several threads; ``await`` it in a coroutine.
-
-    Attributes:
-        key: its CacheKey.
-        kernel: the kernel, once it is there.
-        failure: why there will be none, once that is known.
-    """
-
-    def __init__(self, key: CacheKey, lend: Callable[[], AbstractContextManager[object]]) -> None:
-        """Not ready yet; who waits for it does so in what ``lend`` returns."""
-        self.key = key
-        self.kernel: T | None = None
-        self.failure: Failure | None = None
-        self.error: Exception | None = None
-        self._lend = lend
-        # A queue, as a signal handler may wait for it as well: it has no lock that could be held.
-        self._ended: SimpleQueue[None] = SimpleQueue()
-        self._callbacks: deque[Callable[[PendingKernel[T]], object]] = deque()
-
-    @classmethod
-    def of(cls, key: CacheKey, kernel: T) -> PendingKernel[T]:
-        """That of a kernel which is there."""
-        made = cls(key, nullcontext)
-        made.succeed(kernel)
-        return made
-
-    @property
-    def ready(self) -> bool:
-        """Whether ``kernel`` is there."""
-        return self.kernel is not None
-
-    @property
-    def done(self) -> bool:
-        """Whether ``kernel`` or ``failure`` is there."""
-        return self.kernel is not None or self.failure is not None
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for the end of the compile, as urgently as a caller; returns whether the kernel is ready.
-
-        Args:
-            timeout_s: at most so many seconds; ``None`` waits without a limit, 0 not at all.
-        """
-        if not self.done and (timeout_s is None or timeout_s > 0):
-            with self._lend(), suppress(Empty):
-                self._ended.put(self._ended.get(timeout=timeout_s))  # for the next that waits
-        return self.ready
-
-    def on_done(self, callback: Callable[[PendingKernel[T]], object]) -> None:
-        """Calls ``callback`` with this, once, when ``kernel`` or ``failure`` is there; at once if it is there now.
-
-        It runs in the thread that compiled, or in the one that closes the cache, so it should be short. What it raises
-        is logged. A forked child calls none of its parent's.
-        """
-        self._callbacks.append(callback)
-        if self.done:
-            self._call()
-
-    def __await__(self) -> Generator[Any, None, T]:
-        """The kernel, when it is there; waits as urgently as a caller, and the event loop goes on meanwhile.
-
-        Raises:
-            GemmCacheError: what the compile raised; ``NotCached`` where the cache was closed before it.
-        """
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not future.done():  # else who waited was cancelled
-                future.set_result(None)
-
-        if not self.done:
-            self.on_done(lambda _: loop.call_soon_threadsafe(wake))
-            with self._lend():
-                yield from future
-        if self.kernel is None:
-            raise self.error or NotCached(f"{self.key[:12]} is not there: {self.failure}")
-        return self.kernel
-
-    def succeed(self, kernel: T) -> None:
-        """The compile has ended well."""
-        self.kernel = kernel
-        self._ended.put(None)
-        self._call()
-
-    def fail(self, why: str, error: Exception | None = None) -> None:
-        """The compile has failed, or will not be tried."""
-        self.error, self.failure = error, Failure(why)
-        self._ended.put(None)
-        self._call()
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: fails, as the thread that compiles is the parent's."""
-        # Another thread of the parent may have been in the queue; callbacks may wake an event loop of the parent.
-        self._ended, self._callbacks = SimpleQueue(), deque()
-        self.fail("it was compiled by the parent of this process")
-
-    def _call(self) -> None:
-        while self._callbacks:
-            with suppress(IndexError):  # another thread took it
-                callback = self._callbacks.popleft()
-                try:
-                    callback(self)
-                except Exception:
-                    _log.exception("what %s was to call when it was ready has failed", self.key[:12])
 
 
 Compile = Callable[[Callable[[], bool]], T]
@@ -164,10 +49,8 @@ class BackgroundCompiles(Generic[T]):
         self._lock = threading.RLock()
         self._pending: dict[CacheKey, PendingKernel[T]] = {}
         self._failed: dict[CacheKey, tuple[float, PendingKernel[T]]] = {}
-        self._queued: deque[tuple[PendingKernel[T], Compile[T]]] = deque()
-        self._threads: list[Thread] = []
-        self._working = 0
-        self._closed = False
+        self._queued: dict[CacheKey, PendingKernel[T]] = {}
+        self._queue = BackgroundQueue(self._most)
         self._forget_end: Callable[[], None] = lambda: None
 
     def renew_after_fork(self) -> None:
@@ -194,14 +77,14 @@ class BackgroundCompiles(Generic[T]):
             better = self._pending.get(key)
             if better is not None:
                 return better
-            better = self._pending[key] = PendingKernel(key, lend)
-            self._queued.append((better, compile_it))
-            self._closed = False
-            self._threads = [thread for thread in self._threads if thread.is_alive]
-            # One may be about to end and have counted itself out, or have had no memory to run and never count.
-            self._working = min(self._working, len(self._threads))
-            if self._working < self._most:
-                self._start_thread()
+            better = self._pending[key] = self._queued[key] = PendingKernel(key, lend)
+            if not self._queue.put(partial(self._compile, self._queue, better, compile_it)):
+                self._queued.pop(key, None)
+                self._pending.pop(key, None)
+                better.fail("this process can start no thread")
+                return better
+            self._forget_end()
+            self._forget_end = run_at_end(weak(self.close))
         return better
 
     def failed(self, key: CacheKey) -> PendingKernel[T] | None:
@@ -227,14 +110,12 @@ class BackgroundCompiles(Generic[T]):
         Args:
             wait: whether to wait at all, which a signal handler must not if it has interrupted a compile.
         """
-        self._closed = True
-        while self._queued:
-            with suppress(IndexError):  # a thread took it
-                better, _ = self._queued.popleft()
-                self._drop(better)
-        latest = time.monotonic() + _END_S
-        for thread in self._threads if wait else ():
-            thread.join(max(0.0, latest - time.monotonic()))
+        with self._lock:
+            queue, self._queue = self._queue, BackgroundQueue(self._most)
+            queued, self._queued = self._queued, {}
+        for better in queued.values():
+            self._drop(better)
+        queue.close(CLOSE_S if wait else 0.0)
         self._forget_end()
 
     def _drop(self, better: PendingKernel[T]) -> None:
@@ -243,40 +124,18 @@ class BackgroundCompiles(Generic[T]):
         better.fail("the cache was closed before it was compiled")
         _log.info("dropped: %s was not compiled before the end", better.key[:12])
 
-    def _start_thread(self) -> None:
-        self._forget_end()
-        self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
+    def _compile(self, queue: BackgroundQueue, better: PendingKernel[T], compile_it: Compile[T]) -> None:
+        """Compiles in a thread of the queue."""
+        with self._lock:
+            if self._queued.pop(better.key, None) is not better:  # it was dropped
+                return
         try:
-            self._threads.append(Thread(self._work))
-            self._working += 1
-        except RuntimeError as error:
-            if not self._working:  # else these do it
-                while self._queued:
-                    better, _ = self._queued.popleft()
-                    self._pending.pop(better.key, None)
-                    better.fail(f"this process can start no thread: {error}")
-
-    def _work(self) -> None:
-        """Body of a thread: compiles until nothing is queued."""
-        while True:
-            with self._lock:
-                if not self._queued:
-                    self._working -= 1
-                    return
-                better, compile_it = self._queued.popleft()
-            try:
-                kernel = compile_it(lambda: not self._closed)
-            except GivenUp:
-                self._drop(better)
-            except Exception as error:
-                self._fail(better, error)
-            else:
-                better.succeed(kernel)
-            finally:
-                self._pending.pop(better.key, None)
-
-
-def _close_if_alive(reference: weakref.ref[BackgroundCompiles[T]]) -> None:
-    behind = reference()
-    if behind is not None:
-        behind.close()
+            kernel = compile_it(lambda: not queue.is_closed)
+        except GivenUp:
+            self._drop(better)
+        except Exception as error:
+            self._fail(better, error)
+        else:
+            better.succeed(kernel)
+        finally:
+            self._pending.pop(better.key, None)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from cache_engine.cache.queue import Priority, State, Ticket, in_order, is_alive, tickets
@@ -47,7 +47,10 @@ class Slots:
         # When each slot was taken last, and since when this process has seen no other times.
         self._seen: tuple[tuple[int, ...], float] | None = None
 
-    def turn(self, key: CacheKey, priority: Priority, is_wanted: Callable[[], bool] = lambda: True) -> HeldSlot:
+    @contextmanager
+    def turn(
+        self, key: CacheKey, priority: Priority, is_wanted: Callable[[], bool] = lambda: True
+    ) -> Iterator[Failure | None]:
         """Holds a slot for the body of a ``with``, after waiting for it; gives the reason if it got no slot.
 
         A caller never fails for want of a slot: when this process has seen for the timeout that no slot changes hands,
@@ -61,8 +64,21 @@ class Slots:
         Raises:
             GivenUp: at the start of the ``with``, when it is no longer wanted.
         """
-        ticket = Ticket(self._layout, key, priority, State.QUEUED)
-        return HeldSlot(ticket, lambda: self._wait(ticket, is_wanted), self._timeout_s)
+        failure = None
+        with Ticket(self._layout, key, priority, State.QUEUED) as ticket, ExitStack() as held:
+            try:
+                slot = self._wait(ticket, is_wanted)
+            except OSError as error:
+                failure = Failure(f"the store's compile slots cannot be used: {error}")
+            else:
+                if slot is not None:
+                    held.push(slot)
+                else:
+                    failure = Failure(f"no compile slot was free for more than {self._timeout_s:g} s")
+            if failure is not None:
+                _log.info("%s is compiled without a slot: %s", key[:12], failure, extra=fields("no slot", key=key))
+            ticket.becomes(State.COMPILES)
+            yield failure
 
     def waiting(self, key: CacheKey, priority: Priority) -> Ticket:
         """Lends this priority to the compile of a key, in whichever process, for the body of a ``with``.
@@ -137,42 +153,3 @@ def _taken_at(slot: Path) -> int:
     with suppress(OSError):
         return os.stat(slot).st_mtime_ns
     return 0
-
-
-class HeldSlot:
-    """Waits for a slot and holds it, for the body of a ``with``."""
-
-    __slots__ = ("_slot", "_ticket", "_timeout_s", "_wait")
-
-    def __init__(self, ticket: Ticket, wait: Callable[[], Held | None], timeout_s: float) -> None:
-        """Waits for nothing yet; ``wait`` gives a slot, or ``None`` after the timeout."""
-        self._ticket, self._wait, self._timeout_s = ticket, wait, timeout_s
-        self._slot: Held | None = None
-
-    def __enter__(self) -> Failure | None:
-        self._ticket.__enter__()
-        try:
-            failure = self._take()
-            if failure is not None:
-                key = self._ticket.name.key
-                _log.info("%s is compiled without a slot: %s", key[:12], failure, extra=fields("no slot", key=key))
-            self._ticket.becomes(State.COMPILES)
-        except BaseException:
-            self.__exit__()
-            raise
-        return failure
-
-    def __exit__(self, *_: object) -> None:
-        slot, self._slot = self._slot, None
-        try:
-            if slot is not None:
-                slot.__exit__()
-        finally:
-            self._ticket.__exit__()
-
-    def _take(self) -> Failure | None:
-        try:
-            self._slot = self._wait()
-        except OSError as error:
-            return Failure(f"the store's compile slots cannot be used: {error}")
-        return None if self._slot else Failure(f"no compile slot was free for more than {self._timeout_s:g} s")

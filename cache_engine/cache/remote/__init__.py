@@ -1,7 +1,8 @@
 """Kernels in an object store, or in Redis, that a team shares; the form of each object, and moving them.
 
-- ``base`` -- what every remote does, and how long it is waited for; ``address`` has the one that a URL names
-- ``client_process`` -- the one remote that programs use: a process of bounded memory asks, which is ``client_program``
+- ``base`` -- what every remote does, and how long it is waited for
+- ``client_process`` -- the one remote that programs use, opened by its URL: a process of bounded memory asks, which is
+  ``client_program``
 - ``objects`` -- bytes by name, in S3, Google Cloud Storage, Azure, or a directory, through obstore
 - ``key_value`` -- the same in Redis or Valkey
 - ``entries`` -- one entry as one object

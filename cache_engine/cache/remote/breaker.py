@@ -1,22 +1,31 @@
-"""Whether a remote is asked: not while it fails. A thread finds out when it works again; no lookup waits for that."""
+"""Whether a remote is asked: not while it fails. A thread finds out when it works again; no lookup waits for that.
+
+Nor for a minute after it has cost another process of the store a wait, by the store's journal.
+"""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from random import SystemRandom
 
-from cache_engine.cache.remote.base import Remote
+from cache_engine.background import BackgroundQueue
+from cache_engine.cache.remote.base import Remote, without_query
 from cache_engine.cache.remote.entries import MOST_BYTES, name_of
 from cache_engine.errors import CorruptEntry, RemoteError
+from cache_engine.model.events import REMOTE_DOWN, REMOTE_UP, Event
 from cache_engine.model.key import CacheKey
-from cache_engine.process import Background, Order, renew_after_fork
+from cache_engine.process import renew_after_fork, weak
+from cache_engine.store.journal import recent_events
 
-_log = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 """Between a failure and the first time that it is asked again, and at most between two such times."""
+YOUNG_S = LONGEST_PAUSE_S
+"""Seconds for which a failure counts for other processes. Then one of them asks again, also if the first has ended."""
+_COSTLY_US = 100_000
+"""A failure that comes sooner costs less than a compile, and may be that process's own: its rights, or a fork."""
 _random = SystemRandom()
 _UNKNOWN = "it failed"
 _NO_KEY = CacheKey("0" * 64)
@@ -45,15 +54,15 @@ class Breaker:
             first_pause_s: between a failure and the first time that it is asked again.
         """
         self._ask, self._on_change, self._first_pause_s = ask, on_change, first_pause_s
+        self._queue = BackgroundQueue()
         self.renew_after_fork()
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: closed, as the thread is the parent's."""
+        """In a forked child: closed, as it is the parent that asks again."""
         self._lock = threading.RLock()
         self._why = ""
         self._pause_s = self._first_pause_s
-        self._thread: Background | None = None
 
     @property
     def why(self) -> str:
@@ -70,19 +79,13 @@ class Breaker:
         with self._lock:
             if self._why:
                 return False
-            try:
-                self._thread = Background(self, self._wait_s())
-            except RuntimeError as error:
-                # Without a thread nothing would close it again.
-                _log.debug("the remote is asked on: %s", error)
-                return False
+            is_asked_again = self._queue.put(weak(self._ask_again), self._wait_s())
+            if not is_asked_again and not self._queue.is_closed:
+                return False  # this process can start no thread, and nothing else would close it
             self._why = why or _UNKNOWN
         return True
 
-    def work(self, order: Order | None) -> float | None:
-        """One step of the thread; see ``process.Worker``."""
-        if order is Order.END:
-            return None
+    def _ask_again(self) -> float | None:
         try:
             self._ask()
         except RemoteError:
@@ -96,15 +99,12 @@ class Breaker:
         return None
 
     def end(self) -> None:
-        """Orders the end of the thread. Returns at once."""
-        if self._thread is not None:
-            self._thread.end()
+        """Does not ask again. Returns at once."""
+        self._queue.end()
 
     def close(self, until: float) -> None:
-        """Ends the thread, which may be asking; waits for it until a time of ``time.monotonic``."""
-        self.end()  # a failure may have started it since it was ordered before
-        if self._thread is not None:
-            self._thread.join(max(0.0, until - time.monotonic()))
+        """Ends, and waits until a time of ``time.monotonic`` if it is just asking."""
+        self._queue.close(max(0.0, until - time.monotonic()))
 
     def _wait_s(self) -> float:
         return self._pause_s * _random.uniform(0.75, 1.25)
@@ -113,3 +113,15 @@ class Breaker:
 def breaker_of(remote: Remote, on_change: Callable[[str, float], None] = lambda _, __: None) -> Breaker:
     """A breaker that asks for a kernel that no one has."""
     return Breaker(lambda: remote.get(name_of(_NO_KEY), MOST_BYTES), on_change)
+
+
+def outage(journal: Path, url: str, now: float) -> Event | None:
+    """The last failure that was waited for, if it is young, and the remote has answered no process since."""
+    events = recent_events(journal, (REMOTE_DOWN, REMOTE_UP), now - YOUNG_S)
+    last = max((event for event in events if _counts(event, url, now)), key=lambda event: event.at, default=None)
+    return last if last is not None and last.kind == REMOTE_DOWN else None
+
+
+def _counts(event: Event, url: str, now: float) -> bool:
+    is_costly = event.kind == REMOTE_UP or event.waited_us >= _COSTLY_US
+    return is_costly and event.remote == without_query(url) and event.at <= now  # else a clock was ahead

@@ -24,13 +24,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, NoReturn
 
+from cache_engine.cache.remote import key_value, objects
 from cache_engine.cache.remote.base import COMMAND, Timeouts, without_query
 from cache_engine.errors import CorruptEntry, ExtraMissing, GemmCacheError, RemoteError, UsageError
 from cache_engine.process import renew_after_fork
 from cache_engine.units import human_bytes, printable
 
+KINDS = (*objects.KINDS, *key_value.KINDS)
+"""The beginnings of the URLs of remotes."""
 MEMORY_BYTES = 256 * 2**20
-"""What the client may allocate: 24 MB at its start, and three copies of the entries that eight threads move at once."""
+"""The memory that the client may use: 24 MB at its start, and three copies of what eight threads move at once."""
 QUIET_S, LIST_S, MOST_LISTED = 60, 600, 1_000_000
 """Of a listing: seconds without a name and in all, and names."""
 START_S, STUCK_S = 30.0, 30.0
@@ -335,3 +338,15 @@ def _end(process: int, control: Frames, idle: list[Frames]) -> int:
 
 def _raise(answer: dict[str, str]) -> NoReturn:
     raise _ERRORS.get(answer["error"], RemoteError)(answer["text"])
+
+
+def open_remote(url: str, patience: Timeouts = COMMAND) -> ClientProcess:
+    """The remote of a URL; nothing is asked of it yet.
+
+    Raises:
+        UsageError: when it is no such URL.
+        ExtraMissing: when the package that it needs is not installed.
+    """
+    if url.startswith(KINDS):
+        return ClientProcess(url, patience)
+    raise UsageError(f"{printable(url[:200])!r} is not a remote; it starts with one of: {', '.join(KINDS)}")

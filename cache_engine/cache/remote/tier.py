@@ -80,12 +80,3 @@ class RemoteTier:
         except UnknownFormat as error:
             raise CorruptEntry(str(error)) from error
         return Fetched(record, cubin, record_data, blob_data)
-
-    def end(self) -> None:
-        """Orders the end of the threads. Returns at once."""
-        self.breaker.end()
-
-    def close(self, until: float) -> None:
-        """Ends the threads; waits for what they ask, until a time of ``time.monotonic``."""
-        self.end()
-        self.breaker.close(until)

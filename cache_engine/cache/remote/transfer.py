@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from typing import TypeVar
 
 from cache_engine.cache.remote.base import Remote, without_query
@@ -20,9 +17,11 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.units import human_bytes, printable
 from cache_engine.upkeep.packs import Imported, Refused, admit, coherent
+from cache_engine.upkeep.parallel import in_threads
 
 _T = TypeVar("_T")
 _AT_A_TIME = 8  # entries in memory, each of which may be as large as an object may be
+_MOST_AHEAD = 64  # outcomes, so that a request that takes long does not hold up others
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def push(
         data = sealed(store, key, wanted, sign)
         return (len(data), remote.create(name_of(key), data)) if isinstance(data, bytes) else data
 
-    for done in in_parallel(send, keys):
+    for done in in_threads(send, keys, _AT_A_TIME, ahead=_MOST_AHEAD):
         if isinstance(done, Refused):
             refused.append(done)
         elif done is not None:
@@ -155,44 +154,36 @@ def pull(
         RemoteError: when the remote fails; entries imported so far stay, and are sound.
         OSError: when a disk fails; likewise.
     """
-    taken = taken_bytes = present = 0
+    taken: list[int] = []
+    present = 0
     refused: list[Refused] = []
 
-    def fetch(key: CacheKey) -> tuple[CacheKey, bytes | Refused]:
+    def take(key: CacheKey) -> bool | Refused:
         try:
             data = remote.get(name_of(key), MOST_BYTES)
-        except CorruptEntry as error:
-            return key, Refused(key, str(error))
-        return key, Refused(key, "the remote no longer has it") if data is None else data
+            if data is None:
+                return Refused(key, "the remote no longer has it")
+            record_data, blob_data = unpacked(key, data, prove)
+            is_new = admit(store, key, record_data, blob_data, dry_run=dry_run)
+        except (StoreError, UnknownFormat) as error:
+            return Refused(key, str(error))
+        taken.extend([len(record_data) + len(blob_data)] if is_new else ())
+        return is_new
 
     try:
-        for key, data in in_parallel(fetch, keys):
+        for outcome in in_threads(take, keys, _AT_A_TIME, ahead=_MOST_AHEAD):
+            if isinstance(outcome, Refused):
+                refused.append(outcome)
+            else:
+                present += not outcome
             on_entry()
-            if isinstance(data, Refused):
-                refused.append(data)
-                continue
-            try:
-                record_data, blob_data = unpacked(key, data, prove)
-                if admit(store, key, record_data, blob_data, dry_run=dry_run):
-                    taken, taken_bytes = taken + 1, taken_bytes + len(record_data) + len(blob_data)
-                else:
-                    present += 1
-            except (StoreError, UnknownFormat) as error:
-                refused.append(Refused(key, str(error)))
     finally:
         if taken and not dry_run:
-            detail = f"{taken} entries of {printable(without_query(remote.url))}"
-            journal.event(IMPORT, stored_bytes=taken_bytes, detail=detail, by=by)
-    return Imported(taken, taken_bytes, present, tuple(refused))
+            detail = f"{len(taken)} entries of {printable(without_query(remote.url))}"
+            journal.event(IMPORT, stored_bytes=sum(taken), detail=detail, by=by)
+    return Imported(len(taken), sum(taken), present, tuple(refused))
 
 
 def in_parallel(work: Callable[[CacheKey], _T], keys: Iterable[CacheKey]) -> Iterator[_T]:
     """The results in order, a few at a time: most of the time is spent waiting for the remote."""
-    left = iter(keys)
-    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="gemm-cache-remote") as pool:
-        running = deque(pool.submit(work, key) for key in islice(left, _AT_A_TIME))
-        while running:
-            done = running.popleft().result()
-            yield done
-            del done  # before the next is fetched
-            running.extend(pool.submit(work, key) for key in islice(left, 1))
+    return in_threads(work, keys, _AT_A_TIME)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cache_engine.cache.other_toolchains import OtherToolchains
-from cache_engine.cache.queue import Priority
+from cache_engine.cache.queue import PendingKernel, Priority
 from cache_engine.cache.selection import INSTALLED, ExactKernels, Request, Selection, Selector
 from cache_engine.cache.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
 from cache_engine.cache.tiers import Found, Preloaded, Tiers
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError, LockTimeout, NotCached, StoreError
 from cache_engine.kernels.family import launch_of
-from cache_engine.logs import fields
+from cache_engine.logs import DEBUG, INFO, WARNING, Log, fields
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.events import CORRUPT, UNPUBLISHED
 from cache_engine.model.events import PUBLISH as PUBLISHED
@@ -37,16 +37,15 @@ __all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
 
 # What no hit needs is imported at the first miss.
 if TYPE_CHECKING:
-    from cache_engine.cache.queue.background import PendingKernel
     from cache_engine.cache.queue.slots import Slots
     from cache_engine.cache.serving.key_lock import KeyLock
     from cache_engine.cache.serving.remote_client import RemoteClient
     from cache_engine.upkeep.cleanup import Housekeeper
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 SWITCHED_OFF = "caching is switched off"
-"""Why a cache has no store, unless something else is said."""
+"""The reason given for a cache without a store, unless the caller gives another."""
 COMPILED = "compiled"
 """The tier of a kernel that no tier had."""
 
@@ -220,7 +219,7 @@ class Serving:
     def preload(self, keys: Iterable[str]) -> Preloaded:
         """Reads entries to memory; see ``Cache.preload``."""
         done = self._tiers.preload(keys, self._settings.memory_bytes, self._team.get, self._team.each)
-        level = logging.WARNING if done.missing or done.no_room else logging.INFO
+        level = WARNING if done.missing or done.no_room else INFO
         extra = fields("preload", loaded=len(done.loaded), missing=len(done.missing), no_room=len(done.no_room))
         _log.log(level, "preloaded: %s", done, extra=extra)
         return done
@@ -264,7 +263,7 @@ class Serving:
         if LOAD in stages.ms:
             self._journal.spans.add(found.tier, stages.ms[LOAD])
         kernel = kernel_of(selection, found.loaded, found.tier, stages)
-        return kernel if problem is None else replace(kernel, problem=problem)
+        return kernel if problem is None else msgspec.structs.replace(kernel, problem=problem)
 
     def hit_faster(self, asked: Request, stages: StageClock) -> CompiledKernel | None:
         """Hands out the exact kernel that was measured to be faster than what is selected, if it is there."""
@@ -303,8 +302,8 @@ class Serving:
         is_in_memory = found.tier == MemoryTier.name
         saved_us = 0 if is_in_memory else round(record.compile_ms * 1000)
         self._journal.hit(key, found.tier, made_at=record.created_at, saved_us=saved_us, problem=problem)
-        level = logging.DEBUG if is_in_memory else logging.INFO
-        if _log.isEnabledFor(level):
+        level = DEBUG if is_in_memory else INFO
+        if _log.is_on(level):
             extra = fields("hit", key=key, kernel=record.name, tier=found.tier)
             _log.log(level, "hit in %s: %s (%s)", found.tier, record.name, key[:12], extra=extra)
 
@@ -325,7 +324,7 @@ class Serving:
             from cache_engine.cache.decision_log import log_miss
 
             log_miss(self._journal, self._store, selector, selection, fault, forced=force)
-        if _log.isEnabledFor(logging.INFO):
+        if _log.is_on(INFO):
             why = "compiling was asked for" if force else f"no entry in {', '.join(self._tiers.names)}"
             extra = fields("miss", key=selection.key, kernel=selection.name, arch=selection.problem.arch, why=why)
             _log.info("miss: %s (%s): %s", selection.name, selection.key[:12], why, extra=extra)
@@ -455,8 +454,7 @@ def refusal(error: OSError | StoreError) -> Failure:
     return Failure(f"the store refused it: {in_words(error)}")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CompiledKernel:
+class CompiledKernel(msgspec.Struct, frozen=True):
     """A kernel in hand: its code, and how to launch it.
 
     Attributes:

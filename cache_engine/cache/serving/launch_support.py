@@ -10,7 +10,7 @@ from cache_engine.store.journal import Journal
 from cache_engine.store.journal.spans import MODULE
 
 if TYPE_CHECKING:
-    from cache_engine.cache.queue.background import PendingKernel
+    from cache_engine.cache.queue import PendingKernel
     from cache_engine.gpu.multiply import Code
 
 

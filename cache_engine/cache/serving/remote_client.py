@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cache_engine.background import CLOSE_S, BackgroundQueue
 from cache_engine.cache.serving.key_lock import KeyLock
 from cache_engine.cache.tiers import Found, Tiers
 from cache_engine.errors import CorruptEntry, ExtraMissing, LockTimeout, StoreError, UsageError
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure, in_words
-from cache_engine.process import run_at_end
+from cache_engine.process import run_at_end, weak
 from cache_engine.settings import Settings
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import stored_bytes
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     from cache_engine.cache.remote.client_process import ClientProcess
     from cache_engine.cache.remote.send_queue import SendQueue, SendTarget
     from cache_engine.cache.remote.tier import Fetched, RemoteTier
-    from cache_engine.cache.serving.backfill import Backfill
 
 _log = logging.getLogger(__name__)
+MOST_STORING = 64
+"""Entries of the remote that wait to be stored, each with the lock of its key; of more, callers store their own."""
 _SEND_S, _END_S = 1.0, 2.0
 """Of the end of a process: how long it begins to send what waits, and the longest that it waits for all threads.
 
@@ -60,8 +62,9 @@ class RemoteClient:
         self._is_opened = not settings.reads_remote
         self._tier: RemoteTier | None = None
         self._behind: SendQueue | None = None
-        self._backfill: Backfill | None = None
-        self._forget_end: Callable[[], None] = lambda: None
+        # To store an entry durably takes longer than to fetch it. Another process that asks for it waits for the lock.
+        self._storing = BackgroundQueue(most=MOST_STORING)
+        self._forget_end: Callable[[], None] | None = None
 
     def find(self, key: CacheKey, lock: KeyLock | None) -> Found | None:
         """The entry of a key that no tier of this machine has; what is found is stored here, also in memory.
@@ -105,7 +108,11 @@ class RemoteClient:
         if fetched is None:
             return None
         if lock is not None and self._store is not None:
-            self._backfilling().put(partial(self._keep, self._store, key, fetched), lock)
+            keep = partial(self._keep, self._store, key, fetched, lock.hand_over())
+            if self._storing.put(keep):
+                self._close_at_end()
+            else:
+                keep()
         return Found(tier.name, Loaded(fetched.record, fetched.cubin))
 
     def published(self, key: CacheKey) -> None:
@@ -122,31 +129,28 @@ class RemoteClient:
 
     def settle(self) -> None:
         """Returns when what was served from the remote is on disk."""
-        if self._backfill is not None:
-            self._backfill.settle()
+        self._storing.settle()
 
     def close(self, *, wait: bool) -> None:
         """Ends its threads; with ``wait``, waits for what they store, and for what they ask and send about a second."""
-        self._forget_end()
+        if self._forget_end is not None:
+            self._forget_end()
+            self._forget_end = None
         now = time.monotonic()
         if self._behind is not None:
             self._behind.end(now + _SEND_S if wait else now)
-        for each in self._asking:
-            each.end()
-        if self._backfill is not None:
-            self._backfill.close(wait=wait)
+        if self._connection is not None:
+            self._connection[1].end()
+        self._storing.end(math.inf if wait else now)
+        if wait:
+            self._storing.settle(CLOSE_S)
         until = now + _END_S if wait else now
         if self._behind is not None:
             self._behind.close(until)
-        for each in self._asking:
-            each.close(until)
         if self._connection is not None:
-            self._connection[0].close()
-
-    @property
-    def _asking(self) -> list[RemoteTier | Breaker]:
-        """The remote tier and the breaker, as far as there are any: both have threads that ask."""
-        return [each for each in (self._tier, self._connection and self._connection[1]) if each is not None]
+            client, breaker = self._connection
+            breaker.close(until)
+            client.close()
 
     def _try_key(self, key: CacheKey, into: KeyLock) -> Failure | None:
         if self._store is None:
@@ -158,22 +162,13 @@ class RemoteClient:
             return Failure(in_words(error))
         return None
 
-    def _backfilling(self) -> Backfill:
-        with self._opening:
-            if self._backfill is None:
-                from cache_engine.cache.serving.backfill import Backfill
-
-                self._backfill = Backfill()
-                self._close_at_end()
-            return self._backfill
-
     def _close_at_end(self) -> None:
         """Has the end of the process do what ``close`` does, if the program does not."""
-        self._forget_end()
-        self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
+        if self._forget_end is None:
+            self._forget_end = run_at_end(weak(self.close, wait=True))
 
-    def _keep(self, store: DiskStore, key: CacheKey, fetched: Fetched) -> None:
-        """Stores what was fetched, or counts and says why not."""
+    def _keep(self, store: DiskStore, key: CacheKey, fetched: Fetched, lock: KeyLock) -> None:
+        """Stores what was fetched, or counts and says why not; then releases the lock of its key."""
         try:
             if store.has_unknown_format(key):
                 raise StoreError("the existing entry has another format version")
@@ -181,6 +176,8 @@ class RemoteClient:
             self._stored(stored_bytes(fetched.record))
         except (OSError, StoreError) as error:
             self._tiers.skip(store.name, key, error)
+        finally:
+            lock.release()
 
     def _opened(self) -> RemoteTier | None:
         if not self._is_opened:
@@ -210,10 +207,9 @@ class RemoteClient:
     def _connected(self) -> tuple[ClientProcess, Breaker]:
         """The remote, and whether it is asked; call it with ``_opening`` held."""
         if self._connection is None:
-            from cache_engine.cache.remote.address import open_remote
             from cache_engine.cache.remote.base import LOOKUP
-            from cache_engine.cache.remote.breaker import breaker_of
-            from cache_engine.cache.remote.outage import outage
+            from cache_engine.cache.remote.breaker import breaker_of, outage
+            from cache_engine.cache.remote.client_process import open_remote
 
             remote = open_remote(self._settings.remote or "", LOOKUP)
             breaker = breaker_of(remote, self._changed)
@@ -245,9 +241,3 @@ class RemoteClient:
             _log.warning("%s answers again", printable(remote))
         kind, waited_us = REMOTE_DOWN if why else REMOTE_UP, round(waited_s * 1e6)
         self._journal.event(kind, detail=why, remote=remote, waited_us=waited_us)
-
-
-def _close_if_alive(reference: weakref.ref[RemoteClient]) -> None:
-    team = reference()
-    if team is not None:
-        team.close(wait=True)

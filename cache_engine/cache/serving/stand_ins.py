@@ -8,8 +8,10 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cache_engine.cache.other_toolchains import OtherToolchains
-from cache_engine.cache.queue import Priority
+from cache_engine.cache.queue import PendingKernel, Priority
 from cache_engine.cache.selection import Request, Selection, Selector
 from cache_engine.cache.serving import CompiledKernel, Serving
 from cache_engine.cache.stages import LOAD, SELECT, StageClock
@@ -18,7 +20,7 @@ from cache_engine.model.gemm import MAX_DIMENSION, Specialisation
 from cache_engine.settings import Settings
 
 if TYPE_CHECKING:
-    from cache_engine.cache.queue.background import BackgroundCompiles, PendingKernel
+    from cache_engine.cache.queue.background import BackgroundCompiles
 
 # Kernels for other m: of the powers of two up to this factor away. Beyond, a dynamic kernel is as good.
 _FACTOR = 64
@@ -108,7 +110,9 @@ class StandIns:
         own = selection if selection.is_compilable else self._selector.better_here(asked, selection)
         if found is not None:
             kernel = self._serving.hit(selection, found, stages)
-            return kernel if own is None or own is selection else replace(kernel, better=self._behind(asked, own))
+            if own is None or own is selection:
+                return kernel
+            return msgspec.structs.replace(kernel, better=self._behind(asked, own))
         if own is None or not self._settings.enable_jit:
             return self._stand_in(asked, stages) or self._serving.get_or_compile(self._selector, asked, stages)
         better = self._behind(asked, own, installed=own is not selection)
@@ -117,7 +121,7 @@ class StandIns:
             return better.kernel
         stand_in = self._stand_in(asked, stages)
         if stand_in is not None:
-            return replace(stand_in, better=better)
+            return msgspec.structs.replace(stand_in, better=better)
         self._serving.ask(asked[0])
         if must_serve and better.wait() and better.kernel is not None:
             return better.kernel
@@ -128,8 +132,6 @@ class StandIns:
 
         Else it is looked for in the remote and compiled in the background.
         """
-        from cache_engine.cache.queue.background import PendingKernel
-
         selection = self._selector.select(*asked)
         faster = self._serving.hit_faster(asked, stages)
         if faster is not None:

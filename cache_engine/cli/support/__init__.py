@@ -13,13 +13,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
+import msgspec
 
-from cache_engine import logs
+from cache_engine import log_handlers
 from cache_engine.cli.support.global_options import NO_PAGER, given
 from cache_engine.cli.support.targets import target_option, targets_option
 from cache_engine.cli.support.verb import (
@@ -59,7 +59,7 @@ def run(commands: click.Group) -> NoReturn:
     """Runs a command line; every error becomes one line and one of the exit codes."""
     try:
         _prepare_output()
-        logs.configure("warning")
+        log_handlers.configure("warning")
         code = commands.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
@@ -325,7 +325,7 @@ def table_options(verb: _F, *, required: bool = True) -> _F:
     for field in reversed(FIELDS):
         if field.name == "epilogue":
             help_text = f"{field.help} '' is none. Default: that of each shape, such as bias."
-            verb = _option(replace(field, help=help_text), None)(verb)
+            verb = _option(msgspec.structs.replace(field, help=help_text), None)(verb)
         elif field.option and field.name != "batch":
             verb = _option(field, field.default)(verb)
     verb = click.option(

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from cache_engine import logs
+from cache_engine import log_handlers
 from cache_engine.cli.old_names import old_verb, with_new_options
 from cache_engine.cli.support.completion import COMPLETERS, Completer
 from cache_engine.cli.support.global_options import LEVELS, global_options, settings_of
@@ -208,7 +208,7 @@ class Verb(_Takes):
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the verb with the settings in force."""
         ctx.obj = settings = settings_of(ctx)
-        logs.configure(settings.log or LEVELS[0])
+        log_handlers.configure(settings.log or LEVELS[0])
         if ctx.meta.get(DEVICE) is not None:
             from cache_engine.gpu import probe
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, ORDERS, Evalua
 from cache_engine.evaluator.problem import EvaluationProblem, check_unscaled
 from cache_engine.model.artifact import Count, Ms, Seconds
 from cache_engine.model.outcome import Failure
-from cache_engine.store.results import UNREADABLE
+from cache_engine.store.results import UNREADABLE, Snapshot
 
 # Bounds on the numbers in a file, far beyond any result, so that every number fits wherever it is used. A product of
 # sizes of 10¹² has 10⁴⁸ operations.
@@ -139,18 +140,6 @@ def encode_entry(entry: Entry) -> bytes:
     return msgspec.json.encode(entry if entry.metadata.checksum else _with_checksum(entry, _checksum(entry)))
 
 
-def check_range(data: bytes) -> None:
-    """Checks one of our entries before writing it, so that no reader rejects its numbers.
-
-    Raises:
-        CorruptEntry: naming the number.
-    """
-    try:
-        _check_choice(_decode(data).result)
-    except (*UNREADABLE, UsageError) as error:
-        raise CorruptEntry(f"it is not a result: {error}") from error
-
-
 def judge(_: str, raw: bytes | msgspec.Raw) -> str:
     """The key of a result that matches its checksum or has none; else empty."""
     try:
@@ -200,6 +189,35 @@ def _checksum(entry: Entry) -> str:
 def _with_checksum(entry: Entry, checksum: str) -> Entry:
     metadata: Any = msgspec.structs.replace(entry.metadata, checksum=checksum)
     return msgspec.structs.replace(entry, metadata=metadata)
+
+
+# ---- Which results are old ----
+
+
+def is_to_validate(entry: Entry) -> bool:
+    """Whether a result is of another minor version of the model: worth searching again."""
+    return _version(entry.metadata.model_version)[:2] != _version(MODEL_VERSION)[:2]
+
+
+def is_older(raw: msgspec.Raw, entry: Entry) -> bool:
+    """Whether the stored result is unreadable, or of an older model than an entry with the same key."""
+    try:
+        return _version(decode_entry(raw).metadata.model_version) < _version(entry.metadata.model_version)
+    except CorruptEntry:
+        return True
+
+
+def last_used(snapshot: Snapshot, key: str) -> float:
+    """The time when a result was last used or made; 0 when it cannot be read."""
+    used = snapshot.usage.get(key)
+    if used is None:
+        with suppress(CorruptEntry):
+            used = decode_entry(snapshot.cache_entries[key]).metadata.timestamp
+    return used or 0.0
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
 
 
 # ---- Return values of lookups, pruning and imports ----

@@ -11,11 +11,11 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from cache_engine.errors import CorruptEntry, GemmCacheError, UsageError
 from cache_engine.evaluator.cost import (
@@ -29,17 +29,18 @@ from cache_engine.evaluator.cost import (
     Tiling,
     describe,
     nominal_block,
+    traffic,
 )
-from cache_engine.evaluator.cost import traffic as traffic_of
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.evaluator.results.entry import Dtypes, Entry, Shape, decode_entry, make_entry
+from cache_engine.evaluator.results.entry import Dtypes, Entry, Shape, decode_entry, encode_entry, make_entry
 from cache_engine.store.results import UNREADABLE, Snapshot, check_names, decode_snapshot
 
 FORMAT = "2025.01"
 
 _LAST_SECOND = 253_402_300_799  # of the year 9999: the last that an ISO 8601 time of four digits can say
 _AS_CLOSE = 1e-6  # what JSON or a rounding to a few digits may change
+_NAME_IT = "name the chip that it is about (--chip, or the field Chip of a reference file)"
 
 
 class _Architecture(msgspec.Struct, forbid_unknown_fields=True):
@@ -163,12 +164,12 @@ def write_reference(hardware: Hardware, entries: Iterable[Entry]) -> tuple[bytes
 
     A result with partial sums that count, or a rate of its own, is left out: the format cannot say so.
     """
-    architecture = _described(hardware)
-    written = {}
-    for entry in entries:
-        if not entry.search_mode.reduce_partial_sums and entry.search_mode.compute_rate == 1:
-            name = hashlib.sha256(entry.key().encode()).hexdigest()[:16]
-            written[f"hash_{name}"] = _in_their_terms(entry)
+    architecture = asdict(_described(hardware))
+    written = {
+        f"hash_{hashlib.sha256(entry.key().encode()).hexdigest()[:16]}": _in_their_terms(entry)
+        for entry in entries
+        if not entry.search_mode.reduce_partial_sums and entry.search_mode.compute_rate == 1
+    }
     file = {
         "version": MODEL_VERSION,
         "cache_format_version": FORMAT,
@@ -180,17 +181,11 @@ def write_reference(hardware: Hardware, entries: Iterable[Entry]) -> tuple[bytes
     return msgspec.json.encode(file), len(written)
 
 
-def _described(hardware: Hardware) -> dict[str, Any]:
+def _described(chip: Hardware) -> _Architecture:
     """The chip as their file describes it."""
-    return {
-        "chip_type": hardware.name,
-        "num_cores": hardware.num_cores,
-        "sram_kb": hardware.sram_bytes / 1024,
-        "cube_m": hardware.cube_m,
-        "cube_n": hardware.cube_n,
-        "cube_k": hardware.cube_k,
-        "tflops_int8": hardware.peak_flops * hardware.rate_of("int8") / 1e12,
-    }
+    tflops = chip.peak_flops * chip.rate_of("int8") / 1e12
+    cube = (chip.cube_m, chip.cube_n, chip.cube_k)
+    return _Architecture(chip.name, chip.num_cores, chip.sram_bytes / 1024, *cube, tflops)
 
 
 def _their_fingerprint(architecture: dict[str, Any]) -> str:
@@ -199,21 +194,21 @@ def _their_fingerprint(architecture: dict[str, Any]) -> str:
 
 
 def _in_their_terms(entry: Entry) -> _Entry:
-    r, made, found = entry.result, entry.metadata, entry.evaluation()
-    (m, n, k), on = found.tile, found.partition
+    searched, made = entry.search_mode, entry.metadata
+    at = datetime.fromtimestamp(min(made.timestamp, _LAST_SECOND), UTC).isoformat()
     return _Entry(
         entry.shape,
         entry.dtypes,
-        _Searched(entry.search_mode.tile_search, entry.search_mode.partition_search),
-        _Result(
-            r.latency_us, r.compute_us, r.memory_us, r.flops, r.traffic_bytes, r.arch_utilization,
-            r.effective_utilization, (m, n, k), r.order, (on.g, on.m, on.n, on.k),
-        ),
-        _Metadata(
-            datetime.fromtimestamp(min(made.timestamp, _LAST_SECOND), UTC).isoformat(), made.search_time_ms,
-            made.num_searched_partitions, made.num_searched_tiles,
-        ),
-    )  # fmt: skip
+        _Searched(searched.tile_search, searched.partition_search),
+        _their_result(entry.evaluation()),
+        _Metadata(at, made.search_time_ms, made.num_searched_partitions, made.num_searched_tiles),
+    )
+
+
+def _their_result(found: Evaluation) -> _Result:
+    times = (found.latency_us, found.compute_us, found.memory_us)
+    shares = (found.arch_utilization, found.effective_utilization)
+    return _Result(*times, found.flops, found.traffic_bytes, *shares, found.tile, found.order, found.partition)
 
 
 def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardware:
@@ -224,56 +219,47 @@ def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardw
     hardware = chip or PRESETS.get(theirs.chip_type.upper())
     if hardware is None:
         raise UsageError(
-            f"chip_type {theirs.chip_type[:40]!r} is not known, and the file does not say its bandwidth; name the "
-            "chip that it is about (--chip, or the field Chip of a reference file)"
+            f"chip_type {theirs.chip_type[:40]!r} is not known, and the file does not say its bandwidth; {_NAME_IT}"
         )
-    ours = _described(hardware)
-    del ours["chip_type"]
-    for name, value in ours.items():
-        stated_value = getattr(theirs, name)
-        if not math.isclose(stated_value, value, rel_tol=1e-3):
+    for name, value in asdict(_described(hardware)).items():
+        stated = getattr(theirs, name)
+        if name != "chip_type" and not math.isclose(stated, value, rel_tol=1e-3):
             raise UsageError(
-                f"architecture.{name} is {stated_value:g} in the file, and {value:g} for {hardware.name}; name the "
-                "chip that it is about (--chip, or the field Chip of a reference file)"
+                f"architecture.{name} is {stated:g} in the file, and {value:g} for {hardware.name}; {_NAME_IT}"
             )
     return hardware
 
 
 def _entry_of(theirs: _Entry, hardware: Hardware) -> Entry:
-    s, r, searched = theirs.shape, theirs.result, theirs.search_mode
+    s, searched, made = theirs.shape, theirs.search_mode, theirs.metadata
     problem = EvaluationProblem(s.M, s.N, s.K, s.G, theirs.dtypes.input, theirs.dtypes.output)
     mode = SearchMode(searched.tile_search, searched.partition_search)
-    found = _evaluation(r, problem, mode.on(hardware, problem.dtype), hardware)
-    for name, stated, computed in (
-        ("latency_us", r.latency_us, found.latency_us),
-        ("compute_time_us", r.compute_time_us, found.compute_us),
-        ("memory_time_us", r.memory_time_us, found.memory_us),
-        ("flops", r.flops, found.flops),
-        ("dram_traffic_bytes", r.dram_traffic_bytes, found.traffic_bytes),
-        ("arch_utilization", r.arch_utilization, found.arch_utilization),
-        ("effective_utilization", r.effective_utilization, found.effective_utilization),
-    ):
-        if not math.isclose(stated, computed, rel_tol=_AS_CLOSE):
+    found = _evaluation(theirs, problem, mode.on(hardware, problem.dtype), hardware)
+    for name, computed in asdict(_their_result(found)).items():
+        stated = getattr(theirs.result, name)
+        # The choice is what all else was computed from.
+        if not name.startswith("best_") and not math.isclose(stated, computed, rel_tol=_AS_CLOSE):
             raise UsageError(f"{name} is {stated:g}, and with its tile, order and partition it is {computed:g}")
-    made = theirs.metadata
-    counted = {**asdict(found), "tile": found.tile, "partition": found.partition}
-    counted |= {"searched_partitions": made.num_searched_partitions, "searched_tiles": made.num_searched_tiles}
-    return make_entry(problem, mode, Evaluation(**counted), made.search_time_ms, _seconds(made.timestamp))
+    entry = make_entry(problem, mode, found, made.search_time_ms, _seconds(made.timestamp))
+    return decode_entry(encode_entry(entry))  # so that no reader rejects its numbers
 
 
-def _evaluation(r: _Result, problem: EvaluationProblem, mode: SearchMode, hardware: Hardware) -> Evaluation:
+def _evaluation(theirs: _Entry, problem: EvaluationProblem, mode: SearchMode, hardware: Hardware) -> Evaluation:
     """The model's answer for the tile (m, n, k), loop order and partition (g, m, n, k) of a result."""
+    r, made = theirs.result, theirs.metadata
     if r.best_loop_order not in ORDERS:
         raise UsageError(f"best_loop_order is {r.best_loop_order[:20]!r}; it must be one of: {', '.join(ORDERS)}")
     if min(*r.best_tile, *r.best_partition) < 1:
         raise UsageError("best_tile and best_partition must have whole numbers above 0")
-    if math.prod(r.best_partition) != hardware.num_cores:
-        cores = math.prod(r.best_partition)
+    cores = math.prod(r.best_partition)
+    if cores != hardware.num_cores:
         raise UsageError(f"best_partition is of {cores:,} cores; {hardware.name} has {hardware.num_cores:,}")
     partition, tile = Partition(*r.best_partition), Tile(*r.best_tile)
     _, block = nominal_block(problem, partition)
-    moved = traffic_of(block, tile, r.best_loop_order, problem.in_bytes, problem.out_bytes)
-    return describe(hardware, mode, problem, partition, Tiling(tile, r.best_loop_order, moved), (0, 0))
+    tiling = Tiling(
+        tile, r.best_loop_order, traffic(block, tile, r.best_loop_order, problem.in_bytes, problem.out_bytes)
+    )
+    return describe(hardware, mode, problem, partition, tiling, (made.num_searched_partitions, made.num_searched_tiles))
 
 
 def _seconds(timestamp: str) -> float:

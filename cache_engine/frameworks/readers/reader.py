@@ -150,8 +150,8 @@ class Reader:
         return made(path, stamp, times or folder.status, {"parts": self.parts(path, listing), **facts}, unread)
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
-        """The known facts of a folder's entry; readers of folders define it. Raises ``NoEntry`` where it is none."""
-        raise NotImplementedError
+        """Times, facts and failures of a folder's entry, by default none. Raises ``NoEntry`` for another folder."""
+        return None, {}, {}
 
     def parts(self, path: str, listing: Listing) -> tuple[Part, ...]:
         """The files of a folder as parts of an entry."""
@@ -190,7 +190,7 @@ class Reader:
 
 
 def made(path: str, stamp: str, times: os.stat_result, facts: Mapping[str, Any], unread: Mapping[str, str]) -> Entry:
-    """The entry of a path. Of two times the second is when a file was last read, if the file system noted that."""
+    """The entry at a path. ``times`` are of a file: when it was written and, if the file system notes it, read."""
     last_used_at = times.st_atime if times.st_atime > times.st_mtime else None
     known = {"id": id_of(path), "stamp": stamp, "created_at": times.st_mtime, "last_used_at": last_used_at, **facts}
     return entry_of(known, unread)

@@ -63,14 +63,14 @@ _KINDS = {
     "so": PartKind.HOST,
 }
 CHOSEN = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""What was chosen, in the metadata of a kernel."""
+"""Fields of a kernel's metadata that name what was chosen."""
 # In the metadata, but results of the compile, not inputs.
 _RESULTS = frozenset(
     {"hash", "name", "shared", "tmem_size", "global_scratch_size", "global_scratch_align", "profile_scratch_size",
      "profile_scratch_align", "tensordesc_meta", "triton_version", "target"}
 )  # fmt: skip
 READ_WITHIN_S = 3.0
-"""How long Triton may take from reading a group file to having read the files that it names: milliseconds, usually."""
+"""Seconds that Triton may take to read the files that a group file names; milliseconds, usually."""
 BUILT_WITHIN_S = 600.0
 """A folder that was written later than this many seconds ago may be that of a kernel that is compiled now."""
 _USES_WITHOUT_IRS = re.compile(r"3\.9\.\d")
@@ -166,7 +166,7 @@ AHEAD = "torch_aot_compile"
 INDUCTOR_IN_VLLM = (
     ("*", "rank*", "inductor_cache"), (AHEAD, "*", "inductor_cache"), (AHEAD, "*", "rank*", "inductor_cache"),
 )  # fmt: skip
-"""Where vLLM has Inductor's caches, below ``torch_compile_cache``."""
+"""The folder of Inductor's caches in vLLM's ``torch_compile_cache``."""
 
 
 def inductor_places(where: Surroundings) -> Iterator[Place]:

@@ -26,7 +26,7 @@ _KEY, _RANK = r"[0-9a-f]{8,64}", r"rank_?\d+(_\d+)?"
 _OTHERS = re.compile(rf"({AHEAD}/)?{_KEY}/({_RANK}/)?(triton_cache|inductor_cache)")
 _RANKED = re.compile(rf"{_KEY}/{_RANK}/[^/]+")
 _INDEX = "vllm_compile_cache.py"
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 _GROUPS = {"env": "environment", "config": "config", "compiler": "compiler", "code": "code"}
 
 
@@ -104,7 +104,7 @@ def _factors(document: Mapping[str, Any]) -> Iterator[Factor]:
 def _shown(name: str, value: object) -> str:
     """A value as text; the environment may hold keys of services, of which only a change is of interest."""
     text = "" if value is None else str(value)
-    if text and _SECRET.search(name.upper()):
+    if text and SECRET.search(name.upper()):
         return f"not shown ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"
     return text
 

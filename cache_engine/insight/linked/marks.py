@@ -175,7 +175,7 @@ Place = tuple[str, int]
 """A file and a line of it, from 1."""
 
 Chain = tuple[Place, ...]
-"""Where an instruction comes from: the line itself, then the line that the compiler put it into, and so on outwards.
+"""The source of an instruction: the line itself, then the line that the compiler put it into, and so on outwards.
 
 Empty where nothing is known."""
 

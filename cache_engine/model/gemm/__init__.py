@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from cache_engine.errors import InvalidProblem
-from cache_engine.model.architecture import architecture
+from cache_engine.model.architecture import Architecture, architecture
 from cache_engine.model.gemm.kinds import (
     FP8,
     INPUT_DTYPES,
@@ -204,6 +204,11 @@ class GemmProblem:
         if self.arch is None and "arch" in values:
             values["arch"] = ""
         return {name: value if isinstance(value, int | None) else str(value) for name, value in values.items()}
+
+    @property
+    def target(self) -> Architecture:
+        """The target; raises ``InvalidProblem`` where that is left to the engine."""
+        return architecture(self.arch or "")
 
     @property
     def output(self) -> DType:

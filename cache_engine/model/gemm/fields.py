@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -31,8 +30,7 @@ JOINED = "PART+…"
 Name = Annotated[str, msgspec.Meta(max_length=40)]
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemField:
+class ProblemField(msgspec.Struct, frozen=True):
     """A field of a problem: how it is named, asked for and shown.
 
     Attributes:

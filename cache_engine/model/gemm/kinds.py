@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
 
 from cache_engine.errors import InvalidProblem
 
@@ -201,8 +203,7 @@ def bucket_of(m: int) -> int:
     return 1 << (m - 1).bit_length()
 
 
-@dataclass(frozen=True, slots=True)
-class Epilogue:
+class Epilogue(msgspec.Struct, frozen=True):
     """The operations on A · B before it is stored: activation(alpha · A · B + beta · C + bias).
 
     ``GemmProblem(16, 7168, 2048, epilogue="bias+gelu")`` takes it as text, which ``Epilogue.parse`` reads.
@@ -269,11 +270,10 @@ def checked_scales(asked: object, dtype: DType, layout: Layout, k: int) -> Scale
     Raises:
         InvalidProblem: naming the rule that they break.
     """
-    text = str(asked).replace(" ", "")
-    if text not in [each.value for each in Scales]:
+    scales = asked if isinstance(asked, Scales) else _named(Scales).get(str(asked).replace(" ", ""))
+    if scales is None:
         names = " | ".join(filter(None, Scales))
         raise InvalidProblem(f"unknown scales {str(asked)!r}; use one of: {names}")
-    scales = Scales(text)
     if not scales:
         return scales
     if dtype not in FP8:
@@ -294,11 +294,10 @@ def checked_mode(asked: object, layout: Layout, specialisation: Specialisation) 
     Raises:
         InvalidProblem: naming the rule that it breaks.
     """
-    text = str(asked)
-    if text not in [each.value for each in Mode]:
+    mode = asked if isinstance(asked, Mode) else _named(Mode).get(str(asked))
+    if mode is None:
         names = ", ".join(filter(None, Mode))
-        raise InvalidProblem(f"unknown mode {text!r}; use one of: {names}, or leave it out")
-    mode = Mode(text)
+        raise InvalidProblem(f"unknown mode {str(asked)!r}; use one of: {names}, or leave it out")
     if mode and layout.a_transposed:
         raise InvalidProblem(
             f"the layout is {layout}, and with mode {mode} the rows of A must lie one after the other; use nt or nn"
@@ -318,11 +317,14 @@ def member_of(kind: type[_E], what: str, value: object, allowed: Collection[_E] 
         InvalidProblem: listing those there are.
     """
     if isinstance(value, kind) and (not allowed or value in allowed):
-        return value  # most often; asking by name takes a microsecond
-    try:
-        found = kind(str(value))
-    except ValueError:
-        found = None
+        return value
+    found: _E | None = _named(kind).get(str(value))
     if found is None or (allowed and found not in allowed):
         raise InvalidProblem(f"unknown {what} {str(value)!r}; use one of: {', '.join(allowed or kind)}")
     return found
+
+
+@cache
+def _named(kind: type[_E]) -> dict[str, _E]:
+    """The members of an enumeration by name, as calling it takes a microsecond."""
+    return {each.value: each for each in kind}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 from math import log2
+
+import msgspec
 
 LOOKUPS = ("memory", "pack", "disk", "remote")
 """Lookups by the tier that served them, from the key to verified code."""
@@ -87,8 +88,7 @@ class Spans:
         return taken | {f"{span}/ns": round(sum_ns) for span, sum_ns in ns.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(msgspec.Struct, frozen=True):
     """The durations of one kind of thing.
 
     Attributes:

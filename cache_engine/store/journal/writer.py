@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import secrets
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache_engine.background import CLOSE_S, BackgroundQueue
 from cache_engine.errors import CorruptEntry
+from cache_engine.logs import DEBUG, WARNING, Log
 from cache_engine.model.events import UNPUBLISHED, USE, Event, Totals
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.shape_counts import Shape, ShapeCounts
-from cache_engine.process import Background, Order, OwnFile, holds, renew_after_fork, run_at_end
+from cache_engine.process import OwnFile, holds, renew_after_fork, run_at_end, weak
 from cache_engine.store.journal.lines import OPEN, append, file_names
 from cache_engine.store.journal.spans import Spans
 from cache_engine.store.lock import try_lock
@@ -54,7 +52,7 @@ def lines_of(asked: Mapping[int, Wanted], now: float) -> list[Event | ShapeCount
     return [ShapeCounts(USE, now, shape, by_m) for shape, by_m in by_shape.items()]
 
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 _ROTATE_BYTES = 1024**2
 # A process that uses many entries writes less often, so that it writes about 1 KiB/s.
 _BYTES_PER_S, _LONGEST_WAIT_S = 1024, 300.0
@@ -97,7 +95,7 @@ class Journal:
         self._fold = fold
         self._logged_in = log
         self._file: OwnFile | None = None
-        self._complaint = logging.WARNING
+        self._complaint = WARNING
         self._start_counting()
         renew_after_fork(self)
 
@@ -115,7 +113,7 @@ class Journal:
         self.spans = Spans()
         self._rare = Event(kind=USE, at=0.0)
         self._saved_us: dict[CacheKey, int] = {}
-        self._thread: Background | None = None
+        self._queue: BackgroundQueue | None = None
         self._looked_at = 0.0
         self._forget_end: Callable[[], None] = lambda: None
 
@@ -144,8 +142,8 @@ class Journal:
                 self._hits[hit] += 1
             except KeyError:
                 self._hits[hit] = 1
-                if len(self._hits) == _MOST_WAITING and self._thread is not None:
-                    self._thread.order_work()
+                if len(self._hits) == _MOST_WAITING and self._queue is not None:
+                    self._queue.put(weak(self.flush))
             if problem is not None:
                 try:
                     self._asked[id(problem)].count += 1
@@ -153,7 +151,7 @@ class Journal:
                     self._first_asked(problem)
             if saved_us:
                 self._saved_us[key] = self._saved_us.get(key, 0) + saved_us
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def asked(self, problem: GemmProblem) -> None:
@@ -166,23 +164,23 @@ class Journal:
 
     def _first_asked(self, problem: GemmProblem) -> None:
         self._asked[id(problem)] = Wanted(problem)
-        if self._thread is None:
+        if self._queue is None:
             self._start_thread()
         elif len(self._asked) == _MOST_WAITING:
-            self._thread.order_work()
+            self._queue.put(weak(self.flush))
 
     def miss(self, arch: str = "") -> None:
         """Counts a lookup that has to compile for this target. Writes nothing yet."""
         with self._lock:
             self._misses[arch] = self._misses.get(arch, 0) + 1
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def failure(self, tier: str) -> None:
         """Counts a tier that failed and was skipped. Writes nothing yet."""
         with self._lock:
             self._failures[tier] = self._failures.get(tier, 0) + 1
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
@@ -191,7 +189,7 @@ class Journal:
             self._rare.lock_waits += 1
             self._rare.lock_timeouts += timed_out
             self._rare.lock_wait_us += round(seconds * 1e6)
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def shared(self, sent: int, dropped: int) -> None:
@@ -199,7 +197,7 @@ class Journal:
         with self._lock:
             self._rare.remote_sent += sent
             self._rare.remote_dropped += dropped
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def decided(self, kind: str, **fields: object) -> None:
@@ -210,7 +208,7 @@ class Journal:
         with self._lock:
             self._rare.promotions += kind in (PROMOTION, SPECULATION)
             self._rare.demotions += kind == DEMOTION
-            if self._thread is None:
+            if self._queue is None:
                 self._start_thread()
 
     def event(self, kind: str, **fields: object) -> None:
@@ -235,24 +233,16 @@ class Journal:
 
         In a signal handler that interrupted counting or writing, the thread does this after the handler returns.
         """
-        thread = self._thread
-        if thread is not None and thread.is_alive:
-            if not self.is_interrupted:
-                self._flush_and_release()
-            thread.end()
-            # At its end the interpreter stops threads at any point, with the locks they hold.
-            if not self.is_interrupted:
-                thread.join()
-        elif not self.is_interrupted:
-            self._finish()
-        if self._thread is None and not self.is_interrupted:
+        if self.is_interrupted:
+            if self._queue is not None:
+                self._queue.put(weak(self._finish, 0.0))
+            return
+        self._finish(CLOSE_S)
+        if self._queue is None:  # else counts came meanwhile
             self._forget_end()
 
-    def work(self, order: Order | None) -> float | None:
-        """One step of the writing thread; see ``Worker``."""
-        if order is Order.END:
-            self._finish()
-            return None
+    def write_counts(self) -> float:
+        """Writes all counts so far; returns the seconds to the next time."""
         written = self._write(self._take_counts())
         self._fold_if_due()
         return min(max(self._flush_s, written / _BYTES_PER_S), _LONGEST_WAIT_S)
@@ -262,8 +252,8 @@ class Journal:
         # the journal is closed already, or its thread may have stopped with a lock held.
         if not sys.is_finalizing():
             with suppress(Exception):
-                if self._thread is not None:
-                    self._thread.end()
+                if self._queue is not None:
+                    self._queue.end()
                 self._forget_end()
                 self._flush_and_release()
 
@@ -273,27 +263,28 @@ class Journal:
             with self._writing:
                 self._release()
 
-    def _finish(self) -> None:
-        """Writes all counts, releases the file and ends the thread."""
+    def _finish(self, wait_s: float) -> None:
+        """Ends the thread, writes all counts and releases the file."""
+        with self._lock:
+            queue, self._queue = self._queue, None
+        if queue is not None:
+            # At its end the interpreter stops threads at any point, with the locks they hold.
+            queue.close(wait_s)
         self._flush_and_release()
         self._fold_if_due()
-        with self._lock:
-            self._thread = None
-            counts = (self._hits, self._asked, self._misses, self._failures, self._log)
-            if any(counts) or self._rare.lock_waits or self._rare.remote_dropped:  # a promotion is in the log too
-                self._start_thread()  # for counts that came meanwhile
 
     def _start_thread(self) -> None:
         self._forget_end()
-        self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
-        try:
-            self._thread = Background(self, self._flush_s)
-        except RuntimeError as error:
-            # This process cannot start another thread. Counts are written with the next event, or at the end.
-            _log.log(self._complaint, "usage is written only with events and at the end: %s", error)
-            self._complaint = logging.DEBUG
-            if len(self._hits) >= _MOST_WAITING or len(self._asked) >= _MOST_WAITING:
-                self.flush()
+        self._forget_end = run_at_end(weak(self.close))
+        queue = BackgroundQueue()
+        if queue.put(weak(self.write_counts), self._flush_s):
+            self._queue = queue
+            return
+        # This process cannot start another thread. Counts are written with the next event, or at the end.
+        _log.log(self._complaint, "usage is written only with events and at the end: this process can start no thread")
+        self._complaint = DEBUG
+        if len(self._hits) >= _MOST_WAITING or len(self._asked) >= _MOST_WAITING:
+            self.flush()
 
     def _take_counts(self) -> list[_Line]:
         no_waits, spans = Event(kind=USE, at=0.0), self.spans.take()
@@ -344,7 +335,7 @@ class Journal:
             # A full disk or read-only store: counts are lost, kernels are not. Logged after the lock is free, because a
             # signal handler may have interrupted another log message.
             _log.log(self._complaint, "usage could not be written to %s: %s", self._folder, failure)
-            self._complaint = logging.DEBUG  # once is enough
+            self._complaint = DEBUG  # once is enough
         return written
 
     def _append(self, data: bytes) -> None:
@@ -366,7 +357,7 @@ class Journal:
             self._fold()
         except (OSError, CorruptEntry) as error:
             _log.log(self._complaint, "the journal in %s could not be folded: %s", self._folder, error)
-            self._complaint = logging.DEBUG
+            self._complaint = DEBUG
 
     def _acquire(self) -> tuple[OwnFile, os.stat_result]:
         """A file that no other process holds, locked and open for append, and its status."""
@@ -377,7 +368,7 @@ class Journal:
                     taken = _reuse(self._folder / name)
                     if taken is not None:
                         return taken
-            path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{OPEN}"
+            path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{os.urandom(4).hex()}{OPEN}"
             file = OwnFile.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
             try:
                 if _lock_in_place(file.descriptor, path):
@@ -418,12 +409,6 @@ def _lock_in_place(descriptor: int, path: Path) -> bool:
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     return False
-
-
-def _close_if_alive(reference: weakref.ref[Journal]) -> None:
-    journal = reference()
-    if journal is not None:
-        journal.close()
 
 
 # ---- The journal of a cache without a store: it counts in memory, and nothing outlives the process ----

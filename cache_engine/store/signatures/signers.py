@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 NAMESPACE = "kernel@gemm-cache"
-"""What signatures of kernels are for; ``ssh-keygen -Y verify -n`` takes it."""
+"""The namespace of signatures of kernels; ``ssh-keygen -Y verify -n`` takes it."""
 _MOST_BYTES = 1024**2  # of a file of signers: more than ten thousand
 _WORD = re.compile(r'(?:[^ \t\r"]++|"[^"]*+")++')
 _OPTION = re.compile(r'([A-Za-z-]+)(?:="([^"]*)")?(?:,|$)')

@@ -18,7 +18,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -49,7 +50,9 @@ class _Layout(msgspec.Struct):
     imageLayoutVersion: str  # noqa: N815 -- the specification's names, here and below
 
 
-class _Descriptor(msgspec.Struct, omit_defaults=True):
+class Descriptor(msgspec.Struct, omit_defaults=True):
+    """A blob of a layout: its media type, digest and size."""
+
     mediaType: str  # noqa: N815
     digest: str
     size: Annotated[int, msgspec.Meta(ge=0)]
@@ -59,26 +62,53 @@ class _Descriptor(msgspec.Struct, omit_defaults=True):
 
 class _Index(msgspec.Struct):
     schemaVersion: int  # noqa: N815
-    manifests: list[_Descriptor]
+    manifests: list[Descriptor]
     mediaType: str = _INDEX  # noqa: N815
 
 
-class _Manifest(msgspec.Struct):
+class Manifest(msgspec.Struct):
+    """The config and the layers of an image or artifact."""
+
     schemaVersion: int  # noqa: N815
-    config: _Descriptor
-    layers: list[_Descriptor]
+    config: Descriptor
+    layers: list[Descriptor]
     mediaType: str = _MANIFEST  # noqa: N815
     artifactType: str = ""  # noqa: N815
     annotations: dict[str, str] = {}
 
 
-def write_layout(folder: Path, write: Callable[[Path], _T], *, about: Callable[[_T], str]) -> _T:
-    """Makes a layout of the pack that ``write`` writes to a path, and returns what that returns.
+class NewLayout:
+    """A layout in the making: blobs are put into it, then ``finish`` names the manifest of its image."""
 
-    The directory is complete or does not exist.
+    def __init__(self, staged: Path) -> None:
+        """Makes the directories."""
+        self._staged = staged
+        self.blobs = staged / "blobs" / "sha256"
+        self.blobs.mkdir(parents=True)
 
-    Args:
-        about: what it has, in words, for people who look at it in a registry.
+    def put(self, kind: str, data: bytes) -> Descriptor:
+        """Adds bytes of a media type."""
+        digest = hashlib.sha256(data).hexdigest()
+        (self.blobs / digest).write_bytes(data)
+        return Descriptor(kind, f"sha256:{digest}", len(data))
+
+    def put_file(self, kind: str, path: Path, annotations: dict[str, str] | None = None) -> Descriptor:
+        """Adds a file that is in ``blobs``, under its digest in place of its name."""
+        found = Descriptor(kind, f"sha256:{_digest(path)}", path.stat().st_size, annotations or {})
+        path.rename(_blob(self._staged, found))
+        return found
+
+    def finish(self, manifest: Manifest) -> None:
+        """Writes the manifest and what names it."""
+        named = self.put(_MANIFEST, _encode(manifest))
+        named.annotations, named.artifactType = {f"{_ANNOTATION}ref.name": TAG}, manifest.artifactType
+        (self._staged / "index.json").write_bytes(_encode(_Index(2, [named])))
+        (self._staged / _MARK).write_bytes(_encode(_Layout(_VERSION)))
+
+
+@contextmanager
+def new_layout(folder: Path) -> Iterator[NewLayout]:
+    """Makes a layout in the body of a ``with``. The directory is complete at its end, or does not exist.
 
     Raises:
         UsageError: when there is something of that name.
@@ -87,28 +117,29 @@ def write_layout(folder: Path, write: Callable[[Path], _T], *, about: Callable[[
     if os.path.lexists(folder):
         raise UsageError(f"{folder} exists; give another name")
     staged = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
-    blobs = staged / "blobs" / "sha256"
     try:
-        blobs.mkdir(parents=True)
-        pack = blobs / f"written{SUFFIX}"
-        done = write(pack)
-        name = {f"{_ANNOTATION}title": folder.name.removesuffix(".oci") + SUFFIX}
-        layer = _Descriptor(ARTIFACT, f"sha256:{_digest(pack)}", pack.stat().st_size, name)
-        pack.rename(_blob(staged, layer))
-        config = _put(blobs, _EMPTY, _EMPTY_DATA)
-        manifest = _Manifest(
-            2, config, [layer], artifactType=ARTIFACT, annotations={f"{_ANNOTATION}description": about(done)}
-        )
-        named = _put(blobs, _MANIFEST, _encode(manifest))
-        named.annotations, named.artifactType = {f"{_ANNOTATION}ref.name": TAG}, ARTIFACT
-        (staged / "index.json").write_bytes(_encode(_Index(2, [named])))
-        (staged / _MARK).write_bytes(_encode(_Layout(_VERSION)))
+        yield NewLayout(staged)
         staged.rename(folder)
     except BaseException as error:
         shutil.rmtree(staged, ignore_errors=True)
         if isinstance(error, OSError) and str(error.filename).startswith(str(staged)):
             error.filename, error.filename2 = str(folder), None  # the name that the user gave
         raise
+
+
+def write_layout(folder: Path, write: Callable[[Path], _T], *, about: Callable[[_T], str]) -> _T:
+    """Makes a layout of the pack that ``write`` writes to a path, and returns what that returns; raises as above.
+
+    Args:
+        about: what it has, in words, for people who look at it in a registry.
+    """
+    with new_layout(folder) as layout:
+        pack = layout.blobs / f"written{SUFFIX}"
+        done = write(pack)
+        layer = layout.put_file(ARTIFACT, pack, {f"{_ANNOTATION}title": folder.name.removesuffix(".oci") + SUFFIX})
+        about_it = {f"{_ANNOTATION}description": about(done)}
+        config = layout.put(_EMPTY, _EMPTY_DATA)
+        layout.finish(Manifest(2, config, [layer], artifactType=ARTIFACT, annotations=about_it))
     return done
 
 
@@ -124,7 +155,16 @@ def pack_in(folder: Path) -> Path:
         PackUnusable: when the layout is damaged, or has none or several.
         OSError: when it cannot be read.
     """
-    try:
+    with _refusing(folder):
+        packs = [layer for one in manifests(folder) for layer in one.layers if layer.mediaType == ARTIFACT]
+        if len(packs) != 1:
+            raise _refusal(folder, f"has {counted(len(packs), 'pack')}, not one; copy one tag into an empty layout")
+        return checked_blob(folder, packs[0])
+
+
+def manifests(folder: Path) -> list[Manifest]:
+    """The manifests of a layout, each with its digest; raises ``PackUnusable`` and ``OSError``."""
+    with _refusing(folder):
         version = _decoded(folder / _MARK, _Layout).imageLayoutVersion
         if not version.startswith("1."):
             raise _refusal(folder, f"has version {printable(version[:20])!r} of the layout; this program reads 1")
@@ -132,21 +172,24 @@ def pack_in(folder: Path) -> Path:
         if len(index.manifests) > _MOST_MANIFESTS:
             raise _refusal(folder, f"lists {len(index.manifests):,} manifests; at most {_MOST_MANIFESTS} are read")
         found = {one.digest: one for one in index.manifests if one.mediaType == _MANIFEST}
-        packs = [layer for one in found.values() for layer in _layers(folder, one)]
-        if len(packs) != 1:
-            raise _refusal(folder, f"has {counted(len(packs), 'pack')}, not one; copy one tag into an empty layout")
-        path = _blob(folder, packs[0])
-        if os.path.getsize(path) != packs[0].size or f"sha256:{_digest(path)}" != packs[0].digest:
-            raise _refusal(folder, "has a pack that does not match its digest; copy it again")
+        return [_decoded(_blob(folder, one), Manifest, one.digest) for one in found.values()]
+
+
+def checked_blob(folder: Path, what: Descriptor) -> Path:
+    """The file of a blob, which has its digest; raises ``PackUnusable`` and ``OSError``."""
+    with _refusing(folder):
+        path = _blob(folder, what)
+        if os.path.getsize(path) != what.size or f"sha256:{_digest(path)}" != what.digest:
+            raise _refusal(folder, "has a layer that does not match its digest; copy it again")
+        return path
+
+
+@contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except (CorruptEntry, FileNotFoundError) as error:
         raise _refusal(folder, f"is damaged: {printable(str(error))}") from error
-    return path
-
-
-def _layers(folder: Path, manifest: _Descriptor) -> list[_Descriptor]:
-    """The packs of a manifest; none of another artifact."""
-    read = _decoded(_blob(folder, manifest), _Manifest, manifest.digest)
-    return [layer for layer in read.layers if layer.mediaType == ARTIFACT]
 
 
 def _decoded(path: Path, kind: type[_Read], digest: str = "") -> _Read:
@@ -161,7 +204,7 @@ def _decoded(path: Path, kind: type[_Read], digest: str = "") -> _Read:
         raise CorruptEntry(f"{path.name} cannot be read: {error}") from error
 
 
-def _blob(folder: Path, what: _Descriptor) -> Path:
+def _blob(folder: Path, what: Descriptor) -> Path:
     found = _DIGEST.fullmatch(what.digest)
     if found is None:
         raise CorruptEntry(f"{printable(what.digest[:80])!r} is no SHA-256 digest")
@@ -171,12 +214,6 @@ def _blob(folder: Path, what: _Descriptor) -> Path:
 def _digest(path: Path) -> str:
     with os.fdopen(open_file(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _put(blobs: Path, kind: str, data: bytes) -> _Descriptor:
-    digest = hashlib.sha256(data).hexdigest()
-    (blobs / digest).write_bytes(data)
-    return _Descriptor(kind, f"sha256:{digest}", len(data))
 
 
 def _encode(value: msgspec.Struct) -> bytes:

@@ -1,0 +1,145 @@
+"""Saved results of the evaluator as tables: read from their files, searched and sorted. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.presenters.columns import Column
+from app.presenters.shared import Row, dtypes
+from cache_engine.errors import StoreError
+from cache_engine.evaluator.results import Evaluations
+from cache_engine.evaluator.results.entry import Entry
+
+ACCELERATORS = (
+    Column("Fingerprint", lambda row: row["arch_fingerprint"][:12]),
+    Column("Chip", lambda row: row.get("error") or row["chip"]),
+    Column("Results", lambda row: row["results"]),
+    Column("Corrupt", lambda row: row.get("total_entries", 0) - row["results"] + row.get("corrupt_lines", 0)),
+    Column("Hits", lambda row: row.get("cache_hits", 0)),
+    Column("Misses", lambda row: row.get("cache_misses", 0)),
+    Column("Total search time, s", lambda row: row.get("total_search_time_hours", 0.0) * 3600),
+    Column("Last added", lambda row: row.get("last_updated", 0.0), "age"),
+)
+"""Accelerators with saved results."""
+
+
+RESULTS = (
+    Column("Chip", lambda row: row["chip"] or row["fingerprint"][:12]),
+    Column("m × n × k", lambda row: f"{row['m']} × {row['n']} × {row['k']}"),
+    Column("Batch", "batch"),
+    Column("Dtype", dtypes),
+    Column("Search mode", lambda row: _searched(row)),
+    Column("Latency, µs", "latency_us"),
+    Column("% of peak", "utilization", "share"),
+    Column("Tile", "tile"),
+    Column("Order", "loop_order"),
+    Column("Partition", "partition"),
+    Column("Search, ms", "search_ms"),
+    Column("Created", "made_at", "age"),
+    Column("Last used", "last_used_at", "age"),
+)
+"""Saved results."""
+
+
+PRUNED = (
+    Column("Chip", lambda one: f"{one.chip} ({one.fingerprint[:8]})" if one.chip else one.fingerprint[:12]),
+    Column("Last used", "last_used", "age"),
+    Column("Result", "key"),
+    Column("Reason", "reason"),
+)
+"""Saved results that pruning would delete."""
+
+
+SORTS = {
+    "made": "made_at",
+    "last used": "last_used_at",
+    "latency": "latency_us",
+    "share of the peak": "utilization",
+    "operations": "flops",
+    "m": "m",
+    "n": "n",
+    "k": "k",
+    "time of the search": "search_ms",
+}
+"""Orders of the list: name → column."""
+
+
+def saved_results(kept: Evaluations) -> tuple[list[Row], list[Row]]:
+    """Accelerators with saved results, by name; and a row for each sound result."""
+    chips, rows = kept.summaries(), list[Row]()
+    for chip in chips:
+        if "error" not in chip:
+            rows += _rows(kept, chip["arch_fingerprint"])
+    counts = Counter(row["fingerprint"] for row in rows)
+    chips = [{"chip": "", **chip, "results": counts[chip["arch_fingerprint"]]} for chip in chips]
+    return sorted(chips, key=lambda chip: (chip["chip"].lower(), chip["arch_fingerprint"])), rows
+
+
+def _rows(kept: Evaluations, fingerprint: str) -> list[Row]:
+    try:
+        snapshot = kept.snapshot(fingerprint)
+    except StoreError:
+        return []  # gone since it was listed
+    return [
+        _row(fingerprint, snapshot.chip, key, entry, snapshot.usage.get(key, 0.0))
+        for key, entry in kept.entries(fingerprint)
+    ]
+
+
+def _row(fingerprint: str, chip: str, key: str, entry: Entry, used: float) -> Row:
+    s, r, mode, made = entry.shape, entry.result, entry.search_mode, entry.metadata
+    return {
+        "fingerprint": fingerprint, "key": key, "m": s.M, "n": s.N, "k": s.K, "batch": s.G,
+        "dtype": entry.dtypes.input, "out_dtype": entry.dtypes.output, "tile_search": mode.tile_search,
+        "partition_search": mode.partition_search, "reduce_partial_sums": mode.reduce_partial_sums,
+        "compute_rate": mode.compute_rate, "latency_us": r.latency_us, "compute_us": r.compute_us,
+        "memory_us": r.memory_us, "flops": float(r.flops), "traffic_bytes": float(r.traffic_bytes),
+        "utilization": r.effective_utilization, "tile": "×".join(str(r.tile[name]) for name in "mnk"),
+        "loop_order": r.order, "partition": "×".join(str(r.partition[name]) for name in "gmnk"),
+        "search_ms": made.search_time_ms, "made_at": made.timestamp, "model_version": made.model_version,
+        "last_used_at": max(used, made.timestamp), "chip": chip,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A filter of results: of these accelerators and types, where any are named, and with sizes that ``text`` has.
+
+    A word of ``text`` is one size, as in ``7168``, or sizes m×n×k with ``*`` for any, as in ``*x7168x2048``.
+    """
+
+    text: str = ""
+    fingerprints: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    def of(self, rows: Iterable[Row], sort: str, *, descending: bool) -> list[Row]:
+        """The rows that match, sorted."""
+        tests = [_test(word) for word in self.text.lower().replace("×", "x").split()]
+        found = [
+            row
+            for row in rows
+            if (not self.fingerprints or row["fingerprint"] in self.fingerprints)
+            and (not self.dtypes or row["dtype"] in self.dtypes)
+            and all(test(row) for test in tests)
+        ]
+        found.sort(key=lambda row: (row["fingerprint"], row["key"]))
+        return sorted(found, key=lambda row: row[SORTS[sort]], reverse=descending)
+
+
+def _test(word: str) -> Callable[[Row], bool]:
+    """Whether a row has the sizes of a word."""
+    sizes: Sequence[str] = word.split("x")
+    if len(sizes) == 1:
+        return lambda row: word in (str(row["m"]), str(row["n"]), str(row["k"]))
+    asked = [(name, size) for name, size in zip("mnk", sizes, strict=False) if size not in ("", "*")]
+    return lambda row: all(str(row[name]) == size for name, size in asked)
+
+
+def _searched(row: dict[str, Any]) -> str:
+    searched = [name for name in ("tile", "partition") if row[f"{name}_search"]]
+    costs = ["partial sums"] if row["reduce_partial_sums"] else []
+    rate = [f"rate × {row['compute_rate']:g}"] if row["compute_rate"] != 1 else []
+    return ", ".join([" and ".join(searched) or "nothing", *costs, *rate])

@@ -1,0 +1,197 @@
+"""The verb ``run``: runs a command with its kernel caches below one root, and reports what it compiled."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb
+from cache_engine.cli.support.output import write_file
+from cache_engine.cli.terminal import escaped, moment
+from cache_engine.errors import GemmCacheError, LockTimeout, UsageError
+from cache_engine.model.documents import to_json
+from cache_engine.settings import Settings, user_cache_folder, variable
+from cache_engine.store.lock import file_lock
+from cache_engine.units import counted, human_ms, printable
+
+if TYPE_CHECKING:
+    from cache_engine.frameworks.supervisor import Ready
+    from cache_engine.frameworks.watch import Run
+
+_SHOWN = 5
+
+
+@click.command(
+    "run",
+    cls=Verb,
+    context_settings={"allow_interspersed_args": False},
+    examples=(
+        "run -- python serve.py",
+        "run --root /mnt/kernels --ready-url http://127.0.0.1:8000/health --forbid-after-ready -- vllm serve MODEL",
+        "run --ready-line 'startup complete' --output run.json --output run.prom -- python serve.py",
+    ),
+    done="The command ended with 0. Any other code is the command's: 128 and the number of a signal that ended it, 127 "
+    "if it is not found, 126 if it cannot be started.",
+    missing="--forbid-after-ready: a compile was seen after the command was ready.",
+    argument_texts={"command": "The command and its arguments, after --."},
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND…")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for the caches of all frameworks: a volume, at the same path on every machine. Default: "
+    "gemm-cache-run in the user cache directory.",
+)
+@click.option("--ready-url", metavar="URL", help="The command is ready when this address answers.")
+@click.option("--ready-line", metavar="TEXT", help="It is ready when it prints a line with this text.")
+@click.option("--ready-file", type=click.Path(path_type=Path), metavar="FILE", help="It is ready when it writes FILE.")
+@click.option("--forbid-after-ready", is_flag=True, help="End with exit code 3 if a compile is seen after that.")
+@click.option(
+    "--output",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Write the report to a file: as JSON, or as metrics if its name ends with .prom (repeatable).",
+)
+@click.pass_obj
+@click.pass_context
+def run_verb(
+    ctx: click.Context, settings: Settings, /, command: tuple[str, ...], root: Path | None, ready_url: str | None,
+    ready_line: str | None, ready_file: Path | None, forbid_after_ready: bool, files: tuple[Path, ...],
+) -> None:  # fmt: skip
+    """Run a command and report the kernels that its frameworks compile.
+
+    Sets the cache directory of Triton, Inductor, vLLM, JAX, FlashInfer, DeepGEMM, cuTile, tilelang, CuPy, the CUDA
+    driver and PyTorch's extensions to a folder of DIR, where its variable is not set. At the same path on the next
+    machine or in the next pod, the kernels are found again. While the command runs, the caches are read every second;
+    nothing is hooked into it. At the end and on SIGUSR1, a report goes to standard error: kernels found, compiled
+    before and after the command was ready, the slowest, and what cannot be watched.
+
+    Signals are passed on to the command.
+    """
+    from cache_engine.frameworks.supervisor import CannotStart, Supervisor
+    from cache_engine.frameworks.watch import Run as Report
+    from cache_engine.frameworks.watch import Watch, not_watched, redirected
+
+    ready = _ready(ready_url, ready_line, ready_file)
+    if forbid_after_ready and ready is None:
+        raise UsageError("--forbid-after-ready needs --ready-url, --ready-line or --ready-file")
+    root = _root(root)
+    environment = {**({} if settings.dir is None else {variable("dir"): str(settings.directory())}), **os.environ}
+    if _can_write(root):
+        environment |= redirected(environment, root)
+    report = Report(command=list(command), root=str(root), started_at=time.time(), not_watched=not_watched(environment))
+    supervisor = Supervisor(Watch(report, environment), ready, lambda: _publish(report, files))
+    try:
+        with _alone(root):
+            report.exit_code = supervisor.run(command, environment)
+    except CannotStart as error:
+        click.echo(f"error: {escaped(str(error))}", err=True)
+        ctx.exit(error.exit_code)
+    report.ended_at = time.time()
+    if left := supervisor.left_behind:
+        report.not_watched.insert(0, f"{counted(left, 'process', 'processes')} that the command left running")
+    _publish(report, files)
+    if forbid_after_ready and report.after:
+        ctx.exit(NOT_HERE)
+    if forbid_after_ready and report.ready_at is None and report.exit_code == OK:
+        _say("the command ended before it was ready, so nothing is proved.")
+        ctx.exit(FAILED)
+    ctx.exit(report.exit_code)
+
+
+def _ready(url: str | None, line: str | None, file: Path | None) -> Ready | None:
+    from cache_engine.frameworks.supervisor import Line, answers, exists
+
+    given = [each for each in (url, line, file) if each is not None]
+    if len(given) > 1:
+        raise UsageError("give one of --ready-url, --ready-line and --ready-file")
+    if url is not None:
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"--ready-url is {url!r}; it must begin with http:// or https://")
+        return answers(url)
+    if line is not None:
+        if not line:
+            raise UsageError("--ready-line is empty; give a text that the command prints when it is ready")
+        return Line(line)
+    return None if file is None else exists(file)
+
+
+def _root(given: Path | None) -> Path:
+    root = given or user_cache_folder("gemm-cache-run")
+    if root is None:
+        raise UsageError("this user has no cache directory; name a folder with --root")
+    return root.absolute()
+
+
+def _can_write(root: Path) -> bool:
+    """Whether the caches can be below ``root``; says why not. The command runs in any case."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        _say(f"{root} cannot be written: {error.strerror}. The command runs with the cache directories that it has.")
+        return False
+    return True
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Says it if another run has this root: what that compiles is in both reports."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(file_lock(root / ".gemm-cache-run.lock", 0.0))
+        except LockTimeout:
+            _say(f"another run uses {root}: kernels that its command compiles are in this report too.")
+        except OSError:
+            pass  # the folder cannot be written, which has been said
+        yield
+
+
+def _publish(report: Run, files: tuple[Path, ...]) -> None:
+    """Writes the report to files and to standard error; a file that cannot be written ends nothing."""
+    for file in files:
+        try:
+            if file.suffix == ".prom":
+                from cache_engine.insight.metrics import run_text, write_text
+
+                write_text(run_text(report), file)
+            else:
+                write_file(file, to_json(report).encode() + b"\n", force=True)
+        except (OSError, GemmCacheError) as error:
+            _say(f"the report is not in {file}: {error}")
+    for line in _lines(report):
+        click.echo(printable(line), err=True)
+
+
+def _lines(report: Run) -> Iterator[str]:
+    when = "is not ready yet" if report.ended_at is None else "was never ready"
+    ready = f"was ready after {human_ms(1e3 * (report.ready_at - report.started_at))}" if report.ready_at else when
+    seen = sum(each.before + each.after for each in report.frameworks.values())
+    yield f"gemm-cache run: {counted(seen, 'compile')} seen, {report.after} after ready; the command {ready}."
+    for name, each in report.frameworks.items():
+        known = f", {human_ms(1e3 * each.seconds)} of compiling" if each.seconds else ""
+        compiled = f"compiled: {each.before} before ready, {each.after} after"
+        yield f"  {name}: {counted(each.found, 'kernel')}; {compiled}{known}"
+    for one in report.slowest:
+        stages = ", ".join(f"{stage} {human_ms(ms)}" for stage, ms in one.stages_ms.items())
+        yield f"  slowest: {one.framework} {one.name}, {human_ms(1e3 * (one.seconds or 0.0))} ({stages})"
+    for late in [one for one in report.compiled if one.phase == "after"][:_SHOWN]:
+        yield f"  after ready: {late.framework} {late.name}, {moment(late.seen_at)}"
+    for text in report.findings[:_SHOWN]:
+        yield f"  not read: {text}"
+    for text in report.not_watched:
+        yield f"  not watched: {text}"
+
+
+def _say(text: str) -> None:
+    click.echo(escaped(f"gemm-cache run: {text}"), err=True)

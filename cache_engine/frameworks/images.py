@@ -1,0 +1,420 @@
+"""Images of Triton's and vLLM's caches that KServe mounts: the "compat" format of its MCV, written and read.
+
+::
+
+    config       labels: the targets, the size, for vLLM where to mount it
+    one layer    io.triton.cache/KEY/FILE, or io.vllm.cache/torch_compile_cache/HASH/…; and io.….manifest/manifest.json
+
+Triton names files by absolute paths in its group files, so a cache that is mounted elsewhere than it was made is never
+hit. The paths are written for the place of the mount. Source: ``redhat-et/GKM``, mcv/pkg/cache, commit f0e65de.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import re
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import msgspec
+
+from cache_engine.errors import PackUnusable, UsageError
+from cache_engine.frameworks.base import Surroundings
+from cache_engine.frameworks.facts import json_object
+from cache_engine.frameworks.folder import MOST_BINARY_BYTES, Folder, Unread
+from cache_engine.frameworks.readers.reader import files_below
+from cache_engine.frameworks.readers.triton import AHEAD, Triton
+from cache_engine.frameworks.readers.vllm import SECRET
+from cache_engine.frameworks.values import Entry, Place, ScanFinding, State, name_of
+from cache_engine.store.oci import Manifest, checked_blob, manifests, new_layout
+from cache_engine.units import printable
+
+TRITON, VLLM = "triton", "vllm"
+KSERVE_ROOT = "/home/kserve/.cache/vllm"
+"""``VLLM_CACHE_ROOT`` where KServe mounts a cache of vLLM."""
+_BELOW = "torch_compile_cache"
+_CONFIG, _LAYER = "application/vnd.oci.image.config.v1+json", "application/vnd.oci.image.layer.v1.tar+gzip"
+_LAYERS = (_LAYER, "application/vnd.docker.image.rootfs.diff.tar.gzip")
+_GROUP, _FACTORS = "__grp__", "cache_key_factors.json"
+_RANK = re.compile(r"rank_\d+_\d+")
+_ARTIFACT = "artifact_compile_range_"
+_MOST_CONFIG_BYTES, _MOST_FILES, _MOST_BYTES = 4 * 1024**2, 1_000_000, 64 * 1024**3
+_HIDDEN = "hidden"
+
+
+@dataclass(slots=True)
+class Image:
+    """The content of an image.
+
+    Attributes:
+        kind: ``triton`` or ``vllm``.
+        targets: such as ``sm_90``.
+        entries: kernels of Triton, or graphs of vLLM.
+        left: what was left out, with the reason.
+        hidden: variables whose values are not published.
+        labels: those of the image.
+        manifest: its manifest.json.
+    """
+
+    kind: str
+    targets: list[str] = field(default_factory=list)
+    entries: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    left: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+
+def export_image(
+    folder: Path, place: Place, mount_path: PurePosixPath, archs: Sequence[str], on_file: Callable[[], None]
+) -> Image:
+    """Writes a cache as an OCI image layout.
+
+    Args:
+        folder: the directory to make.
+        place: the cache directory of Triton, or vLLM's ``torch_compile_cache``.
+        mount_path: of Triton, the directory where the server's ``TRITON_CACHE_DIR`` will be; of vLLM, its
+            ``VLLM_CACHE_ROOT``.
+        archs: the targets, where no CUBIN in the cache tells them.
+
+    Raises:
+        UsageError: when the cache is empty, or its target is not known, or there is something named ``folder``.
+        OSError: when it cannot be read or written.
+    """
+    image = Image(place.kind)
+    prefix = "" if place.kind == TRITON else f"{_BELOW}/"
+    with Folder(place.path) as root, new_layout(folder) as layout:
+        names = list(_triton_files(place, root, image) if place.kind == TRITON else _vllm_files(place, root, image))
+        image.targets = sorted({*image.targets} or {_numbered(arch) for arch in archs})
+        if not names:
+            raise UsageError(f"{place.path_text} has no complete entry; nothing to export")
+        if not image.targets:
+            raise UsageError(f"no CUBIN in {place.path_text} tells its target; name it with --arch")
+        packed = layout.blobs / "layer"
+        with packed.open("wb") as file, _Layer(file) as layer:
+            for name in names:
+                try:
+                    data = _published(f"{prefix}{name}", root.read(name, MOST_BINARY_BYTES), mount_path, image)
+                except (FileNotFoundError, Unread) as error:
+                    where = f"{place.path_text}/{name}"
+                    raise UsageError(f"{where}: {error}; export the cache when it is not in use") from error
+                layer.add(f"io.{place.kind}.cache/{prefix}{name}", data)
+                image.files += 1
+                image.size_bytes += len(data)
+                on_file()
+            _describe(image)
+            layer.add(f"io.{place.kind}.manifest/manifest.json", msgspec.json.encode(image.manifest))
+        config = {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Labels": image.labels},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.digest}"]},
+        }
+        described = layout.put(_CONFIG, msgspec.json.encode(config))
+        layout.finish(Manifest(2, described, [layout.put_file(_LAYER, packed)]))
+    return image
+
+
+def read_image(folder: Path) -> Image:
+    """The labels and the manifest of an image, bounded; raises ``PackUnusable`` where it is not one of these."""
+    image, layer = _opened(folder)
+    for _ in _cached(image, folder, layer):
+        pass
+    return image
+
+
+def extract_image(folder: Path, target: Path) -> Image:
+    """Writes the cache of an image to a new directory, which is complete or does not exist.
+
+    Raises:
+        PackUnusable: when it is not such an image, is damaged, or has a name that leads elsewhere.
+        UsageError: when there is something named ``target``.
+        OSError: when it cannot be written.
+    """
+    image, layer = _opened(folder)
+    if target.exists():
+        raise UsageError(f"{target} exists; give another name")
+    staged = target.with_name(f".{target.name}.importing")
+    try:
+        staged.mkdir(mode=0o700, parents=True)
+        for name, content in _cached(image, folder, layer):
+            file = staged / name
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with file.open("xb") as written:
+                shutil.copyfileobj(content, written)
+        staged.rename(target)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
+    return image
+
+
+def is_image(folder: Path) -> bool:
+    """Whether a layout has an image of this kind, and not a pack."""
+    try:
+        _opened(folder)
+    except (PackUnusable, OSError):
+        return False
+    return True
+
+
+# ---- Writing ----
+
+
+class _Layer:
+    """A compressed tar, and the digest of what is compressed: the same for the same files."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._hash = hashlib.sha256()
+        self._gzip = gzip.GzipFile("", "wb", 6, file, mtime=0)
+        self._tar = tarfile.open("", "w|", self, format=tarfile.PAX_FORMAT)  # type: ignore[call-overload]  # noqa: SIM115
+        self._folders: set[str] = set()
+
+    def __enter__(self) -> _Layer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tar.close()
+        self._gzip.close()
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def write(self, data: bytes) -> int:
+        self._hash.update(data)
+        return self._gzip.write(data)
+
+    def add(self, name: str, data: bytes) -> None:
+        for above in reversed(PurePosixPath(name).parents[:-1]):
+            if str(above) not in self._folders:
+                self._folders.add(str(above))
+                self._tar.addfile(_info(str(above), tarfile.DIRTYPE, 0o755, 0))
+        self._tar.addfile(_info(name, tarfile.REGTYPE, 0o644, len(data)), io.BytesIO(data))
+
+
+def _info(name: str, kind: bytes, mode: int, size: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.size = kind, mode, size
+    return info
+
+
+def _triton_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
+    """The files of complete entries."""
+    entries = []
+    for seen in Triton().scan(place, {}):
+        if isinstance(seen, ScanFinding):
+            image.left.append(f"{seen.id}: {seen.detail}")
+        elif isinstance(seen, Entry):
+            if seen.state == State.COMPLETE:
+                entries.append(seen)
+            else:
+                image.left.append(f"{seen.id}: {seen.state}")
+    image.entries = len(entries)
+    image.targets = [_numbered(entry.arch) for entry in entries if entry.arch]
+    for entry in sorted(entries, key=lambda entry: entry.id):
+        name = name_of(entry.id)
+        with root.enter(name) as below:
+            yield from (f"{name}/{file}" for file in sorted(below.list().files))
+
+
+def _vllm_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
+    """All files, and the targets of the CUBINs among them."""
+    where = Surroundings({}, Path("/nonexistent"), Path("/nonexistent"), "", ((VLLM, place.path),))
+    for triton in Triton().discover(where):
+        if triton.path.is_relative_to(place.path):
+            found = (seen for seen in Triton().scan(triton, {}) if isinstance(seen, Entry) and seen.arch)
+            image.targets += [_numbered(entry.arch or "") for entry in found]
+    yield from sorted(name for name, _ in files_below(root))
+
+
+def _published(name: str, data: bytes, mount_path: PurePosixPath, image: Image) -> bytes:
+    """A file as it goes into the image: group files name files below the mount, and secrets are hidden."""
+    folder, _, file = name.rpartition("/")
+    if file.startswith(_GROUP) and file.endswith(".json"):
+        document = json_object(data)
+        children = document.get("child_paths")
+        if isinstance(children, dict):
+            document["child_paths"] = {child: str(mount_path / folder / child) for child in children}
+            return msgspec.json.encode(document)
+    elif file == _FACTORS:
+        document = json_object(data)
+        _note_graph(name, document, image)
+        return msgspec.json.encode(document)
+    elif image.kind == TRITON and file.endswith(".json"):
+        with suppress(Unread):
+            _note_kernel(json_object(data), image)
+    elif image.kind == VLLM:
+        _note_artifact(name, image)
+    return data
+
+
+def _note_kernel(document: Mapping[str, Any], image: Image) -> None:
+    """A row of the manifest for the metadata of a kernel."""
+    target = document.get("target")
+    if not document.get("hash") or not isinstance(target, dict):
+        return
+    row = {"hash": document["hash"]}
+    row |= {name: document[name] for name in ("ptx_version", "num_stages", "num_warps", "debug") if document.get(name)}
+    row |= {"backend": target.get("backend"), "arch": str(target.get("arch")), "warp_size": target.get("warp_size")}
+    image.manifest.setdefault(TRITON, []).append(row)
+
+
+def _note_graph(name: str, document: dict[str, Any], image: Image) -> None:
+    """A row of the manifest for the factors of a graph's key; the values of secrets are replaced in ``document``."""
+    environment = document.get("env")
+    environment = environment if isinstance(environment, dict) else {}
+    for variable, value in environment.items():
+        if value and SECRET.search(variable.upper()):
+            environment[variable] = _HIDDEN
+            image.hidden.append(variable)
+    row = _graph(name, image)
+    if row is not None:
+        row |= {each: document[each] for each in ("code_hash", "config_hash", "compiler_hash") if document.get(each)}
+        row |= {"target_device": environment.get("VLLM_TARGET_DEVICE", ""), "env": environment}
+        image.entries += 1
+
+
+def _note_artifact(name: str, image: Image) -> None:
+    """Counts a compiled part of a graph in its row of the manifest; a folder counts once."""
+    parts = name.split("/")
+    row = _graph(name, image)
+    if row is None or len(parts) < 5:
+        return
+    artifact = parts[4]
+    if artifact.startswith(_ARTIFACT) and artifact not in row["artifact_names"]:
+        row["artifact_names"].append(artifact)
+        row["artifact_count"] += 1
+        row["cache_save_format"] = "binary" if len(parts) == 5 else "unpacked"
+
+
+def _graph(name: str, image: Image) -> dict[str, Any] | None:
+    """The row of the graph that a file belongs to; of those compiled ahead, the row has the model alone."""
+    parts = name.split("/")[1:]
+    ahead = parts[:1] == [AHEAD]
+    parts = parts[ahead:]
+    if len(parts) < 3 or not _RANK.fullmatch(parts[1]) or (ahead and parts[2:] != ["model"]):
+        return None
+    key, rank, prefix = parts[:3]
+    graphs = image.manifest.setdefault(VLLM, [])
+    graph = next((each for each in graphs if each["vllmHash"] == key), None)
+    if graph is None:
+        graph = {"vllmHash": key, "cacheFormat": "binary", "binary": []}
+        graphs.append(graph)
+    known = {"rank": rank, "prefix": "" if ahead else prefix}
+    row = next((each for each in graph["binary"] if known.items() <= each.items()), None)
+    if row is None:
+        row = {**known, "artifact_count": 0, "artifact_names": [], "cache_save_format": "binary"}
+        if ahead:
+            row |= {"artifact_count": 1, "artifact_names": ["model"], "cache_save_format": "mega-aot"}
+            image.entries += 1
+        graph["binary"].append(row)
+    return row
+
+
+def _describe(image: Image) -> None:
+    """The labels, by which the format knows what the image is."""
+    vllm = image.kind == VLLM
+    targets = [
+        {"backend": "cuda", "arch": f"sm_{target}" if vllm else target, "warp_size": 32} for target in image.targets
+    ]
+    prefix = f"cache.{image.kind}.image/"
+    image.labels = {
+        f"{prefix}entry-count": str(len(image.manifest.get(image.kind, ()))),
+        f"{prefix}cache-size-bytes": str(image.size_bytes),
+        f"{prefix}summary": msgspec.json.encode({"targets": targets}).decode(),
+    }
+    if vllm:
+        graphs = image.manifest.setdefault(VLLM, [])
+        ahead = any(row["cache_save_format"] == "mega-aot" for graph in graphs[:1] for row in graph["binary"])
+        image.labels |= {
+            f"{prefix}format": "binary",
+            "io.kserve.km/framework": VLLM,
+            "io.kserve.km/cache-type": "torch-compile",
+            "io.kserve.km/cache-hash": ",".join(graph["vllmHash"] for graph in graphs),
+            "io.kserve.km/cache-mount-subpath": f"{_BELOW}/{AHEAD}" if ahead else _BELOW,
+            "io.kserve.km/cache-root-env": f"VLLM_CACHE_ROOT={KSERVE_ROOT}",
+        }
+
+
+def _numbered(arch: str) -> str:
+    """``sm_90a`` as the format has it: ``90``."""
+    return arch.removeprefix("sm_").rstrip("af")
+
+
+# ---- Reading ----
+
+
+def _opened(folder: Path) -> tuple[Image, Path]:
+    """The image of a layout, by its labels, and its layer."""
+    for manifest in manifests(folder):
+        layers = [layer for layer in manifest.layers if layer.mediaType in _LAYERS]
+        if not layers or manifest.config.size > _MOST_CONFIG_BYTES:
+            continue
+        try:
+            config = json_object(checked_blob(folder, manifest.config).read_bytes())
+        except Unread:
+            continue
+        labels = config.get("config", {}).get("Labels", {}) if isinstance(config.get("config"), dict) else {}
+        for kind in (TRITON, VLLM):
+            summary = labels.get(f"cache.{kind}.image/summary") if isinstance(labels, dict) else None
+            if isinstance(summary, str):
+                image = Image(kind, labels={str(name): str(value) for name, value in labels.items()})
+                image.targets = list(_targets(summary))
+                count = image.labels.get(f"cache.{kind}.image/entry-count", "")
+                image.entries = int(count) if count.isdecimal() and len(count) < 10 else 0
+                return image, checked_blob(folder, layers[0])
+    raise PackUnusable(f"{folder} has no image of a kernel cache: no label cache.triton.image or cache.vllm.image")
+
+
+def _targets(summary: str) -> Iterator[str]:
+    with suppress(Unread):
+        targets = json_object(summary.encode()).get("targets")
+        for target in targets if isinstance(targets, list) else ():
+            if isinstance(target, dict):
+                yield str(target.get("arch", "")).removeprefix("sm_")
+
+
+def _cached(image: Image, folder: Path, layer: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """The files of the cache by their names in it; counts them, and reads the manifest that is beside them."""
+    prefix = f"io.{image.kind}.cache/"
+    for name, size, content in _members(folder, layer):
+        if name == f"io.{image.kind}.manifest/manifest.json" and size <= _MOST_CONFIG_BYTES:
+            with suppress(Unread):
+                image.manifest = json_object(content.read())
+        elif name.startswith(prefix):
+            image.files += 1
+            image.size_bytes += size
+            yield name.removeprefix(prefix), content
+
+
+def _members(folder: Path, layer: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """The files of a layer; links and devices are left out, and a name that leads elsewhere is refused."""
+    total = count = 0
+    try:
+        with tarfile.open(layer, "r|gz") as tar:
+            for member in tar:
+                name = member.name.removeprefix("./")
+                if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
+                    raise PackUnusable(f"{folder} has the name {printable(name[:80])!r}, which leads elsewhere")
+                if not member.isreg():
+                    continue
+                total, count = total + member.size, count + 1
+                if member.size > MOST_BINARY_BYTES or total > _MOST_BYTES or count > _MOST_FILES:
+                    raise PackUnusable(f"{folder} is larger than an image of a kernel cache can be")
+                content = tar.extractfile(member)
+                if content is not None:
+                    yield name, member.size, content
+    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise PackUnusable(f"the layer of {folder} cannot be read: {error}") from error

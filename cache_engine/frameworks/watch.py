@@ -1,0 +1,209 @@
+"""A watch over the caches that a running command fills: the kernels in them, and which were compiled while it ran.
+
+A poll reads the directories with the readers of ``frameworks``; nothing is hooked into the command. So what keeps its
+kernels in memory alone cannot be seen, and the report says which that is: it says "0 seen", never "0 compiles".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from cache_engine.frameworks.registry import Sources, in_memory_here, load_sources, surroundings, survey
+from cache_engine.frameworks.values import Entry, Place, ScanFinding, State, Unchanged, name_of
+
+CACHES = {
+    "triton": "TRITON_CACHE_DIR",
+    "inductor": "TORCHINDUCTOR_CACHE_DIR",
+    "vllm": "VLLM_CACHE_ROOT",
+    "jax": "JAX_COMPILATION_CACHE_DIR",
+    "flashinfer": "FLASHINFER_WORKSPACE_BASE",
+    "deepgemm": "DG_JIT_CACHE_DIR",
+    "cutile": "CUDA_TILE_CACHE_DIR",
+    "tilelang": "TILELANG_CACHE_DIR",
+    "cupy": "CUPY_CACHE_DIR",
+    "compute_cache": "CUDA_CACHE_PATH",
+    "torch_extensions": "TORCH_EXTENSIONS_DIR",
+}
+"""The folder of each framework below the root of a run, and the variable that has the framework use it."""
+
+BEFORE, AFTER = "before", "after"
+"""Phases: before the command was ready, or told us nothing of that; and after."""
+
+NEVER_SEEN = (
+    "kernels that a process keeps in memory alone: NVRTC in XLA and CuPy, CuTe DSL",
+    "JAX's compiles under its threshold, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS, by default one second",
+    "processes that set the variables themselves, and hosts that do not inherit them",
+)
+"""Compiles that leave no file in a directory that is watched."""
+
+_STAGED = ("triton", "deepgemm")
+"""Frameworks that write a file at the end of each stage of a compile."""
+_MOST_KERNELS = 10_000
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """A kernel that was compiled while the command ran.
+
+    Attributes:
+        phase: ``before`` or ``after`` the command was ready.
+        seen_at: seconds since 1970 when its files were written, or else when it was first seen.
+        stages_ms: the stages of its compile, where the times of its files give them.
+    """
+
+    framework: str
+    name: str
+    id: str
+    phase: str
+    seen_at: float
+    stages_ms: dict[str, float]
+
+    @property
+    def seconds(self) -> float | None:
+        """The length of its compile; ``None`` where no file says it."""
+        return sum(self.stages_ms.values()) / 1e3 if self.stages_ms else None
+
+
+class Framework(msgspec.Struct):
+    """The kernels of one framework: those found in all, and those compiled in each phase, with the seconds known."""
+
+    found: int = 0
+    before: int = 0
+    after: int = 0
+    seconds: float = 0.0
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """The report of a run.
+
+    Attributes:
+        exit_code: of the command, 128 and the signal's number where one ended it; ``None`` while it runs.
+        ready_at: seconds since 1970; ``None`` where it was not ready, or no sign of that was asked for.
+        compiled: the kernels that were seen to be compiled, the first 10,000; ``frameworks`` counts all.
+        not_watched: what the report cannot know.
+        findings: what could not be read.
+    """
+
+    command: list[str]
+    root: str
+    started_at: float
+    ended_at: float | None = None
+    exit_code: int | None = None
+    ready_at: float | None = None
+    frameworks: dict[str, Framework] = msgspec.field(default_factory=dict)
+    compiled: list[Compiled] = msgspec.field(default_factory=list)
+    not_watched: list[str] = msgspec.field(default_factory=list)
+    findings: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def after(self) -> int:
+        """The kernels that were seen to be compiled after the command was ready."""
+        return sum(each.after for each in self.frameworks.values())
+
+    @property
+    def slowest(self) -> Sequence[Compiled]:
+        """The five compiles that took longest, of those whose length is known."""
+        return sorted((one for one in self.compiled if one.seconds), key=lambda one: -(one.seconds or 0.0))[:5]
+
+
+def redirected(environment: Mapping[str, str], root: Path) -> dict[str, str]:
+    """The variables to set so that each framework caches below ``root``; none that is set already.
+
+    vLLM sets those of Triton and Inductor itself, below its own.
+    """
+    return {variable: str(root / folder) for folder, variable in CACHES.items() if not environment.get(variable)}
+
+
+class Watch:
+    """Polls the caches of a command with this environment; used by one thread."""
+
+    def __init__(self, run: Run, environment: Mapping[str, str], sources: Sources | None = None) -> None:
+        """Reads what is there before the command starts."""
+        self.run = run
+        self._environment = environment
+        self._sources = sources or load_sources()
+        self._stamps: dict[Place, dict[str, str]] = {}
+        self._made_at: dict[tuple[Place, str], float | None] = {}
+        self._findings: dict[tuple[Place, str], str] = {}
+        for place, entry in self._changed():
+            self._made_at[place, entry.id] = entry.created_at
+        self._count()
+
+    def poll(self) -> float:
+        """Looks for kernels that are new; returns the CPU seconds that this took."""
+        began = time.process_time()
+        for place, entry in self._changed():
+            known = (place, entry.id)
+            made_at = entry.created_at
+            is_new = known not in self._made_at or (made_at is not None and made_at != self._made_at[known])
+            self._made_at[known] = made_at
+            # A file that is written again with an old date was copied there, and not compiled.
+            if is_new and (made_at is None or made_at >= self.run.started_at - 1):
+                self._add(place, entry)
+        self._count()
+        return time.process_time() - began
+
+    def _add(self, place: Place, entry: Entry) -> None:
+        run, seen_at = self.run, entry.created_at or time.time()
+        is_after = run.ready_at is not None and seen_at > run.ready_at
+        phase = AFTER if is_after else BEFORE
+        stages_ms = _stages_ms(place, entry)
+        one = Compiled(place.kind, entry.name or entry.id, entry.id, phase, seen_at, stages_ms)
+        sums = run.frameworks.setdefault(place.kind, Framework())
+        sums.before += not is_after
+        sums.after += is_after
+        sums.seconds += one.seconds or 0.0
+        if len(run.compiled) < _MOST_KERNELS:
+            run.compiled.append(one)
+
+    def _count(self) -> None:
+        for kind, found in Counter(place.kind for place, _ in self._made_at).items():
+            self.run.frameworks.setdefault(kind, Framework()).found = found
+        self.run.findings = sorted(self._findings.values())
+
+    def _changed(self) -> Iterator[tuple[Place, Entry]]:
+        """The complete entries that are new or have changed since the last look; forgets those that have gone."""
+        places = [place for place in self._sources.places(surroundings((), self._environment)) if not place.replaced_by]
+        there: dict[Place, dict[str, str]] = {place: {} for place in places}
+        self._findings.clear()
+        for place, seen in survey(self._sources, places, self._stamps):
+            if isinstance(seen, Unchanged):
+                there[place][seen.id] = self._stamps[place][seen.id]
+            elif isinstance(seen, ScanFinding):
+                where = f"{place.path_text}: {seen.id}" if seen.id else place.path_text
+                self._findings[place, seen.id] = f"{where}: {seen.fault}, {seen.detail}"
+            elif seen.state == State.COMPLETE:
+                there[place][seen.id] = seen.stamp
+                yield place, seen
+        self._stamps = there
+
+
+def not_watched(environment: Mapping[str, str]) -> list[str]:
+    """What a watch with this environment cannot see."""
+    found = [f"{each}: keeps its kernels in memory" for each in in_memory_here()]
+    if manager := environment.get("TRITON_CACHE_MANAGER"):
+        found.append(f"Triton's kernels that {manager} stores (TRITON_CACHE_MANAGER)")
+    if environment.get("CUDA_CACHE_DISABLE") == "1":
+        found.append("PTX that the driver compiles (CUDA_CACHE_DISABLE)")
+    return [*found, *NEVER_SEEN]
+
+
+def _stages_ms(place: Place, entry: Entry) -> dict[str, float]:
+    """The stages of a compile in milliseconds: each file of the entry is written at the end of one."""
+    if entry.compile_ms is not None:
+        return {"compile": entry.compile_ms}
+    if place.kind not in _STAGED:
+        return {}
+    written = []
+    for part in entry.parts:
+        with suppress(OSError, ValueError):
+            written.append((os.stat(place.path / name_of(part.file)).st_mtime_ns, part.name))
+    written.sort()
+    return {name: (at - before) / 1e6 for (before, _), (at, name) in pairwise(written)}

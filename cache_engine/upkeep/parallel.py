@@ -1,0 +1,143 @@
+"""Work on many items at once: in forked children on all processors, or in threads that wait for the disk together.
+
+To check an entry takes a dozen short system calls, and after each a thread waits for the interpreter's lock again: two
+threads are as fast as one. A child is forked with all that its parent has imported, in milliseconds. It has no other
+thread of its parent, and would wait for ever for a lock that one holds. So only the command line forks, never the
+library in a program of others, and a parent waits for no child without a limit.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+_ALONE_S = 0.05  # what is done in this time is not worth a fork
+_STUCK_S = 30.0  # after so long without a result, the parent makes it
+_LENGTH = struct.Struct("<Q")
+
+
+def in_processes(
+    work: Callable[[_Item], _Result], items: Sequence[_Item], kind: Any, processes: int
+) -> Iterator[_Result]:
+    """Yields the result of ``work`` for each item, in the order of the items.
+
+    This process begins alone, and forks if there is more to do. What a child cannot do, it does itself, so what
+    ``work`` raises is raised where that item's result would come. No child is left when the iterator ends or is closed.
+
+    Args:
+        work: changes nothing.
+        kind: the type of its results, which are sent as MessagePack.
+        processes: children, at most; with 1, this process does everything.
+    """
+    children: list[_Child] = []
+    first, until = 0, time.monotonic() + _ALONE_S
+    decode = msgspec.msgpack.Decoder(kind).decode
+    try:
+        for number, item in enumerate(items):
+            if not children and processes > 1 and time.monotonic() >= until:
+                first, count = number, min(processes, len(items) - number)
+                children = [_Child(work, items[at::count]) for at in range(first, first + count)]
+            sent = children[(number - first) % len(children)].receive() if children else None
+            yield work(item) if sent is None else decode(sent)
+    finally:
+        for child in children:
+            child.end()
+
+
+def in_threads(
+    work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int, *, ahead: int | None = None
+) -> Iterator[_Result]:
+    """Yields the result of ``work`` for each item, in their order, for work that waits for a disk or a network.
+
+    When one raises, those ahead of it may be done as well. All work has ended when the iterator ends or is closed.
+
+    Args:
+        ahead: results that are in memory at most, by default as many as threads; more keep all threads busy while the
+            first is late.
+    """
+    if threads == 1:
+        yield from map(work, items)
+        return
+    left = iter(items)
+    with ThreadPoolExecutor(threads, thread_name_prefix="gemm-cache") as pool:
+        running = deque(pool.submit(work, item) for item in islice(left, ahead or threads))
+        try:
+            while running:
+                done = running.popleft().result()
+                yield done
+                del done  # before the next is made
+                running.extend(pool.submit(work, item) for item in islice(left, 1))
+        finally:
+            for future in running:
+                future.cancel()
+
+
+class _Child:
+    """A forked process that works on items, one after the other, and sends each result."""
+
+    def __init__(self, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> None:
+        """Forks it; where that fails, it has no results."""
+        self._pid = 0
+        self._from, to = os.pipe()
+        try:
+            with suppress(OSError), warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of the parent's threads
+                self._pid = os.fork() or _serve(work, items, self._from, to)
+        finally:
+            os.close(to)
+            if not self._pid:
+                os.close(self._from)
+
+    def receive(self) -> bytes | None:
+        """The next result; ``None`` where it has no more."""
+        size = self._read(_LENGTH.size)
+        return None if size is None else self._read(*_LENGTH.unpack(size))
+
+    def _read(self, size: int) -> bytes | None:
+        data = bytearray()
+        while self._pid and len(data) < size:
+            is_ready, *_ = select.select([self._from], [], [], _STUCK_S)
+            some = os.read(self._from, size - len(data)) if is_ready else b""
+            data += some
+            if not some:
+                self.end()
+        return bytes(data) if self._pid else None
+
+    def end(self) -> None:
+        """Kills it, if it runs."""
+        if self._pid:
+            with suppress(ProcessLookupError, ChildProcessError):  # the program may ignore its children
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+            os.close(self._from)
+            self._pid = 0
+
+
+def _serve(work: Callable[[_Item], _Result], items: Sequence[_Item], parent_s: int, to: int) -> NoReturn:
+    """Sends the result for each item, until one fails. Ends without what its parent does at its end."""
+    try:
+        os.close(parent_s)  # so that sending fails once the parent is gone
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        with open(to, "wb") as out:
+            for item in items:
+                result = msgspec.msgpack.encode(work(item))
+                out.write(_LENGTH.pack(len(result)) + result)
+                out.flush()
+    finally:
+        os._exit(0)
