@@ -13,7 +13,7 @@ from statistics import median
 
 from benchmarks import farm
 from benchmarks.browser import dashboard, pages
-from benchmarks.entries import caches, calls, footprint, growth, hits, opens, peers, publish, remotes, scans
+from benchmarks.entries import caches, calls, footprint, growth, hits, launcher, opens, peers, publish, remotes, scans
 from benchmarks.entries.subjects import PROBLEM
 from benchmarks.kernels import compile_time, warm
 from benchmarks.results import LeftOut, Report, Result
@@ -80,6 +80,7 @@ def _store(report: Report, place: Path, entries: int) -> None:
     peers.lookups(report, place)
     publish.publishing(report, place)
     remotes.remotes(report, place / "remotes")
+    launcher.launcher(report, place / "launcher")
     footprint.footprint(report, place, entries)
     scans.scanning(report, place / "scanning", entries)
     growth.growing(report, place / "growing", entries)

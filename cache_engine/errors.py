@@ -38,7 +38,10 @@ Each has a level (``Level``). A warning is never raised: it goes with the result
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar  # whose import takes longer than this module
 
 
 class Level(StrEnum):

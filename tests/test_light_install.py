@@ -238,6 +238,7 @@ VERBS = {
     "demand": (("--by", "kernel"), CORE),
     "demand --promote": (("--dry-run",), CORE),
     "caches": ((), CORE),
+    "nvcc": (("--help",), CORE),  # it needs a toolkit, and no extra
     "caches ls": (("--cache", CACHE), CORE),
     "caches show": ((ENTRY, "--part", "sass", "--cache", CACHE), CORE),
     f"caches show {ENTRY}": ((ENTRY, "--cache", CACHE), CORE),

@@ -14,7 +14,6 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.frameworks.bundles import (
     Group,
     StoredGroup,
-    UnknownGroup,
     group_key,
     group_keys,
     put_group,
@@ -28,6 +27,7 @@ from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal, fold_when_long
 from cache_engine.store.lock import Held, file_lock, file_lock_to_delete
 from cache_engine.store.pins import is_pinned
+from cache_engine.store.quick import UnknownGroup
 
 if TYPE_CHECKING:
     from cache_engine.upkeep.cleanup import Housekeeper
@@ -45,6 +45,7 @@ class Shelf:
     def __init__(self, store: DiskStore, settings: Settings) -> None:
         """Serves a store that ``open_store`` has checked."""
         layout = store.layout
+        self.layout, self.lock_timeout_s = layout, settings.lock_timeout_s
         self._store, self._settings = store, settings
         self._journal = Journal(
             layout.journal,

@@ -19,7 +19,7 @@ _SECTIONS = {
     "Kernels": ("compile", "warm", "ls", "show", "explain", "pin"),
     "Store": ("stats", "log", "clean", "verify", "store"),
     "Team": ("pack", "remote", "farm"),
-    "Other frameworks": ("run", "caches"),
+    "Other frameworks": ("run", "caches", "nvcc"),
     "Models and chips": ("evaluate", "demand"),
     "On a GPU": ("tune", "time"),
     "More": ("dashboard", "doctor"),

@@ -128,7 +128,7 @@ def export_verb(
                 adapted=adapted,
                 keys=keys,
                 replace=force,
-                sign=key.sign if key else lambda record: record,
+                sign=key.sign if key else None,
                 on_entry=lambda: bar.advance(task),
                 processes=processors(),
             )

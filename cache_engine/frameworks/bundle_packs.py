@@ -23,14 +23,17 @@ import msgspec
 
 from cache_engine.compilers.elf import machine_of, read_cubin
 from cache_engine.errors import CorruptEntry
-from cache_engine.frameworks.bundles import MAX_BYTES, Group, StoredGroup, UnknownGroup, is_plain, stored_in
+from cache_engine.frameworks.bundles import Group, StoredGroup, is_plain, stored_in
 from cache_engine.frameworks.facts import is_ptx, json_object, read_object, text_in
 from cache_engine.frameworks.folder import Folder, Unread
+from cache_engine.frameworks.nvcc.command import TARGETS, ending_of
+from cache_engine.frameworks.nvcc.results import ERR, FRAMEWORK, INDEX, OUT, OUTPUT, document_of
 from cache_engine.frameworks.readers.programs import program_in, with_last_byte
 from cache_engine.frameworks.readers.triton import target_of
 from cache_engine.frameworks.values import Fault, id_of
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import enveloped, format_of, signed_part
+from cache_engine.store.quick import MAX_BYTES, UnknownGroup
 
 FORMAT = 1000
 """The format version of a record file that describes a group; no record of a kernel of ours has it."""
@@ -38,6 +41,9 @@ FORMAT = 1000
 _OF_GPUS = (190, 224)  # the machines of an ELF image: CUDA, and AMD's GPUs
 _OF_HOST = (".so", ".autotune.json")
 _PROGRAMS = ("cupy", "cuda_core")
+_OBJECT = ".o"
+_HOW_HOST_CODE_TRAVELS = "it travels only signed by a trusted key, where the setting host_code is on (docs/launcher.md)"
+_CONTROLS = {*range(32), 127} - {9, 10, 13}  # what a terminal would obey
 
 
 class _Described(msgspec.Struct):
@@ -58,20 +64,26 @@ def is_group(record_data: bytes) -> bool:
     return format_of(record_data) == FORMAT
 
 
-def packed_row(stored: StoredGroup) -> tuple[bytes, bytes]:
+def packed_row(stored: StoredGroup, *, host_code: bool = False) -> tuple[bytes, bytes]:
     """A group as a row of a pack: what stands for its record, and its bytes.
+
+    Args:
+        host_code: as for ``check``.
 
     Raises:
         CorruptEntry: when it must not leave this machine, or is not what it claims to be; the text says why.
     """
-    check(stored.group)
+    check(stored.group, host_code=host_code)
     digest = hashlib.sha256(stored.data).hexdigest()
     described = _Described(stored.key, stored.group.framework, digest, len(stored.data))
     return enveloped(_encode(described), format=FORMAT), stored.data
 
 
-def unpacked_row(key: CacheKey, record_data: bytes, data: bytes) -> Group:
+def unpacked_row(key: CacheKey, record_data: bytes, data: bytes, *, host_code: bool = False) -> Group:
     """The group in a row of a pack, every byte checked, and all that can be checked of its content.
+
+    Args:
+        host_code: as for ``check``.
 
     Raises:
         CorruptEntry: when it is refused; the text says why.
@@ -87,28 +99,57 @@ def unpacked_row(key: CacheKey, record_data: bytes, data: bytes) -> Group:
         group = stored_in(key, data).group
     except UnknownGroup as error:
         raise CorruptEntry(f"{error}; a newer version wrote it") from error
-    check(group)
+    check(group, host_code=host_code)
     return group
 
 
-def check(group: Group) -> None:
+def check(group: Group, *, host_code: bool = False) -> None:
     """Refuses what is never in a pack: code for the host, and what is not the kernel that it claims to be.
+
+    Args:
+        host_code: accept an object of a launched compiler. Only where the row is signed and, on import, a trusted
+            signer's; and where the setting ``host_code`` is on. See docs/decisions/0028.
 
     Raises:
         CorruptEntry: the text says why.
     """
     for name, data in group.files.items():
-        if name.endswith(_OF_HOST) or machine_of(data) not in (None, *_OF_GPUS):
+        if group.framework == FRAMEWORK and name.endswith(_OBJECT):
+            if not host_code:
+                raise CorruptEntry(f"{id_of(name)} is host code: {_HOW_HOST_CODE_TRAVELS}")
+        elif name.endswith(_OF_HOST) or machine_of(data) not in (None, *_OF_GPUS):
             raise CorruptEntry(f"{id_of(name)} is code or tuning for the host: it is kept local, and never in packs")
     try:
         if group.framework == "triton":
             check_triton(group.name, group.index, group.files)
+        elif group.framework == FRAMEWORK:
+            _check_launched(group)
         elif group.framework in _PROGRAMS:
             _check_program(group.files[group.index])
         else:
             raise CorruptEntry(f"{id_of(group.framework)} is no framework whose kernels are in packs")
-    except (Unread, ValueError) as error:
+    except (Unread, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptEntry(f"{id_of(group.index)}: {error}") from error
+
+
+def _check_launched(group: Group) -> None:
+    """Raises ``ValueError`` and others for what is no result of a command of nvcc that its name stands for."""
+    document = document_of({"name": group.name, "files": group.files})
+    options = [(str(name), str(value)) for name, value in document["options"]]
+    outputs = [name for name in group.files if name.startswith(OUTPUT)]
+    if outputs != [OUTPUT + ending_of(options)] or set(group.files) - {*outputs, INDEX, OUT, ERR}:
+        raise ValueError("its files are not those of its command")
+    for name in (OUT, ERR):
+        if set(group.files.get(name, b"")) & _CONTROLS:
+            raise ValueError(f"{name} has control characters")
+    code = group.files[outputs[0]]
+    if outputs[0].endswith(".ptx") and not is_ptx(code):
+        raise ValueError("its output is no PTX")
+    if outputs[0].endswith(".cubin"):
+        arch = read_cubin(code).arch
+        targets = [value for name, value in options if name in TARGETS]
+        if targets and not any(arch.removeprefix("sm_") in value for value in targets):
+            raise ValueError(f"its CUBIN is for {arch or 'an unknown target'}, which its command does not name")
 
 
 def _check_program(code: bytes) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -20,11 +19,12 @@ from typing import Annotated, Any
 import msgspec
 import zstandard
 
-from cache_engine.errors import CorruptEntry, Misplaced, Truncated, UsageError
+from cache_engine.errors import CorruptEntry, Misplaced, UsageError
 from cache_engine.frameworks.facts import (
     chosen_in,
     digest_of,
     entry_of,
+    factors_of,
     image_facts,
     is_ptx,
     json_object,
@@ -35,6 +35,7 @@ from cache_engine.frameworks.facts import (
     without_binary,
 )
 from cache_engine.frameworks.folder import Unread
+from cache_engine.frameworks.nvcc.results import FRAMEWORK, document_of
 from cache_engine.frameworks.readers.programs import program_in, with_last_byte
 from cache_engine.frameworks.readers.triton import CHOSEN, factors_in, kind_of, target_of
 from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Part, PartKind, first_of, id_of
@@ -44,21 +45,12 @@ from cache_engine.model.outcome import Failure
 from cache_engine.store.files import read_file
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
+from cache_engine.store.quick import FORMAT, HEADER, MAGIC, MAX_BYTES, UnknownGroup, bundle_key, checked_body
 
-FORMAT = 1
-MAX_BYTES = 64 * 1024**2
-"""Of a group, also unpacked: hundreds of times the largest seen, and the most that a forged file may allocate."""
-
-_HEADER = struct.Struct("<8sH32s32s")
-_MAGIC = b"GEMMGRUP"
 _LEVEL = 3
 _LONGEST_NAME = 255
 _MOST_FILES, _MOST_LETTERS = 1_000, 10_000  # of a group: fifty times the usual; and of what is said of it
 _Stages = Annotated[dict[str, Ms], msgspec.Meta(max_length=100)]
-
-
-class UnknownGroup(Exception):
-    """A group of a format version that this program does not know. Leave it unchanged."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -98,8 +90,8 @@ _decode = msgspec.msgpack.Decoder(Group).decode
 
 
 def group_key(framework: str, name: str, index: str) -> CacheKey:
-    """The key in a store of another framework's kernel. None of ours has it: theirs are digests of JSON."""
-    return CacheKey(hashlib.sha256("\0".join((framework, name, index)).encode()).hexdigest())
+    """The key in a store of another framework's kernel."""
+    return CacheKey(bundle_key(framework, name, index))
 
 
 def is_plain(name: str) -> bool:
@@ -196,7 +188,7 @@ def _packed(group: Group) -> bytes:
     if len(raw) > MAX_BYTES or not _is_sound(group):
         raise ValueError(f"{group.index} of {group.framework} cannot be stored: {len(raw):,} bytes, {[*group.files]}")
     packed = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(raw)
-    return _HEADER.pack(_MAGIC, FORMAT, bytes.fromhex(group.key), hashlib.sha256(packed).digest()) + packed
+    return HEADER.pack(MAGIC, FORMAT, bytes.fromhex(group.key), hashlib.sha256(packed).digest()) + packed
 
 
 _of_thread = threading.local()
@@ -212,20 +204,7 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 
 def stored_in(key: CacheKey, data: bytes) -> StoredGroup:
     """The group in the bytes of a file, not unpacked; raises ``CorruptEntry`` and ``UnknownGroup``."""
-    if len(data) < _HEADER.size:
-        raise Truncated(f"group {key[:12]} ends within its header")
-    if len(data) > MAX_BYTES:
-        raise CorruptEntry(f"group {key[:12]} is larger than {MAX_BYTES:,} bytes")
-    magic, version, named, digest = _HEADER.unpack_from(data)
-    if magic != _MAGIC:
-        raise CorruptEntry(f"group {key[:12]} has no valid header")
-    if version != FORMAT:
-        raise UnknownGroup(f"group {key[:12]} has format {version}; this program knows {FORMAT}")
-    packed = memoryview(data)[_HEADER.size :]
-    if hashlib.sha256(packed).digest() != digest:
-        raise CorruptEntry(f"group {key[:12]} does not match its checksum")
-    if named.hex() != key:
-        raise Misplaced(f"the group at the path of {key[:12]} is another one")
+    digest, packed = checked_body(key, data)
     return StoredGroup(key, digest, packed)
 
 
@@ -257,11 +236,15 @@ def describe(group: Group) -> Entry:
         unread["config"] = str(error)
     if (shared := number_in(document, "shared")) is not None:
         facts["shared_bytes"] = shared  # of the launch; the CUBIN knows only what is static
+    launched = _launched(group, document)
     facts |= {
-        "name": text_in(document, "name") or facts.get("name") or id_of(group.index.rpartition(".")[0]),
+        "name": text_in(document, "name")
+        or facts.get("name")
+        or launched.get("source")
+        or id_of(group.index.rpartition(".")[0]),
         "version": text_in(document, "triton_version") or text_in({"version": group.version}, "version"),
         "arch": facts.get("arch") or target_of(document),
-        "config": chosen_in(document, *CHOSEN),
+        "config": chosen_in(document, *CHOSEN) | launched,
         "id": group.key,
         "stamp": "",
         "parts": tuple(Part(id_of(name), _kind(name, data), len(data), name) for name, data in group.files.items()),
@@ -276,9 +259,20 @@ def describe(group: Group) -> Entry:
     return entry_of(facts, {**others, **unread})
 
 
+def _launched(group: Group, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The command and the number of includes of a result of nvcc's launcher, and its source; empty for others."""
+    if group.framework != FRAMEWORK:
+        return {}
+    includes = document.get("includes")
+    found: dict[str, Any] = {"source": text_in(document, "source_name") or "", **chosen_in(document, "command")}
+    return found | {"includes": len(includes) if isinstance(includes, list) else 0}
+
+
 def _kind(name: str, data: bytes) -> PartKind:
     """The purpose of a part, by its name as Triton gives them, else by its first bytes."""
     kind = kind_of(name)
+    if kind == PartKind.OTHER and name.endswith(".o"):
+        return PartKind.HOST
     if kind == PartKind.OTHER and program_in(data)[1].startswith(b"\x7fELF"):
         return PartKind.BINARY
     return PartKind.PTX if kind == PartKind.OTHER and is_ptx(data) else kind
@@ -305,12 +299,28 @@ def inputs_of(group: Group) -> KeyFactors | Failure:
             return factors_in(json_object(group.files[group.index]), source)
         except Unread as error:
             return Failure(f"the metadata of {group.key[:12]} cannot be read: {error}")
+    if group.framework == FRAMEWORK:
+        return _launched_inputs(group)
     if source is None:
         return Failure(f"{group.framework} keys a kernel by a digest, and stores no input of it")
     factors = [Factor("source", digest_of(source), "kernel")]
     if group.version:
         factors.append(Factor("version", group.version, "version"))
     return KeyFactors(tuple(factors), ("the target, and the options and version of the compiler",))
+
+
+def _launched_inputs(group: Group) -> KeyFactors | Failure:
+    """All that decided a result of nvcc's launcher."""
+    try:
+        document = document_of({"name": group.name, "files": group.files})
+        factors = [Factor(str(name), str(value), "option") for name, value in document["options"]]
+        for subject in ("variables", "build"):
+            factors += [Factor(str(name), str(value), subject) for name, value in document[subject].items()]
+        factors.append(Factor("source", str(document["source"]), "kernel"))
+        factors += [Factor(f"{root}/{name}", str(digest), "include") for root, name, digest in document["includes"]]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        return Failure(f"the description of {group.key[:12]} cannot be read: {error}")
+    return factors_of(factors)
 
 
 def config_text(known: Entry) -> str:

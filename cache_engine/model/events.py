@@ -52,6 +52,7 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
             that timed out, and microseconds of all of these.
         remote_sent, remote_dropped: kernels that were sent to the remote after they were compiled, and those that were
             not: too many waited, or the process ended first.
+        passed: by reason, the commands that the launcher of nvcc left to nvcc.
     """
 
     hits: dict[str, Count] = msgspec.field(default_factory=dict)
@@ -65,6 +66,7 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
     demotions: Count = 0
     remote_sent: Count = 0
     remote_dropped: Count = 0
+    passed: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
 class EventCounts(UseCounts, kw_only=True):

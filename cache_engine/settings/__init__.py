@@ -154,6 +154,12 @@ class Settings:
         None,
         "A file of public keys, as OpenSSH's allowed_signers; kernels of packs must be signed with one of them.",
     )
+    host_code: bool = _setting(
+        kinds.yes_or_no(),
+        False,
+        "Let objects of nvcc's launcher, which are code for the processor, into signed packs, and import them from "
+        "packs whose signer is trusted.",
+    )
     remote: str | None = _setting(
         kinds.text(optional=True),
         None,

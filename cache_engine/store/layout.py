@@ -16,6 +16,7 @@
     decisions/                  the log of decisions, in two files; created with the first
     pins/                       an empty file for each pinned key; created with the first
     groups/                     kernels of other frameworks, a file for each; created with the first
+    digests.json                digests of files that compilers read, by path; may be deleted at any moment
     mirror.duckdb               the index; may be deleted at any moment
     population                  estimated number of entries and bytes; may be deleted at any moment
     cleaned                     empty; its mtime is the time of the last automatic cleaning
@@ -182,9 +183,14 @@ class StoreLayout(msgspec.Struct, frozen=True):
         return self.root / "cleaned"
 
     @property
+    def digests(self) -> Path:
+        """Digests of files that compilers read; see ``frameworks.nvcc.inputs``."""
+        return self.root / "digests.json"
+
+    @property
     def single_files(self) -> tuple[Path, ...]:
         """Every file that may be at the top of a store."""
-        return (self.marker, self.demand, self.population, self.cleaned, self.index, self.index_log)
+        return (self.marker, self.demand, self.population, self.cleaned, self.digests, self.index, self.index_log)
 
     def identities(self) -> Identities:
         """Device and inode of the store's directory and of each folder of entries; ``None`` for what is missing."""

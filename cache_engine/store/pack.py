@@ -207,6 +207,11 @@ class Pack:
                 row = self.row(number)
                 yield decode_record(row.key, self.record_data(row))
 
+    @property
+    def checks_signers(self) -> bool:
+        """Whether ``prove`` refuses what no trusted signer signed."""
+        return self._prove is not None
+
     def prove(self, record_data: bytes) -> None:
         """Checks who signed an entry, if the pack was opened so; raises ``Unproved``."""
         if self._prove is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cache_engine import upkeep
 from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageError
-from cache_engine.frameworks.bundles import Group, UnknownGroup, group_keys, read_group
+from cache_engine.frameworks.bundles import Group, group_keys, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
 from cache_engine.model.events import CLEAN_OTHER, SEEN, EntryUsage
@@ -23,6 +23,7 @@ from cache_engine.store.codec import signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.pack import Pack
+from cache_engine.store.quick import UnknownGroup
 from cache_engine.store.signatures import proof_for
 from cache_engine.units import counted, printable
 from cache_engine.upkeep import cleanup
@@ -312,14 +313,14 @@ class Admin:
         adapted: Callable[[Group], bool] = lambda _: True,
         keys: Iterable[CacheKey] | None = None,
         replace: bool = False,
-        sign: Callable[[bytes], bytes] = lambda record: record,
+        sign: Callable[[bytes], bytes] | None = None,
         on_entry: Callable[[], None] = lambda: None,
         processes: int = 1,
     ) -> Exported:
         """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``store.signatures`` for ``sign``."""
         return upkeep.packs.export_pack(
-            self.store, Path(path), wanted, adapted=adapted, keys=keys, replace=replace, sign=sign, on_entry=on_entry,
-            processes=processes,
+            self.store, Path(path), wanted, adapted=adapted, keys=keys, replace=replace, sign=sign,
+            host_code=self.settings.host_code, on_entry=on_entry, processes=processes,
         )  # fmt: skip
 
     def open_pack(self, path: str | Path) -> Pack:
@@ -333,7 +334,7 @@ class Admin:
 
     def preview_import(self, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
         """The outcome that importing a pack would have for each entry. Changes nothing."""
-        return upkeep.packs.look_into(self.store, pack, on_entry)
+        return upkeep.packs.look_into(self.store, pack, on_entry, host_code=self.settings.host_code)
 
     def import_pack(
         self,
@@ -346,7 +347,10 @@ class Admin:
         """Imports the entries of a pack, a file or an opened one, each checked; see ``upkeep.packs.import_pack``."""
         opened = path if isinstance(path, Pack) else self.open_pack(path)
         acting = by or local_user()
-        return upkeep.packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=acting)
+        host_code = self.settings.host_code
+        return upkeep.packs.import_pack(
+            self.store, self.journal, opened, dry_run=dry_run, host_code=host_code, on_entry=on_entry, by=acting
+        )
 
     def import_triton(
         self,

@@ -14,16 +14,7 @@ from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.frameworks.bundle_packs import NotTaken, is_group, packed_row, triton_kernels, unpacked_row
-from cache_engine.frameworks.bundles import (
-    Group,
-    UnknownGroup,
-    describe,
-    group_bytes,
-    group_keys,
-    put_group,
-    read_group,
-    read_stored,
-)
+from cache_engine.frameworks.bundles import Group, describe, group_bytes, group_keys, put_group, read_group, read_stored
 from cache_engine.frameworks.values import Entry
 from cache_engine.model.artifact import CUBIN, SECTIONS, Record
 from cache_engine.model.events import IMPORT
@@ -34,6 +25,7 @@ from cache_engine.store.files import refuse_device
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack, Row, write_pack
+from cache_engine.store.quick import UnknownGroup
 from cache_engine.units import counted, printable
 from cache_engine.upkeep.parallel import in_processes, in_threads
 from cache_engine.upkeep.survey import check_code, check_entry, check_record
@@ -111,7 +103,8 @@ def export_pack(
     adapted: Callable[[Group], bool] = lambda _: True,
     keys: Iterable[CacheKey] | None = None,
     replace: bool = False,
-    sign: Callable[[bytes], bytes] = lambda record: record,
+    sign: Callable[[bytes], bytes] | None = None,
+    host_code: bool = False,
     on_entry: Callable[[], None] = lambda: None,
     processes: int = 1,
 ) -> Exported:
@@ -123,6 +116,7 @@ def export_pack(
         keys: consider only these, not the whole store.
         replace: replace an existing file.
         sign: makes the bytes of a record that carry a signature, in the pack alone; see ``store.signatures``.
+        host_code: also write objects of launched compilers, if they are signed.
         on_entry: called after each entry of the store.
         processes: as of ``in_processes``.
 
@@ -141,10 +135,10 @@ def export_pack(
         try:
             stored = store.stored(key)
             if stored is None:
-                stored = _adapted_row(store, key, adapted)
+                stored = _adapted_row(store, key, adapted, host_code=host_code and sign is not None)
             elif not wanted(coherent(key, *stored)):
                 return None
-            return None if stored is None else (sign(stored[0]), stored[1])
+            return None if stored is None else (sign(stored[0]) if sign else stored[0], stored[1])
         except (CorruptEntry, UnknownGroup) as error:
             return str(error)
 
@@ -160,12 +154,14 @@ def export_pack(
     return Exported(write_pack(path, entries()), tuple(refused))
 
 
-def _adapted_row(store: DiskStore, key: CacheKey, wanted: Callable[[Group], bool]) -> tuple[bytes, bytes] | None:
+def _adapted_row(
+    store: DiskStore, key: CacheKey, wanted: Callable[[Group], bool], *, host_code: bool
+) -> tuple[bytes, bytes] | None:
     """An adapted kernel as a row of a pack; ``None`` if there is none, or it is not wanted."""
     found = read_stored(store.layout, key, trust=store.layout.trust)
     if found is None or not wanted(found.group):
         return None
-    return packed_row(found)
+    return packed_row(found, host_code=host_code)
 
 
 def import_pack(
@@ -174,6 +170,7 @@ def import_pack(
     pack: Pack,
     *,
     dry_run: bool = False,
+    host_code: bool = False,
     on_entry: Callable[[], None] = lambda: None,
     by: str = "",
 ) -> Imported:
@@ -181,6 +178,7 @@ def import_pack(
 
     Args:
         dry_run: check everything and report what would be imported, but change nothing.
+        host_code: also import objects of launched compilers, if the pack was opened with a check of signatures.
         on_entry: called after each entry of the pack.
         by: the user who imports, for the audit.
 
@@ -194,7 +192,7 @@ def import_pack(
 
     def take(row: Row) -> Refused | bool:
         try:
-            is_new = _take(store, pack, row, dry_run)
+            is_new = _take(store, pack, row, dry_run, host_code)
         except (StoreError, UnknownFormat) as error:
             return Refused(row.key, str(error))
         taken.extend([row] if is_new else ())
@@ -270,14 +268,17 @@ def _is_readable_group(store: DiskStore, key: CacheKey) -> bool:
         return False
 
 
-def look_into(store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
+def look_into(
+    store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambda: None, *, host_code: bool = False
+) -> Iterator[Incoming]:
     """The outcome that an import would have for each entry of a pack. Changes nothing; raises as ``import_pack``."""
     for row in _sound_rows(pack):
         record, size = None, row.record_bytes + row.blob_bytes
         try:
             record_data = pack.record_data(row)
             if is_group(record_data):
-                known = describe(unpacked_row(row.key, record_data, pack.blob_data(row)))
+                allowed = host_code and pack.checks_signers
+                known = describe(unpacked_row(row.key, record_data, pack.blob_data(row), host_code=allowed))
                 pack.prove(record_data)
                 yield Incoming(row.key, size, None, _is_readable_group(store, row.key), adapted=known)
             else:
@@ -296,13 +297,13 @@ def _sound_rows(pack: Pack) -> Iterable[Row]:
     return pack.rows()
 
 
-def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
+def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool, host_code: bool) -> bool:
     """Checks an entry of a pack and stores it; returns whether it was new to the store."""
     record_data = pack.record_data(row)
     pack.prove(record_data)
     blob_data = pack.blob_data(row)
     if is_group(record_data):
-        group = unpacked_row(row.key, record_data, blob_data)
+        group = unpacked_row(row.key, record_data, blob_data, host_code=host_code and pack.checks_signers)
         is_new = not _is_readable_group(store, row.key)
         if is_new and not dry_run:
             put_group(store.layout, group, durable=store.durable)

@@ -163,7 +163,7 @@ def test_what_stays_local_or_is_no_kernel_is_neither_exported_nor_imported(
     with pytest.raises(CorruptEntry):
         packed_row(stored)
     with monkeypatch.context() as changed:  # one who forges a pack checks nothing
-        changed.setattr("cache_engine.frameworks.bundle_packs.check", lambda _: None)
+        changed.setattr("cache_engine.frameworks.bundle_packs.check", lambda _, **__: None)
         write_pack(path, [(group.key, *packed_row(stored))])
     assert [each.refused for each in look_into(other, Pack(path))] == [cause]
     found = import_pack(other, Journal(other.layout.journal, 3600.0), Pack(path))

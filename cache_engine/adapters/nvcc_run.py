@@ -1,0 +1,74 @@
+"""Runs nvcc for a miss: what it prints goes on at once and is kept, signals are passed on, and it ends with us."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+
+from cache_engine.frameworks.nvcc.results import ERR, OUT
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1
+
+
+def run(words: list[str]) -> tuple[int, dict[str, bytes]]:
+    """Runs a program to its end; returns its exit code and what it printed. Raises ``OSError`` where it cannot start.
+
+    Where a signal ended it, this process ends by the same one.
+    """
+    # A group of its own, so that a signal reaches the programs that nvcc runs: they hold what we read. This process has
+    # no thread that a lock could be held by.
+    child = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        process_group=0,
+        preexec_fn=_end_with_parent(),  # noqa: PLW1509
+    )
+    before = {number: signal.signal(number, lambda sent, _: _send(child, sent)) for number in _PASSED_ON}
+    try:
+        printed = _pass_on(child)
+        code = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code, printed
+
+
+def _send(child: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+
+
+def _pass_on(child: subprocess.Popen[bytes]) -> dict[str, bytes]:
+    """Copies what a process prints to our own output, in the order of each stream; returns it by stream."""
+    if child.stdout is None or child.stderr is None:
+        return {}
+    printed = {OUT: b"", ERR: b""}
+    with selectors.DefaultSelector() as waiting, child.stdout, child.stderr:
+        waiting.register(child.stdout, selectors.EVENT_READ, (OUT, 1))
+        waiting.register(child.stderr, selectors.EVENT_READ, (ERR, 2))
+        while waiting.get_map():
+            for key, _ in waiting.select():
+                name, target = key.data
+                data = os.read(key.fd, 65536)
+                if not data:
+                    waiting.unregister(key.fileobj)
+                printed[name] += data
+                while data:
+                    data = data[os.write(target, data) :]
+    return printed
+
+
+def _end_with_parent() -> Callable[[], None]:
+    """Has the kernel end nvcc where this process is killed. Prepared before the fork, which may then only call it."""
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

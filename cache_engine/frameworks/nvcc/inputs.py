@@ -1,0 +1,237 @@
+"""What a compile reads: the compiler's own files, the source, includes, and the names that would shadow them.
+
+Files are known by content. A digest is remembered in the store with size, times and inode, so that a hit reads none of
+a thousand headers. A file is named by the root that it is below and its path there, so that a result is found again
+where everything is installed elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import time
+from hashlib import sha256
+
+from cache_engine.frameworks.nvcc.command import Command, PassThrough
+from cache_engine.store.quick import DIGESTS, replace_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_MOST_REMEMBERED, _MOST_MEMO_BYTES = 5_000, 4 * 1024**2
+_RACY_NS = 2 * 10**9
+"""A file changed so lately may change again without another time; its digest is not remembered."""
+_TOOLS = (
+    "nvcc",
+    "nvcc.profile",
+    "ptxas",
+    "fatbinary",
+    "cudafe++",
+    "../nvvm/bin/cicc",
+    "../nvvm/libdevice/libdevice.10.bc",
+)
+_NEEDED = ("nvcc", "../nvvm/bin/cicc", "ptxas")
+_DATES = re.compile(rb"__(?:DATE|TIME|TIMESTAMP)__")
+_ASKED = re.compile(rb"HAS_INCLUDE(?:_NEXT)?[_ \t]*\(\s*[<\"]([^>\"\n]{1,200})[>\"]", re.IGNORECASE)
+
+# The roots that no option names: the folder of the source, the toolkit, the working directory; and no root.
+SOURCE, TOOLKIT, HERE, NONE = "S", "T", "W", "/"
+
+
+class Digests:
+    """Digests of files, remembered in a store."""
+
+    def __init__(self, root: str | None) -> None:
+        """Those that the store in a directory remembers; none without one, or where its file cannot be read."""
+        self._root, self._new = root, False
+        self._known: dict[str, str] = {}
+        self._used: dict[str, str] = {}
+        try:
+            with open(f"{root}/{DIGESTS}", "rb") as file:
+                known = json.loads(file.read(_MOST_MEMO_BYTES)) if root else {}
+            self._known = known if isinstance(known, dict) else {}
+        except (OSError, ValueError, RecursionError):
+            pass
+
+    def of(self, path: str) -> str | None:
+        """The SHA-256 of a regular file; ``None`` where it cannot be read."""
+        path = os.path.join(os.getcwd(), path)
+        try:
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino} {status.st_dev} "
+            known = self._known.get(path)
+            if isinstance(known, str) and known.startswith(stamp):
+                self._used[path] = known
+                return known[len(stamp) :]
+            with open(path, "rb") as file:
+                digest = sha256(file.read()).hexdigest()
+        except (OSError, ValueError):
+            return None
+        if max(status.st_mtime_ns, status.st_ctime_ns) + _RACY_NS < time.time_ns():
+            self._used[path] = self._known[path] = stamp + digest
+            self._new = True
+        return digest
+
+    def save(self) -> None:
+        """Remembers what is new, if the store can be written."""
+        if self._new and self._root:
+            data = json.dumps(self._used if len(self._known) > _MOST_REMEMBERED else self._known)
+            try:
+                replace_file(self._root, f"{self._root}/{DIGESTS}", data.encode())
+                self._new = False
+            except OSError:
+                pass
+
+
+def build_of(command: Command, digests: Digests) -> dict[str, str]:
+    """Digests of the compiler's programs and of the host's compiler, by name; raises ``PassThrough``."""
+    program = _program(command.compiler, command)
+    with open(program, "rb") as file:
+        if file.read(4) != b"\x7fELF":
+            raise PassThrough("compiler is a script")
+    folder, found = os.path.dirname(program), {}
+    for tool in _TOOLS:
+        digest = digests.of(f"{folder}/{tool}")
+        if digest is not None:
+            found[os.path.basename(tool)] = digest
+        elif tool in _NEEDED:
+            raise PassThrough("compiler is not a whole toolkit")
+    host = command.host or "gcc"
+    host = _program(os.path.join(host, "gcc") if os.path.isdir(host) else host, command)
+    prefix = os.path.dirname(os.path.dirname(host))
+    for path in (host, *_compilers_of(prefix)):
+        digest = digests.of(path)
+        if digest is None:
+            raise PassThrough("no compiler of the host")
+        found[os.path.relpath(path, prefix)] = digest
+    return found
+
+
+def _program(name: str, command: Command) -> str:
+    """The file of a program, links followed."""
+    folders = [""] if "/" in name else command.environment.get("PATH", os.defpath).split(os.pathsep)
+    for folder in folders:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return os.path.realpath(path)
+    raise PassThrough("no such compiler")
+
+
+def _compilers_of(prefix: str) -> list[str]:
+    """The compilers proper of GCC's drivers below a prefix."""
+    found = []
+    for folder in (f"{prefix}/lib/gcc", f"{prefix}/libexec/gcc"):
+        for machine in _names_in(folder):
+            found += [f"{folder}/{machine}/{version}/cc1plus" for version in _names_in(f"{folder}/{machine}")]
+    return [path for path in sorted(found) if os.path.isfile(path)]
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+class Roots:
+    """The directories of a command on this machine, by the names that they have in a result."""
+
+    def __init__(self, command: Command) -> None:
+        self.by_name = {str(number): root for number, root in enumerate(command.roots)}
+        self.by_name[SOURCE] = os.path.dirname(command.source) or "."
+        folder = os.path.dirname(_program(command.compiler, command))
+        self.by_name[TOOLKIT] = f"{folder}/.."
+        self.by_name[HERE] = "."
+        # Of nested roots the outer, so that all names that a file may be included by are ends of its path there.
+        ways = [(root.rstrip("/") + "/", name) for name, root in self.by_name.items() if name != HERE]
+        given = os.path.dirname(command.compiler)
+        ways += [(f"{given}/../", TOOLKIT)] if given else []
+        self._ways = sorted(ways, key=lambda way: len(way[0]))
+
+    def named(self, path: str) -> tuple[str, str]:
+        """The name of a path: of its root, and the path there."""
+        for way, name in self._ways:
+            if path.startswith(way) and len(path) > len(way):
+                return name, path[len(way) :]
+        if path.startswith("/"):
+            return NONE, path
+        return SOURCE if self.by_name[SOURCE] == "." else HERE, path
+
+    def path(self, root: str, name: str) -> str:
+        """The path of a name; empty where this command has no such root."""
+        if root == NONE:
+            return name
+        folder = self.by_name.get(root)
+        return "" if folder is None else name if root == HERE or folder == "." else f"{folder.rstrip('/')}/{name}"
+
+
+def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots) -> list[str]:
+    """Files that exist where an include might be looked for before the one that was read, sorted.
+
+    An include's name is not known, but it is an end of its path. Each end is looked for in each root and in each
+    folder of an include. A result is of use while the same of these exist as when it was made.
+
+    Args:
+        files: the includes, by root and path.
+        asked: names that a source asks for with ``__has_include``.
+    """
+    by_first: dict[str, set[str]] = {}
+    here = os.getcwd()
+    known, folders = set(), {roots.path(root, "") or "." for root in (*roots.by_name, TOOLKIT)}
+    folders.add(roots.path(TOOLKIT, "include"))
+    for root, name in files:
+        path = roots.path(root, name)
+        known.add(os.path.join(here, path))
+        folders.add(os.path.dirname(path) or ".")
+        end = name.lstrip("/")
+        while end:
+            by_first.setdefault(end.partition("/")[0], set()).add(end)
+            end = end.partition("/")[2]
+    for name in asked:
+        by_first.setdefault(name.partition("/")[0], set()).add(name)
+    found = set()
+    for folder in folders:
+        for first in by_first.keys() & set(_names_in(folder)):
+            for end in by_first[first]:
+                path = f"{folder.rstrip('/')}/{end}" if folder != "." else end
+                if os.path.join(here, path) not in known and (end == first or os.path.lexists(path)):
+                    found.add("\0".join(roots.named(path)))
+    return sorted(found)
+
+
+def dependencies_in(text: str) -> list[str]:
+    """The files that a dependency file names, the source first."""
+    body = text.replace("\\\n", " ").partition(" : ")[2]
+    return [
+        one.replace("\\ ", " ").replace("$$", "$").replace("\\#", "#") for one in re.findall(r"(?:\\.|[^\s\\])++", body)
+    ]
+
+
+def dependency_text(command: Command, files: Sequence[str]) -> str:
+    """A dependency file as nvcc writes it."""
+    names = [name.replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$") for name in (command.source, *files)]
+    return f"{command.target} : " + " \\\n    ".join(names) + "\n"
+
+
+def read_text(path: str) -> bytes | None:
+    """The bytes of a file; ``None`` where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def has_date(text: bytes) -> bool:
+    """Whether a source asks for the date or the time."""
+    return _DATES.search(text) is not None
+
+
+def asked_in(text: bytes) -> set[str]:
+    """The names that a source looks for without including them."""
+    return {name.decode("utf-8", "replace") for name in _ASKED.findall(text)}

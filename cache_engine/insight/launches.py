@@ -1,0 +1,67 @@
+"""Explanations for commands of nvcc's launcher: a hit, or the header, option, variable or file that made a miss."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cache_engine.adapters.nvcc import compiler_in
+from cache_engine.errors import CorruptEntry, UsageError
+from cache_engine.frameworks.bundles import group_keys, read_group
+from cache_engine.frameworks.nvcc.command import PassThrough, understood
+from cache_engine.frameworks.nvcc.inputs import Digests
+from cache_engine.frameworks.nvcc.results import FRAMEWORK, Lookup, Request, differences, document_of
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.quick import Slow, UnknownGroup
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchExplained:
+    """The result that a command would have now.
+
+    Attributes:
+        result: ``hit``, ``miss`` or ``passes through``.
+        key: of the stored result: the one that is served, or on a miss the nearest.
+        reasons: why it is no hit, in words.
+    """
+
+    result: str
+    key: str
+    reasons: tuple[str, ...]
+
+
+def explain_launch(layout: StoreLayout, words: Sequence[str]) -> LaunchExplained:
+    """Explains a command without running it; counts nothing. Raises ``UsageError`` where no nvcc is installed."""
+    compiler, arguments = compiler_in(words, os.environ)
+    if not compiler:
+        raise UsageError("nvcc is not installed; name it first, set CUDA_HOME or add it to PATH")
+    try:
+        request = Request(understood(compiler, arguments, os.environ), Digests(str(layout.root)))
+        lookup = Lookup(str(layout.root), request, trust=True)
+    except (PassThrough, Slow) as reason:
+        return LaunchExplained("passes through", "", (str(reason),))
+    if lookup.found is not None:
+        return LaunchExplained("hit", lookup.found.key, ())
+    if lookup.reasons:
+        return LaunchExplained("miss", "", tuple(lookup.reasons))
+    key, reasons = _nearest(layout, request)
+    return LaunchExplained("miss", key, tuple(reasons))
+
+
+def _nearest(layout: StoreLayout, request: Request) -> tuple[str, list[str]]:
+    """The stored result with the fewest differences, and these."""
+    nearest: tuple[str, list[str]] | None = None
+    source = os.path.basename(request.command.source)
+    for key in group_keys(layout):
+        with suppress(CorruptEntry, UnknownGroup, OSError, ValueError, LookupError, TypeError, AttributeError):
+            group = read_group(layout, key, trust=True)
+            if group is not None and group.framework == FRAMEWORK:
+                document = document_of({"name": group.name, "files": group.files})
+                found = differences(document, request)
+                if document.get("source_name") != source:
+                    found.append(f"the stored one is of {document.get('source_name')}")
+                if nearest is None or len(found) < len(nearest[1]):
+                    nearest = key, found
+    return nearest or ("", ["no result of nvcc is stored"])
