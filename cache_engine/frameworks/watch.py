@@ -186,7 +186,7 @@ class Watch:
 
 
 def not_watched(environment: Mapping[str, str]) -> list[str]:
-    """What a watch with this environment cannot see."""
+    """Compiles that a watch with this environment cannot see."""
     found = [f"{each}: keeps its kernels in memory" for each in in_memory_here()]
     if manager := environment.get("TRITON_CACHE_MANAGER"):
         found.append(f"Triton's kernels that {manager} stores (TRITON_CACHE_MANAGER)")

@@ -462,7 +462,7 @@ def count_usage(snapshot: Snapshot, usage: Usage) -> None:
 # ---- Logs of version 0.2 ----
 
 ResultLine = NewResult | Usage | None
-"""What a line of a log says; ``None`` when it is damaged.
+"""The entry that a line of a log states; ``None`` when it is damaged.
 
 A line is ``<XXH3 of the rest> <key> <time> <ms> <entry>`` or ``<XXH3 of the rest> ~ <usage>``.
 """

@@ -14,5 +14,5 @@ def _broken(template: str, constants: Mapping[str, str | int], replacements: Map
 
 
 if __name__ == "__main__":
-    build.render = debug_dump.render = _broken  # type: ignore[assignment, attr-defined]
+    build.render = debug_dump.render = _broken  # type: ignore[attr-defined]
     main()

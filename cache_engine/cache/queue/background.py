@@ -40,7 +40,7 @@ class BackgroundCompiles(Generic[T]):
         """At most so many at a time. Starts no thread yet."""
         self._most, self._retry_after_s = most, retry_after_s
         self.dropped = 0
-        """How many compiles were dropped before they began."""
+        """Compiles that were dropped before they began."""
         self._start_afresh()
         renew_after_fork(self)
 

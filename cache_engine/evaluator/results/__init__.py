@@ -73,7 +73,7 @@ _REST = 10
 
 _LONGEST_DETAIL = 1000
 _MOST_SETS = 64
-"""How many accelerators' results a process holds in memory; a service may get requests for any number."""
+"""Accelerators whose results a process holds in memory; a service may get requests for any number."""
 
 
 class Evaluations:

@@ -1,4 +1,4 @@
-"""What a compile reads: the compiler's own files, the source, includes, and the names that would shadow them.
+"""The files that a compile reads: the compiler's own files, the source, includes, and the names that would shadow them.
 
 Files are known by content. A digest is remembered in the store with size, times and inode, so that a hit reads none of
 a thousand headers. A file is named by the root that it is below and its path there, so that a result is found again

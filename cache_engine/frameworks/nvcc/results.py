@@ -113,7 +113,7 @@ class Lookup:
 
 
 def document_of(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """What a result says of its compile; raises ``ValueError``, ``LookupError`` or ``TypeError``."""
+    """The facts that a result states of its compile; raises ``ValueError``, ``LookupError`` or ``TypeError``."""
     document = json.loads(bundle["files"][INDEX])
     if not isinstance(document, dict) or document["format"] != _FORMAT:
         raise ValueError("it is no result of this version")
@@ -123,7 +123,7 @@ def document_of(bundle: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference(document: Mapping[str, Any], request: Request) -> str | None:
-    """Why a result of the same name does not hold now; ``None`` where it does."""
+    """The reason why a result of the same name does not hold now; ``None`` where it does."""
     roots, digests = request.roots, request.digests
     for root, name, digest in document["includes"]:
         now = digests.of(roots.path(root, name))
@@ -139,7 +139,7 @@ def difference(document: Mapping[str, Any], request: Request) -> str | None:
 
 
 def differences(document: Mapping[str, Any], request: Request) -> list[str]:
-    """What differs in a result of another name, in words."""
+    """The differences from a result of another name, in words."""
     now = request.document
     found = []
     for title, old, new in (
