@@ -6,16 +6,20 @@ A hit imports little, so whatever a miss needs is imported there. Whatever fails
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
+from cache_engine.errors import StoreError
 from cache_engine.frameworks.nvcc.command import Command, PassThrough, understood
 from cache_engine.frameworks.nvcc.inputs import (
+    NONE,
     Digests,
+    absolute_in,
     asked_in,
     dependencies_in,
     dependency_text,
-    has_date,
+    is_unstable,
     read_text,
     shadows,
 )
@@ -35,6 +39,8 @@ _CLOCK_NS = 20 * 10**6  # as much may a file's time be behind the clock
 
 def main() -> NoReturn:
     """Runs ``gemm-cache-nvcc [NVCC] ARGUMENT…`` and exits as nvcc does."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it without a traceback, as it ends nvcc
     sys.exit(launch(sys.argv[1:], os.environ))
 
 
@@ -60,7 +66,11 @@ def launch(words: Sequence[str], environment: Mapping[str, str]) -> int:
         return 0
     except PassThrough as reason:
         store.count(f'"passed":{{{_quoted(str(reason))}:1}}')
-    except (OSError, UnicodeError):  # the output, the store, a name that is no text: nvcc says what it can do
+    except (
+        OSError,
+        UnicodeError,
+        StoreError,
+    ):  # the output, the store, a name that is no text
         store.count('"passed":{"file cannot be read or written":1}')
     return _become([compiler, *arguments])
 
@@ -137,6 +147,7 @@ def _say(text: str) -> None:
 
 def _become(words: list[str]) -> int:
     """Replaces this process by nvcc."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and nvcc would inherit that
     try:
         os.execvp(words[0], words)  # noqa: S606  # it takes our place
     except OSError as error:
@@ -189,7 +200,6 @@ def _compiled(store: Place, request: Request, words: list[str]) -> int:
         raise PassThrough("no store can be used")
     from contextlib import ExitStack
 
-    from cache_engine.errors import StoreError
     from cache_engine.frameworks.bundles import group_key
     from cache_engine.store.lock import file_lock
 
@@ -237,7 +247,7 @@ def _run_and_store(store: Place, shelf: Shelf, request: Request, words: list[str
                 _store(shelf, request, read_text(path), began_ns, printed, compile_ms, number)
             except PassThrough as reason:
                 store.count(f'"passed":{{{_quoted(str(reason))}:1}}')
-            except (OSError, ValueError):  # a full or read-only store: the output is there
+            except (OSError, ValueError, StoreError):  # a full or read-only store: the output is there
                 store.count('"passed":{"store cannot be written":1}')
         return code
     finally:
@@ -263,22 +273,23 @@ def _store(
     output = read_text(command.output)
     if output is None or not dependencies or sum(map(len, printed.values())) > _MOST_TEXT:
         raise PassThrough("no output, no dependencies, or very much is printed")
-    includes, asked = [], set()
-    for path in dependencies_in(dependencies.decode())[1:]:
+    source = read_text(command.source) or b""
+    includes, asked, absolute = [], asked_in(source), absolute_in(source)
+    for path in dependencies_in(os.fsdecode(dependencies))[1:]:
         text, digest = read_text(path), digests.of(path)
         if text is None or digest is None:
             raise PassThrough("an include cannot be read")
         status = os.stat(path)
         if max(status.st_mtime_ns, status.st_ctime_ns) > began_ns - _CLOCK_NS:
             raise PassThrough("a header changed while it was compiled")
-        if has_date(text):
-            raise PassThrough("date or time in a header")
+        if is_unstable(text):
+            raise PassThrough("date, time or .incbin in a header")
         asked |= asked_in(text)
-        includes.append([*roots.named(path), digest])
-    source = read_text(command.source) or b""
-    if Request(command, digests).name != request.name:
+        absolute |= absolute_in(text)
+        includes.append([path, digest])
+    if Request(command, digests).name != request.name or roots.are_others_now():
         raise PassThrough("an input changed while it was compiled")
-    asked |= asked_in(source)
+    includes = [[*((NONE, path) if path in absolute else roots.named(path)), digest] for path, digest in includes]
     document = {
         **request.document,
         "command": " ".join(("nvcc", *_shown(command))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -63,9 +64,18 @@ def _pass_on(child: subprocess.Popen[bytes]) -> dict[str, bytes]:
                 if not data:
                     waiting.unregister(key.fileobj)
                 printed[name] += data
-                while data:
-                    data = data[os.write(target, data) :]
+                _write_all(target, data)
     return printed
+
+
+def _write_all(target: int, data: bytes) -> None:
+    """Writes to a stream of ours; if nobody reads it any more, nvcc goes on all the same."""
+    with suppress(BrokenPipeError):
+        while data:
+            try:
+                data = data[os.write(target, data) :]
+            except BlockingIOError:
+                select.select([], [target], [])
 
 
 def _end_with_parent() -> Callable[[], None]:

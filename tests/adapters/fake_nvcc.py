@@ -102,20 +102,20 @@ def _read(path: str, roots: list[str], read: list[str], parts: list[str]) -> Non
     parts += [f"{name} {any(os.path.exists(f'{root}/{name}') for root in roots)}" for name in _HAS.findall(text)]
     for mark, name in _INCLUDE.findall(text):
         folders = [*([os.path.dirname(path)] if mark == '"' else []), *roots]
-        found = next((f"{folder}/{name}" for folder in folders if os.path.exists(f"{folder}/{name}")), None)
+        found = next((one for folder in folders if os.path.exists(one := os.path.join(folder, name))), None)
         if found is not None and found not in read:
             _read(found, roots, read, parts)
 
 
 def make(root: Path, store: Path) -> Fake:
     """A machine with a toolkit, a host's compiler, headers and a source."""
-    made = Fake(root, {"PATH": str(root / "host"), "HOME": str(root / "home"), "GEMM_CACHE_DIR": str(store)})
+    made = Fake(root, {"PATH": str(root.parent / "host"), "HOME": str(root / "home"), "GEMM_CACHE_DIR": str(store)})
     for tool in ("bin/nvcc", "bin/ptxas", "bin/fatbinary", "nvvm/bin/cicc"):
         made.write(f"cuda/{tool}", f"\x7fELF {tool} 1").chmod(0o755)
-    made.write("host/gcc", "\x7fELF gcc 1").chmod(0o755)
+    made.write("../host/gcc", "\x7fELF gcc 1").chmod(0o755)
     made.write("one/lib/a.h", '#include "b.h"\n#include <lib/c.h>\n')
     made.write("one/lib/b.h", "1\n")
-    made.write("two/lib/c.h", "__has_include(<lib/maybe.h>)\n")
+    made.write("two/lib/c.h", "#if __has_include(<lib/maybe.h>)\n")
     made.write("work/k.cu", '#include <lib/a.h>\n#include "near.h"\n')
     made.write("work/near.h", "2\n")
     return made
@@ -138,6 +138,6 @@ def moved(fake: Fake, root: Path, store: Path) -> Fake:
         if not root.exists()
         else Fake(
             root,
-            {**fake.environment, "PATH": str(root / "host"), "HOME": str(root / "home"), "GEMM_CACHE_DIR": str(store)},
+            {**fake.environment, "HOME": str(root / "home"), "GEMM_CACHE_DIR": str(store)},
         )
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cache_engine.adapters import nvcc
 from cache_engine.adapters.shelf import shelf
@@ -118,7 +119,7 @@ def test_each_input_makes_a_miss_and_the_same_again_a_hit(fake: Fake) -> None:
         "a nearer header": ("work/lib/a.h", "6\n"), "beside its includer": ("one/lib/lib/c.h", "#7\n"),
         "an earlier root": ("one/lib/c.h", "8\n"), "asked for": ("two/lib/maybe.h", "9\n"),
         "ptxas": ("cuda/bin/ptxas", "\x7fELF"),
-        "cicc": ("cuda/nvvm/bin/cicc", "\x7fELF x"), "the host's compiler": ("host/gcc", "\x7fELF x"),
+        "cicc": ("cuda/nvvm/bin/cicc", "\x7fELF x"), "the host's compiler": ("../host/gcc", "\x7fELF x"),
     }  # fmt: skip
     for name, (file, text) in changes.items():
         path = fake.root / file
@@ -133,6 +134,127 @@ def test_each_input_makes_a_miss_and_the_same_again_a_hit(fake: Fake) -> None:
     for variables in ({"NVCC_TEST": "1"}, {"NVCC_APPEND_FLAGS": "-G"}, {"CPATH": str(fake.root / "three")}):
         fake.environment |= variables
         assert [check(fake, *usual), check(fake, *usual)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("first", "file", "text"),
+    [
+        ("#include <../up.h>\n", "one/../up.h", "x\n"), ("#define M <lib/maybe.h>\n#if __has_include(M)\n",
+        "two/lib/maybe.h", "x\n"),
+        ("#if __has_include(\\\n<lib/maybe.h>)\n", "one/lib/maybe.h", "x\n"),
+        ("#if __has_include(\"{root}/far.h\")\n", "far.h", "x\n"),
+    ],
+)  # fmt: skip
+def test_a_file_that_comes_where_it_is_looked_for_is_a_miss(fake: Fake, first: str, file: str, text: str) -> None:
+    fake.write("two/inner/x.h", "x\n")
+    fake.write("work/k.cu", first.replace("{root}", str(fake.root)) + "#include <lib/a.h>\n")
+    fake.environment["CPATH"] = str(fake.root / "two/inner")
+    fake.write("two/up.h", "1\n")
+    assert [fake.launch(*fake.usual()), fake.launch(*fake.usual())] == [0, 0]
+    assert len(fake.runs) == 1
+    fake.write(file, text)
+    fake.launch(*fake.usual())
+    assert len(fake.runs) == 2
+
+
+def test_a_folder_that_becomes_a_file_shadows(fake: Fake) -> None:
+    (fake.root / "work/near.h").unlink()
+    fake.write("work/k.cu", "#include <near.h>\n")
+    fake.write("two/near.h", "2\n")
+    (fake.root / "one/near.h").mkdir()
+    words = fake.usual()
+    fake.environment["NO_FOLDERS"] = "1"
+    monkey = inputs.shadows([("1", "near.h")], (), _roots(fake, words))
+    (fake.root / "one/near.h").rmdir()
+    fake.write("one/near.h", "1\n")
+    assert inputs.shadows([("1", "near.h")], (), _roots(fake, words)) != monkey
+
+
+def test_shadows_are_looked_for_in_all_search_paths(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no include was read from: between a header of the system and the folder that has its name."""
+    monkeypatch.setattr(inputs, "_MORE_ROOTS", (str(fake.root / "local"),))
+    system = fake.write("system/machine/bits/config.h", "1")
+    files, roots = [("/", str(system))], _roots(fake, fake.usual())
+    found = [inputs.shadows(files, (), roots)]
+    for place in ("local/bits/config.h", "system/machine/config.h"):
+        fake.write(place, "1")
+        found.append(inputs.shadows(files, (), roots))
+    assert [len(one) for one in found] == [0, 1, 2]
+
+
+def _roots(fake: Fake, words: list[str]) -> inputs.Roots:
+    return inputs.Roots(understood(fake.compiler, words, fake.environment))
+
+
+@pytest.mark.parametrize("text", ["__DA\\\nTE__", "CAT(__, TIME__)", 'asm(".incbin \\"x\\"");', "__TIMESTAMP__"])
+def test_what_changes_without_a_file_is_not_stored(fake: Fake, text: str) -> None:
+    fake.write("work/k.cu", f"{text}\n#include <lib/a.h>\n")
+    assert [check(fake, *fake.usual()), check(fake, *fake.usual())] == [False, False]
+    fake.write("work/k.cu", "#include <lib/a.h>\n")
+    assert [check(fake, *fake.usual("-DX=__TIME__")), check(fake, *fake.usual("-DX=__TIME__"))] == [False, False]
+
+
+def test_a_path_in_a_source_or_macro_does_not_move_with_its_root(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = fake.root / "one/lib/b.h"
+    fake.write("work/k.cu", f'#include "{b}"\n')
+    other = moved(fake, tmp_path / "b", tmp_path / "store")
+    assert not check(fake, *fake.usual())
+    use(monkeypatch, other)
+    assert [check(other, *other.usual()), check(other, *other.usual())] == [False, True]
+    b.write_text("changed\n")
+    assert not check(other, *other.usual())
+    assert not check(other, *other.usual(f"-DH={b}"))
+    third = use(monkeypatch, moved(other, tmp_path / "c", tmp_path / "store"))
+    assert not check(third, *third.usual(f"-DH={b}"))
+
+
+def test_roots_that_lie_within_others_do_so_on_a_hit(fake: Fake, tmp_path: Path) -> None:
+    words = ["-cubin", f"-I{fake.root}/work/in", f"{fake.root}/work/k.cu", "-o", f"{fake.root}/k.cubin"]
+    fake.write("work/k.cu", "#include <x.h>\n")
+    fake.write("work/in/x.h", "1\n")
+    assert not check(fake, *words)
+    (tmp_path / "empty").mkdir()
+    words[1] = f"-I{tmp_path}/empty"
+    assert not check(fake, *words)  # nvcc would not find it
+
+
+def test_a_folder_that_is_replaced_during_a_compile_is_not_stored(fake: Fake) -> None:
+    fake.write("next/lib/a.h", "2\n")
+
+    def replace() -> None:
+        (fake.root / "one").rename(fake.root / "older")
+        (fake.root / "next").rename(fake.root / "one")
+
+    fake.before_end = replace
+    assert fake.launch(*fake.usual()) == 0
+    fake.before_end = lambda: None
+    assert not check(fake, *fake.usual())
+
+
+@pytest.mark.parametrize("name", ["ccache", "clang++", "script-gcc"])
+def test_a_host_s_compiler_whose_files_are_not_known_passes(fake: Fake, name: str) -> None:
+    fake.write(f"host2/{name}", "#!/bin/sh" if "script" in name else "\x7fELF").chmod(0o755)
+    (fake.root / "host2/gcc").symlink_to(name)
+    fake.environment["PATH"] = str(fake.root / "host2")
+    fake.launch(*fake.usual())
+    assert fake.runs[-1][0] == "passed"
+
+
+def test_another_compiler_of_the_same_bytes_has_other_headers(fake: Fake) -> None:
+    assert not check(fake, *fake.usual())
+    fake.write("host2/gcc", "\x7fELF gcc 1").chmod(0o755)
+    fake.environment["PATH"] = str(fake.root / "host2")
+    assert not check(fake, *fake.usual())
+
+
+def test_headers_of_nvcc_s_own_stubs_are_inputs_of_an_object(fake: Fake) -> None:
+    usual = [("-c" if word == "-cubin" else word) for word in fake.usual(out="k.o")]
+    for file in ("cuda/include/crt/host_runtime.h", "one/crt/host_runtime.h"):
+        for text in ("1", "2"):
+            fake.write(file, text)
+            assert [check(fake, *usual), check(fake, *usual)] == [False, True]
 
 
 def test_roots_in_another_order_are_another_command(fake: Fake) -> None:
@@ -186,7 +308,7 @@ def test_what_cannot_be_found_again_is_not_stored(fake: Fake, monkeypatch: pytes
     assert fake.launch(*usual) == 0
     assert list(group_keys(layout_of(fake))) == []
     passed = read_journal(layout_of(fake).journal).totals.passed
-    assert passed["date or time in a header"] == 2
+    assert passed["date, time or .incbin in a header"] == 2
     assert passed["a header changed while it was compiled"] == 1
 
 
@@ -205,6 +327,14 @@ def test_damage_is_a_miss_that_is_counted_and_mended(fake: Fake) -> None:
     (key,) = group_keys(layout)
     path = Path(layout.group_path(key))
     whole = path.read_bytes()
+    stored = read_group(layout, key)
+    assert stored is not None
+    for broken in (
+        replace(stored, files={"nvcc.json": stored.files["nvcc.json"]}),
+        replace(stored, stages_ms={"compile": float("inf")}),
+    ):
+        put_group(layout, broken, durable=False)
+        assert [check(fake, *usual), check(fake, *usual)] == [False, True]
     for data in (b"", whole[:-1], whole[:80] + bytes([whole[80] ^ 1]) + whole[81:], os.urandom(200)):
         path.write_bytes(data)
         assert [check(fake, *usual), check(fake, *usual)] == [False, True]
@@ -216,7 +346,7 @@ def test_damage_is_a_miss_that_is_counted_and_mended(fake: Fake) -> None:
     path.write_bytes(whole[:8] + b"\x09\0" + whole[10:])  # of the future: it stays, and another place is used
     assert [check(fake, *usual), check(fake, *usual)] == [False, True]
     assert path.read_bytes()[8] == 9
-    assert read_journal(layout.journal).totals.corruptions == 4
+    assert read_journal(layout.journal).totals.corruptions == 5
     (layout.root / quick.DIGESTS).write_text("[[")
     assert check(fake, *usual)
 

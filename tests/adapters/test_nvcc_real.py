@@ -150,3 +150,18 @@ def test_a_hit_imports_little() -> None:
     code = f"import sys, cache_engine.adapters.nvcc, zstandard; print([n for n in {heavy} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_reader_that_goes_away_does_not_stop_or_repeat_a_compile(machine: Machine) -> None:
+    (machine.root / "include" / "lib" / "a.h").unlink()
+    os.mkfifo(machine.root / "include" / "lib" / "a.h")
+    process = machine.start(*machine.words("-cubin"))
+    assert process.stdout is not None and process.stderr is not None
+    with open(machine.root / "include" / "lib" / "a.h", "wb") as header:
+        process.stdout.close()
+        process.stderr.close()  # before nvcc warns
+        (machine.root / "include" / "lib" / "b.h").write_text("#define FACTOR 3\n")
+        (machine.root / "include" / "lib" / "b.h").rename(machine.root / "include" / "lib" / "a.h")
+        header.write(b"#define FACTOR 3\n")
+    assert process.wait() == 0
+    assert machine.counts[2] == {"a header changed while it was compiled": 1}

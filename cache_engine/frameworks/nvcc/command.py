@@ -51,9 +51,10 @@ _PASSED = ("keep", "keep-dir", "save-temps", "preprocess", "E", "generate-depend
            "dlink", "time", "lib", "options-file", "optf", "version", "V", "help", "h")  # fmt: skip
 """Options with a reason of their own."""
 _STOPPING = ("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COMPARE_DEBUG", "INCLUDES", "SYSTEM_INCLUDES",
-             "PTXAS_FLAGS", "CUDAFE_FLAGS", "CICC_PATH", "NVVMIR_LIBRARY_DIR")  # fmt: skip
+             "PTXAS_FLAGS", "CUDAFE_FLAGS", "CICC_PATH", "NVVMIR_LIBRARY_DIR", "COMPILER_PATH",
+             "GCC_EXEC_PREFIX")  # fmt: skip
 _ROOTS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
-_READ = ("NVCC_", "NVVM", "CICC", "CUDAFE", "PTXAS", "FATBIN", "GCC_", "COMPILER_PATH")
+_READ = ("NVCC_", "NVVM", "CICC", "CUDAFE", "PTXAS", "FATBIN", "GCC_")
 _ELSEWHERE = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")  # options, or by content
 
 _HOST = {
@@ -220,7 +221,8 @@ def _take(made: Command, name: str, value: str, values: dict[str, str]) -> None:
     elif name != "MD":
         _check_value(name, value)
         host_debug = name == "compiler-options" and any(one.startswith("-g") for one in value.split(","))
-        made.has_paths |= name in _DEBUG or host_debug
+        # A macro may name a header's path, which then does not move with the roots.
+        made.has_paths |= name in _DEBUG or host_debug or (name == "define-macro" and "/" in value)
         made.options.append([name, value])
 
 

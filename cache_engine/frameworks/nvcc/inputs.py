@@ -34,8 +34,15 @@ _TOOLS = (
     "../nvvm/libdevice/libdevice.10.bc",
 )
 _NEEDED = ("nvcc", "../nvvm/bin/cicc", "ptxas")
-_DATES = re.compile(rb"__(?:DATE|TIME|TIMESTAMP)__")
-_ASKED = re.compile(rb"HAS_INCLUDE(?:_NEXT)?[_ \t]*\(\s*[<\"]([^>\"\n]{1,200})[>\"]", re.IGNORECASE)
+_CONTINUED = re.compile(rb"\\[ \t]*\r?\n")
+# Also the second half of a name that a macro joins; and what the assembler reads, which no dependency file names.
+_UNSTABLE = re.compile(rb"(?<![A-Za-z0-9])_{0,2}(?:DATE|TIME|TIMESTAMP)__|\.inc(?:bin|lude)\b")
+_DIRECTIVE = re.compile(rb"#[ \t]*(?:if|elif|define)\b([^\n]*)")
+_NAME = re.compile(rb"[<\"](?! )([^<>\"()\n]{1,200})[>\"]")
+_ABSOLUTE = re.compile(rb"[<\"](/[^<>\"\n]{1,4096})[>\"]")
+_MORE_ROOTS = ("/usr/local/include",)  # of GCC, before /usr/include; often empty
+_OF_STUBS = ("crt/host_runtime.h", "fatbinary_section.h")
+"""Included by what nvcc itself writes for an object, and so in no dependency file."""
 
 # The roots that no option names: the folder of the source, the toolkit, the working directory; and no root.
 SOURCE, TOOLKIT, HERE, NONE = "S", "T", "W", "/"
@@ -91,10 +98,9 @@ class Digests:
 def build_of(command: Command, digests: Digests) -> dict[str, str]:
     """Digests of the compiler's programs and of the host's compiler, by name; raises ``PassThrough``."""
     program = _program(command.compiler, command)
-    with open(program, "rb") as file:
-        if file.read(4) != b"\x7fELF":
-            raise PassThrough("compiler is a script")
-    folder, found = os.path.dirname(program), {}
+    if not _is_program(program):
+        raise PassThrough("compiler is a script")
+    folder, found = os.path.dirname(program), dict[str, str]()
     for tool in _TOOLS:
         digest = digests.of(f"{folder}/{tool}")
         if digest is not None:
@@ -103,31 +109,50 @@ def build_of(command: Command, digests: Digests) -> dict[str, str]:
             raise PassThrough("compiler is not a whole toolkit")
     host = command.host or "gcc"
     host = _program(os.path.join(host, "gcc") if os.path.isdir(host) else host, command)
-    prefix = os.path.dirname(os.path.dirname(host))
-    for path in (host, *_compilers_of(prefix)):
+    kind = os.path.basename(host)
+    # What ccache or a script runs, and the libraries that are Clang, are not known here.
+    if "clang" in kind or not any(one in kind for one in ("gcc", "g++", "c++")) or not _is_program(host):
+        raise PassThrough("the host's compiler is no GCC")
+    # By its path, as it looks for its headers from there.
+    for path in (host, *_compilers_of(os.path.dirname(os.path.dirname(host)))):
         digest = digests.of(path)
         if digest is None:
             raise PassThrough("no compiler of the host")
-        found[os.path.relpath(path, prefix)] = digest
+        found[path] = digest
+    if command.ending == ".o":
+        for number, root in [*enumerate(command.roots), (TOOLKIT, f"{folder}/../include")]:
+            for name in _OF_STUBS:
+                if (digest := digests.of(f"{root}/{name}")) is not None:
+                    found[f"{number}/{name}"] = digest
     return found
+
+
+def _is_program(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
 
 
 def _program(name: str, command: Command) -> str:
     """The file of a program, links followed."""
+    return os.path.realpath(_found(name, command))
+
+
+def _found(name: str, command: Command) -> str:
     folders = [""] if "/" in name else command.environment.get("PATH", os.defpath).split(os.pathsep)
     for folder in folders:
         path = os.path.join(folder, name)
         if os.path.isfile(path) and os.access(path, os.X_OK):
-            return os.path.realpath(path)
+            return path
     raise PassThrough("no such compiler")
 
 
 def _compilers_of(prefix: str) -> list[str]:
-    """The compilers proper of GCC's drivers below a prefix."""
+    """The compilers proper of GCC's drivers below a prefix, and files that change their options."""
     found = []
     for folder in (f"{prefix}/lib/gcc", f"{prefix}/libexec/gcc"):
         for machine in _names_in(folder):
-            found += [f"{folder}/{machine}/{version}/cc1plus" for version in _names_in(f"{folder}/{machine}")]
+            for version in _names_in(f"{folder}/{machine}"):
+                found += [f"{folder}/{machine}/{version}/{name}" for name in ("cc1plus", "specs")]
     return [path for path in sorted(found) if os.path.isfile(path)]
 
 
@@ -147,11 +172,34 @@ class Roots:
         folder = os.path.dirname(_program(command.compiler, command))
         self.by_name[TOOLKIT] = f"{folder}/.."
         self.by_name[HERE] = "."
+        self._before = self._identities()
         # Of nested roots the outer, so that all names that a file may be included by are ends of its path there.
         ways = [(root.rstrip("/") + "/", name) for name, root in self.by_name.items() if name != HERE]
-        given = os.path.dirname(command.compiler)
-        ways += [(f"{given}/../", TOOLKIT)] if given else []
-        self._ways = sorted(ways, key=lambda way: len(way[0]))
+        given = os.path.dirname(_found(command.compiler, command))
+        self._ways = sorted([*ways, (f"{given}/../", TOOLKIT)], key=lambda way: len(way[0]))
+
+    def _identities(self) -> list[tuple[int, int] | None]:
+        found: list[tuple[int, int] | None] = []
+        for root in self.by_name.values():
+            try:
+                status = os.stat(root)
+                found.append((status.st_dev, status.st_ino))
+            except OSError:
+                found.append(None)
+        return found
+
+    def are_others_now(self) -> bool:
+        """Whether a root is another folder now: a link or a rename may replace all files and leave their times."""
+        return self._identities() != self._before
+
+    def nested(self) -> list[str]:
+        """The roots within others. Elsewhere they must lie so too, as a file's name is that below the outer one."""
+        return [
+            f"{name} in {outer}: {inside[len(way) :]}"
+            for name, root in sorted(self.by_name.items())
+            for way, outer in self._ways
+            if (inside := root.rstrip("/") + "/").startswith(way) and name not in (outer, HERE)
+        ]
 
     def named(self, path: str) -> tuple[str, str]:
         """The name of a path: of its root, and the path there."""
@@ -182,26 +230,36 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
     """
     by_first: dict[str, set[str]] = {}
     here = os.getcwd()
-    known, folders = set(), {roots.path(root, "") or "." for root in (*roots.by_name, TOOLKIT)}
-    folders.add(roots.path(TOOLKIT, "include"))
+    known, inner = set(), {(root, "") for root in roots.by_name} | {(TOOLKIT, "include")}
     for root, name in files:
         path = roots.path(root, name)
         known.add(os.path.join(here, path))
-        folders.add(os.path.dirname(path) or ".")
+        folder = root, os.path.dirname(name)
+        while folder not in inner:  # from any above it, to the root, the rest may have been asked for
+            inner.add(folder)
+            folder = root, os.path.dirname(folder[1])
         end = name.lstrip("/")
         while end:
             by_first.setdefault(end.partition("/")[0], set()).add(end)
             end = end.partition("/")[2]
-    for name in asked:
-        by_first.setdefault(name.partition("/")[0], set()).add(name)
     found = set()
-    for folder in folders:
-        for first in by_first.keys() & set(_names_in(folder)):
+    for name in asked:
+        if not name.startswith("/"):
+            by_first.setdefault(name.partition("/")[0], set()).add(name)
+        elif _is_there(name):
+            found.add(f"{NONE}\0{name}")
+    folders = {roots.path(*one).rstrip("/") or ("/" if one[0] == NONE else ".") for one in inner}
+    for folder in folders.union(_MORE_ROOTS):
+        for first in by_first.keys() & {*_names_in(folder), ".", ".."}:
             for end in by_first[first]:
                 path = f"{folder.rstrip('/')}/{end}" if folder != "." else end
-                if os.path.join(here, path) not in known and (end == first or os.path.lexists(path)):
+                if os.path.join(here, path) not in known and _is_there(path):
                     found.add("\0".join(roots.named(path)))
     return sorted(found)
+
+
+def _is_there(path: str) -> bool:
+    return os.path.exists(path) and not os.path.isdir(path)
 
 
 def dependencies_in(text: str) -> list[str]:
@@ -227,11 +285,17 @@ def read_text(path: str) -> bytes | None:
         return None
 
 
-def has_date(text: bytes) -> bool:
-    """Whether a source asks for the date or the time."""
-    return _DATES.search(text) is not None
+def is_unstable(text: bytes) -> bool:
+    """Whether a source asks for the date or the time, or has the assembler read a file."""
+    return _UNSTABLE.search(_CONTINUED.sub(b"", text)) is not None
 
 
 def asked_in(text: bytes) -> set[str]:
-    """The names that a source looks for without including them."""
-    return {name.decode("utf-8", "replace") for name in _ASKED.findall(text)}
+    """The names that a source may look for with ``__has_include``, itself or by a macro."""
+    lines = _DIRECTIVE.findall(_CONTINUED.sub(b"", text))
+    return {name.decode("utf-8", "replace") for line in lines for name in _NAME.findall(line)}
+
+
+def absolute_in(text: bytes) -> set[str]:
+    """The absolute paths that a source names. They stay where they are when a root moves."""
+    return {os.fsdecode(name) for name in _ABSOLUTE.findall(text)}

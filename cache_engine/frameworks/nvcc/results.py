@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.frameworks.nvcc.command import Command, PassThrough
-from cache_engine.frameworks.nvcc.inputs import Digests, Roots, build_of, has_date, read_text, shadows
+from cache_engine.frameworks.nvcc.inputs import Digests, Roots, build_of, is_unstable, read_text, shadows
 from cache_engine.store.quick import UnknownGroup, bundle_key, read_bundle
 
 TYPE_CHECKING = False
@@ -40,9 +40,11 @@ class Request:
         text = read_text(command.source)
         if text is None:
             raise PassThrough("source cannot be read")
-        if has_date(text):
-            raise PassThrough("date or time in the source")
-        paths = [os.getcwd(), command.source, *command.roots] if command.has_paths else []
+        if is_unstable(text) or is_unstable(json.dumps(command.options).encode()):
+            raise PassThrough("date, time or .incbin in the source")
+        paths = self.roots.nested()
+        if command.has_paths:
+            paths += [os.getcwd(), command.source, *self.roots.by_name.values()]
         self.document: dict[str, Any] = {
             "format": _FORMAT,
             "options": command.options,
@@ -69,6 +71,8 @@ class Result:
 
     def __init__(self, key: str, bundle: Mapping[str, Any], document: Mapping[str, Any]) -> None:
         self.key, self.files, self.includes = key, bundle["files"], document["includes"]
+        if not all(isinstance(data, bytes) for data in self.files.values()):
+            raise ValueError("its files are none")
         self.made_at = float(bundle.get("made_at", 0.0))
         self.saved_us = round(sum(bundle.get("stages_ms", {}).values()) * 1e3)
 
@@ -99,13 +103,15 @@ class Lookup:
                 document = document_of(bundle)
                 why = difference(document, request)
                 if why is None:
-                    self.found = Result(key, bundle, document)
+                    found = Result(key, bundle, document)
+                    found.files[OUTPUT + request.command.ending]  # there, or a ``LookupError``
+                    self.found = found
                     return
                 self.reasons.append(why)
                 oldest = min(oldest, (float(bundle.get("made_at", 0.0)), number))
             except UnknownGroup:
                 continue
-            except (CorruptEntry, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            except (CorruptEntry, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 self.damaged.append(number)
         if self.damaged:
             free = self.damaged[0]
