@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import sys
 import time
 
@@ -23,7 +24,7 @@ from cache_engine.frameworks.nvcc.inputs import (
     read_text,
     shadows,
 )
-from cache_engine.frameworks.nvcc.results import ERR, FRAMEWORK, INDEX, OUT, OUTPUT, PLACES, Lookup, Request, Result
+from cache_engine.frameworks.nvcc.results import ERR, FRAMEWORK, INDEX, OUT, OUTPUT, Lookup, Request, Result
 from cache_engine.store.quick import Slow, append_count, check_root, quick_directory
 
 TYPE_CHECKING = False
@@ -60,18 +61,17 @@ def launch(words: Sequence[str], environment: Mapping[str, str]) -> int:
         lookup = store.lookup(request)
         if lookup.found is None:
             return _compiled(store, request, [compiler, *arguments])
-        deliver(command, lookup.found)
-        store.count_hit(lookup.found)
+        store.serve(command, lookup.found)
         request.digests.save()
         return 0
     except PassThrough as reason:
-        store.count(f'"passed":{{{_quoted(str(reason))}:1}}')
+        store.count_passed(str(reason))
     except (
         OSError,
         UnicodeError,
         StoreError,
     ):  # the output, the store, a name that is no text
-        store.count('"passed":{"file cannot be read or written":1}')
+        store.count_passed("file cannot be read or written")
     return _become([compiler, *arguments])
 
 
@@ -122,23 +122,22 @@ class Place:
         except Slow as error:
             raise PassThrough("store cannot be read") from error
 
-    def count_hit(self, found: Result) -> None:
-        """Counts a hit in the journal."""
-        self.count(f'"key":"{found.key}","made_at":{found.made_at!r},"hits":{{"disk":1}},"saved_us":{found.saved_us}')
+    def serve(self, command: Command, found: Result) -> None:
+        """Delivers a result and counts the hit. Raises ``OSError``."""
+        deliver(command, found)
+        self._count(f'"key":"{found.key}","made_at":{found.made_at!r},"hits":{{"disk":1}},"saved_us":{found.saved_us}')
 
-    def count(self, fields: str) -> None:
+    def count_passed(self, reason: str) -> None:
+        """Counts a command that was left to nvcc."""
+        self._count(f'"passed":{{"{reason}":1}}')
+
+    def _count(self, fields: str) -> None:
         """Appends a line about use to the journal, if that can be written."""
         try:
             if self.root is not None:
                 append_count(self.root, f'{{"kind":"use","at":{time.time()!r},{fields}}}\n'.encode())
         except OSError:
             pass
-
-
-def _quoted(text: str) -> str:
-    import json
-
-    return json.dumps(text)
 
 
 def _say(text: str) -> None:
@@ -198,7 +197,7 @@ def _compiled(store: Place, request: Request, words: list[str]) -> int:
     shelf = store.shelf
     if shelf is None:
         raise PassThrough("no store can be used")
-    from contextlib import ExitStack
+    from contextlib import ExitStack, suppress
 
     from cache_engine.frameworks.bundles import group_key
     from cache_engine.store.lock import file_lock
@@ -211,21 +210,12 @@ def _compiled(store: Place, request: Request, words: list[str]) -> int:
             pass  # held for long, or no locks here: compiling twice is no harm
         lookup = store.lookup(request)
         if lookup.found is not None:
-            deliver(request.command, lookup.found)
-            store.count_hit(lookup.found)
+            store.serve(request.command, lookup.found)
             return 0
         for number in lookup.damaged:
-            _count_damage(shelf, request.place(number))
+            with suppress(StoreError, OSError):  # which counts it
+                shelf.get(FRAMEWORK, request.place(number), INDEX)
         return _run_and_store(store, shelf, request, words, lookup.free)
-
-
-def _count_damage(shelf: Shelf, name: str) -> None:
-    from contextlib import suppress
-
-    from cache_engine.errors import CorruptEntry
-
-    with suppress(CorruptEntry, OSError):
-        shelf.get(FRAMEWORK, name, INDEX)
 
 
 def _run_and_store(store: Place, shelf: Shelf, request: Request, words: list[str], number: int) -> int:
@@ -246,9 +236,9 @@ def _run_and_store(store: Place, shelf: Shelf, request: Request, words: list[str
                 path = f"/proc/self/fd/{own}" if own >= 0 else str(command.dependencies)
                 _store(shelf, request, read_text(path), began_ns, printed, compile_ms, number)
             except PassThrough as reason:
-                store.count(f'"passed":{{{_quoted(str(reason))}:1}}')
+                store.count_passed(str(reason))
             except (OSError, ValueError, StoreError):  # a full or read-only store: the output is there
-                store.count('"passed":{"store cannot be written":1}')
+                store.count_passed("store cannot be written")
         return code
     finally:
         if own >= 0:
@@ -268,11 +258,14 @@ def _store(
 ) -> None:
     """Stores the result of a compile; raises ``PassThrough`` where it cannot be found again, and ``OSError``."""
     from cache_engine.frameworks.bundles import Group
+    from cache_engine.frameworks.nvcc.results import option_text
 
     command, roots, digests = request.command, request.roots, request.digests
     output = read_text(command.output)
     if output is None or not dependencies or sum(map(len, printed.values())) > _MOST_TEXT:
         raise PassThrough("no output, no dependencies, or very much is printed")
+    if not _is_whole(output, command):
+        raise PassThrough("output is incomplete")
     source = read_text(command.source) or b""
     includes, asked, absolute = [], asked_in(source), absolute_in(source)
     for path in dependencies_in(os.fsdecode(dependencies))[1:]:
@@ -292,7 +285,7 @@ def _store(
     includes = [[*((NONE, path) if path in absolute else roots.named(path)), digest] for path, digest in includes]
     document = {
         **request.document,
-        "command": " ".join(("nvcc", *_shown(command))),
+        "command": " ".join(("nvcc", *(option_text(*pair) for pair in command.options))),
         "source_name": os.path.basename(command.source),
         "includes": includes,
         "asked": sorted(asked),
@@ -305,11 +298,14 @@ def _store(
     shelf.put(Group(FRAMEWORK, request.place(number), INDEX, files, time.time(), {"compile": compile_ms}))
 
 
-def _shown(command: Command) -> list[str]:
-    """The options of a command for people; include paths by number."""
-    from cache_engine.frameworks.nvcc.results import option_text
-
-    return [option_text(name, value) for name, value in command.options]
-
-
-__all__ = ["PLACES", "compiler_in", "launch", "main"]
+def _is_whole(output: bytes, command: Command) -> bool:
+    """Whether an output was written to its end: where the disk is full, nvcc may exit with 0 all the same."""
+    if not os.statvfs(command.output).f_bavail or not output:
+        return False
+    if command.ending == ".ptx":
+        return output[-1:] in b"\n\0"
+    if len(output) < 64:
+        return False
+    # Of an ELF file the two tables, of which one is at the end: where they are, and the size and number of their rows.
+    starts, rows = struct.unpack_from("<QQ", output, 32), struct.unpack_from("<HHHH", output, 54)
+    return bool(max(starts[0] + rows[0] * rows[1], starts[1] + rows[2] * rows[3]) <= len(output))

@@ -134,44 +134,33 @@ def read_bundle(root: str, key: str, *, trust: bool = False) -> dict[str, Any] |
     return found
 
 
-# The forms of MessagePack that a bundle has: the first byte, and how what follows begins.
-_FIXED = {0xC0: None, 0xC2: False, 0xC3: True}
-_NUMBERS = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q",
-            0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}  # fmt: skip
+# The forms of MessagePack that a bundle has: the first byte, the kind, and how many bytes its size takes.
 _SIZED = {0xC4: (bytes, 1), 0xC5: (bytes, 2), 0xC6: (bytes, 4), 0xD9: (str, 1), 0xDA: (str, 2), 0xDB: (str, 4),
-          0xDC: (list, 2), 0xDD: (list, 4), 0xDE: (dict, 2), 0xDF: (dict, 4)}  # fmt: skip
+          0xDE: (dict, 2), 0xDF: (dict, 4)}  # fmt: skip
+_FLOAT = struct.Struct(">d")
 
 
 def _value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     """The value at a position, and the position behind it; raises ``ValueError``, ``LookupError``, ``struct.error``."""
     first, at = data[at], at + 1
-    if depth > _DEEPEST:
-        raise ValueError("it is nested too deep")
-    if first < 0x80:
-        return first, at
-    if first >= 0xE0:
-        return first - 256, at
-    if first in _FIXED:
-        return _FIXED[first], at
-    if first in _NUMBERS:
-        form = struct.Struct(_NUMBERS[first])
-        return form.unpack_from(data, at)[0], at + form.size
-    if first < 0xC0:
-        kind: Any
-        kind, size = (dict, first & 15) if first < 0x90 else (list, first & 15) if first < 0xA0 else (str, first & 31)
+    if first == 0xCB:
+        return _FLOAT.unpack_from(data, at)[0], at + _FLOAT.size
+    kind: Any = dict if first < 0x90 else str
+    if 0x80 <= first < 0x90 or 0xA0 <= first < 0xC0:
+        size = first & (15 if kind is dict else 31)
     else:
         kind, width = _SIZED[first]
         size, at = int.from_bytes(data[at : at + width], "big"), at + width
-    if size > len(data) - at:
-        raise ValueError("it is cut short")
-    if kind is bytes or kind is str:
+    if size > len(data) - at or depth > _DEEPEST:
+        raise ValueError("it is cut short, or nested too deep")
+    if kind is not dict:
         raw = data[at : at + size]
         return raw if kind is bytes else raw.decode(), at + size
-    found = []
-    for _ in range(size * (2 if kind is dict else 1)):
-        value, at = _value(data, at, depth + 1)
-        found.append(value)
-    return (dict(zip(found[::2], found[1::2], strict=True)) if kind is dict else found), at
+    found = {}
+    for _ in range(size):
+        name, at = _value(data, at, depth + 1)
+        found[name], at = _value(data, at, depth + 1)
+    return found, at
 
 
 def append_count(root: str, line: bytes) -> None:

@@ -257,6 +257,18 @@ def test_headers_of_nvcc_s_own_stubs_are_inputs_of_an_object(fake: Fake) -> None
             assert [check(fake, *usual), check(fake, *usual)] == [False, True]
 
 
+def test_an_output_that_nvcc_could_not_write_to_its_end_is_not_stored(fake: Fake) -> None:
+    """On a full disk ptxas leaves an empty file and exits with 0."""
+    out = fake.root / "k.cubin"
+    far = (10**6).to_bytes(8, "little")  # where the table of sections would be
+    for change in (lambda _: b"", lambda data: data[:63], lambda data: data[:40] + far + data[48:]):
+        fake.before_end = lambda change=change: out.write_bytes(change(out.read_bytes()))
+        assert fake.launch(*fake.usual()) == 0
+    fake.before_end = lambda: None
+    assert not check(fake, *fake.usual())
+    assert read_journal(layout_of(fake).journal).totals.passed == {"output is incomplete": 3}
+
+
 def test_roots_in_another_order_are_another_command(fake: Fake) -> None:
     one, two = f"-I{fake.root / 'one'}", f"-I{fake.root / 'two'}"
     fake.write("two/lib/a.h", "other")
@@ -437,7 +449,7 @@ def test_explain_names_the_header_the_option_and_the_file(fake: Fake, monkeypatc
         return explain_launch(layout, [fake.compiler, *words])
 
     assert explained(*usual).result == "hit"
-    assert explained(*fake.usual("-O1")).reasons == ("option of now alone: --optimize=1",)
+    assert explained(*fake.usual("-O1")).reasons == ("option --optimize=1: now alone",)
     assert explained(*fake.usual("-keep")).result == "passes through"
     fake.write("one/lib/b.h", "x\n")
     assert explained(*usual).reasons == (f"the header changed: {fake.root}/one/lib/b.h",)

@@ -156,7 +156,8 @@ def test_a_reader_that_goes_away_does_not_stop_or_repeat_a_compile(machine: Mach
     (machine.root / "include" / "lib" / "a.h").unlink()
     os.mkfifo(machine.root / "include" / "lib" / "a.h")
     process = machine.start(*machine.words("-cubin"))
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     with open(machine.root / "include" / "lib" / "a.h", "wb") as header:
         process.stdout.close()
         process.stderr.close()  # before nvcc warns

@@ -234,10 +234,10 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
     for root, name in files:
         path = roots.path(root, name)
         known.add(os.path.join(here, path))
-        folder = root, os.path.dirname(name)
-        while folder not in inner:  # from any above it, to the root, the rest may have been asked for
-            inner.add(folder)
-            folder = root, os.path.dirname(folder[1])
+        above = root, os.path.dirname(name)
+        while above not in inner:  # from any above it, to the root, the rest may have been asked for
+            inner.add(above)
+            above = root, os.path.dirname(above[1])
         end = name.lstrip("/")
         while end:
             by_first.setdefault(end.partition("/")[0], set()).add(end)
@@ -271,8 +271,8 @@ def dependencies_in(text: str) -> list[str]:
 
 
 def dependency_text(command: Command, files: Sequence[str]) -> str:
-    """A dependency file as nvcc writes it."""
-    names = [name.replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$") for name in (command.source, *files)]
+    """A dependency file as nvcc writes it: of all characters it escapes the space alone."""
+    names = [name.replace(" ", "\\ ") for name in (command.source, *files)]
     return f"{command.target} : " + " \\\n    ".join(names) + "\n"
 
 

@@ -146,31 +146,20 @@ def difference(document: Mapping[str, Any], request: Request) -> str | None:
 
 def differences(document: Mapping[str, Any], request: Request) -> list[str]:
     """The differences from a result of another name, in words."""
-    now = request.document
-    found = []
-    for title, old, new in (
-        ("option", _options(document), _options(now)),
-        ("variable", _pairs(document["variables"]), _pairs(now["variables"])),
-        ("file of the compiler", _pairs(document["build"]), _pairs(now["build"])),
-        ("path", dict.fromkeys(map(str, document["paths"])), dict.fromkeys(map(str, now["paths"]))),
-    ):
-        found += [f"{title} of now alone: {one}" for one in new if one not in old]
-        found += [f"{title} of the stored one alone: {one}" for one in old if one not in new]
-    if document["source"] != now["source"]:
-        found.append(f"the source changed: {request.command.source}")
-    if not found:
-        found.append("the order of options")
-    return found
+    old, new = _facts(document), _facts(request.document)
+    found = [f"{one}: now alone" for one in new if one not in old]
+    found += [f"{one}: the stored one alone" for one in old if one not in new]
+    return found or ["the order of options"]
 
 
-def _options(document: Mapping[str, Any]) -> dict[str, None]:
-    return dict.fromkeys(option_text(*pair) for pair in document["options"])
+def _facts(document: Mapping[str, Any]) -> dict[str, None]:
+    facts = [f"option {option_text(*pair)}" for pair in document["options"]]
+    facts += [f"variable {name}={value}" for name, value in document["variables"].items()]
+    facts += [f"file of the compiler {name} ({value[:12]})" for name, value in document["build"].items()]
+    facts += [f"path {one}" for one in document["paths"]]
+    return dict.fromkeys([*facts, f"source {document['source'][:12]}"])
 
 
 def option_text(name: str, value: str) -> str:
     """An option as people write it."""
     return f"--{name}={value}" if value else f"--{name}"
-
-
-def _pairs(values: Mapping[str, str]) -> dict[str, None]:
-    return dict.fromkeys(f"{name} ({value[:12]})" for name, value in values.items())
