@@ -261,8 +261,12 @@ def test_an_output_that_nvcc_could_not_write_to_its_end_is_not_stored(fake: Fake
     """On a full disk ptxas leaves an empty file and exits with 0."""
     out = fake.root / "k.cubin"
     far = (10**6).to_bytes(8, "little")  # where the table of sections would be
-    for change in (lambda _: b"", lambda data: data[:63], lambda data: data[:40] + far + data[48:]):
-        fake.before_end = lambda change=change: out.write_bytes(change(out.read_bytes()))
+    for kept, more in ((0, b""), (63, b""), (40, far + bytes(80))):
+
+        def cut(kept: int = kept, more: bytes = more) -> None:
+            out.write_bytes(out.read_bytes()[:kept] + more)
+
+        fake.before_end = cut
         assert fake.launch(*fake.usual()) == 0
     fake.before_end = lambda: None
     assert not check(fake, *fake.usual())

@@ -19,7 +19,7 @@ from cache_engine.store.quick import DIGESTS, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _MOST_REMEMBERED, _MOST_MEMO_BYTES = 5_000, 4 * 1024**2
 _RACY_NS = 2 * 10**9
@@ -228,34 +228,46 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
         files: the includes, by root and path.
         asked: names that a source asks for with ``__has_include``.
     """
-    by_first: dict[str, set[str]] = {}
     here = os.getcwd()
     known, inner = set(), {(root, "") for root in roots.by_name} | {(TOOLKIT, "include")}
+    found, ends = set(), set()
     for root, name in files:
-        path = roots.path(root, name)
-        known.add(os.path.join(here, path))
+        known.add(os.path.join(here, roots.path(root, name)))
         above = root, os.path.dirname(name)
         while above not in inner:  # from any above it, to the root, the rest may have been asked for
             inner.add(above)
             above = root, os.path.dirname(above[1])
         end = name.lstrip("/")
         while end:
-            by_first.setdefault(end.partition("/")[0], set()).add(end)
+            ends.add(end)
             end = end.partition("/")[2]
-    found = set()
     for name in asked:
         if not name.startswith("/"):
-            by_first.setdefault(name.partition("/")[0], set()).add(name)
+            ends.add(name)
         elif _is_there(name):
             found.add(f"{NONE}\0{name}")
     folders = {roots.path(*one).rstrip("/") or ("/" if one[0] == NONE else ".") for one in inner}
-    for folder in folders.union(_MORE_ROOTS):
-        for first in by_first.keys() & {*_names_in(folder), ".", ".."}:
-            for end in by_first[first]:
-                path = f"{folder.rstrip('/')}/{end}" if folder != "." else end
-                if os.path.join(here, path) not in known and _is_there(path):
-                    found.add("\0".join(roots.named(path)))
+    for path in _ends_in(folders.union(_MORE_ROOTS), ends):
+        if os.path.join(here, path) not in known and _is_there(path):
+            found.add("\0".join(roots.named(path)))
     return sorted(found)
+
+
+def _ends_in(folders: Iterable[str], ends: Iterable[str]) -> Iterator[str]:
+    """The paths below folders that end so and exist. Lists each folder once: thousands of questions take longer."""
+    by_first: dict[str, dict[str, set[str]]] = {}  # by the first folder of an end and all its folders, the names there
+    for end in ends:
+        inside, _, name = end.rpartition("/")
+        by_first.setdefault(inside.partition("/")[0], {}).setdefault(inside, set()).add(name)
+    listed: dict[str, set[str]] = {}
+    for folder in folders:
+        way = "" if folder == "." else folder.rstrip("/") + "/"
+        for first in by_first.keys() & {*_names_in(folder), "", ".", ".."}:
+            for inside, names in by_first[first].items():
+                at = f"{way}{inside}/" if inside else way
+                if at not in listed:
+                    listed[at] = set(_names_in(at or "."))
+                yield from (at + name for name in names & listed[at])
 
 
 def _is_there(path: str) -> bool:
