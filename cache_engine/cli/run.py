@@ -50,9 +50,11 @@ _SHOWN = 5
     help="Folder for the caches of all frameworks: a volume, at the same path on every machine. Default: "
     "gemm-cache-run in the user cache directory.",
 )
-@click.option("--ready-url", metavar="URL", help="The command is ready when this address answers.")
-@click.option("--ready-line", metavar="TEXT", help="It is ready when it prints a line with this text.")
-@click.option("--ready-file", type=click.Path(path_type=Path), metavar="FILE", help="It is ready when it writes FILE.")
+@click.option("--ready-url", metavar="URL", help="Ready when a GET of this address has a status below 400.")
+@click.option("--ready-line", metavar="TEXT", help="Ready when the command prints a line with this text.")
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path), metavar="FILE", help="Ready when the command writes FILE."
+)
 @click.option("--forbid-after-ready", is_flag=True, help="End with exit code 3 if a compile is seen after that.")
 @click.option(
     "--output",
@@ -70,10 +72,10 @@ def run_verb(
     """Run a command and report the kernels that its frameworks compile.
 
     Sets the cache directory of Triton, Inductor, vLLM, JAX, FlashInfer, DeepGEMM, cuTile, tilelang, CuPy, the CUDA
-    driver and PyTorch's extensions to a folder of DIR, where its variable is not set. At the same path on the next
-    machine or in the next pod, the kernels are found again. While the command runs, the caches are read every second;
-    nothing is hooked into it. At the end and on SIGUSR1, a report goes to standard error: kernels found, compiled
-    before and after the command was ready, the slowest, and what cannot be watched.
+    driver and PyTorch's extensions to a folder below --root, unless its environment variable is already set. At the
+    same path on the next machine or in the next pod, the kernels are found again. While the command runs, the caches
+    are read every second; nothing is hooked into it. At the end and on SIGUSR1, a report goes to standard error:
+    kernels found, compiled before and after the command was ready, the slowest, and what cannot be watched.
 
     Signals are passed on to the command.
     """
