@@ -93,7 +93,7 @@ def _has_room(c: KernelConfig) -> bool:
 
 
 def _scales(figure: go.Figure, c: KernelConfig, scales: ScaleBlocks, gap: float) -> None:
-    """Along the inner edges of A and B their scales, each as long as the rows or columns that share it."""
+    """Draws a strip of scales along the inner edge of A and of B; lines divide A and B where another scale begins."""
     broad = gap / 4
     x: list[float | None] = []
     y: list[float | None] = []

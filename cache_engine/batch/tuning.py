@@ -94,7 +94,10 @@ def candidates(
 
 
 def all_candidates(cache: Cache, chosen: Sequence[Selection]) -> list[Selection]:
-    """The kernels to time for the problems of these, in their order, each once; raises as ``candidates``."""
+    """The kernels to time for the problems of the selections, without duplicates; raises as ``candidates``.
+
+    They come in the order of ``chosen``; for each problem, the best prediction first.
+    """
     found: dict[CacheKey, Selection] = {}
     for own in chosen:
         for one in candidates(cache, own.problem, (own.family.name,), own.compiler.name):

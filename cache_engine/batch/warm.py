@@ -156,16 +156,17 @@ def problems_of(
         ```
 
     Args:
-        cache: which would serve them: its settings and timings choose the configs.
+        cache: the cache that will serve the kernels. Its settings and timings choose their configs.
         model: the name of a public model, a CSV file as ``table_shapes`` reads it, or shapes of your own.
         arch: one target or several; by default the local GPU's, else the setting ``default_arch``.
         m: numbers of tokens, as text with ranges such as ``"1,16,64-512"``, or as whole numbers. A shape that has its
             own m keeps it.
-        family: of kernels to take; give ``warm`` the same.
-        compiler: which compiler makes them; give ``warm`` the same.
-        asked: what else each problem has, as ``GemmProblem`` takes it, such as ``dtype="fp16"``. The epilogue is by
-            default each shape's own, such as a bias. The mode is of the products of experts, which are then groups:
-            ``"grouped"``, with the rows of all, or ``"masked"``, with room for every token in each.
+        family: the kernel family, such as ``"hopper"``; by default the best for each problem. Give ``warm`` the same.
+        compiler: the compiler, such as ``"nvrtc"``; by default the one that the family needs. Give ``warm`` the same.
+        asked: further fields of each problem, by the names of ``GemmProblem``'s parameters, such as ``dtype="fp16"``.
+            By default the epilogue is each shape's own, such as a bias. ``mode`` makes one kernel for all experts of a
+            layer: with ``"grouped"``, m is the rows of all experts together; with ``"masked"``, each expert has room
+            for every token.
 
     Raises:
         UsageError: when there is no such model or file, or no kernel can serve one of the shapes.
@@ -202,8 +203,8 @@ def warm(
         jobs: how many at a time; by default one per processor. Without more compile slots than by default, a store
             compiles on one processor fewer; see the setting ``compile_slots``.
         on_done: called as each is finished, in this thread.
-        family: of kernels to take, as of ``Cache.get_or_compile``.
-        compiler: which compiler makes them.
+        family: the kernel family, as of ``Cache.get_or_compile``.
+        compiler: the compiler, as of ``Cache.get_or_compile``.
         load: load each kernel on the current GPU too, before the first launch needs it, and unload it; one that the
             driver refuses has failed.
 

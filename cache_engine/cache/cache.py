@@ -265,7 +265,7 @@ class Cache:
 
     @cached_property
     def demand(self) -> Demand:
-        """The demand on this store: ``demand("shape")`` gives the shares, ``demand.ledger()`` all of it."""
+        """The requests to this store: ``demand("shape")`` is each shape's share, ``demand.ledger()`` all counts."""
         from cache_engine.cache.demand import Demand
 
         return Demand(self.layout, self.journal, self.timings, self.select)

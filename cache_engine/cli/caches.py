@@ -54,7 +54,7 @@ def cache_option(verb: _F) -> _F:
         metavar="KIND=DIR",
         expose_value=False,
         callback=note,
-        help="A further directory, and the framework whose cache it is (repeatable).",
+        help="Also look in DIR, a cache of the framework KIND (repeatable).",
     )(verb)
 
 

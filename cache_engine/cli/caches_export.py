@@ -37,11 +37,18 @@ _MOST_SHOWN = 10
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @cache_option
 @click.option("--kind", type=click.Choice(("triton", "vllm")), required=True, help="The framework.")
-@click.option("--in", "place", type=click.Path(path_type=Path), metavar="CACHE", help="Of several caches, this one.")
+@click.option(
+    "--in",
+    "place",
+    type=click.Path(path_type=Path),
+    metavar="CACHE",
+    help="The directory to export, when several caches are found.",
+)
 @click.option(
     "--mount-path",
     metavar="PATH",
-    help="Path of the cache in the server: its TRITON_CACHE_DIR, or VLLM_CACHE_ROOT. Default for vLLM: KServe's.",
+    help="Path of the cache in the server: its TRITON_CACHE_DIR, or VLLM_CACHE_ROOT. Required for triton. Default for "
+    "vllm: the path that KServe uses.",
 )
 @only_targets_option
 @json_option
@@ -52,10 +59,10 @@ def export_verb(
 ) -> None:  # fmt: skip
     """Write a cache of Triton or vLLM as an image.
 
-    KServe and its MCV mount such images. Triton's group files name absolute paths, and are written for PATH: a cache
-    that is mounted elsewhere is never hit. The target is read from the CUBINs; where there are none, as in vLLM's
-    binary caches, name it with --arch. Values of variables that look like secrets are hidden. pack check says whether
-    an image would be hit on a machine.
+    For servers that mount the cache from an OCI image, such as KServe. Triton's files name absolute paths, so name the
+    path that the server will see with --mount-path: a cache mounted elsewhere is never hit. The target is read from the
+    CUBINs; where there are none, as in vLLM's binary caches, name it with --arch. Values of variables that look like
+    secrets are hidden. pack check says whether an image would be hit on a machine.
     """
     from cache_engine.frameworks.images import KSERVE_ROOT, export_image
 

@@ -45,12 +45,15 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
     "--stale",
     type=click.Choice(("toolchain", "format")),
     multiple=True,
-    help="Evict kernels from stale compilers or templates; or that another version of this program reads (repeatable).",
+    help="Evict stale kernels (repeatable). toolchain: of a compiler or template that is no longer used; format: that "
+    "only another version of gemm-cache can read.",
 )
 @partial(only_targets_option, help_text="Evict kernels for this target or chip (repeatable).")
 @click.option("--key", multiple=True, help="Evict this kernel; a key prefix is enough (repeatable).")
 @click.option("--pinned", is_flag=True, help="Evict pinned kernels like others.")
-@click.option("--all", "everything", is_flag=True, help="Evict everything, but what is pinned or of another format.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Evict all kernels except pinned ones and those of another format."
+)
 @click.option("--yes", is_flag=True, help="Evict them. Without it, they are only listed.")
 @click.option("--dry-run", is_flag=True, hidden=True)
 @json_option
@@ -62,10 +65,11 @@ def clean_verb(
 ) -> None:  # fmt: skip
     """Show which kernels to evict; with --yes, evict them.
 
-    The least recently used come first. Without a rule, evicts by the limits in the settings; the setting eviction has
-    other orders. Pinned kernels stay, and count against limits. Kernels that serve any size (dynamic) go last, and do
-    not expire. Also deletes leftover temporary files, and what has been in quarantine for 30 days. Timings are kept:
-    configs are chosen by them.
+    Each option that names kernels or a limit is a rule. A kernel is evicted if any one of the rules names it: --days 14
+    --stale toolchain evicts what is unused for 14 days, and also what is stale. Without a rule, evicts by the limits in
+    the settings. The least recently used come first; the setting eviction has other orders. Pinned kernels stay, and
+    count against limits. Kernels that serve any size (dynamic) go last, and do not expire. Also deletes leftover
+    temporary files, and what has been in quarantine for 30 days. Timings are kept: configs are chosen by them.
     """
     is_asked, dry_run = dry_run, dry_run or not yes
     most_bytes, most_share = _sizes(max_bytes, max_disk_share)

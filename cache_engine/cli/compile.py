@@ -45,7 +45,7 @@ _EXPLAIN_S = 2.0
         "compile 4096 7168 2048 --force --debug-dump ./dump",
         "compile 300 7168 2048 --wait 0",
     ),
-    done="The kernel is compiled, or was in the cache; --wait: or another kernel serves.",
+    done="The kernel is compiled, or was in the cache; with --wait, another kernel may serve.",
     failed="The compiler rejects the source, or the store cannot be read.",
     missing="The compiler is not installed.",
 )
@@ -55,7 +55,8 @@ _EXPLAIN_S = 2.0
     "--wait",
     metavar="MS",
     type=click.FloatRange(0, 3_600_000),
-    help="Wait for at most MS milliseconds. Then a kernel that is there and right serves; with none, the verb waits.",
+    help="Wait at most MS milliseconds. After that, print another stored kernel that computes this problem correctly, "
+    "if there is one; else go on waiting.",
 )
 @click.option(
     "--debug-dump",

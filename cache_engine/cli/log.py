@@ -64,7 +64,7 @@ def log_verb(
     settings: Settings, /, job_id: str | None, key: str | None, kinds: tuple[str, ...], since: float | None,
     limit: int | None, follow: bool, audit: bool, jobs: bool, cancel: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Print what was decided, done and started.
+    """Print decisions, actions (--audit) and dashboard jobs (--jobs).
 
     Every miss with its cause, every choice of a config with its runner-up, and what was evicted, refused, quarantined
     or pinned; the oldest of the latest first. Processes write decisions in batches, every 5 s. The log holds

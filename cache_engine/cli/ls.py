@@ -66,7 +66,8 @@ def ls_verb(
 
     TEXT searches name, key, shape, target, dtype, family, compiler and config. In a word, * is any characters, and the
     whole word must match. A model or the start of its name stands for the n and k of its shapes, a GPU (H100) or an
-    architecture (hopper) for its targets. FIELD=VALUE compares, as do !=, <, <=, > and >=. Fields are:
+    architecture (hopper) for its targets; for the family of that name use --family hopper. FIELD=VALUE compares, as do
+    !=, <, <=, > and >=. Fields are:
 
     \b
     m, n, k, batch, groups, level, registers   numbers

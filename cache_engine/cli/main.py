@@ -19,13 +19,13 @@ _SECTIONS = {
     "Kernels": ("compile", "warm", "ls", "show", "explain", "pin"),
     "Store": ("stats", "log", "clean", "verify", "store"),
     "Team": ("pack", "remote", "farm"),
-    "Other frameworks": ("run", "caches", "nvcc"),
+    "Other frameworks": ("run", "caches"),
     "Models and chips": ("evaluate", "demand"),
     "On a GPU": ("tune", "time"),
     "More": ("dashboard", "doctor"),
 }
 """The verbs in the order of ``--help``. The module of its name has each as ``NAME_verb``."""
-_RARE = ("calibrate", "evaluations", "timings")
+_RARE = ("calibrate", "evaluations", "nvcc", "timings")
 """Verbs that ``--help`` only names, on its last line."""
 
 

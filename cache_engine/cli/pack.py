@@ -102,10 +102,11 @@ def export_verb(
     """Write the kernels of the store to a pack.
 
     Another store imports a pack, or uses it as it is (setting packs). Each kernel is verified first. Kernels that other
-    frameworks keep in the store are packed too, and used once they are imported; code for the host stays local.
+    frameworks keep in the store are packed too, but serve only after pack import; compiled CPU code is left out, unless
+    it is signed and the setting host_code is on.
     With --for, the pack has only what serves a model, as warm with the same arguments compiles it.
     With --sign, stores that trust the key (setting trusted_signers) know who made the kernels.
-    With --format oci, registries of containers carry it, and import takes what comes from there.
+    With --format oci, the pack can be pushed to a container registry; pack import reads it back.
     """
     if form == "oci" and force:
         raise UsageError("--force replaces a file; an OCI image layout is a directory: delete it, or give another name")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -50,9 +52,11 @@ _SHOWN = 5
     help="Folder for the caches of all frameworks: a volume, at the same path on every machine. Default: "
     "gemm-cache-run in the user cache directory.",
 )
-@click.option("--ready-url", metavar="URL", help="The command is ready when this address answers.")
-@click.option("--ready-line", metavar="TEXT", help="It is ready when it prints a line with this text.")
-@click.option("--ready-file", type=click.Path(path_type=Path), metavar="FILE", help="It is ready when it writes FILE.")
+@click.option("--ready-url", metavar="URL", help="Ready when a GET of this address has a status below 400.")
+@click.option("--ready-line", metavar="TEXT", help="Ready when the command prints a line with this text.")
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path), metavar="FILE", help="Ready when the command writes FILE."
+)
 @click.option("--forbid-after-ready", is_flag=True, help="End with exit code 3 if a compile is seen after that.")
 @click.option(
     "--output",
@@ -70,10 +74,11 @@ def run_verb(
     """Run a command and report the kernels that its frameworks compile.
 
     Sets the cache directory of Triton, Inductor, vLLM, JAX, FlashInfer, DeepGEMM, cuTile, tilelang, CuPy, the CUDA
-    driver and PyTorch's extensions to a folder of DIR, where its variable is not set. At the same path on the next
-    machine or in the next pod, the kernels are found again. While the command runs, the caches are read every second;
-    nothing is hooked into it. At the end and on SIGUSR1, a report goes to standard error: kernels found, compiled
-    before and after the command was ready, the slowest, and what cannot be watched.
+    driver and PyTorch's extensions to a folder below --root, unless its environment variable is already set, and has
+    those that call nvcc call gemm-cache-nvcc. At the same path on the next machine or in the next pod, the kernels are
+    found again. While the command runs, the caches are read every second; nothing is hooked into it. At the end and on
+    SIGUSR1, a report goes to standard error: kernels found, compiled before and after the command was ready, the
+    slowest, and what cannot be watched.
 
     Signals are passed on to the command.
     """
@@ -87,7 +92,7 @@ def run_verb(
     root = _root(root)
     environment = {**({} if settings.dir is None else {variable("dir"): str(settings.directory())}), **os.environ}
     if _can_write(root):
-        environment |= redirected(environment, root)
+        environment |= redirected(environment, root, shutil.which("gemm-cache-nvcc", path=_programs()))
     report = Report(command=list(command), root=str(root), started_at=time.time(), not_watched=not_watched(environment))
     supervisor = Supervisor(Watch(report, environment), ready, lambda: _publish(report, files))
     try:
@@ -123,6 +128,11 @@ def _ready(url: str | None, line: str | None, file: Path | None) -> Ready | None
             raise UsageError("--ready-line is empty; give a text that the command prints when it is ready")
         return Line(line)
     return None if file is None else exists(file)
+
+
+def _programs() -> str:
+    """Where the launcher is looked for: beside this program first."""
+    return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
 
 
 def _root(given: Path | None) -> Path:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from cache_engine.cache.queue import Priority, QueueState, Turn
 from cache_engine.cli.support import Span, Verb, emit, json_option, named, open_cache, printing
@@ -222,10 +221,7 @@ def summed(periods: Iterable[EventPeriod], seconds: int, since: float = 0.0) -> 
             continue
         there = found.get((start, length))
         if there is None:
-            copy = msgspec.structs.replace(
-                period, start=start, seconds=length, hits=dict(period.hits), failures=dict(period.failures)
-            )
-            found[start, length] = copy
+            found[start, length] = period.copied(start, length)
         else:
             there.add(period)
     return [found[place] for place in sorted(found)]

@@ -58,15 +58,19 @@ _RANGES_SHOWN = 3
     missing="The compiler is not installed; --check: there is no NVIDIA GPU, or the extra gpu is not installed.",
 )
 @partial(table_options, required=False)
-@click.option("--compiler", help="Compiler: nvrtc, nvcc or triton. Default: that of the family, else nvrtc.")
-@click.option("--family", help="Kernel family: tensor_core, scaled, grouped, simt, triton, hopper. Default: the best.")
+@click.option("--compiler", help="Compiler: nvrtc, nvcc or triton. Default: the one that the family needs, else nvrtc.")
+@click.option(
+    "--family",
+    help="Kernel family: tensor_core, scaled, grouped, simt, triton, hopper. Default: by compiler and problem.",
+)
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @click.option("--check", "load", is_flag=True, help="Check that the driver accepts each kernel: load it on the GPU.")
 @device_option
 @click.option(
     "--floor",
     is_flag=True,
-    help="Only the dynamic kernels, a few for each dtype, layout and epilogue: they serve any m while others compile.",
+    help="Only the dynamic kernels, a few for each dtype, layout and epilogue: they serve any size while others "
+    "compile.",
 )
 @click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
 @click.option(

@@ -18,6 +18,7 @@ import msgspec
 
 from cache_engine.frameworks.registry import Sources, in_memory_here, load_sources, surroundings, survey
 from cache_engine.frameworks.values import Entry, Place, ScanFinding, State, Unchanged, name_of
+from cache_engine.settings import variable as variable_of
 
 CACHES = {
     "triton": "TRITON_CACHE_DIR",
@@ -33,6 +34,11 @@ CACHES = {
     "torch_extensions": "TORCH_EXTENSIONS_DIR",
 }
 """The folder of each framework below the root of a run, and the variable that has the framework use it."""
+
+NVCC = (
+    "DG_JIT_NVCC_COMPILER", "FLASHINFER_NVCC_LAUNCHER", "PYTORCH_NVCC", "CMAKE_CUDA_COMPILER_LAUNCHER",
+)  # fmt: skip
+"""The variables that name a program to run in place of nvcc, or before it."""
 
 BEFORE, AFTER = "before", "after"
 """Phases: before the command was ready, or told us nothing of that; and after."""
@@ -113,12 +119,18 @@ class Run(msgspec.Struct, kw_only=True):
         return sorted((one for one in self.compiled if one.seconds), key=lambda one: -(one.seconds or 0.0))[:5]
 
 
-def redirected(environment: Mapping[str, str], root: Path) -> dict[str, str]:
+def redirected(environment: Mapping[str, str], root: Path, launcher: str | None = None) -> dict[str, str]:
     """The variables to set so that each framework caches below ``root``; none that is set already.
 
-    vLLM sets those of Triton and Inductor itself, below its own.
+    vLLM sets those of Triton and Inductor itself, below its own. The store is there too, for what the launcher keeps.
+
+    Args:
+        launcher: the program to run in place of nvcc; by default nvcc stays.
     """
-    return {variable: str(root / folder) for folder, variable in CACHES.items() if not environment.get(variable)}
+    wanted = {variable: str(root / folder) for folder, variable in CACHES.items()}
+    wanted[variable_of("dir")] = str(root / "gemm-cache")
+    wanted |= dict.fromkeys(NVCC, launcher) if launcher else {}
+    return {variable: value for variable, value in wanted.items() if not environment.get(variable)}
 
 
 class Watch:

@@ -168,7 +168,7 @@ def _add_places(connection: duckdb.DuckDBPyConnection, places: Sequence[Place]) 
 
 
 class _Rest:
-    """The findings of a scan about places, not entries; written at its end."""
+    """A scan's findings about whole places, and its diagnoses; the scan writes them to the index at its end."""
 
     def __init__(
         self,

@@ -187,6 +187,13 @@ class EventPeriod(EventCounts, omit_defaults=True):
     start: Count
     seconds: Count
 
+    def copied(self, start: int, seconds: int) -> EventPeriod:
+        """The same sums over another span; adding to the copy changes nothing here."""
+        counts = {
+            name: value.copy() for name in self.__struct_fields__ if isinstance(value := getattr(self, name), dict)
+        }
+        return msgspec.structs.replace(self, start=start, seconds=seconds, **counts)
+
 
 class Tally:
     """Adds events up."""
@@ -272,12 +279,7 @@ def coarsened(periods: Iterable[EventPeriod], now: float) -> list[EventPeriod]:
         age = abs(now - period.start)
         seconds = next((length for length, kept_s in _KEPT_FOR_S if age < kept_s), _LONGEST_S)
         seconds = max(seconds, period.seconds)
-        longer = msgspec.structs.replace(
-            period, start=period.start // seconds * seconds, seconds=seconds, hits={}, failures={}
-        )
-        _add(longer.hits, period.hits)
-        _add(longer.failures, period.failures)
-        _add_period(merged, longer)
+        _add_period(merged, period.copied(period.start // seconds * seconds, seconds))
     kept = heapq.nsmallest(MOST_PERIODS, merged.values(), key=lambda period: abs(now - period.start))
     return sorted(kept, key=lambda period: (period.start, period.seconds))
 

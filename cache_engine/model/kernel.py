@@ -111,8 +111,10 @@ class Launch(msgspec.Struct, frozen=True):
             ``beta`` are numbers of type ``GemmProblem.accumulate``, as is ``scale_result``, which is in the place of
             ``beta`` where C is of fp8; ``bias`` and ``workspace`` are pointers. Each is there whether the kernel uses
             it or not, and 0 where it does not. ``a_map``, ``b_map`` and ``c_map`` are the tensor maps of ``boxes``,
-            128 bytes by value. Any other is a pointer that the compiler adds and the kernel does not use, to be given
-            as 0.
+            128 bytes by value. ``a_scales`` and ``b_scales`` are pointers to the scales; 0 where a kernel for groups
+            has none. ``counts`` is a pointer to an int32 for each group, its number of rows, and ``groups`` is the
+            number of groups, a 32-bit integer. Any other is a pointer that the compiler adds and the kernel does not
+            use, to be given as 0.
         workspace_bytes: device memory that blocks exchange sums in. All 0 before the first launch; kernels may share it
             one after the other, never at the same time.
         boxes: what the kernel has the copy engine copy.

@@ -143,7 +143,8 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes, sections: Sequence[str] =
     """Checks a whole blob file against its record; returns the compiled code.
 
     Args:
-        sections: those that are decoded as well, the code first. The digest covers the bytes of all.
+        sections: the sections to decode and check one by one; the first must be the code. The digest of the whole blob
+            is checked in any case, and covers the sections that are not decoded.
 
     Raises:
         CorruptEntry: naming the part that does not match.

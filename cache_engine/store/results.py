@@ -475,7 +475,7 @@ _decode_ms = msgspec.json.Decoder(Ms).decode
 def _read_logs(
     layout: StoreLayout, fingerprint: str, damage: dict[Path, CorruptEntry]
 ) -> list[tuple[int, list[ResultLine]]]:
-    """The numbers and lines of the logs in order; adds those that cannot be read as a whole to ``damage``."""
+    """Each log's number and lines, in the order of the numbers. A file that cannot be read is added to ``damage``."""
     found = []
     numbers = {number for name, number in _names(layout) if name == fingerprint and number is not None}
     for number in sorted(numbers):

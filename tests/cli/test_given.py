@@ -35,7 +35,7 @@ def test_every_verb_takes_the_global_options_after_its_name(path: tuple[str, ...
     extra = ["--store", str(tmp_path / "store"), "-vv", "--no-pager"]
     (tmp_path / "some.toml").write_text("max_entries = 7\n")
     extra += ["--settings-file", str(tmp_path / "some.toml")]
-    ctx = verb.make_context(path[-1], [*arguments, *extra])
+    ctx = verb.make_context(path[-1], [*extra, *arguments])
     settings = settings_of(ctx)
     assert settings.directory() == tmp_path / "store"
     assert settings.log == "debug"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cache_engine.frameworks.watch import CACHES
+from cache_engine.frameworks.watch import CACHES, NVCC
 from tests.frameworks.fixtures import unpack
 
 _COPY = """
@@ -122,12 +123,24 @@ def test_variables_that_are_set_stay(cache: Path, tmp_path: Path) -> None:
     body = "compiles(kernels[0]); print(json.dumps({name: os.environ[name] for name in sys.argv[2:]}))"
     command = _command(cache, "import json\n" + body, "--output", str(tmp_path / "r.json"), root=tmp_path / "root")
     unset = {name: value for name, value in os.environ.items() if name not in CACHES.values()}
+    own_store = {"GEMM_CACHE_DIR": str(tmp_path / "root" / "gemm-cache")}
+    launcher = shutil.which("gemm-cache-nvcc", path=os.path.dirname(sys.executable))
+    assert launcher is not None
     done = subprocess.run(
-        [*command, *CACHES.values()], capture_output=True, text=True, env=unset | {"TRITON_CACHE_DIR": str(own)}
+        [*command, *CACHES.values(), *NVCC, *own_store],
+        capture_output=True,
+        text=True,
+        env=unset | {"TRITON_CACHE_DIR": str(own)},
     )
-    assert json.loads(done.stdout) == {
-        variable: str(own if folder == "triton" else tmp_path / "root" / folder) for folder, variable in CACHES.items()
-    }
+    assert (
+        json.loads(done.stdout)
+        == {
+            variable: str(own if folder == "triton" else tmp_path / "root" / folder)
+            for folder, variable in CACHES.items()
+        }
+        | dict.fromkeys(NVCC, launcher)
+        | own_store
+    )
     assert _report(tmp_path / "r.json")["frameworks"]["triton"]["before"] == 1
 
 

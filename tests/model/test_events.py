@@ -191,11 +191,13 @@ def test_a_counter_is_declared_once() -> None:
         assert issubclass(holder, UseCounts)
         assert not set(UseCounts.__struct_fields__) & set(vars(holder).get("__annotations__", {}))
     values: dict[str, Any] = {
-        name: {"disk": 2} if name in ("hits", "failures") else 3 for name in EventCounts.__struct_fields__
+        name: {"disk": 2} if name in ("hits", "failures", "passed") else 3 for name in EventCounts.__struct_fields__
     }
     full = EventCounts(**values)
     period = EventPeriod(0, HOUR_S)
     period.add(full)
+    copy = period.copied(0, 2 * HOUR_S)
     period.add(full)
+    assert copy == EventPeriod(0, 2 * HOUR_S, **values)
     for name in EventCounts.__struct_fields__:
         assert getattr(period, name) in ({"disk": 4}, 6), name

@@ -121,6 +121,7 @@ NOT_CHECKED = {
     "index_log": "likewise",
     "index_lock": "its content means nothing",
     "population": "an estimate, recomputed if unreadable",
+    "digests": "remembered digests: what cannot be read is computed again",
     "cleaned": "empty; only its time counts",
     "maintenance_lock": "its content means nothing",
     "jobs_lock": "its content means nothing",

@@ -74,7 +74,7 @@ def test_children_find_what_one_process_finds(store: DiskStore, monkeypatch: pyt
         damage(store)
     store.quarantine(publish(store, 1000))
     newer = record_file(store, publish(store, 1001))
-    newer.write_bytes(newer.read_bytes().replace(b'"format":1', b'"format":2'))
+    newer.write_bytes(newer.read_bytes().replace(b'"format":2', b'"format":3'))
     monkeypatch.setattr(parallel, "_ALONE_S", 0.0)
     seen: list[tuple[list[Finding], int]] = []
     for processes in (1, 2, 5):

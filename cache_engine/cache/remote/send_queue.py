@@ -37,18 +37,19 @@ class SendQueue:
     def __init__(
         self,
         store: DiskStore,
-        find_way: Callable[[], SendTarget],
+        find_target: Callable[[], SendTarget],
         count: Callable[[int, int], None],
         most: int = MOST_WAITING,
     ) -> None:
         """Sends nothing yet.
 
         Args:
-            find_way: called once, by the thread; raises ``GemmCacheError`` where there is none: then all are dropped.
+            find_target: returns the destination; the thread calls it once, before the first kernel. If that raises
+                ``GemmCacheError``, no kernel is sent: all are dropped.
             count: called with how many were sent and how many dropped.
             most: kernels that wait at most.
         """
-        self._store, self._find_way, self._count = store, find_way, count
+        self._store, self._find_target, self._count = store, find_target, count
         self._queue = BackgroundQueue(most=most)
         self.renew_after_fork()
         renew_after_fork(self)
@@ -122,7 +123,7 @@ class SendQueue:
     def _found_way(self) -> SendTarget | None:
         if self._way is None and not self._is_lost:
             try:
-                self._way = self._find_way()
+                self._way = self._find_target()
             except (GemmCacheError, OSError) as error:
                 self._is_lost = True
                 _log.warning("kernels are not sent to the remote: %s", error)

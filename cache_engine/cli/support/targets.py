@@ -10,6 +10,10 @@ import click
 from cache_engine.cli.support.verb import UNTARGETED
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_DEFAULT = (
+    "Default: the local GPU, else the setting default_arch (sm_90). An H100 or H200 looks up sm_90a: name it when you "
+    "compile for one elsewhere."
+)
 
 
 def target_option(verb: _F) -> _F:
@@ -18,7 +22,7 @@ def target_option(verb: _F) -> _F:
         "--arch",
         metavar="ARCH",
         callback=_compiled_for,
-        help="Target, such as sm_90a, or a chip, such as H100. Default: the local GPU, else sm_90.",
+        help=f"Target, such as sm_90a, or a chip, such as H100. {_DEFAULT}",
     )(verb)
 
 
@@ -29,7 +33,7 @@ def targets_option(verb: _F) -> _F:
         "archs",
         multiple=True,
         callback=_compiled_for,
-        help="Target or chip (repeatable). Default: the local GPU, else sm_90.",
+        help=f"Target or chip (repeatable). {_DEFAULT}",
     )(verb)
 
 

@@ -199,7 +199,7 @@ class GemmProblem:
         return f"GemmProblem({', '.join(given)})"
 
     def plain(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """The fields of these names as files have them; a target that is left to the engine is an empty text."""
+        """The named fields as files store them: numbers and texts. A target that was left out is an empty text."""
         values = {name: getattr(self, name) for name in names}
         if self.arch is None and "arch" in values:
             values["arch"] = ""

@@ -86,7 +86,8 @@ FIELDS: tuple[ProblemField, ...] = (
     ProblemField("n", "n", kind=int),
     ProblemField("k", "k", kind=int),
     ProblemField(
-        "batch", "Batch", "Products, or groups.", int, 1, most=MAX_BATCH, option=("--batch",),
+        "batch", "Batch", "Number of products; with --mode, number of groups.", int, 1, most=MAX_BATCH,
+        option=("--batch",),
     ),
     ProblemField(
         "dtype", "Dtype of A and B", f"Element type of A and B: {', '.join(INPUT_DTYPES)}.", default=DType.BF16.value,
@@ -109,12 +110,14 @@ FIELDS: tuple[ProblemField, ...] = (
     ),
     ProblemField(
         "scales", "Scales",
-        "Blocks of A and B that have a scale each, of fp8: 1x128,128x128 or 1x128,1x128; of fp32, or of e8m0.",
+        "fp8 only. Block sizes of A and B that share a scale: 1x128,128x128 or 1x128,1x128; scales are fp32, or e8m0 "
+        "with ,e8m0.",
         default="", choices=tuple(each.value for each in Scales if each), option=("--scales",), metavar="A,B[,e8m0]",
     ),
     ProblemField(
         "mode", "Mode",
-        "Groups of rows, counted on the device: grouped, one after the other; masked, with room for M rows each.",
+        "For experts; the GPU reads how many rows each group has. grouped: all groups in one matrix of M rows. masked: "
+        "a matrix of M rows for each group.",
         default="", choices=tuple(each.value for each in Mode if each), option=("--mode",),
         metavar="|".join(filter(None, Mode)),
     ),
@@ -131,8 +134,9 @@ FIELDS: tuple[ProblemField, ...] = (
         choices=tuple(map(str, reversed(OPT_LEVELS))), option=("--opt-level",), search="level", brief="O",
     ),
     ProblemField(
-        "fast_math", "Fast math", "Compile with --use_fast_math, or without. Default: as compiler_flags say.",
-        bool, option=("--fast-math",), brief="fast math",
+        "fast_math", "Fast math",
+        "Compile with --use_fast_math, or without. Default: as the setting compiler_flags says.", bool,
+        option=("--fast-math",), brief="fast math",
     ),
 )  # fmt: skip
 """All but the target, in the order of the command line."""
