@@ -462,7 +462,7 @@ class _Bounded:
     ``tarfile`` reads a header of any length into memory, long before it names the file that the header is for.
     """
 
-    def __init__(self, file: IO[bytes], refusal: PackUnusable) -> None:
+    def __init__(self, file: gzip.GzipFile, refusal: PackUnusable) -> None:
         self._file, self._refusal = file, refusal
         self._left = _MOST_HEADER_BYTES
 

@@ -281,9 +281,11 @@ def test_a_sparse_file_and_a_negative_size_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [("K/f", "K/f"), ("K", "K/f"), ("n" * 300,)])
 def test_names_that_cannot_be_together_are_a_fault_of_the_image(names: tuple[str, ...], tmp_path: Path) -> None:
-    image = _image_with(
-        tmp_path / "image", lambda tar: [_member(tar, f"io.triton.cache/{name}") for name in names] and None
-    )
+    def members(tar: tarfile.TarFile) -> None:
+        for name in names:
+            _member(tar, f"io.triton.cache/{name}")
+
+    image = _image_with(tmp_path / "image", members)
     with pytest.raises(PackUnusable, match="cannot be made"):
         extract_image(image, tmp_path / "target")
     assert sorted(os.listdir(tmp_path)) == ["image"]
