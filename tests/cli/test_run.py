@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cache_engine.frameworks.watch import CACHES
+from cache_engine.frameworks.watch import CACHES, Run, Watch
 from tests.frameworks.fixtures import unpack
 
 _COPY = """
@@ -366,3 +368,15 @@ print(Supervisor(Watch(), None, lambda: None).run(["true"], os.environ))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+def test_a_clock_that_is_set_back_hides_no_compile_after_it_was_ready(cache: Path, tmp_path: Path) -> None:
+    run = Run(command=[], root="", started_at=0.0)
+    (tmp_path / "watched").mkdir()
+    watch = Watch(run, {"TRITON_CACHE_DIR": str(tmp_path / "watched"), "HOME": str(tmp_path)})
+    run.ready_at = time.time() + 3600
+    for kernel in sorted(cache.iterdir())[:2]:
+        shutil.copytree(kernel, tmp_path / "watched" / kernel.name)
+        watch.poll()
+    counts = run.frameworks["triton"]
+    assert (counts.before, counts.after) == (1, 1)
