@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,7 +180,7 @@ def _publish(report: Run, files: tuple[Path, ...]) -> None:
         except (OSError, GemmCacheError) as error:
             _say(f"the report is not in {file}: {error}")
     for line in _lines(report):
-        click.echo(printable(line), err=True)
+        _print(printable(line))
 
 
 def _lines(report: Run) -> Iterator[str]:
@@ -204,4 +204,9 @@ def _lines(report: Run) -> Iterator[str]:
 
 
 def _say(text: str) -> None:
-    click.echo(escaped(f"gemm-cache run: {text}"), err=True)
+    _print(escaped(f"gemm-cache run: {text}"))
+
+
+def _print(text: str) -> None:
+    with suppress(OSError):  # nobody reads it any more: the command must not be left alone for that
+        click.echo(text, err=True)

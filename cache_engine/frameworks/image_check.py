@@ -7,8 +7,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cache_engine.frameworks.images import TRITON, Image, extract_image
+from cache_engine.frameworks.images import HIDDEN, TRITON, Image, extract_image
 from cache_engine.frameworks.readers.triton import Triton
+from cache_engine.frameworks.readers.vllm import is_secret
 from cache_engine.frameworks.registry import installed_version, is_stale
 from cache_engine.frameworks.values import Entry, Place
 
@@ -67,6 +68,9 @@ def _of_vllm(image: Image, environment: Mapping[str, str]) -> Iterator[str]:
             factors = row.get("env") if isinstance(row, dict) else None
             for variable, value in factors.items() if isinstance(factors, dict) else ():
                 here = environment.get(variable)
+                # Nothing of a secret is shown, least of all the one of this machine; a hidden one says nothing.
+                if value == HIDDEN or is_secret(variable, value) or (here is not None and is_secret(variable, here)):
+                    continue
                 if here is not None and here != str(value):
                     differ[variable] = (str(value), here)
                 elif isinstance(value, str) and (below := _below_home(value)) and value != os.path.join(home, below):

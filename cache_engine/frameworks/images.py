@@ -11,14 +11,17 @@ hit. The paths are written for the place of the mount. Source: ``redhat-et/GKM``
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
 import re
+import secrets
 import shutil
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -31,7 +34,7 @@ from cache_engine.frameworks.facts import json_object
 from cache_engine.frameworks.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.frameworks.readers.reader import files_below
 from cache_engine.frameworks.readers.triton import AHEAD, Triton
-from cache_engine.frameworks.readers.vllm import SECRET
+from cache_engine.frameworks.readers.vllm import is_secret
 from cache_engine.frameworks.values import Entry, Place, ScanFinding, State, name_of
 from cache_engine.store.oci import Manifest, checked_blob, manifests, new_layout
 from cache_engine.units import printable
@@ -46,7 +49,10 @@ _GROUP, _FACTORS = "__grp__", "cache_key_factors.json"
 _RANK = re.compile(r"rank_\d+_\d+")
 _ARTIFACT = "artifact_compile_range_"
 _MOST_CONFIG_BYTES, _MOST_FILES, _MOST_BYTES = 4 * 1024**2, 1_000_000, 64 * 1024**3
-_HIDDEN = "hidden"
+_MOST_HEADER_BYTES = 4 * 1024**2
+"""The most bytes between the contents of two files of a layer: thousands of folders, or names of any length in use."""
+HIDDEN = "hidden"
+"""In place of the value of a secret."""
 
 
 @dataclass(slots=True)
@@ -143,13 +149,16 @@ def extract_image(folder: Path, target: Path) -> Image:
     image, layer = _opened(folder)
     if target.exists():
         raise UsageError(f"{target} exists; give another name")
-    staged = target.with_name(f".{target.name}.importing")
+    # Of a name of its own: what another process imports to the same target at the same time is not this one's.
+    staged = target.with_name(f".{target.name}-{secrets.token_hex(8)}")
+    staged.mkdir(mode=0o700, parents=True)
     try:
-        staged.mkdir(mode=0o700, parents=True)
         for name, content in _cached(image, folder, layer):
             file = staged / name
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with file.open("xb") as written:
+            with _refusing_names(folder, name):
+                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                written = file.open("xb")
+            with written:
                 shutil.copyfileobj(content, written)
         staged.rename(target)
     except BaseException:
@@ -274,8 +283,8 @@ def _note_graph(name: str, document: dict[str, Any], image: Image) -> None:
     environment = document.get("env")
     environment = environment if isinstance(environment, dict) else {}
     for variable, value in environment.items():
-        if value and SECRET.search(variable.upper()):
-            environment[variable] = _HIDDEN
+        if value and is_secret(variable, value):
+            environment[variable] = HIDDEN
             image.hidden.append(variable)
     row = _graph(name, image)
     if row is not None:
@@ -400,21 +409,69 @@ def _cached(image: Image, folder: Path, layer: Path) -> Iterator[tuple[str, IO[b
 def _members(folder: Path, layer: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     """The files of a layer; links and devices are left out, and a name that leads elsewhere is refused."""
     total = count = 0
+    too_large = PackUnusable(f"{folder} is larger than an image of a kernel cache can be")
     try:
-        with tarfile.open(layer, "r|gz") as tar:
+        with gzip.open(layer) as unpacked, _tar_of(bounded := _Bounded(unpacked, too_large)) as tar:
             for member in tar:
-                name = member.name.removeprefix("./")
-                if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
-                    raise PackUnusable(f"{folder} has the name {printable(name[:80])!r}, which leads elsewhere")
+                tar.members = []  # type: ignore[attr-defined]  # it remembers each
+                total, count = total + member.size, count + 1
+                if not 0 <= member.size <= MOST_BINARY_BYTES or total > _MOST_BYTES or count > _MOST_FILES:
+                    raise too_large
+                name = _plain_name(folder, member.name)
                 if not member.isreg():
                     continue
-                total, count = total + member.size, count + 1
-                if member.size > MOST_BINARY_BYTES or total > _MOST_BYTES or count > _MOST_FILES:
-                    raise PackUnusable(f"{folder} is larger than an image of a kernel cache can be")
+                if member.issparse():
+                    raise PackUnusable(f"{folder} has a sparse file, {printable(name[:80])!r}, which no such image has")
+                bounded.allow(member.size)
                 content = tar.extractfile(member)
                 if content is not None:
                     yield name, member.size, content
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+    except (tarfile.TarError, EOFError, OSError, ValueError, RecursionError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise PackUnusable(f"the layer of {folder} cannot be read: {error}") from error
+
+
+def _tar_of(bounded: _Bounded) -> tarfile.TarFile:
+    return tarfile.open("", "r|", bounded)  # type: ignore[call-overload,no-any-return]
+
+
+def _plain_name(folder: Path, name: str) -> str:
+    """The name of a member, where each of its parts is one: an empty part would make the rest an absolute path."""
+    name = name.removeprefix("./")
+    if "\0" in name or any(part in ("", "..") for part in name.split("/")):
+        raise PackUnusable(f"{folder} has the name {printable(name[:80])!r}, which leads elsewhere")
+    return name
+
+
+@contextmanager
+def _refusing_names(folder: Path, name: str) -> Iterator[None]:
+    """Refuses an image whose names exclude each other or are too long, which is no fault of the disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
+            raise
+        why = error.strerror
+        raise PackUnusable(f"{folder} has the name {printable(name[:80])!r}, which cannot be made: {why}") from error
+
+
+class _Bounded:
+    """A tar that is read in turn: next to the content of its files it may have a bounded number of bytes.
+
+    ``tarfile`` reads a header of any length into memory, long before it names the file that the header is for.
+    """
+
+    def __init__(self, file: gzip.GzipFile, refusal: PackUnusable) -> None:
+        self._file, self._refusal = file, refusal
+        self._left = _MOST_HEADER_BYTES
+
+    def allow(self, size_bytes: int) -> None:
+        """Lets the content of a file be read, and the headers of the next."""
+        self._left = size_bytes + _MOST_HEADER_BYTES
+
+    def read(self, size: int) -> bytes:
+        self._left -= size
+        if self._left < 0:
+            raise self._refusal
+        return self._file.read(size)

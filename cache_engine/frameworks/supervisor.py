@@ -7,13 +7,14 @@ passed on. Processes that it leaves behind become children of this one, so that 
 from __future__ import annotations
 
 import ctypes
+import http.client
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,9 +28,11 @@ _POLL_S = 1.0
 _MOST_CPU = 0.01
 """The share of one processor that polling may take: after a costly poll the next one is later."""
 _ANSWER_S = 2.0
+_QUICK_S = 0.1
 _PASSED = (
     signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH,
 )  # fmt: skip
+_ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 _REPORT = signal.SIGUSR1
 _WAITED = {*_PASSED, _REPORT, signal.SIGCHLD}
 _FROM_TERMINAL = 0x80
@@ -48,14 +51,22 @@ class CannotStart(GemmCacheError):
 
 
 def answers(url: str) -> Ready:
-    """Whether a server answers at an address with a status below 400."""
+    """Whether a server answers at an address with a status below 400; says no at once where it does not answer yet."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would answer for the command
+    seen, asking = threading.Event(), threading.Thread()
+
+    def ask() -> None:
+        # Also what is no HTTP, and an address that is none.
+        with suppress(OSError, ValueError, http.client.HTTPException), opener.open(url, timeout=_ANSWER_S):
+            seen.set()
 
     def is_ready() -> bool:
-        try:
-            with urllib.request.urlopen(url, timeout=_ANSWER_S):  # noqa: S310  (the user names the address)
-                return True
-        except (OSError, ValueError, urllib.error.URLError):
-            return False
+        nonlocal asking
+        if not seen.is_set() and not asking.is_alive():
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            asking.join(_QUICK_S)
+        return seen.is_set()
 
     return is_ready
 
@@ -80,32 +91,39 @@ class Line:
         """Waits for a line that contains ``text``."""
         self._text = text.encode()
         self._seen = threading.Event()
+        self.seen_at = 0.0
+        self._writing: set[threading.Thread] = set()
         self._threads: list[threading.Thread] = []
 
     def __call__(self) -> bool:
         """Whether there was one."""
         return self._seen.is_set()
 
-    def follow(self, source: BinaryIO, target: BinaryIO) -> None:
-        """Passes one stream on in a thread of its own."""
+    def follow(self, source: BinaryIO, target: int) -> None:
+        """Passes one stream on to a descriptor, in a thread of its own."""
         thread = threading.Thread(target=self._pass, args=(source, target), daemon=True)
         thread.start()
         self._threads.append(thread)
 
     def end(self) -> None:
-        """Waits a moment for what is left; a process that was left behind may hold the stream open."""
+        """Waits for what is left, but not for more: a process that was left behind may hold the stream open."""
         for thread in self._threads:
             thread.join(_ANSWER_S)
+            # A reader that is slow gets all of it; a signal ends the wait.
+            while thread in self._writing and not signal.sigpending() & _ENDING:
+                thread.join(_QUICK_S)
 
-    def _pass(self, source: BinaryIO, target: BinaryIO) -> None:
+    def _pass(self, source: BinaryIO, target: int) -> None:
         rest = b""
         while data := os.read(source.fileno(), 65536):
-            with suppress(OSError, ValueError):  # nobody reads it any more: the command must not stop for that
-                target.write(data)
-                target.flush()
+            self._writing.add(threading.current_thread())
+            with suppress(OSError):  # nobody reads it any more: the command must not stop for that
+                _write(target, data)
+            self._writing.discard(threading.current_thread())
             if not self._seen.is_set():
                 rest += data
                 if self._text in rest:
+                    self.seen_at = time.time()
                     self._seen.set()
                 rest = rest[rest.rfind(b"\n") + 1 :][-65536:]
 
@@ -132,6 +150,8 @@ class Supervisor:
         line = self._ready if isinstance(self._ready, Line) else None
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
         try:
+            # Inherited as ignored, it would have the system forget the exit code.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             pipe = subprocess.PIPE if line else None
             try:
@@ -146,37 +166,66 @@ class Supervisor:
             except OSError as error:
                 raise CannotStart(command[0], error) from error
             if line and child.stdout and child.stderr:
-                line.follow(child.stdout, sys.stdout.buffer)  # type: ignore[arg-type]
-                line.follow(child.stderr, sys.stderr.buffer)  # type: ignore[arg-type]
+                line.follow(child.stdout, sys.stdout.fileno())  # type: ignore[arg-type]
+                line.follow(child.stderr, sys.stderr.fileno())  # type: ignore[arg-type]
             code = self._follow(child)
             if line:
                 line.end()
+            self._note_ready()  # it may have ended at once
             self._watch.poll()
             self.left_behind = _children()
             return code if code >= 0 else 128 - code
         finally:
+            # A signal for the whole group, such as Ctrl-C, may come when the command has ended: the report is due yet.
+            while signal.sigtimedwait(_WAITED, 0) is not None:
+                pass
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _follow(self, child: subprocess.Popen[bytes]) -> int:
-        pause = _POLL_S
+        ask_at = poll_at = time.monotonic() + _POLL_S
         while (code := child.poll()) is None:
-            got = signal.sigtimedwait(_WAITED, pause)
-            if got is not None and got.si_signo in _PASSED:
-                if got.si_code != _FROM_TERMINAL:
-                    child.send_signal(got.si_signo)
-                continue
-            run = self._watch.run
-            if run.ready_at is None and self._ready is not None and self._ready():
-                run.ready_at = time.time()
-            pause = max(_POLL_S, self._watch.poll() / _MOST_CPU)
-            if got is not None and got.si_signo == _REPORT:
+            got = signal.sigtimedwait(_WAITED, _POLL_S)
+            number = None if got is None else got.si_signo
+            if got is not None and number in _PASSED and got.si_code != _FROM_TERMINAL:
+                child.send_signal(got.si_signo)
+            elif number == signal.SIGCHLD:
+                _reap(child.pid)
+            # On a large cache a poll is rare, but the command is asked each second whether it is ready.
+            if number == _REPORT or time.monotonic() >= ask_at:
+                self._note_ready()
+                ask_at = time.monotonic() + _POLL_S
+            if number == _REPORT or time.monotonic() >= poll_at:
+                poll_at = time.monotonic() + max(_POLL_S, self._watch.poll() / _MOST_CPU)
+            if number == _REPORT:
                 self._on_report()
         return code
+
+    def _note_ready(self) -> None:
+        run = self._watch.run
+        if run.ready_at is None and self._ready is not None and self._ready():
+            run.ready_at = (isinstance(self._ready, Line) and self._ready.seen_at) or time.time()
+
+
+def _write(target: int, data: bytes) -> None:
+    """Writes all of it; a terminal or pipe that another process has made non-blocking is waited for."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(target, rest) :]
+        except BlockingIOError:
+            select.select((), (target,), ())
+
+
+def _reap(command: int) -> None:
+    """Takes note of processes that have ended and were left to this one, but not of the command itself."""
+    with suppress(OSError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != command:
+            os.waitpid(ended.si_pid, 0)
 
 
 def _children() -> int:
     """The number of processes that the command has left behind; takes note of those that have ended."""
-    with suppress(ChildProcessError):
+    with suppress(OSError):  # it has none, or the system does not list them
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
         with open(f"/proc/self/task/{os.getpid()}/children") as file:

@@ -144,13 +144,14 @@ class Watch:
         self._stamps: dict[Place, dict[str, str]] = {}
         self._made_at: dict[tuple[Place, str], float | None] = {}
         self._findings: dict[tuple[Place, str], str] = {}
+        self._has_looked_after = False
         for place, entry in self._changed():
             self._made_at[place, entry.id] = entry.created_at
         self._count()
 
     def poll(self) -> float:
         """Looks for kernels that are new; returns the CPU seconds that this took."""
-        began = time.process_time()
+        began = time.thread_time()
         for place, entry in self._changed():
             known = (place, entry.id)
             made_at = entry.created_at
@@ -160,11 +161,13 @@ class Watch:
             if is_new and (made_at is None or made_at >= self.run.started_at - 1):
                 self._add(place, entry)
         self._count()
-        return time.process_time() - began
+        self._has_looked_after = self.run.ready_at is not None
+        return time.thread_time() - began
 
     def _add(self, place: Place, entry: Entry) -> None:
         run, seen_at = self.run, entry.created_at or time.time()
-        is_after = run.ready_at is not None and seen_at > run.ready_at
+        # What was not there at an earlier look that was after it is ready is after it, whatever the clocks say.
+        is_after = self._has_looked_after or (run.ready_at is not None and seen_at > run.ready_at)
         phase = AFTER if is_after else BEFORE
         stages_ms = _stages_ms(place, entry)
         one = Compiled(place.kind, entry.name or entry.id, entry.id, phase, seen_at, stages_ms)

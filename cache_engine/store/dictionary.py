@@ -7,6 +7,7 @@ released is never changed; another one gets the next number, and the blob the ne
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from functools import cache
@@ -14,6 +15,7 @@ from functools import cache
 import zstandard
 
 NAME = "dictionary-1.zst"
+_SHA256 = "38aea46d8052e34a46aeb58216fffa102f566df2c6db16b9fccb14b2af580f9d"
 _LEVEL = 9  # 1 ms a kernel, next to a second of compiling; level 3 takes a fifth more space
 _MOST_BYTES = 1024**2
 _local = threading.local()  # contexts serve one thread at a time
@@ -34,6 +36,7 @@ def decompress(stored: bytes | memoryview) -> bytes:
 
     Raises:
         zstandard.ZstdError: when it is no such frame, or is damaged.
+        OSError: when the dictionary is missing or damaged.
     """
     decompressor = getattr(_local, "decompressor", None)
     if decompressor is None:
@@ -43,7 +46,20 @@ def decompress(stored: bytes | memoryview) -> bytes:
 
 @cache
 def _dictionary() -> zstandard.ZstdCompressionDict:
-    """The dictionary, read from the package when a text is first written or read."""
-    with open(os.path.join(os.path.dirname(__file__), NAME), "rb") as file:
-        raw = zstandard.ZstdDecompressor().decompress(file.read(), max_output_size=_MOST_BYTES)
+    """The dictionary, read from the package when a text is first written or read.
+
+    Raises:
+        OSError: when it is not there, or damaged. That is no fault of an entry, which would be quarantined for it.
+    """
+    from hashlib import sha256  # a hit comes without a text
+
+    path = os.path.join(os.path.dirname(__file__), NAME)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES)
+    except FileNotFoundError:
+        data = b""
+    if sha256(data).hexdigest() != _SHA256:
+        raise OSError(errno.EIO, "this part of gemm-cache is missing or damaged; install gemm-cache again", path)
+    raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES)
     return zstandard.ZstdCompressionDict(raw, dict_type=zstandard.DICT_TYPE_RAWCONTENT)

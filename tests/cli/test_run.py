@@ -7,16 +7,18 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cache_engine.frameworks.watch import CACHES, NVCC
+from cache_engine.frameworks.watch import CACHES, NVCC, Run, Watch
 from tests.frameworks.fixtures import unpack
 
 _COPY = """
@@ -274,3 +276,119 @@ def test_options_of_the_command_are_its_own(tmp_path: Path) -> None:
 def test_a_command_that_was_never_ready_proves_nothing(cache: Path, tmp_path: Path) -> None:
     done = _run(cache, "", "--ready-file", str(tmp_path / "up"), "--forbid-after-ready", root=tmp_path / "root")
     assert (done.returncode, "before it was ready" in done.stderr) == (1, True)
+
+
+def test_a_server_that_speaks_no_http_is_not_ready_and_one_that_never_answers_holds_up_no_signal(
+    cache: Path, tmp_path: Path
+) -> None:
+    """``http.client`` raises what is no ``OSError`` for the first; the second would keep a stop waiting."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/health"
+        body = """
+import signal, socket, time
+server = socket.socket(fileno=0)
+accepted, _ = server.accept()
+accepted.recv(9999); accepted.sendall(b"no http"); accepted.close()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+accepted, _ = server.accept()
+print("asked", flush=True)
+while True: accepted.send(b"H"); time.sleep(0.5)
+"""
+        command = _command(cache, body, "--ready-url", url, root=tmp_path / "root")
+        # Of what is open, the command inherits its standard input alone.
+        running = subprocess.Popen(command, stdin=server.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"asked\n"
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=30)
+    assert running.returncode == 5, said
+    assert b"was never ready" in said
+
+
+def test_a_command_that_ends_at_once_was_ready_if_it_said_so(cache: Path, tmp_path: Path) -> None:
+    body = "print('startup complete', flush=True); import time; time.sleep(0.05); compiles(kernels[0])"
+    said = ["--ready-line", "startup complete", "--forbid-after-ready"]
+    done = _run(cache, body, *said, root=tmp_path / "root")
+    assert (done.returncode, "1 after ready" in done.stderr) == (3, True), done.stderr
+
+
+def test_a_reader_that_is_slow_gets_all_of_the_output(cache: Path, tmp_path: Path) -> None:
+    body = "sys.stdout.write('x' * 500_000 + 'end')"
+    command = _command(cache, body, "--ready-line", "y", root=tmp_path / "root")
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)  # as another process that shares a terminal may do
+    running = subprocess.Popen(command, stdout=writer, stderr=subprocess.DEVNULL)
+    os.close(writer)
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(4)
+    with open(reader, "rb") as file:
+        found = file.read()
+    assert (len(found), found[-3:], running.wait(30)) == (500_003, b"end", 0)
+
+
+def test_output_that_nobody_reads_changes_no_exit_code(cache: Path, tmp_path: Path) -> None:
+    """Neither that of the command nor the report, which SIGUSR1 asks for while it runs."""
+    body = "print('up', flush=True); os.kill(os.getppid(), 10); import time; time.sleep(0.5); print('x'); sys.exit(7)"
+    for options in ((), ("--ready-line", "y")):
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = _command(cache, body.replace("print", "(lambda *a, **k: 0)"), *options, root=tmp_path / "root")
+        done = subprocess.run(command, stdout=writer, stderr=writer, timeout=30)
+        os.close(writer)
+        assert done.returncode == 7
+
+
+def test_an_exit_code_is_known_where_ended_children_are_ignored(cache: Path, tmp_path: Path) -> None:
+    command = _command(cache, "sys.exit(7)", root=tmp_path / "root")
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    done = subprocess.run([sys.executable, "-c", ignoring, *command], capture_output=True)
+    assert done.returncode == 7
+
+
+def test_processes_that_were_left_and_have_ended_are_taken_note_of_while_it_runs(cache: Path, tmp_path: Path) -> None:
+    """Else a server that starts many would run out of process numbers."""
+    body = """
+import time
+for _ in range(20):
+    if (child := os.fork()) == 0:
+        if os.fork() == 0:
+            os._exit(0)
+        os._exit(0)
+    os.waitpid(child, 0)
+deadline = time.monotonic() + 20
+while (left := len(open(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read().split())) > 1:
+    assert time.monotonic() < deadline, left
+    time.sleep(0.05)
+"""
+    done = _run(cache, body, root=tmp_path / "root")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_signal_that_comes_when_the_command_has_ended_loses_no_report() -> None:
+    """As Ctrl-C does, which ends the command first while the caches are read."""
+    program = """
+import os, signal
+from cache_engine.frameworks.supervisor import Supervisor
+class Watch:
+    run = type("Run", (), {"ready_at": None})
+    def poll(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0.0
+print(Supervisor(Watch(), None, lambda: None).run(["true"], os.environ))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+def test_a_clock_that_is_set_back_hides_no_compile_after_it_was_ready(cache: Path, tmp_path: Path) -> None:
+    run = Run(command=[], root="", started_at=0.0)
+    (tmp_path / "watched").mkdir()
+    watch = Watch(run, {"TRITON_CACHE_DIR": str(tmp_path / "watched"), "HOME": str(tmp_path)})
+    run.ready_at = time.time() + 3600
+    for kernel in sorted(cache.iterdir())[:2]:
+        shutil.copytree(kernel, tmp_path / "watched" / kernel.name)
+        watch.poll()
+    counts = run.frameworks["triton"]
+    assert (counts.before, counts.after) == (1, 1)

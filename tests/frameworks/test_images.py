@@ -210,8 +210,19 @@ def _member(
     tar.addfile(info, io.BytesIO(content))
 
 
-@pytest.mark.parametrize("name", ["io.triton.cache/../../out", "/etc/out", "io.triton.cache/K/../../../out", "../out"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "io.triton.cache/../../out",
+        "/etc/out",
+        "io.triton.cache/K/../../../out",
+        "../out",
+        "io.triton.cache//{out}",
+        "io.triton.cache/",
+    ],
+)  # the first of these two was written to the path
 def test_a_name_that_leads_elsewhere_is_refused_and_nothing_is_left(name: str, tmp_path: Path) -> None:
+    name = name.format(out=tmp_path / "out")
     image = _image_with(tmp_path / "image", lambda tar: _member(tar, name))
     with pytest.raises(PackUnusable, match="leads elsewhere"):
         extract_image(image, tmp_path / "target")
@@ -240,6 +251,71 @@ def test_a_file_that_declares_to_be_huge_is_refused_before_it_is_unpacked(tmp_pa
     with pytest.raises(PackUnusable, match="larger than an image"):
         extract_image(_image_with(tmp_path / "image", members), tmp_path / "target")
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_without_end_is_refused_before_it_is_in_memory(kind: bytes, tmp_path: Path) -> None:
+    def members(tar: tarfile.TarFile) -> None:
+        info = tarfile.TarInfo("long")
+        info.type, info.size = kind, 8 * 1024**2
+        assert tar.fileobj is not None
+        tar.fileobj.write(info.tobuf(tarfile.GNU_FORMAT) + b"1" * info.size)
+        _member(tar, "io.triton.cache/K/file")
+
+    with pytest.raises(PackUnusable, match="larger than an image"):
+        extract_image(_image_with(tmp_path / "image", members), tmp_path / "target")
+
+
+def test_a_sparse_file_and_a_negative_size_are_refused(tmp_path: Path) -> None:
+    def member(tar: tarfile.TarFile, headers: dict[str, str]) -> None:
+        info = tarfile.TarInfo("io.triton.cache/K/file")
+        info.pax_headers = headers
+        tar.addfile(info)
+
+    for number, headers in enumerate(({"GNU.sparse.map": "0,0", "GNU.sparse.size": "200000000"}, {"size": "-1"})):
+        image = _image_with(tmp_path / f"image{number}", lambda tar, headers=headers: member(tar, headers))  # type: ignore[misc]
+        with pytest.raises(PackUnusable):
+            extract_image(image, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("names", [("K/f", "K/f"), ("K", "K/f"), ("n" * 300,)])
+def test_names_that_cannot_be_together_are_a_fault_of_the_image(names: tuple[str, ...], tmp_path: Path) -> None:
+    def members(tar: tarfile.TarFile) -> None:
+        for name in names:
+            _member(tar, f"io.triton.cache/{name}")
+
+    image = _image_with(tmp_path / "image", members)
+    with pytest.raises(PackUnusable, match="cannot be made"):
+        extract_image(image, tmp_path / "target")
+    assert sorted(os.listdir(tmp_path)) == ["image"]
+
+
+def test_what_another_process_imports_to_the_same_target_stays(tmp_path: Path) -> None:
+    other = tmp_path / ".target.importing"
+    other.mkdir()
+    (other / "file").touch()
+    extract_image(
+        _image_with(tmp_path / "image", lambda tar: _member(tar, "io.triton.cache/K/file")), tmp_path / "target"
+    )
+    assert (other / "file").exists()
+
+
+def test_no_secret_of_either_machine_is_published_or_printed(tmp_path: Path) -> None:
+    """Neither those of the image, nor those of the machine that checks it, which its log would have."""
+    cache = _vllm(tmp_path / "torch_compile_cache")
+    factors = next(cache.rglob("cache_key_factors.json"))
+    document = json.loads(factors.read_text())
+    proxy = "http://user:builder-password@proxy:3128"
+    document["env"] |= {"REDIS_PASS": "builder-password", "ALL_PROXY": proxy, "VLLM_PASSWD": "builder-password"}
+    factors.write_text(json.dumps(document))
+    image = _export(tmp_path / "image", cache, "vllm", "sm_90")
+    assert sorted(image.hidden) == ["ALL_PROXY", "HF_TOKEN", "REDIS_PASS", "VLLM_PASSWD"]
+    assert b"builder-password" not in gzip.decompress(_parts(tmp_path / "image")[1].read_bytes())
+    here = {"HOME": "/home/builder", "VLLM_TARGET_DEVICE": "http://u:local-password@x"}
+    here |= dict.fromkeys(image.hidden, "local-password")
+    _, reasons = check_image(tmp_path / "image", ["sm_90"], here)
+    assert reasons == []
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "labels", "summary"])

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.model.artifact import CUBIN, SECTIONS, Artifact, Blob
+from cache_engine.model.artifact import CUBIN, SECTIONS, SOURCE, Artifact, Blob
 from cache_engine.model.key import CacheKey
 from cache_engine.store import codec, dictionary
 from cache_engine.store.codec import (
@@ -320,3 +320,28 @@ def test_texts_of_a_family_take_little_room_beside_its_code(compiled_store: Path
         raw = {name: section.raw_bytes for name, section in record.blob.sections.items()}
         assert stored["source"] < raw["source"] / 50
         assert sum(stored.values()) < 0.75 * raw["cubin"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "another", "no frame"])
+def test_a_damaged_dictionary_is_no_fault_of_an_entry_and_its_code_is_read(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a ``CorruptEntry``, one damaged file of the package would have every entry quarantined."""
+    key, artifact, _ = make_entry()
+    data, blob = encode_blob(key, artifact, compress=True)
+    if damage != "missing":
+        other = b"x" * 5000 if damage == "no frame" else zstandard.compress(b"y" * 5000)
+        (tmp_path / dictionary.NAME).write_bytes(other)
+    monkeypatch.setattr(dictionary, "__file__", str(tmp_path / "dictionary.py"))
+    monkeypatch.setattr(dictionary, "_local", threading.local())
+    dictionary._dictionary.cache_clear()
+    try:
+        assert decode_section(key, blob, CUBIN, data) == artifact.cubin
+        for attempt in (
+            lambda: decode_section(key, blob, SOURCE, data),
+            lambda: encode_blob(key, artifact, compress=True),
+        ):
+            with pytest.raises(OSError, match=r"install gemm-cache again"):
+                attempt()
+    finally:
+        dictionary._dictionary.cache_clear()

@@ -26,7 +26,9 @@ _KEY, _RANK = r"[0-9a-f]{8,64}", r"rank_?\d+(_\d+)?"
 _OTHERS = re.compile(rf"({AHEAD}/)?{_KEY}/({_RANK}/)?(triton_cache|inductor_cache)")
 _RANKED = re.compile(rf"{_KEY}/{_RANK}/[^/]+")
 _INDEX = "vllm_compile_cache.py"
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(^|_)(PASS|AUTH|PWD)(_|$)")
+_PASSWORD = re.compile(r"://[^/?#\s@]*:[^/?#\s]*@")
+"""In an address, as ``http://user:password@proxy``."""
 _GROUPS = {"env": "environment", "config": "config", "compiler": "compiler", "code": "code"}
 
 
@@ -101,10 +103,15 @@ def _factors(document: Mapping[str, Any]) -> Iterator[Factor]:
             yield Factor(name, _shown("", value), group)
 
 
+def is_secret(variable: str, value: object) -> bool:
+    """Whether a variable has the name of a secret, or its value has the password of an address."""
+    return _SECRET.search(variable.upper()) is not None or _PASSWORD.search(str(value)) is not None
+
+
 def _shown(name: str, value: object) -> str:
     """A value as text; the environment may hold keys of services, of which only a change is of interest."""
     text = "" if value is None else str(value)
-    if text and SECRET.search(name.upper()):
+    if text and is_secret(name, value):
         return f"not shown ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"
     return text
 
