@@ -131,7 +131,7 @@ def _ready(url: str | None, line: str | None, file: Path | None) -> Ready | None
 
 
 def _programs() -> str:
-    """Where the launcher is looked for: beside this program first."""
+    """The folders in which to look for the launcher: that of this program first."""
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
 
 

@@ -34,7 +34,7 @@ _TOOLS = (
     "../nvvm/libdevice/libdevice.10.bc",
 )
 _NEEDED = ("nvcc", "../nvvm/bin/cicc", "ptxas")
-_CONTINUED = re.compile(rb"\\[ \t]*\r?\n")
+_CONTINUED = re.compile(rb"\\[ \t]+\r?\n")
 # Also the second half of a name that a macro joins; and what the assembler reads, which no dependency file names.
 _UNSTABLE = re.compile(rb"(?<![A-Za-z0-9])_{0,2}(?:DATE|TIME|TIMESTAMP)__|\.inc(?:bin|lude)\b")
 _DIRECTIVE = re.compile(rb"#[ \t]*(?:if|elif|define)\b([^\n]*)")
@@ -297,14 +297,20 @@ def read_text(path: str) -> bytes | None:
         return None
 
 
+def _joined(text: bytes) -> bytes:
+    """A source with each line that ends in a backslash, and blanks, joined to the next."""
+    # Those without blanks are nearly all, and take no memory so.
+    return _CONTINUED.sub(b"", text.replace(b"\\\n", b"").replace(b"\\\r\n", b""))
+
+
 def is_unstable(text: bytes) -> bool:
     """Whether a source asks for the date or the time, or has the assembler read a file."""
-    return _UNSTABLE.search(_CONTINUED.sub(b"", text)) is not None
+    return _UNSTABLE.search(_joined(text)) is not None
 
 
 def asked_in(text: bytes) -> set[str]:
     """The names that a source may look for with ``__has_include``, itself or by a macro."""
-    lines = _DIRECTIVE.findall(_CONTINUED.sub(b"", text))
+    lines = _DIRECTIVE.findall(_joined(text))
     return {name.decode("utf-8", "replace") for line in lines for name in _NAME.findall(line)}
 
 

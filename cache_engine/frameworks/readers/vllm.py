@@ -27,7 +27,7 @@ _OTHERS = re.compile(rf"({AHEAD}/)?{_KEY}/({_RANK}/)?(triton_cache|inductor_cach
 _RANKED = re.compile(rf"{_KEY}/{_RANK}/[^/]+")
 _INDEX = "vllm_compile_cache.py"
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(^|_)(PASS|AUTH|PWD)(_|$)")
-_PASSWORD = re.compile(r"://[^/?#\s@]*:[^/?#\s]*@")
+_PASSWORD = re.compile(r"://[^/?#\s@:]*:[^/?#\s@]*@")
 """In an address, as ``http://user:password@proxy``."""
 _GROUPS = {"env": "environment", "config": "config", "compiler": "compiler", "code": "code"}
 
