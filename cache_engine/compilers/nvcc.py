@@ -284,24 +284,25 @@ def _execute(command: tuple[str, ...], place: Workplace) -> tuple[int | None, st
     """
     import subprocess
 
-    with unforked():
-        process = subprocess.Popen(
-            command,
-            cwd=place.folder,
-            env={"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": ".", "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(place.lock,),
-            start_new_session=True,
-        )
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with unforked():
+            process = subprocess.Popen(
+                command,
+                cwd=place.folder,
+                env={"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": ".", "LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(place.lock,),
+                start_new_session=True,
+            )
         printed, _ = process.communicate(timeout=_TIMEOUT_S)
         return process.returncode, printed.decode("utf-8", "replace").rstrip()
     except subprocess.TimeoutExpired:
         return None, ""
     finally:
-        if process.poll() is None:
+        if process is not None and process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
