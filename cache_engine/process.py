@@ -96,6 +96,22 @@ class _Unforked:
 unforked = _Unforked()
 
 
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A body in which this thread's Ctrl-C waits, such as the start of a program that must be ended with its caller.
+
+    Without it, an interrupt in ``subprocess.Popen`` leaves the program running, and nobody knows its id. The program
+    inherits that Ctrl-C waits: only for one that is ended by SIGKILL.
+    """
+    import signal  # no hit needs it
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def holds(lock: threading.RLock) -> bool:
     """Whether this thread holds the lock, i.e. a signal handler has interrupted code under the lock.
 

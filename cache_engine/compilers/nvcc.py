@@ -23,7 +23,7 @@ from cache_engine.compilers.contents import HOW_TO_CHOOSE, WatchedFiles, package
 from cache_engine.compilers.diagnostics import first_error
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
-from cache_engine.process import renew_after_fork, unforked
+from cache_engine.process import renew_after_fork, unforked, uninterrupted
 from cache_engine.settings.extras import how_to_install
 
 # A large kernel takes seconds. A compile that takes longer than this hangs.
@@ -286,7 +286,7 @@ def _execute(command: tuple[str, ...], place: Workplace) -> tuple[int | None, st
 
     process: subprocess.Popen[bytes] | None = None
     try:
-        with unforked():
+        with unforked(), uninterrupted():
             process = subprocess.Popen(
                 command,
                 cwd=place.folder,
