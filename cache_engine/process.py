@@ -100,7 +100,7 @@ unforked = _Unforked()
 def uninterrupted() -> Iterator[None]:
     """A body in which this thread's Ctrl-C waits, such as the start of a program that must be ended with its caller.
 
-    Without it, an interrupt in ``subprocess.Popen`` leaves the program running, and nobody knows its id. The program
+    Without it, an interrupt in ``subprocess.Popen`` leaves the program running, and its id is lost. The program
     inherits that Ctrl-C waits: only for one that is ended by SIGKILL.
     """
     import signal  # no hit needs it

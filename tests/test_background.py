@@ -236,6 +236,10 @@ def test_after_an_end_was_ordered_nothing_is_done_again(again_s: float) -> None:
     until(lambda: bool(done))
     queue.end(time.monotonic() + 600)
     until(lambda: not any(thread.is_alive for thread in queue._threads))
+    at_end = len(done)
+    assert queue.is_idle
+    assert not queue.put(work)
+    assert len(done) == at_end
 
 
 def test_after_a_later_end_nothing_begins(gate: Gate) -> None:

@@ -22,8 +22,8 @@ def run(words: list[str]) -> tuple[int, dict[str, bytes]]:
 
     Where a signal ended it, this process ends by the same one.
     """
-    # A group of its own, so that a signal reaches the programs that nvcc runs: they hold what we read. This process has
-    # no thread that a lock could be held by.
+    # A separate process group, so that a signal reaches the programs that nvcc runs: they keep our pipe open. This
+    # process has no other thread, so a fork copies no lock that is held.
     child = subprocess.Popen(
         words,
         stdout=subprocess.PIPE,
@@ -69,7 +69,7 @@ def _pass_on(child: subprocess.Popen[bytes]) -> dict[str, bytes]:
 
 
 def _write_all(target: int, data: bytes) -> None:
-    """Writes to a stream of ours; if nobody reads it any more, nvcc goes on all the same."""
+    """Writes to this process's stream; if its reader has ended, the text is dropped and nvcc continues."""
     with suppress(BrokenPipeError):
         while data:
             try:

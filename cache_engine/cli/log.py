@@ -73,7 +73,7 @@ def log_verb(
     --audit prints actions on the whole store, newest first: by whom, when, and how much. Deletions from remotes and
     from caches of other frameworks are in it, if this store was in use. The journal keeps the last 5,000.
 
-    --jobs lists all jobs of the store, whoever started them. Closing the browser does not end a job. A
+    --jobs lists all jobs of the store, of every user and browser. Closing the browser does not end a job. A
     cancelled job still finishes the kernels that it has begun.
     """
     if audit and jobs:

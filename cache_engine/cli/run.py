@@ -208,5 +208,5 @@ def _say(text: str) -> None:
 
 
 def _print(text: str) -> None:
-    with suppress(OSError):  # nobody reads it any more: the command must not be left alone for that
+    with suppress(OSError):  # the reader of our output has ended: the command still needs its supervisor
         click.echo(text, err=True)

@@ -166,7 +166,7 @@ def extra_flags(given: Sequence[str]) -> tuple[str, ...]:
         if pattern is not None and not re.fullmatch(pattern, value):
             hint = "; set the optimisation level with --opt-level" if value.startswith("-O") else ""
             raise UsageError(f"compiler_flags has {flag!r}; its value must be of the form {pattern}{hint}")
-    # Fast math first: keys have had it there since it was a setting of its own.
+    # Fast math first, as in keys that were made when it was a separate setting.
     return tuple(sorted(given, key=lambda flag: flag != FAST_MATH))
 
 

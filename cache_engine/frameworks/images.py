@@ -90,7 +90,7 @@ def export_image(
         place: the cache directory of Triton, or vLLM's ``torch_compile_cache``.
         mount_path: of Triton, the directory where the server's ``TRITON_CACHE_DIR`` will be; of vLLM, its
             ``VLLM_CACHE_ROOT``.
-        archs: the targets, where no CUBIN in the cache tells them.
+        archs: the targets, used if the cache has no CUBIN to read them from.
 
     Raises:
         UsageError: when the cache is empty, or its target is not known, or there is something named ``folder``.
@@ -104,7 +104,7 @@ def export_image(
         if not names:
             raise UsageError(f"{place.path_text} has no complete entry; nothing to export")
         if not image.targets:
-            raise UsageError(f"no CUBIN in {place.path_text} tells its target; name it with --arch")
+            raise UsageError(f"{place.path_text} has no CUBIN to read the target from; name the target with --arch")
         packed = layout.blobs / "layer"
         with packed.open("wb") as file, _Layer(file) as layer:
             for name in names:
@@ -149,7 +149,7 @@ def extract_image(folder: Path, target: Path) -> Image:
     image, layer = _opened(folder)
     if target.exists():
         raise UsageError(f"{target} exists; give another name")
-    # Of a name of its own: what another process imports to the same target at the same time is not this one's.
+    # A random name: another process may import to the same target at the same time.
     staged = target.with_name(f".{target.name}-{secrets.token_hex(8)}")
     staged.mkdir(mode=0o700, parents=True)
     try:
@@ -394,7 +394,7 @@ def _targets(summary: str) -> Iterator[str]:
 
 
 def _cached(image: Image, folder: Path, layer: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The files of the cache by their names in it; counts them, and reads the manifest that is beside them."""
+    """The name and content of each file of the cache; counts the files, and reads the image's manifest.json."""
     prefix = f"io.{image.kind}.cache/"
     for name, size, content in _members(folder, layer):
         if name == f"io.{image.kind}.manifest/manifest.json" and size <= _MOST_CONFIG_BYTES:

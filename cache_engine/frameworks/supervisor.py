@@ -100,7 +100,7 @@ class Line:
         return self._seen.is_set()
 
     def follow(self, source: BinaryIO, target: int) -> None:
-        """Passes one stream on to a descriptor, in a thread of its own."""
+        """Copies one stream to a descriptor, in a new thread."""
         thread = threading.Thread(target=self._pass, args=(source, target), daemon=True)
         thread.start()
         self._threads.append(thread)
@@ -117,7 +117,7 @@ class Line:
         rest = b""
         while data := os.read(source.fileno(), 65536):
             self._writing.add(threading.current_thread())
-            with suppress(OSError):  # nobody reads it any more: the command must not stop for that
+            with suppress(OSError):  # the reader of our output has ended: the command must not stop for that
                 _write(target, data)
             self._writing.discard(threading.current_thread())
             if not self._seen.is_set():

@@ -41,7 +41,7 @@ NVCC = (
 """The variables that name a program to run in place of nvcc, or before it."""
 
 BEFORE, AFTER = "before", "after"
-"""Phases: before the command was ready, or told us nothing of that; and after."""
+"""Phases: before the command was ready, and after. Without a sign that it is ready, all of it is before."""
 
 NEVER_SEEN = (
     "kernels that a process keeps in memory alone: NVRTC in XLA and CuPy, CuTe DSL",

@@ -311,7 +311,7 @@ _EVERY_S = 1.0
 def by_demand(kernels: Sequence[Covering], ledger: Ledger) -> list[Covering]:
     """Kernels by the requests for their shape and size, most first; kernels without requests keep their order.
 
-    Requests for one target count for every target, because a store knows the requests of its own GPU only.
+    Requests for one target count for every target: a store knows only what was asked for on this machine's GPU.
     """
     weights: dict[Shape, dict[int, float]] = {}
     for shape, sketch in ledger.sketches.items():

@@ -44,7 +44,7 @@ class Fake:
     def usual(self, *more: str, out: str = "k.cubin") -> list[str]:
         """A command of the usual form: two roots and a source that includes from both."""
         roots = [f"-I{self.root / 'one'}", "-isystem", str(self.root / "two")]
-        return ["-cubin", "-arch=sm_90a", *roots, *more, str(self.root / "work" / "k.cu"), "-o", str(self.root / out)]
+        return ["-cubin", "-arch=sm_90a", *roots, *more, str(self.root / "place" / "k.cu"), "-o", str(self.root / out)]
 
     def write(self, name: str, text: str) -> Path:
         """A file of this machine, which was there long ago."""
@@ -116,8 +116,8 @@ def make(root: Path, store: Path) -> Fake:
     made.write("one/lib/a.h", '#include "b.h"\n#include <lib/c.h>\n')
     made.write("one/lib/b.h", "1\n")
     made.write("two/lib/c.h", "#if __has_include(<lib/maybe.h>)\n")
-    made.write("work/k.cu", '#include <lib/a.h>\n#include "near.h"\n')
-    made.write("work/near.h", "2\n")
+    made.write("place/k.cu", '#include <lib/a.h>\n#include "near.h"\n')
+    made.write("place/near.h", "2\n")
     return made
 
 

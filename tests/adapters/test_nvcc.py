@@ -116,8 +116,8 @@ def test_each_input_makes_a_miss_and_the_same_again_a_hit(fake: Fake) -> None:
     usual = fake.usual()
     assert [check(fake, *usual), check(fake, *usual)] == [False, True]
     changes: dict[str, tuple[str, str]] = {
-        "a header": ("one/lib/b.h", "3\n"), "another": ("two/lib/c.h", "4\n"), "the source": ("work/k.cu", "5\n"),
-        "a nearer header": ("work/lib/a.h", "6\n"), "beside its includer": ("one/lib/lib/c.h", "#7\n"),
+        "a header": ("one/lib/b.h", "3\n"), "another": ("two/lib/c.h", "4\n"), "the source": ("place/k.cu", "5\n"),
+        "a nearer header": ("place/lib/a.h", "6\n"), "beside its includer": ("one/lib/lib/c.h", "#7\n"),
         "an earlier root": ("one/lib/c.h", "8\n"), "asked for": ("two/lib/maybe.h", "9\n"),
         "ptxas": ("cuda/bin/ptxas", "\x7fELF"),
         "cicc": ("cuda/nvvm/bin/cicc", "\x7fELF x"), "the host's compiler": ("../host/gcc", "\x7fELF x"),
@@ -148,7 +148,7 @@ def test_each_input_makes_a_miss_and_the_same_again_a_hit(fake: Fake) -> None:
 )  # fmt: skip
 def test_a_file_that_comes_where_it_is_looked_for_is_a_miss(fake: Fake, first: str, file: str, text: str) -> None:
     fake.write("two/inner/x.h", "x\n")
-    fake.write("work/k.cu", first.replace("{root}", str(fake.root)) + "#include <lib/a.h>\n")
+    fake.write("place/k.cu", first.replace("{root}", str(fake.root)) + "#include <lib/a.h>\n")
     fake.environment["CPATH"] = str(fake.root / "two/inner")
     fake.write("two/up.h", "1\n")
     assert [fake.launch(*fake.usual()), fake.launch(*fake.usual())] == [0, 0]
@@ -186,9 +186,9 @@ def _roots(fake: Fake, words: list[str]) -> inputs.Roots:
 
 @pytest.mark.parametrize("text", ["__DA\\\nTE__", "CAT(__, TIME__)", 'asm(".incbin \\"x\\"");', "__TIMESTAMP__"])
 def test_what_changes_without_a_file_is_not_stored(fake: Fake, text: str) -> None:
-    fake.write("work/k.cu", f"{text}\n#include <lib/a.h>\n")
+    fake.write("place/k.cu", f"{text}\n#include <lib/a.h>\n")
     assert [check(fake, *fake.usual()), check(fake, *fake.usual())] == [False, False]
-    fake.write("work/k.cu", "#include <lib/a.h>\n")
+    fake.write("place/k.cu", "#include <lib/a.h>\n")
     assert [check(fake, *fake.usual("-DX=__TIME__")), check(fake, *fake.usual("-DX=__TIME__"))] == [False, False]
 
 
@@ -196,7 +196,7 @@ def test_a_path_in_a_source_or_macro_does_not_move_with_its_root(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b = fake.root / "one/lib/b.h"
-    fake.write("work/k.cu", f'#include "{b}"\n')
+    fake.write("place/k.cu", f'#include "{b}"\n')
     other = moved(fake, tmp_path / "b", tmp_path / "store")
     assert not check(fake, *fake.usual())
     use(monkeypatch, other)
@@ -209,9 +209,9 @@ def test_a_path_in_a_source_or_macro_does_not_move_with_its_root(
 
 
 def test_roots_that_lie_within_others_do_so_on_a_hit(fake: Fake, tmp_path: Path) -> None:
-    words = ["-cubin", f"-I{fake.root}/work/in", f"{fake.root}/work/k.cu", "-o", f"{fake.root}/k.cubin"]
-    fake.write("work/k.cu", "#include <x.h>\n")
-    fake.write("work/in/x.h", "1\n")
+    words = ["-cubin", f"-I{fake.root}/place/in", f"{fake.root}/place/k.cu", "-o", f"{fake.root}/k.cubin"]
+    fake.write("place/k.cu", "#include <x.h>\n")
+    fake.write("place/in/x.h", "1\n")
     assert not check(fake, *words)
     (tmp_path / "empty").mkdir()
     words[1] = f"-I{tmp_path}/empty"
@@ -275,7 +275,7 @@ def test_an_output_that_nvcc_could_not_write_to_its_end_is_not_stored(fake: Fake
 def test_roots_in_another_order_are_another_command(fake: Fake) -> None:
     one, two = f"-I{fake.root / 'one'}", f"-I{fake.root / 'two'}"
     fake.write("two/lib/a.h", "other")
-    rest = ["-cubin", str(fake.root / "work/k.cu"), "-o", str(fake.root / "k.cubin")]
+    rest = ["-cubin", str(fake.root / "place/k.cu"), "-o", str(fake.root / "k.cubin")]
     assert [check(fake, one, two, *rest), check(fake, two, one, *rest)] == [False, False]
     assert [check(fake, one, two, *rest), check(fake, two, one, *rest)] == [True, True]
 
@@ -285,7 +285,7 @@ def test_only_paths_differ_elsewhere_and_their_text_is_of_this_machine(
 ) -> None:
     check(fake, *fake.usual())
     other = use(monkeypatch, moved(fake, tmp_path / "b c", tmp_path / "store"))
-    for folder in (tmp_path, other.root, other.root / "one", other.root / "work"):
+    for folder in (tmp_path, other.root, other.root / "one", other.root / "place"):
         monkeypatch.chdir(folder)
         assert check(other, *other.usual())
     capfd.readouterr()
@@ -311,12 +311,12 @@ def test_what_cannot_be_found_again_is_not_stored(fake: Fake, monkeypatch: pytes
     fake.code = 2
     assert fake.launch(*usual) == 2
     fake.code = 0
-    for file, text in (("work/k.cu", '"__TIME__"\n#include <lib/a.h>\n'), ("one/lib/b.h", "__DATE__\n")):
+    for file, text in (("place/k.cu", '"__TIME__"\n#include <lib/a.h>\n'), ("one/lib/b.h", "__DATE__\n")):
         before = (fake.root / file).read_text()
         fake.write(file, text)
         assert [check(fake, *usual), check(fake, *usual)] == [False, False]
         fake.write(file, before)
-    fake.before_end = lambda: fake.write("work/k.cu", '#include <lib/a.h>\n#include "near.h"\n// edited')
+    fake.before_end = lambda: fake.write("place/k.cu", '#include <lib/a.h>\n#include "near.h"\n// edited')
     assert fake.launch(*usual) == 0
     fake.before_end = lambda: None
     monkeypatch.setattr(nvcc, "_CLOCK_NS", 10**12)  # as if each header were younger than the compile
@@ -457,9 +457,9 @@ def test_explain_names_the_header_the_option_and_the_file(fake: Fake, monkeypatc
     fake.write("one/lib/b.h", "x\n")
     assert explained(*usual).reasons == (f"the header changed: {fake.root}/one/lib/b.h",)
     fake.write("one/lib/b.h", "1\n")
-    fake.write("work/lib/c.h", "x\n")
-    assert explained(*usual).reasons == (f"another header of the same name came or went: {fake.root}/work/lib/c.h",)
-    (fake.root / "work/lib/c.h").unlink()
+    fake.write("place/lib/c.h", "x\n")
+    assert explained(*usual).reasons == (f"another header of the same name came or went: {fake.root}/place/lib/c.h",)
+    (fake.root / "place/lib/c.h").unlink()
     fake.write("cuda/bin/ptxas", "\x7fELF 2")
     assert all("file of the compiler" in one and "ptxas" in one for one in explained(*usual).reasons)
 

@@ -93,16 +93,19 @@ def test_the_note_of_the_assembler_tells_sm_90a_from_sm_90(cubins: list[bytes]) 
 def test_any_cut_and_any_changed_byte_is_refused_or_read(cubins: list[bytes]) -> None:
     """Never another error, and never for long."""
     image = min(cubins, key=len)
-    for length in range(0, len(image), 11):
-        _read_or_refuse(image[:length])
+    refused = sum(not _is_read(image[:length]) for length in range(0, len(image), 11))
+    assert refused > len(image) // 22, "most of a CUBIN that is cut is refused"
     for at in range(0, len(image), 3):
         for value in (0, 0x7F, 0xFF):
-            _read_or_refuse(image[:at] + bytes([value]) + image[at + 1 :])
+            _is_read(image[:at] + bytes([value]) + image[at + 1 :])
 
 
-def _read_or_refuse(image: bytes) -> None:
+def _is_read(image: bytes) -> bool:
+    """Whether it is read; another error than that of a refusal fails the test."""
     with contextlib.suppress(ValueError):
         read_cubin(image)
+        return True
+    return False
 
 
 def _image(names: bytes, content: bytes, *rows: tuple[bytes, int, int]) -> bytes:

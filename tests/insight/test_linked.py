@@ -223,6 +223,7 @@ def test_runs_of_declarations_fold_and_code_does_not() -> None:
 
 
 def test_hostile_texts_are_read_without_an_error() -> None:
+    """Each reader returns; what it makes of them is not defined."""
     digits = "9" * 5000
     for text in (f".loc {digits} {digits} 1\nx;", f'//## File "a", line {digits}\n', "\0\x1b[31m", "}" * 1000):
         read_ptx(text)
