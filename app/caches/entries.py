@@ -60,7 +60,7 @@ def sort_by(order: str, ascending: bool) -> None:
 
 
 def chosen() -> EntryFilter:
-    """The entries that the reader asks for, which are part of the address."""
+    """Draws the search field and the lists of choices, which are part of the page's address; returns their filter."""
     search, left, middle, right = st.columns([3, 1, 1, 1])
     text = search.text_input(
         # Not "q", which is what Kernels is searched for: a field keeps its text where another page has one of its name.

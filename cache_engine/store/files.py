@@ -148,15 +148,15 @@ def move_to_quarantine(layout: StoreLayout, path: Path) -> None:
 
 
 def copy_to_quarantine(layout: StoreLayout, path: Path, *, durable: bool, most_bytes: int = MOST_BYTES) -> Path | None:
-    """Copies one file into quarantine, before its sound entries are written again.
+    """Copies a damaged file into quarantine; the caller then writes the original again with its sound entries.
 
-    Moves it if none of its entries is read: it is not a regular file, or larger than ``most_bytes``.
+    A file that ``read_whole`` refuses is moved: not regular, larger than ``most_bytes``, or others may change it.
 
     Returns:
-        Where it is now; ``None`` when the file is gone.
+        The path in quarantine; ``None`` when the file is gone.
 
     Raises:
-        OSError: when copying fails; then nothing has changed.
+        OSError: when copying or moving fails; then nothing has changed.
     """
     layout.quarantine.mkdir(mode=0o700, exist_ok=True)
     target = layout.quarantined(path.name, time.time_ns())

@@ -111,7 +111,7 @@ class Breaker:
 
 
 def breaker_of(remote: Remote, on_change: Callable[[str, float], None] = lambda _, __: None) -> Breaker:
-    """A breaker that asks for a kernel that no one has."""
+    """A breaker for a remote. To learn whether it answers again, it asks for a key that no kernel has."""
     return Breaker(lambda: remote.get(name_of(_NO_KEY), MOST_BYTES), on_change)
 
 

@@ -105,7 +105,11 @@ class Distribution(msgspec.Struct, frozen=True):
         return sum(self.counts.values())
 
     def quantile_ms(self, share: float) -> float:
-        """Milliseconds that this share of them took at most, such as 0.99; at most 9 % off."""
+        """A quantile of the durations in milliseconds, within 9 %; 0 if there are none.
+
+        Args:
+            share: 0.99 for the time that 99 % of them do not exceed.
+        """
         reached = share * self.count
         buckets = sorted(self.counts)
         for bucket, so_far in zip(buckets, accumulate(self.counts[bucket] for bucket in buckets), strict=True):
