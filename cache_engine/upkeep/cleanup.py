@@ -62,7 +62,7 @@ class Population:
 
     entries: int
     stored_bytes: int
-    published: int = 0
+    published: int
 
 
 def add_published(layout: StoreLayout, stored_bytes: int) -> Population | None:

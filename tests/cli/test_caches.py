@@ -113,6 +113,10 @@ def test_an_entry_is_shown_with_what_is_not_known_and_why(machine: Machine) -> N
     printed = machine.run("show", row["id"][:6]).stdout
     assert "unknown: Triton does not store how long a compile took" in printed
     assert "Not stored: the build of Triton" in printed
+    for part in found["parts"]:
+        assert re.search(
+            rf"^ *{part['name']} +{part['kind']} .*{re.escape(part['file'] or '–')} *$", printed, re.MULTILINE
+        )
 
 
 def test_a_part_is_printed_as_it_is_and_the_code_as_instructions(machine: Machine) -> None:
