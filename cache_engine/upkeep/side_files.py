@@ -32,7 +32,7 @@ from cache_engine.store.layout import (
 )
 from cache_engine.store.lock import NO_ROOM, file_lock
 from cache_engine.store.quick import UnknownGroup
-from cache_engine.store.results import UnknownResults, damaged_files, stored_fingerprints
+from cache_engine.store.results import ResultFile, UnknownResults, empty_snapshot, stored_fingerprints
 from cache_engine.store.timings import Timings, judge_of
 from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, FindingKind, finding_at, names_in
 
@@ -174,24 +174,21 @@ def check_results(layout: StoreLayout, kind: FindingKind) -> Iterator[Finding]:
     there = layout.for_timings() if kind is FindingKind.CORRUPT_TIMINGS else layout
     for fingerprint in stored_fingerprints(there):
         judging = judge_of(fingerprint) if kind is FindingKind.CORRUPT_TIMINGS else judge
-        first = there.results_file(fingerprint)
+        new = empty_snapshot("", "", fingerprint, {})
+        file = ResultFile(there, new, judging, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S)
+        found = partial(finding_at, layout, path=there.results_file(fingerprint), key="")
         try:
             with ExitStack() as held:
                 with _where_it_can_be_written():
                     held.enter_context(file_lock(there.results_lock(fingerprint), _LOCK_TIMEOUT_S, shared=True))
-                damaged = list(damaged_files(there, fingerprint, judging))
+                damaged = file.damage()
+        except UnknownResults as error:
+            yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
         except (LockTimeout, OSError) as error:
-            yield finding_at(layout, FindingKind.UNREADABLE, first, "", str(error))
-            continue
-        for path, damage in damaged:
-            match damage:
-                case Untrusted():
-                    pass  # ``_check_file`` reports it
-                case UnknownResults():
-                    yield finding_at(layout, FindingKind.UNKNOWN_FORMAT, path, "", str(damage))
-                case OSError():
-                    yield finding_at(layout, FindingKind.UNREADABLE, path, "", str(damage.strerror))
-                case _:
+            yield found(FindingKind.UNREADABLE, cause=getattr(error, "strerror", None) or str(error))
+        else:
+            for path, damage in damaged.items():
+                if not isinstance(damage, Untrusted):  # ``_check_file`` reports those
                     yield finding_at(layout, kind, path, "", str(damage))
 
 

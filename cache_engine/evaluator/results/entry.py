@@ -89,11 +89,8 @@ class Entry(msgspec.Struct, frozen=True):
     def evaluation(self) -> Evaluation:
         """The result as returned by the search."""
         r, m = self.result, self.metadata
-        return Evaluation(
-            r.latency_us, r.compute_us, r.memory_us, r.flops, r.traffic_bytes, r.arch_utilization,
-            r.effective_utilization, r.alignment_efficiency, Tile(**r.tile), r.order, Partition(**r.partition),
-            m.num_searched_partitions, m.num_searched_tiles,
-        )  # fmt: skip
+        found = msgspec.structs.asdict(r) | {"tile": Tile(**r.tile), "partition": Partition(**r.partition)}
+        return Evaluation(**found, searched_partitions=m.num_searched_partitions, searched_tiles=m.num_searched_tiles)
 
 
 _decode = msgspec.json.Decoder(Entry).decode
@@ -122,16 +119,14 @@ def make_entry(
 ) -> Entry:
     """A result to be stored, with its checksum."""
     e = evaluation
+    found: dict[str, Any] = {name: getattr(e, name) for name in Result.__struct_fields__}
     entry = Entry(
         Shape(problem.batch, problem.m, problem.k, problem.n),
         Dtypes(problem.dtype, problem.out_dtype),
         mode,
-        Result(
-            e.latency_us, e.compute_us, e.memory_us, e.flops, e.traffic_bytes, e.arch_utilization,
-            e.effective_utilization, e.alignment_efficiency, e.tile._asdict(), e.order, e.partition._asdict(),
-        ),
+        Result(**found | {"tile": e.tile._asdict(), "partition": e.partition._asdict()}),
         Metadata(timestamp, search_ms, e.searched_partitions, e.searched_tiles),
-    )  # fmt: skip
+    )
     return _with_checksum(entry, _checksum(entry))
 
 
