@@ -128,17 +128,22 @@ def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
         UnknownResults: when it has another format version, whatever else it has.
     """
     try:
-        version = _decode_head(data).cache_format_version
-        if version.partition(".")[0] != FORMAT.partition(".")[0]:
-            raise UnknownResults(
-                f"the results have format {version[:20]!r}, and this program knows {FORMAT}; they are left unchanged"
-            )
         snapshot = _decode_snapshot(data)
     except UNREADABLE as error:
+        with suppress(*UNREADABLE):
+            _check_format(_decode_head(data).cache_format_version)
         raise CorruptEntry(f"the results file of {fingerprint or 'an accelerator'} is damaged: {error}") from error
+    _check_format(snapshot.cache_format_version)
     if fingerprint and snapshot.arch_fingerprint != fingerprint:
         raise CorruptEntry(f"the results file of {fingerprint} holds results of {snapshot.arch_fingerprint[:40]!r}")
     return snapshot
+
+
+def _check_format(version: str) -> None:
+    if version.partition(".")[0] != FORMAT.partition(".")[0]:
+        raise UnknownResults(
+            f"the results have format {version[:20]!r}, and this program knows {FORMAT}; they are left unchanged"
+        )
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:

@@ -17,6 +17,7 @@ from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.results.entry import key_of
+from cache_engine.store import results
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
@@ -85,6 +86,25 @@ def test_import_merges_results_and_refuses_invalid_ones(layout: StoreLayout, tmp
     assert (taken.taken, taken.present) == (6, 20)
     assert [name for name, _ in taken.refused] == [f"named otherwise {number}" for number in (25, 26, 27, 28)]
     assert keys(layout) == {*mine, *theirs[:25], theirs[29]}
+
+
+def test_an_import_of_what_is_there_needs_no_writing(layout: StoreLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(layout, 2)
+    data = Evaluations(layout).export(CHIP.fingerprint())
+    fill(layout, 3)
+    more = Evaluations(layout).export(CHIP.fingerprint())
+    there = json.loads(data)["cache_entries"]
+    with Evaluations(layout) as kept:
+        kept.prune([one for one in kept.plan_pruning(max_entries=0) if one.key not in there])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(results, "publish_file", refuse)
+    with Evaluations(layout) as kept:
+        assert kept.import_file(data).present == 2
+        with pytest.raises(OSError, match="Read-only"):
+            kept.import_file(more)
 
 
 @pytest.mark.parametrize(

@@ -317,21 +317,29 @@ class Evaluations:
         hardware, entries, refused, theirs = read_results(data, chip)
         given, taken = {entry.key(): entry for entry in entries}, 0
 
+        def new(snapshot: Snapshot) -> list[Entry]:
+            ours = snapshot.cache_entries
+            return [entry for key, entry in given.items() if key not in ours or is_older(ours[key], entry)]
+
         def merge(snapshot: Snapshot) -> None:
             nonlocal taken
-            ours = snapshot.cache_entries
-            is_first = not ours
-            new = [entry for key, entry in given.items() if key not in ours or is_older(ours[key], entry)]
-            for entry in new:
-                add_result(snapshot, _new_result(entry))
-            taken = len(new)
+            is_first = not snapshot.cache_entries
+            results = [_new_result(entry) for entry in new(snapshot)]
+            for result in results:
+                add_result(snapshot, result)
+            taken = len(results)
             # All count as used now, so that pruning leaves them.
             count_usage(snapshot, Usage(self._now(), dict.fromkeys(given, 0)))
             if theirs is not None and is_first:
                 snapshot.statistics = theirs.statistics
 
         with self._lock:
-            self._of(hardware).file.change(merge)
+            file = self._of(hardware).file
+            try:
+                file.change(merge)
+            except (OSError, StoreError):
+                if new(file.load()):
+                    raise  # else only when they were used last is lost, as in a read-only store
         if taken:
             self._acted(IMPORT, f"{counted(taken, 'result')} of {printable(hardware.name)}", by)
         return Taken(hardware.fingerprint(), taken, len(entries) - taken, tuple(refused))
