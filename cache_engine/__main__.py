@@ -1,4 +1,4 @@
-"""``gemm-cache``, which is also ``python -m cache_engine``."""
+"""Starts the command line ``gemm-cache``, also as ``python -m cache_engine``."""
 
 import sys
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def main() -> "NoReturn":
-    """Runs the command line and exits with its code.
+    """Runs the command line and exits with its exit code.
 
-    Loads it here, so that Ctrl-C ends that like any other step. Until then this package imports nothing.
+    The command line is imported here, so that Ctrl-C during this import ends the process like Ctrl-C at any later time.
     """
     try:
         import signal
@@ -36,7 +36,10 @@ def main() -> "NoReturn":
 
 
 def _end_now(*_: object) -> None:
-    """Ends the process, which has done nothing yet. An import may swallow what a handler raises, or print it."""
+    """Ends the process at once, from a signal handler: nothing has been started yet.
+
+    Raising an exception would not do: an import may swallow the exception, or print it.
+    """
     import os
 
     try:
