@@ -1,4 +1,4 @@
-"""A debug dump: all that went into one compile and came out of it, in a folder, also when it fails."""
+"""A debug dump: a folder with all inputs and outputs of one compile, also of one that fails."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ sys.stdout.write(compiled.log.decode())
 
 
 def make_artifact_and_dump(folder: Path, selection: Selection, stages: StageClock) -> Artifact:
-    """Does what ``make_artifact`` does, and writes into ``folder`` what it saw.
+    """As ``make_artifact``, and writes the inputs and outputs into ``folder``.
 
-    What goes in is written before the compiler starts. Files that an earlier dump left there are replaced or removed.
+    The inputs are written before the compiler starts. Files of an earlier dump are replaced or deleted.
 
     Raises:
         UsageError: when the folder cannot be written.
@@ -132,7 +132,7 @@ def _write_inputs(folder: Path, selection: Selection) -> None:
 
 
 def _write_preprocessed(folder: Path, selection: Selection) -> None:
-    """Writes the preprocessed source where the compiler shows it; one that it refuses may still be preprocessed."""
+    """Writes the preprocessed source, if the compiler can show it; this may work for a source that does not compile."""
     try:
         source = (folder / _source_name(selection)).read_text("utf-8")
         text = selection.compiler.preprocess(source, selection.problem.arch or "")
@@ -185,14 +185,14 @@ def _write(folder: Path, name: str, text: str) -> None:
 
 
 def _write_bytes(folder: Path, name: str, data: bytes) -> None:
-    """Writes a new file for the user alone: the source and the environment are private."""
+    """Writes a new file that only the user can read: the source and the environment are private."""
     with open(folder / name, "xb", opener=private) as file:
         os.fchmod(file.fileno(), 0o600)  # also where the umask is odd
         file.write(data)
 
 
 def _make_private(folder: Path) -> None:
-    """Creates the folder, private to the user; an existing one stays unchanged."""
+    """Creates the folder, private to the user; an existing folder stays unchanged."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -1,4 +1,7 @@
-"""The process that asks a remote for another: it has a bound of memory, and ends with the one that started it."""
+"""The program of the process that makes requests to a remote for its parent.
+
+Its memory is bounded; it ends with its parent.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from cache_engine.cache.remote.client_process import MEMORY_BYTES, Frames
 from cache_engine.errors import GemmCacheError
 
 _MOST_NAME, _MOST_NAMES = 1024, 500
-"""Characters of a listed name, more than S3 allows and than an entry has; names of a frame."""
+"""The characters of a listed name, more than S3 allows and than an entry has; the names in one frame."""
 
 
 def main(descriptor: int) -> None:
-    """Serves the connections that come over a socket, until its other end is closed."""
+    """Serves the connections that arrive over the socket ``descriptor``, until the socket's other end is closed."""
     _bind()
     control = Frames(socket.socket(fileno=descriptor))
     setup, _ = control.receive(0)
@@ -38,7 +41,7 @@ def main(descriptor: int) -> None:
 
 
 def _bind() -> None:
-    """Bounds the memory. Where the machine has less, this process is to go first, and without a dump."""
+    """Limits the memory of this process. If the machine runs out of memory, the system ends this process first."""
     for kind, most in ((resource.RLIMIT_DATA, MEMORY_BYTES), (resource.RLIMIT_CORE, 1)):  # 1 also stops a pipe of dumps
         hard = resource.getrlimit(kind)[1]
         limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -54,7 +57,7 @@ def _client(url: str, patience: Timeouts, options: dict[str, Any]) -> Remote:
 
 
 def _serve(remote: Remote, connection: Frames) -> None:
-    """Answers the questions of one thread, until it closes the connection."""
+    """Answers the requests of one thread, until the thread closes the connection."""
     with closing(connection), suppress(OSError, EOFError):
         while True:
             question, data = connection.receive(MEMORY_BYTES)
@@ -81,7 +84,7 @@ def _answer(remote: Remote, question: dict[str, Any], data: bytes, connection: F
 
 
 def _list(listing: Callable[..., Any], folder: str, connection: Frames) -> None:
-    """Sends what is listed; an empty frame, which the caller sends, is the end."""
+    """Sends the names of a listing in frames. The caller sends an empty frame, which marks the end."""
     some: list[Any] = []
 
     def flush(_: int = 0) -> None:
