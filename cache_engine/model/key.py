@@ -50,10 +50,10 @@ def is_key(text: str) -> bool:
 
 
 def check_prefix(text: str) -> str:
-    """The start of a key as people type it.
+    """The start of a key that a user typed, in its stored form.
 
     Raises:
-        UsageError: when it cannot be one.
+        UsageError: when it cannot be the start of a key.
     """
     prefix = text.strip().lower() if isinstance(text, str) else ""
     if _PREFIX.fullmatch(prefix) is None:
@@ -62,25 +62,25 @@ def check_prefix(text: str) -> str:
 
 
 class KeyPrefix:
-    """The components that stay the same in a process, hashed once."""
+    """The key components that are the same for many kernels of a process, hashed once."""
 
     def __init__(self, components: Iterable[tuple[str, str]]) -> None:
         self.components: Components = (("schema", SCHEMA), *components)
         self._hash = sha256(_encode(self.components))
 
     def key(self, constants: Mapping[str, str | int]) -> CacheKey:
-        """The key for these further components."""
+        """The key for the common components and these constants."""
         hasher = self._hash.copy()
         hasher.update(_encode(constants.items()))
         return CacheKey(hasher.hexdigest())
 
     def with_constants(self, constants: Mapping[str, str | int]) -> Components:
-        """All components of that key."""
+        """All components of the key for these constants."""
         return (*self.components, *((label, str(value)) for label, value in constants.items()))
 
 
 def key_of(components: Components) -> CacheKey:
-    """The key of a full list of components, schema included."""
+    """The key for a full list of components, including the schema."""
     return CacheKey(sha256(_encode(components)).hexdigest())
 
 
