@@ -54,8 +54,7 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
         lock_waits, lock_timeouts, lock_wait_us: long waits for a key's lock, those of them that timed out, and the
             microseconds of all long waits.
         remote_sent, remote_dropped: compiled kernels that were sent to the remote, and those that were dropped because
-        too
-            many waited or the process ended.
+            too many waited or the process ended.
         passed: by reason, the commands that the launcher of nvcc passed on to nvcc.
     """
 
@@ -159,17 +158,17 @@ class Totals(EventCounts):
         saved_us: the compile time saved by hits on disk, in packs and in a remote, in microseconds; also as
             ``saved_ms``.
         lock_waits, lock_timeouts, lock_wait_us: waits of over a second for a key's lock, those of them that timed out,
-        and
-            the microseconds of all; also as ``lock_wait_ms``.
+            and the microseconds of all; also as ``lock_wait_ms``.
         promotions, demotions: kernels compiled ahead or promoted again, and kernels demoted.
         remote_sent, remote_dropped: compiled kernels sent to the remote, and those dropped.
         compiles: kernels compiled.
         compile_us: the microseconds of compiling; also as ``compile_ms``.
         publish_failures: compiled kernels that could not be stored.
         corruptions, evictions, evicted_bytes: damaged entries found; entries evicted by cleaning, and their bytes on
-        disk. last_publish_at: the time when a kernel was last stored, in seconds since 1970 (UTC); 0 before the first.
-        misses_by_arch: misses by target. spans: the durations of lookups and of the steps of misses;
-        ``store.journal.spans`` reads it.
+            disk.
+        last_publish_at: the time when a kernel was last stored, in seconds since 1970 (UTC); 0 before the first.
+        misses_by_arch: misses by target.
+        spans: the durations of lookups and of the steps of misses; ``store.journal.spans`` reads it.
     """
 
     evictions: Count = 0

@@ -7,8 +7,8 @@
     blobs/sha256/<digest>      the manifest; an empty config, {}; and the pack, as its one layer
 
 Source: OCI image specification 1.1, "Image Layout" and "Guidelines for Artifact Usage". A layout that is read may be
-    hostile. So files are named by their digests only, so that no name leads out of the folder; sizes are bounded; and
-    each file must match its digest. Digests do not prove who made the kernels: the signatures in the pack do.
+hostile. So files are named by their digests only, so that no name leads out of the folder; sizes are bounded; and each
+file must match its digest. Digests do not prove who made the kernels: the signatures in the pack do.
 """
 
 from __future__ import annotations
