@@ -1,4 +1,4 @@
-"""Disassembles machine code, counts its instructions, and makes its lines comparable.
+"""Disassembles machine code, counts its instructions, and removes differences of lines that have no meaning.
 
 The input is the output of nvdisasm or cuobjdump, one instruction per line::
 
@@ -43,11 +43,10 @@ _LABEL = re.compile(r"^(?P<label>\.L_x?_?\d+|\$\S+):")
 
 @dataclass(frozen=True, slots=True)
 class InstructionMix:
-    """The static number of instructions per opcode, however often each runs.
+    """The number of instructions in the code for each opcode, not how often they run.
 
     Attributes:
-        opcodes: counts by opcode without its modifiers, the most frequent first. NOP, which pads the end, is
-            left out.
+        opcodes: counts by opcode without its modifiers, most frequent first. Without NOP, which only fills the end.
     """
 
     opcodes: dict[str, int]
@@ -59,13 +58,13 @@ class InstructionMix:
 
     @property
     def classes(self) -> dict[str, int]:
-        """Counts of the opcodes in ``CLASSES`` that occur, in that order, then of all others together."""
+        """The counts of the opcodes in ``CLASSES`` that occur, in that order, then the sum of all others."""
         named = {name: self.opcodes[name] for name in CLASSES if name in self.opcodes}
         return {**named, OTHER: self.total - sum(named.values())}
 
     @property
     def others(self) -> dict[str, int]:
-        """Counts of the opcodes in no class, the most frequent first."""
+        """The counts of opcodes that belong to no class, most frequent first."""
         return {name: count for name, count in self.opcodes.items() if name not in CLASSES}
 
 
@@ -77,10 +76,10 @@ def instruction_mix(sass: str) -> InstructionMix:
 
 
 def comparable_lines(sass: str, kernel: str) -> list[str]:
-    """Instructions and labels, one per line, without addresses and names, which differ between equal kernels.
+    """Instructions and labels, one per line, without addresses and names, because these differ between equal kernels.
 
     Args:
-        kernel: the kernel's name, which is replaced by ``kernel``.
+        kernel: the kernel's name, which is replaced by the word ``kernel``.
     """
     lines = []
     for line in sass.splitlines():
@@ -109,8 +108,8 @@ def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
     """The resources that the kernel in a CUBIN uses.
 
     Args:
-        log: the report of ptxas on the same compile; the only source of spills.
-        dynamic_shared_bytes: the amount that the launch asks for; a CUBIN does not contain it.
+        log: the report of ptxas on the same compile; only this has the spills.
+        dynamic_shared_bytes: the dynamic shared memory that the launch asks for; a CUBIN does not contain it.
 
     Raises:
         ToolMissing: when cuobjdump is not installed.
@@ -129,7 +128,7 @@ def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
 
 
 def sass(cubin: bytes) -> str:
-    """The machine code as text.
+    """The disassembled machine code.
 
     Raises:
         ToolMissing: when nvdisasm is not installed.
@@ -138,7 +137,7 @@ def sass(cubin: bytes) -> str:
 
 
 def linked_sass(cubin: bytes) -> str:
-    """The machine code as text, after lines that say which lines of source and PTX it comes from, where it states them.
+    """The disassembled machine code, with lines before it that name its lines of source and PTX, if the CUBIN has them.
 
     Raises:
         ToolMissing: when nvdisasm is not installed.
@@ -147,7 +146,7 @@ def linked_sass(cubin: bytes) -> str:
 
 
 def live_registers(cubin: bytes) -> str:
-    """The machine code as text, with the number of registers that hold a value at each instruction.
+    """The disassembled machine code, with the number of registers in use at each instruction.
 
     Raises:
         ToolMissing: when nvdisasm is not installed.
@@ -168,10 +167,10 @@ def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
 
 
 def _printed(executable: Path, arguments: list[str], cubin: bytes) -> tuple[str, str]:
-    """The output of a tool for a CUBIN, and the reason why it failed, if it did.
+    """The output of a tool for a CUBIN; and the reason why the tool failed, or an empty text.
 
     Raises:
-        GemmCacheError: when it cannot be started, or prints more than ``_MOST_BYTES``.
+        GemmCacheError: when the tool cannot be started, or prints more than ``_MOST_BYTES``.
     """
     # Files in memory: a temporary folder may be full, and every compile calls this.
     image, errors = os.memfd_create("kernel.cubin"), os.memfd_create("errors")
