@@ -51,7 +51,7 @@ The rooms, top to bottom; each imports only from those below it:
   user names, and who may change them; forks, signals, the end of a process; loggers; version
 """
 
-# Not from typing, whose import takes longer than this module. Type checkers take the name as true.
+# Not imported from ``typing``, which takes longer than this module. Type checkers treat this name as true.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ def main() -> "NoReturn":
         if takes_ctrl_c:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         run()
-    except KeyboardInterrupt:  # while it is loaded; or once more, while the first is reported
+    except KeyboardInterrupt:  # during the import; or a second Ctrl-C while the first is reported
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)
     finally:
         import signal
 
-        # From here on the interpreter ends, and would print where Ctrl-C interrupts that.
+        # From here on the interpreter ends, and would print the place that Ctrl-C interrupts.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -28,7 +28,8 @@ def _build() -> str:
     package = os.path.dirname(os.path.abspath(__file__))
     lines = []
     for folder, inner, names in os.walk(package):
-        # _bundled is the dashboard, which only a wheel has below the package; hidden files are no part of it.
+        # In a wheel, ``_bundled`` has the dashboard, which is not part of the package; neither are hidden
+        # files.
         inner[:] = [name for name in inner if name not in {"__pycache__", "_bundled"} and not name.startswith(".")]
         for name in names:
             if not name.startswith("."):

@@ -30,9 +30,9 @@ CLOSE_S = 5.0
 
 The wait is limited, because a signal handler may have interrupted code that this work waits for.
 """
-# At least so long repeated work waits after it failed.
+# The shortest delay, in seconds, before repeated work is tried again after it failed.
 _PAUSE_S = 1.0
-# How often those that wait check that a thread is still there.
+# The seconds after which a waiting caller checks that a thread still exists.
 _LOOK_S = 1.0
 
 Work = Callable[[], float | None]
@@ -79,7 +79,8 @@ class BackgroundQueue:
         self._working = 0
         self._ends_at = math.inf
         self.is_closed = False
-        # Queues without a lock: of the thread that waits until work is due, and of callers of ``settle``.
+        # Queues without a lock: one wakes the thread that waits for work, one for each caller of ``settle``
+        # wakes that caller.
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._settling: list[SimpleQueue[None]] = []
 
@@ -145,7 +146,8 @@ class BackgroundQueue:
 
     def _has_thread(self) -> bool:
         self._threads = [thread for thread in self._threads if thread.is_alive]
-        # One may be about to end and have counted itself out, or have had no memory to run and never count.
+        # A thread may be about to end and no longer count itself, or may have had no memory to run and never
+        # count itself.
         self._working = min(self._working, len(self._threads))
         return self._working > 0
 
@@ -223,7 +225,8 @@ class Thread:
         self._process = os.getpid()
         self._ended: SimpleQueue[object] = SimpleQueue()
         running = _Running()
-        # The thread holds the only other reference. No frame of Python runs at its end, as there may be no memory.
+        # The thread holds the only other reference. At its end no Python code runs, since there may be no
+        # memory.
         self._running = weakref.ref(running, self._ended.put)
         self._identity = start_new_thread(_run, (running, work, arguments))
 
@@ -236,12 +239,13 @@ class Thread:
         """Waits until the thread ends, at most ``timeout_s``; returns at once when called in the thread itself."""
         if self.is_alive and self._identity != threading.get_ident():
             with suppress(Empty):
-                self._ended.put(self._ended.get(timeout=timeout_s))  # for the next that waits
+                self._ended.put(self._ended.get(timeout=timeout_s))  # wakes the next thread that waits
 
 
 def _run(running: _Running, work: Callable[..., object], arguments: tuple[object, ...]) -> None:
     try:
         work(*arguments)
     finally:
-        # A log handler that keeps an error of this thread keeps this frame too, and with it the sign that it runs.
+        # A log handler that keeps an error of this thread also keeps this frame, and with it the marker of a
+        # running thread.
         del running

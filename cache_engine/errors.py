@@ -41,7 +41,7 @@ from enum import StrEnum
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ClassVar  # whose import takes longer than this module
+    from typing import ClassVar  # importing typing takes longer than this module
 
 
 class Level(StrEnum):

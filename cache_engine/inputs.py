@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-# Not from typing, whose import takes longer than this module: the launcher of nvcc comes here at each hit.
+# Not imported from ``typing``, which takes longer than this module: the launcher of nvcc needs this at each hit.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-# ``logging`` takes 3 ms to import, and most processes that find their kernels have nothing to say.
+# ``logging`` takes 3 ms to import, and most processes that find their kernels log nothing.
 if TYPE_CHECKING:
     from logging import Logger
 
@@ -62,11 +62,11 @@ class Log:
         is_error: bool = False,
     ) -> None:
         if self.is_on(level) and self._logger is not None:
-            # The place of the message is that of the caller's caller.
+            # The message gets the line number of the caller's caller.
             self._logger.log(level, text, *values, extra=extra, exc_info=is_error, stacklevel=3)
 
     def _found(self, level: int) -> Logger | None:
-        # Nothing is set up where nothing has imported ``logging``, which then prints warnings alone.
+        # If nothing has imported ``logging``, nothing has configured it, and it would print only warnings.
         if level < WARNING and "logging" not in sys.modules:
             return None
         from logging import getLogger

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
-# The longest wait of a fork for other threads, and the time between two looks.
+# In seconds: the longest wait of a fork for other threads, and the time between two checks.
 _FORK_S, _LOOK_S = 30.0, 0.001
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Renewable(Protocol):
         ...
 
 
-# One registration for all, since the interpreter cannot unregister one.
+# One registration for all objects, since the interpreter cannot remove one.
 _renewables: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
 
@@ -68,13 +68,13 @@ class _Unforked:
         os.register_at_fork(before=self._take, after_in_parent=self._give, after_in_child=self._renew)
 
     def _renew(self) -> None:
-        self._forking = threading.RLock()  # no body begins while a fork waits
-        self._inside: list[int] = []  # threads
+        self._forking = threading.RLock()  # so that no body begins while a fork waits
+        self._inside: list[int] = []  # ids of the threads in a body
 
     def _take(self) -> None:
         latest, mine = time.monotonic() + _FORK_S, threading.get_ident()
         self._forking.acquire(timeout=_FORK_S)
-        # For a while only: another thread may wait for an import of this one.
+        # For a limited time: another thread may wait for an import that this thread does.
         while any(thread != mine for thread in tuple(self._inside)) and time.monotonic() < latest:
             time.sleep(_LOOK_S)
 
@@ -90,7 +90,7 @@ class _Unforked:
         try:
             yield
         finally:
-            with suppress(ValueError):  # in a child that was forked in the body
+            with suppress(ValueError):  # in a child that was forked inside the body
                 self._inside.remove(thread)
 
 
@@ -146,7 +146,7 @@ def weak(method: Callable[..., T], *arguments: object, **options: object) -> Cal
 def run_at_end(call: Callable[[], object]) -> Callable[[], None]:
     """Has ``call`` called when this process ends; returns a function that cancels this."""
     atexit.register(call)
-    # Only a worker needs this, and a worker has it loaded.
+    # Only a worker of ``multiprocessing`` needs this, and it has imported the module already.
     util = sys.modules.get("multiprocessing.util")
     finalizer = None if util is None else util.Finalize(None, call, exitpriority=0)
 

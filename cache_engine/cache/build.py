@@ -27,7 +27,7 @@ def make_artifact(selection: Selection, stages: StageClock) -> Artifact:
         CompilerMissing, ToolMissing: when a program that is needed is not installed.
         CompileError: when the compiler refuses the source.
     """
-    from cache_engine.compilers.disassembly import resources  # brings in subprocess, which no hit needs
+    from cache_engine.compilers.disassembly import resources  # imports subprocess, which no hit needs
 
     with stages(GENERATE):
         source = render(selection.family.template, selection.constants)
@@ -82,7 +82,7 @@ def measurement(record: Record, problem: GemmProblem, timing: Timing, config_fro
     """A measurement to be stored: the timing of the kernel with this record, for this problem."""
     import msgspec
 
-    # Of a kernel that served in place of another: what was measured is the kernel as it was compiled.
+    # The kernel's own specialisation, which differs from the problem's if the kernel served in place of another.
     measured = msgspec.structs.replace(RecordedProblem.of(problem), specialisation=record.problem.specialisation)
     return Measurement(
         key=record.key,

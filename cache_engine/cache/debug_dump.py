@@ -28,12 +28,12 @@ from cache_engine.model.artifact import Artifact, RecordedProblem
 from cache_engine.settings import SETTINGS, variable
 from cache_engine.store.ownership import private
 
-SOURCE = "kernel"  # and the suffix of what the compiler takes
+SOURCE = "kernel"  # the name; the suffix depends on the compiler
 PREPROCESSED, LOG, PTX, CUBIN, SASS = "kernel.ii", "compile.log", "kernel.ptx", "kernel.cubin", "kernel.sass"
 CONFIG, ENVIRONMENT, RESULT, REPRODUCE = "config.json", "environment.json", "result.json", "reproduce.py"
 FILES = (f"{SOURCE}.cu", f"{SOURCE}.py", PREPROCESSED, LOG, PTX, CUBIN, SASS, CONFIG, ENVIRONMENT, RESULT, REPRODUCE)
 
-# No others are written down: a variable or a package may have a secret in its value, or in its name.
+# Other variables and packages are not written: a value, or even a name, may contain a secret.
 _TOLD = tuple(variable(setting.name) for setting in SETTINGS if not setting.metadata["kind"].is_secret)
 _VARIABLES = ("CUDA_HOME", "NVCC_CCBIN", *KEYED, *_TOLD)
 _PACKAGES = (
@@ -187,7 +187,7 @@ def _write(folder: Path, name: str, text: str) -> None:
 def _write_bytes(folder: Path, name: str, data: bytes) -> None:
     """Writes a new file that only the user can read: the source and the environment are private."""
     with open(folder / name, "xb", opener=private) as file:
-        os.fchmod(file.fileno(), 0o600)  # also where the umask is odd
+        os.fchmod(file.fileno(), 0o600)  # even with an unusual umask
         file.write(data)
 
 

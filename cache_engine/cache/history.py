@@ -100,7 +100,7 @@ class History:
         sizes = sorted(by_m or ())
         points = {ceil(size / NEAREST) for size in sizes} | {floor(size * NEAREST) + 1 for size in sizes}
         for size, larger in combinations(sizes, 2):
-            if larger <= NEAREST * NEAREST * size:  # else no m counts both
+            if larger <= NEAREST * NEAREST * size:  # otherwise no m counts both measurements
                 points.add(isqrt(size * larger) + 1)
         return {point for point in points if problem.m < point <= last}
 

@@ -196,7 +196,7 @@ class Selector:
         if elsewhere is None:
             return self._keyed(choice, None), True
         if self._installed_first and choice.compiler not in self._missing:
-            with suppress(CompilerMissing):  # packs may have it
+            with suppress(CompilerMissing):  # a pack may have the kernel
                 return self._here_or_packed(choice, elsewhere, missed), True
         first = None
         for selection in self._candidates(choice, elsewhere):
@@ -308,7 +308,7 @@ class Selector:
             ):
                 continue
             for one in ranked:
-                # What was measured may not be feasible, or its compiler not installed, any more.
+                # A measured config may not be feasible any more, or its compiler not installed.
                 with suppress(GemmCacheError):
                     if family in (None, one.family) and _compiler_for(one.family, compiler).name == one.compiler:
                         choice = self._modelled(modelled.problem, one.family, one.compiler, one.config)
@@ -401,7 +401,7 @@ class Selector:
         try:
             return self._prefix(FAMILIES[family], made_by, arch, stated).components
         except CompilerMissing as error:
-            self._missing[made_by] = str(error)  # looking for it takes time, and this is asked for every record
+            self._missing[made_by] = str(error)  # a search takes time, and this is called for every record
             raise
 
     def compiler(self, name: str, arch: str, level: int = OPT_LEVELS[-1], fast_math: bool | None = None) -> Compiler:
@@ -503,8 +503,8 @@ def check_wait(wait_ms: object, wait: object = None) -> float | None:
 LOOK_AGAIN_S = 60.0
 """Seconds after which a missing kernel is looked up again, because another process may have compiled it."""
 
-# ---- Exact kernels in place of those that are asked for, where this store's timings say that they are faster ----
-# Only measured times count: without a timing of both for the very m on one device there is no difference to act on.
+# ---- Exact kernels (for one m) in place of others, if this store's timings show that they are faster ----
+# Only measured times count: both kernels must have been timed for exactly this m on one device.
 
 _REPLACEABLE = (Specialisation.NK, Specialisation.BUCKETED)
 

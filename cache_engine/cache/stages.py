@@ -35,7 +35,7 @@ class StageClock:
 
 
 class _Running:
-    # A class, where a generator would do: three stages are in every lookup, and this is half the time.
+    # A class in place of a generator: every lookup has three stages, and this takes half the time.
     __slots__ = ("_ms", "_on_stage", "_stage", "_started")
 
     def __init__(self, stage: str, ms: dict[str, float], on_stage: OnStage | None) -> None:

@@ -19,7 +19,7 @@ class _Compilers(Mapping[str, Compiler]):
         if name not in self._made:
             kind = _CLASSES[name]
             made: Compiler = getattr(import_module(f"{__name__}.{name}"), kind)()
-            # The first of several threads: what a compiler has learnt of its installation is in the object.
+            # If several threads create it, all use the first, which has what it found out about its installation.
             self._made.setdefault(name, made)
         return self._made[name]
 

@@ -121,7 +121,7 @@ class Compiler(Protocol):
 # optimisation level. NVRTC and NVCC accept every flag in the list, and none has an effect on a later compile of the
 # same process.
 
-# Of NVRTC and NVCC. Not allowed as an extra flag: the CUBIN is three to four times as large, and its code the same.
+# For NVRTC and NVCC. Not allowed as an extra flag: the CUBIN would be three to four times as large, with the same code.
 LINE_TABLES = "-lineinfo"
 
 _YES_OR_NO = "(true|false)"
@@ -139,8 +139,8 @@ ALLOWED = {
     "|--register-usage-level=(10|[0-9])|--Ofast-compile=(0|min|mid|max)|--disable-optimizer-constants|--dont-merge-basicblocks|--warn-on-spills)",
 }
 
-# Measured with NVRTC 13.5: after one compile with it, every later one of the process has its effect without having it
-# in its flags, so kernels were stored with other code than their key states.
+# Measured with NVRTC 13.5: after one compile with this flag, every later compile of the process has its effect without
+# having it among its flags. So kernels were stored with other code than their key states.
 _STAYS = "--restrict"
 
 _HIGHEST = f"-O{OPT_LEVELS[-1]}"

@@ -37,7 +37,8 @@ _LINE = rb"^(-?\d{1,20} \d{1,20} \d{1,20} -?\d{1,20} -?\d{1,20}) ([0-9a-f]{64})$
 _MOST_OF_LINE = 5 * 21 + 64 + 1
 # The 170 files of Triton take 25 kB. Forty installations fit; then the file starts empty again.
 _MOST_BYTES = 1024 * 1024
-# A file changed twice within a clock tick looks the same after both changes. Like git, we do not trust one so young.
+# A file changed twice within a clock tick looks the same after both changes. Like git, we do not trust such a young
+# file.
 _SETTLED_NS = 2_000_000_000
 
 Known = dict[bytes, bytes]
@@ -164,7 +165,8 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 def _remembered(lines: bytes, identity: Identity) -> str | None:
-    # A search: a file of a thousand lines is read before the first kernel of each process.
+    # A search in the bytes, not by line: this reads a file of a thousand lines before the first kernel of each
+    # process.
     start = b"%b " % _text(identity)
     at = 0 if lines.startswith(start) else lines.find(b"\n" + start) + 1
     line, _, _ = lines[at : at + _MOST_OF_LINE].partition(b"\n")
@@ -201,7 +203,7 @@ def _save(place: Path, known: Known, fresh: Known) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(file)
-        # Another process may have renamed it between open and lock; then it is the file that others read.
+        # Another process may have renamed the file between open and lock; then other processes read that file.
         if os.path.samestat(status, os.lstat(new)) and stat.S_ISREG(status.st_mode) and _is_private(status):
             os.ftruncate(file, 0)
             if os.write(file, data) == len(data):
@@ -375,7 +377,7 @@ def find_tool(name: str, package: str) -> Path:
 def find_tools(name: str) -> Iterator[Path]:
     """The paths of every program ``name``, in the order in which ``find_tool`` prefers them."""
     yield from package_files(f"bin/{name}")
-    from shutil import which  # 1.5 ms, and no hit asks
+    from shutil import which  # takes 1.5 ms, and no hit needs it
 
     on_path = which(name)
     if on_path is not None:

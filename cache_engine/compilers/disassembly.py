@@ -97,9 +97,9 @@ def _instructions(sass: str) -> Iterator[re.Match[str]]:
     return (match for line in sass.splitlines() if (match := _INSTRUCTION.match(line)))
 
 
-# ---- NVIDIA's tools: what they print of a CUBIN ----
+# ---- NVIDIA's tools, and what they print about a CUBIN ----
 
-_MOST_BYTES, _TIMEOUT_S = 64 << 20, 60  # of what a tool prints: ten times the usual; a forged CUBIN may be large
+_MOST_BYTES, _TIMEOUT_S = 64 << 20, 60  # bytes of a tool's output: ten times the usual; a forged CUBIN may be large
 _USAGE = re.compile(r"REG:(?P<registers>\d+)\s+STACK:(?P<stack>\d+)\s+SHARED:(?P<shared>\d+)")
 _SPILLS = re.compile(rb"(?<!\d)(\d{1,18}) bytes spill (?:stores|loads)")
 
@@ -120,7 +120,7 @@ def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
         raise GemmCacheError(f"cuobjdump reported no resource usage: {usage.strip()[:200]!r}")
     return Resources(
         registers=int(found["registers"]),
-        # The reported SHARED is what the system reserves; the kernels have no static shared memory.
+        # The reported SHARED is reserved by the system; the kernels have no static shared memory.
         shared_bytes=dynamic_shared_bytes,
         stack_bytes=int(found["stack"]),
         spill_bytes=sum(int(count) for count in _SPILLS.findall(log)),
@@ -155,7 +155,7 @@ def live_registers(cubin: bytes) -> str:
 
 
 def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
-    find_tool(tool, package)  # else it says how to get one
+    find_tool(tool, package)  # otherwise it raises an error that says how to get the tool
     failure = ""
     for executable in find_tools(tool):
         printed, failure = _printed(executable, arguments, cubin)
@@ -163,7 +163,7 @@ def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
             return printed
         if "is deprecated" not in failure:
             raise GemmCacheError(f"{tool} failed: {failure}")
-    raise ToolMissing(f"{failure}; set CUDA_HOME to such a toolkit")  # of sm_70, which CUDA 13.0 was the last to read
+    raise ToolMissing(f"{failure}; set CUDA_HOME to such a toolkit")  # for sm_70: CUDA 13.0 is the last with it
 
 
 def _printed(executable: Path, arguments: list[str], cubin: bytes) -> tuple[str, str]:
@@ -191,7 +191,7 @@ def _printed(executable: Path, arguments: list[str], cubin: bytes) -> tuple[str,
                 process.wait()
             finally:
                 limit.cancel()
-                process.kill()  # does nothing to one that has ended
+                process.kill()  # does nothing to a process that has ended
         failure = os.pread(errors, 500, 0) or printed[:500] or b"it was ended after %d s" % _TIMEOUT_S
     except OSError as error:
         raise GemmCacheError(f"cannot run {executable.name}: {error}") from error

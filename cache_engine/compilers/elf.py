@@ -25,10 +25,10 @@ _Section = tuple[int, int, int]
 """A section's type, its position in the file, and its size, which may be larger if it has no bytes in the file."""
 _ARCH_OPTION = re.compile(rb"-arch[ =](sm_\d{2,3}[af]?)\b")
 _RELEASE = re.compile(rb"ptxas[^\0]{0,40}+\0[^\0]{0,100}?release [^\0]{0,100}?V(\d[\d.]{0,30})")
-# More than any compiler writes; a hostile file could make us walk for minutes.
+# Sections: more than any compiler writes. Without a limit, a hostile file could take minutes.
 _MOST_SECTIONS, _MOST_ATTRIBUTES = 20_000, 200_000
-_MOST_NOTES = 1 << 16  # of what tools say of themselves: less than a kilobyte
-_LONGEST_NAME, _MOST_LETTERS = 1 << 16, 64 << 20  # names of templates have thousands of letters; and all names together
+_MOST_NOTES = 1 << 16  # bytes of the notes that tools write about themselves; usual are less than a kilobyte
+_LONGEST_NAME, _MOST_LETTERS = 1 << 16, 64 << 20  # letters of one name (of templates: thousands), and of all
 _MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian, version 1
 _ET_EXEC, _EM_CUDA = 2, 190
 # EI_OSABI and EI_ABIVERSION -> the bit in e_flags where the target's number starts. CUDA 13 writes the second.

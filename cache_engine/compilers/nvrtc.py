@@ -35,9 +35,10 @@ from cache_engine.process import renew_after_fork, unforked
 
 # The version of CUDA: the folder of its package, and how pip names the package.
 _PACKAGES = {13: ("cu13", "nvidia-cuda-nvrtc"), 12: ("cuda_nvrtc", "'nvidia-cuda-nvrtc-cu12>=12.9'")}
+# NVRTC 12.8 has neither ``--no-cache`` nor all targets. A driver for any CUDA 12 loads code that 12.9 makes.
 _OLDEST = (12, 9)
 _BUILTINS = r"libnvrtc-builtins\.so\.(\d{1,4})\.(\d{1,4})(\.\d{1,4}){0,4}"
-"""NVRTC 12.8 has neither ``--no-cache`` nor all targets. A driver for any CUDA 12 loads what 12.9 makes."""
+"""The file name of NVRTC's companion library, with its version."""
 _NO_BUILTINS = 7  # NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, from nvrtc.h
 _WRONG_OPTION = 5  # NVRTC_ERROR_INVALID_OPTION, of nvrtc.h
 
@@ -110,7 +111,7 @@ class _Installation(msgspec.Struct, frozen=True):
         Raises:
             CompilerMissing: when so; the text names the other file.
         """
-        # A toolkit's has the whole version in its name.
+        # The file of a toolkit has the whole version in its name.
         named = re.compile(rf"/{re.escape(self.companion_name)}[.\s]")
         with open("/proc/self/maps", encoding="utf-8") as maps:
             paths = {line.split(maxsplit=5)[5].strip() for line in maps if named.search(line)}
@@ -148,7 +149,7 @@ def _libraries(version: int) -> Iterator[Path]:
     name = f"libnvrtc.so.{version}"
     yield from package_files(f"lib/{name}", _PACKAGES[version][0])
     yield from toolkit_files(version, f"lib*/{name}")
-    # Where the system's loader finds it, only the loader can tell (0.15 s).
+    # Only the loader can tell where it finds a library of the system (0.15 s).
     with suppress(OSError):
         yield _path_of(ctypes.CDLL(name).nvrtcVersion)
 
@@ -234,7 +235,7 @@ class Nvrtc:
         return self._installation().fingerprint
 
     def _installation(self) -> _Installation:
-        # Two threads may both look; they find the same.
+        # Two threads may both search; they find the same.
         if self._found is None:
             self._found = _find_installation(self._cuda)
         return self._found

@@ -18,7 +18,7 @@ from cache_engine.model.gemm import DType
 BITS8, BITS16 = "8 bits", "16 bits"
 """The types of elements whose meaning the array does not state, only their size."""
 
-# By kind and bytes, as in a typestr: NumPy's names for what it knows, and for what it does not (u, V).
+# Types by kind and bytes, as in a typestr: for the types that NumPy knows, and for others (u, V).
 _BY_TYPESTR = {
     "f2": DType.FP16.value,
     "f4": DType.FP32.value,
@@ -30,13 +30,13 @@ _BY_TYPESTR = {
     "u2": BITS16,
     "V2": BITS16,
 }
-# By the name of the array's own dtype, where the typestr cannot say it: those of ml_dtypes and of PyTorch.
+# Types by the name of the array's own dtype, if the typestr cannot express it: those of ml_dtypes and of PyTorch.
 _BY_NAME = {
     "bfloat16": DType.BF16.value,
     "float8_e4m3fn": DType.FP8_E4M3.value,
     "float8_e5m2": DType.FP8_E5M2.value,
 }
-# By DLDataTypeCode and bits.
+# Types by DLDataTypeCode and bits.
 _BY_DLPACK = {
     (0, 8): DType.INT8.value,
     (0, 32): DType.INT32.value,
@@ -138,7 +138,7 @@ def view(array: Any, name: str, stream: int = 0) -> ArrayView:
     """
     try:
         interface = array.__cuda_array_interface__
-    except (AttributeError, KeyError, TypeError):  # PyTorch raises these for what the interface has no name for
+    except (AttributeError, KeyError, TypeError):  # PyTorch raises these for types that the interface has no name for
         interface = None
     except Exception as error:
         raise UsageError(f"{name} cannot be used: {error}") from error

@@ -47,7 +47,7 @@ def fp8_codes(values: Any, dtype: DType, arrays: Any) -> Any:
     Args:
         arrays: the module of ``values``: NumPy or CuPy.
     """
-    finite = arrays.asarray(fp8_values(dtype)[: LARGEST[dtype] + 1])  # in order: each at the place that its code says
+    finite = arrays.asarray(fp8_values(dtype)[: LARGEST[dtype] + 1])  # ascending: the index is the code
     between, sizes = (finite[1:] + finite[:-1]) / 2, abs(values)
     codes = arrays.searchsorted(between, sizes)
     is_tie = sizes == between[arrays.minimum(codes, len(between) - 1)]

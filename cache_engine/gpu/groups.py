@@ -54,7 +54,7 @@ def given_counts(counts: Any, *, check: bool) -> GroupCounts:
     import cupy
     import numpy
 
-    # The type first: a CuPy array makes a new interface each time that it is asked for one.
+    # The type is checked first: a CuPy array creates a new interface each time it is asked for one.
     name = "__cuda_array_interface__"
     speaks_cuda = hasattr(type(counts), name) or hasattr(counts, name)
     speaks_dlpack = hasattr(counts, "__dlpack_device__") and not isinstance(counts, numpy.ndarray)

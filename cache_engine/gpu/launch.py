@@ -14,8 +14,8 @@ from cache_engine.gpu.probe import require_gpu
 from cache_engine.model.gemm import FP8, DType, GemmProblem, Mode
 from cache_engine.model.kernel import Box, Launch
 
-# What NumPy and CuPy know elements as. They have bf16 and fp8 only with a package more, so their bits travel as whole
-# numbers.
+# The types in which NumPy and CuPy hold elements. bf16 and fp8 need a further package, so their bits are held as
+# integers.
 ARRAY_TYPES = {
     DType.FP16: "float16",
     DType.BF16: "uint16",
@@ -27,9 +27,9 @@ ARRAY_TYPES = {
     DType.INT8: "int8",
     DType.INT32: "int32",
 }
-# Elements made or compared at a time, so that what is needed for it in higher precision stays small.
+# Elements that are made or compared at a time, so that the values in higher precision need little memory.
 CHUNK_ELEMENTS = 2**26
-_MAPS = 64  # of places where operands were, before they are forgotten
+_MAPS = 64  # cached maps of addresses at which operands were
 
 
 @dataclass(slots=True)
@@ -131,7 +131,8 @@ class LoadedKernel:
             "groups": numpy.int32(problem.batch),
             "workspace": numpy.uint64(0) if workspace is None else workspace,
         }
-        # What is the same in each launch is put together once: a launch costs the host microseconds.
+        # The parts that are the same in each launch are prepared once: a launch costs the host only
+        # microseconds.
         self._arguments = [fixed.get(argument, numpy.uint64(0)) for argument in launch.arguments]
         places = list(enumerate(launch.arguments))
         self._given = [(place, attrgetter(name)) for place, name in places if name in _GIVEN]
@@ -156,7 +157,7 @@ class LoadedKernel:
 
     def _map(self, box: Box, operand: Any) -> Any:
         """An operand's tensor map, cached for its last addresses."""
-        from cache_engine.gpu import tensor_map  # for few kernels
+        from cache_engine.gpu import tensor_map  # only few kernels need it
 
         address = tensor_map.address_of(operand)
         key = (box.operand, address)

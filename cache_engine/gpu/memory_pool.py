@@ -23,7 +23,7 @@ from cache_engine.settings.kinds import parse_bytes
 MOST_ALLOCATIONS = 1000
 """The number of allocations that a pool remembers."""
 
-_MOST_RESERVED = 1.1  # a GPU's memory over what its programs can have
+_MOST_RESERVED = 1.1  # the memory of a GPU divided by the memory that programs can use
 
 
 class Allocator(Protocol):
@@ -170,7 +170,7 @@ class DeviceMemoryPool:
             size_bytes = parse_bytes(size_bytes)
         if size_bytes is not None and size_bytes <= 0:
             raise UsageError(f"the pool's limit is {size_bytes}; it must be a number of bytes above 0, or None")
-        self._apply_limit()  # so that it is not applied later, in place of this one
+        self._apply_limit()  # so that the default limit is not set later, in place of this one
         self._allocator.set_limit(size_bytes or 0)
 
     def allocate(self, size_bytes: int) -> Any:
@@ -221,7 +221,7 @@ class DeviceMemoryPool:
         allocator = self._allocator
         in_use = allocator.used_bytes()
         return PoolStatistics(
-            allocated_bytes=max(allocator.total_bytes(), in_use),  # another thread may have taken some in between
+            allocated_bytes=max(allocator.total_bytes(), in_use),  # another thread may have taken memory in between
             in_use_bytes=in_use,
             cached_blocks=allocator.n_free_blocks(),
             peak_bytes=max(self._peak_bytes, in_use),
@@ -270,7 +270,8 @@ def release_device_memory() -> int:
         The bytes that the pool returned to the driver, on the current GPU and on all GPUs that had kernels; without the
         unloaded code.
     """
-    # Not imported here, because it imports this module. Until someone imports it, nothing can be launched.
+    # Not imported here, because ``multiply`` imports this module. Until it is imported, no kernel can have been
+    # launched.
     multiply = sys.modules.get("cache_engine.gpu.multiply")
     gpus: set[int] = set() if multiply is None else multiply.unload()
     if not shared_pool.cache_info().currsize:
@@ -309,7 +310,8 @@ def device_memory() -> DeviceMemory | None:
         return None
     bus = pci_bus_id()
     found = None if bus is None else memory_bytes(bus)
-    # Of a part of a GPU (MIG), NVML says what the whole has, which is more by more than what the driver reserves.
+    # For a part of a GPU (MIG), NVML reports the whole GPU's memory, which differs by more than the driver
+    # reserves.
     if found is not None and found[2] > _MOST_RESERVED * device.memory_bytes:
         found = None
     free, used, total = found or (None, None, device.memory_bytes)

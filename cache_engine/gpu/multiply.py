@@ -36,7 +36,7 @@ class Later(Protocol):
 Tell = Callable[[str, "Later | None"], object]
 """A function called with the name of the kernel that serves, and with the kernel that will take its place, if any."""
 
-# Kernels ready to launch; those of one CacheKey share their code, which has a cache to itself.
+# The number of kernels ready to launch; and of loaded codes, because kernels of one CacheKey share their code.
 _KERNELS_PER_GPU, _CODES_PER_GPU = 512, 256
 Views = tuple[
     ArrayView, ArrayView, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None
@@ -44,7 +44,7 @@ Views = tuple[
 """The views of the arrays in ``_ARRAYS``, in that order."""
 _Forms = tuple[Form, Form, Form | None, Form | None, Form | None, Form | None, Form | None]
 _ARRAYS = ("A", "B", "out", "the bias", "a_scales", "b_scales", "counts")
-_LEGACY, _PER_THREAD = 1, 2  # handles with a meaning of their own: cudaStreamLegacy, cudaStreamPerThread
+_LEGACY, _PER_THREAD = 1, 2  # handles with a special meaning: cudaStreamLegacy, cudaStreamPerThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def multiply(
     kernel = _kernel(wanted, find, found_by, gpu, queue, fusion=fusion, tell=tell)
     if views[2] is None:
         same = isinstance(a, cupy.ndarray) and views[0].form.element == plan.problem.output.value
-        # The type object of A if it is the same type, else a name that every version of CuPy knows.
+        # The type object of A if C has the same type, else a name that every version of CuPy knows.
         out = c = cupy.empty(plan.shape, dtype=a.dtype if same else ARRAY_TYPES[plan.problem.output])
     else:
         c = _address(views[2])
@@ -183,7 +183,7 @@ def _planned(asked: ArrayForms, forms: _Forms) -> tuple[MatmulPlan, _Wanted]:
             a, b, out, bias, asked.dtype, asked.out_dtype, asked.epilogue, asked.kind, a_scales, b_scales
         )
     else:
-        from cache_engine.gpu.groups import plan_groups  # for few callers
+        from cache_engine.gpu.groups import plan_groups  # only few callers need it
 
         plan = plan_groups(a, b, counts, out, bias, asked.dtype, asked.out_dtype, asked.epilogue, a_scales, b_scales)
     return plan, _wanted(plan.problem)
@@ -232,7 +232,7 @@ def _kernel(
 
     Counts the request if the kernel is already loaded; otherwise ``find`` counts it.
     """
-    # A product that is rounded to fp8 has no steps after it: it lacks the bits, and the range.
+    # A product rounded to fp8 cannot have steps after it: it lacks the precision and the range.
     if not fusion and wanted.problem.epilogue != NO_EPILOGUE and not wanted.problem.has_result_scale:
         from cache_engine.gpu.products import Unfused  # a rare need
 
@@ -276,7 +276,8 @@ def _load(key: tuple[_Wanted, Hashable, Hashable], find: Find, gpu: int) -> _Rea
 
     ready = _kernels.get(gpu, key, load)
     if ready.better is not None and ready.better.ready:
-        # Launches under way end on the old one: its code stays loaded, and its memory is used again in their order.
+        # Running launches finish with the old kernel: its code stays loaded, and its memory is reused in stream
+        # order.
         _kernels.discard(gpu, key, ready)
         ready = _kernels.get(gpu, key, load)
     if is_loaded:
@@ -382,7 +383,7 @@ def stream_of(given: Any) -> Any:
     """
     import cupy
 
-    handle = getattr(given, "cuda_stream", given)  # PyTorch's
+    handle = getattr(given, "cuda_stream", given)  # for a stream of PyTorch
     if isinstance(handle, int) and not isinstance(handle, bool):
         if handle in (0, _LEGACY):
             return cupy.cuda.Stream.null

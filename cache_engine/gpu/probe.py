@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cache_engine.errors import GpuRequired
 
-# No package is imported here: a bare Python asks which packages fit the driver.
+# No package is imported here: a Python without packages uses this to find out which packages fit the driver.
 if TYPE_CHECKING:
     from cache_engine.model.fingerprint import DeviceFingerprint
 

@@ -63,7 +63,7 @@ def array_at(place: Any, dtype: DType, *shape: int) -> Any:
     return cupy.ndarray(shape, dtype=ARRAY_TYPES[dtype], memptr=cupy.cuda.MemoryPointer(memory, 0))
 
 
-# What CuPy multiplies as it lies, sums in at least fp32, and returns in the same type.
+# The types that CuPy multiplies without conversion, with sums in at least fp32, and with a result of the same type.
 _AS_IT_LIES = (DType.FP16, DType.FP32, DType.FP64)
 
 
@@ -109,7 +109,7 @@ class ByCupy:
             c[...] = product if product.dtype == c.dtype else to_stored(product, p.output)
 
     def _scales(self, place: Any, shape: tuple[int, int]) -> Any:
-        # Bytes of E8M0 are of the size, and of CuPy's type, of fp8.
+        # E8M0 scales have the size of fp8, and the same type in CuPy.
         return array_at(
             place, DType.FP8_E4M3 if self.problem.scales.is_e8m0 else DType.FP32, self.problem.batch, *shape
         )

@@ -13,14 +13,14 @@ from cache_engine.gpu.launch import CHUNK_ELEMENTS, LoadedKernel, Operands, from
 from cache_engine.gpu.probe import gpu_extra
 from cache_engine.model.gemm import FP8, NO_EPILOGUE, Activation, DType, Epilogue, GemmProblem
 
-# Largest error allowed, relative to the largest element of C: eight units in the last place of the coarser of the
-# output type and the accumulator; of fp8, whose units are so large that eight would hide mistakes, one.
+# The largest error allowed, relative to the largest element of C: eight units in the last place of the coarser of the
+# output type and the accumulator. For fp8, one unit: its units are so large that eight would hide mistakes.
 _TOLERANCE = {
     DType.BF16: 2**-5, DType.FP16: 2**-8, DType.FP32: 2**-16, DType.FP64: 2**-45, DType.INT32: 0.0,
     DType.FP8_E4M3: 2**-3, DType.FP8_E5M2: 2**-2,
 }  # fmt: skip
 # Inputs of tf32 keep as many bits as those of fp16. Tensor cores may sum products of fp8 with fewer bits than fp32 has:
-# those of the H100 do with 14 (DeepSeek-V3 Technical Report, 2024, section 3.3.2).
+# those of the H100 use 14 (DeepSeek-V3 Technical Report, 2024, section 3.3.2).
 _COARSE = (DType.TF32, *FP8)
 
 # cudaDataType_t, from library_types.h; CuPy names most of them, but not all.
@@ -33,8 +33,8 @@ _CUDA_TYPES = {
     DType.INT32: 10,
     DType.BF16: 14,
 }
-# What cublasGemmEx takes, by the types of A and B and of C: the name of its compute type, and the type of its factors.
-# Source: cuBLAS documentation, "cublasGemmEx()".
+# The arguments of cublasGemmEx by the types of A and B and of C: the name of its compute type, and the type of its
+# factors. Source: cuBLAS documentation, "cublasGemmEx()".
 _CUBLAS = {
     (DType.FP16, DType.FP16): ("CUBLAS_COMPUTE_32F", "float32"),
     (DType.FP16, DType.FP32): ("CUBLAS_COMPUTE_32F", "float32"),
@@ -112,7 +112,8 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
             errors.append(float(abs(computed - expected).max()))
             sizes.append(float(abs(expected).max()))
     largest = float(numpy.max(sizes))
-    # An expected C of zeroes alone, which random operands do not make, has no size to be relative to. NaN stays NaN.
+    # If all expected elements are 0, which random operands do not give, a relative error is not defined. NaN stays
+    # NaN.
     return float(numpy.max(errors)) / (largest or 1.0)
 
 

@@ -14,11 +14,12 @@ from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import Box
 
 MAP_BYTES = 128
-_ALIGNED = 64  # where the driver writes one
+_ALIGNED = 64  # the driver writes a map at a multiple of this many bytes
 _ADDRESS_STEP = _STRIDE_STEP = _LINE_STEP = 16
 _MOST_SIZE, _MOST_STRIDE, _MOST_EDGE, _SWIZZLED_BYTES = 1 << 32, 1 << 40, 256, 128
 # Enumerations of cuda.h: CU_TENSOR_MAP_DATA_TYPE_…, _INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_L2_128B and
-# _FLOAT_OOB_FILL_NONE, which means zeroes. Of TFLOAT32 the copy engine rounds fp32 to tf32; codes of fp8 are bytes.
+# _FLOAT_OOB_FILL_NONE, which means zeroes. For TFLOAT32, the copy engine rounds fp32 to tf32; fp8 codes are copied as
+# bytes.
 _DATA_TYPES = {DType.FP16: 6, DType.BF16: 9, DType.FP32: 7, DType.TF32: 11, DType.FP8_E4M3: 0, DType.FP8_E5M2: 0}
 _INTERLEAVE, _SWIZZLE, _PROMOTION, _FILL = 0, 3, 2, 0
 

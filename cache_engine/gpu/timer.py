@@ -17,10 +17,10 @@ from cache_engine.model.kernel import Launch
 
 _WARM_UP = 10
 _FEWEST, _REPEATS = 10, 50
-# What takes long is repeated less often: all launches of one thing are to take about this long.
+# The total time of all launches of one kernel, in microseconds: slower kernels are repeated less often.
 _BUDGET_US = 500_000
-# Written between launches so that no operand is left in the L2 cache. The GPU is to be at it for longer than Python
-# takes to ask for what comes next, or the time of a short kernel would be that of asking for it.
+# Bytes written between launches so that no operand stays in the L2 cache. Writing them must take the GPU longer than
+# Python takes to queue the next launch; otherwise the time of a short kernel would include the wait for Python.
 _FLUSH_BYTES = 256 * 2**20
 
 
@@ -142,7 +142,7 @@ def _launch_times_us(launches: Sequence[Callable[[], None]], l2_bytes: int) -> l
             end.record(stream)
         return events
 
-    queued()  # what is loaded when first used is loaded now
+    queued()  # loads everything that is loaded at its first use
     first = queued()
     stream.synchronize()
     repeats = repeats_within(max(_elapsed_us(*pair) for pair in first))

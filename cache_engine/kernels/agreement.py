@@ -20,7 +20,7 @@ Factors = tuple[tuple[str, Tile, float], ...]
 _LEAST_TIMINGS = 4
 _SHRUNK_BY = 4
 _SURE = 2.0
-# With fewer timings beyond one for each tile, how much they vary is not known, and so nothing is corrected.
+# With fewer timings (beyond one for each tile), their spread is not known, and so nothing is corrected.
 _LEAST_FREEDOM = 2
 
 
@@ -106,7 +106,7 @@ def agreement(compared: Iterable[Compared]) -> Agreement:
 def _corrections(groups: Iterable[Sequence[Compared]]) -> tuple[Correction, ...]:
     residuals: dict[tuple[str, Tile], list[float]] = {}
     for group in groups:
-        if len({one.tile for one in group}) > 1:  # with one tile alone there is nothing that it could be compared with
+        if len({one.tile for one in group}) > 1:  # with a single tile there is nothing to compare
             logs = [log(one.median_us / one.predicted_cycles) for one in group]
             mean = fmean(logs)
             for one, each in zip(group, logs, strict=True):
@@ -133,7 +133,7 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     ``None`` if all values of a side are equal.
     """
     one, other = _ranks(first), _ranks(second)
-    mean = (len(one) + 1) / 2  # of ranks, whatever the values
+    mean = (len(one) + 1) / 2  # of the ranks, for any values
     together = sum((a - mean) * (b - mean) for a, b in zip(one, other, strict=True))
     apart = sqrt(sum((a - mean) ** 2 for a in one) * sum((b - mean) ** 2 for b in other))
     return together / apart if apart else None

@@ -25,7 +25,7 @@ from cache_engine.model.kernel import Box, KernelConfig, Launch, ceil_div
 # Rows of tiles that consecutive blocks walk down before moving one column on (templates/raster.cuh).
 RASTER_ROWS = 8
 
-# Beyond this the last block of a tile is longer at adding up slices than all were at making them.
+# With more slices, the last block of a tile would take longer to add them up than all blocks took to compute them.
 MAX_SPLIT_K = 64
 
 OPERANDS = ("alpha", "beta", "bias", "workspace")
@@ -51,7 +51,7 @@ _C_TYPES = {
     DType.INT32: "int",
 }
 _MOST_STORED = 8  # a row of a box has lanes for this many elements each (templates/boxes.cuh)
-# Tiles of a persistent block, where a batch has enough: while one is stored, the next is on its way.
+# The fewest tiles of a persistent block, if a batch has enough: while a tile is stored, the next one is being loaded.
 _TILES_EACH = 4
 _ACTIVATIONS = {Activation.NONE: 0, Activation.RELU: 1, Activation.GELU: 2}  # templates/epilogue.cuh
 
@@ -67,8 +67,8 @@ class Family(Protocol):
     template: str
     unit: str
     """The unit of an SM that multiplies: ``"mma"``, ``"tensor"`` or ``"cuda"``, as in ``rates.Rates.operations``."""
-    # Floating-point (or integer) operations of one SM of an A100 in one clock, by the type of A and B: the types it
-    # computes, and how fast. For ranking.
+    # Floating-point (or integer) operations of one SM of an A100 in one clock, by the type of A and B. Its keys are
+    # the types that the family computes. Used to rank configs.
     flops_per_clock: Mapping[DType, int]
     takes_epilogue: bool
     """Whether its kernels can apply an ``Epilogue``."""
@@ -87,7 +87,7 @@ class Family(Protocol):
         ...
 
     def takes(self, problem: GemmProblem) -> bool:
-        """Whether the family is for such operands: with or without scales, in groups or not."""
+        """Whether the family computes problems with such operands: with or without scales, in groups or not."""
         ...
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
@@ -95,7 +95,7 @@ class Family(Protocol):
         ...
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
-        """The reason why it computes the type, but not this problem with any config; ``None`` if it does."""
+        """The reason why no config can compute the problem, although the family has its type; ``None`` if one can."""
         ...
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:

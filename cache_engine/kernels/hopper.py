@@ -15,12 +15,12 @@ _MMA_N = (64, 128, 256)
 _TURNED_BYTES = 2
 _LINE_BYTES = 128
 GROUP_WARPS = 4
-_WARPS = ((8, 1), (4, 2), (4, 1))  # two warp groups, one above the other or side by side; or one
-_MOST_SUMS = 128  # that a thread holds
+_WARPS = ((8, 1), (4, 2), (4, 1))  # two warp groups, by rows or by columns; or one
+_MOST_SUMS = 128  # that one thread holds
 _MOST_SCALED = 200  # with scales: sums, products of one wgmma, and scales
 _STORED_ROWS = 16
-_STORING_BOXES = 2  # of a warp, each so many lines
-_REGISTERS = 64 * 1024  # of an SM, which a block has alone; a thread's share is whole eights, and 255 at most
+_STORING_BOXES = 2  # boxes of a warp, each of so many lines
+_REGISTERS = 64 * 1024  # of an SM, all for one block; a thread's share is a multiple of eight, at most 255
 _BOX_EDGE = 256
 _MOST_CLUSTER = 2
 _VECTOR_BYTES = 16
@@ -32,7 +32,7 @@ class Hopper:
     name = "hopper"
     template = "hopper.cu"
     unit = "tensor"
-    # NVIDIA A100 white paper: as tensor_core's.
+    # NVIDIA A100 white paper, as for ``tensor_core``.
     flops_per_clock: Mapping[DType, int] = {
         DType.FP16: 2048,
         DType.BF16: 2048,
@@ -175,8 +175,9 @@ def _or_nn(dtype: DType) -> str:
     return " or nn" if dtype.itemsize == _TURNED_BYTES else ""
 
 
-# By the size of an element. (block_m, block_n, warps_m, warps_n, stages): each ring takes about 200 KB of the 227 that
-# a block may have; C on its way takes 32. One warp group alone is for few rows: a second one would have none.
+# By the size of an element: (block_m, block_n, warps_m, warps_n, stages). The buffers of A and B take about 200 KB of
+# the 227 KB that a block may have, those of C take 32. A single warp group is for few rows, where a second one would
+# have none.
 _CONFIGS = {
     itemsize: tuple(
         KernelConfig(block_m, block_n, _LINE_BYTES // itemsize, warps_m, warps_n, stages)

@@ -32,13 +32,13 @@ STEADY = 0.05
 
 NOT_HIDDEN = 0.25
 """The share of the shorter work that is not hidden behind the longest (computing, L2, shared memory)."""
-# Clocks from the request of a tile to its arrival, shared by the stages in flight.
+# Cycles from the request of a tile to its arrival, shared by the stages in flight.
 _LATENCY = 800
-# Split-k: the fewest steps of a slice, the most slices of a tile, and the clocks to report and to wait for the last.
+# Split-k: the fewest steps of a slice, the most slices of a tile, and the cycles to report and wait for the last slice.
 _STEPS_PER_SLICE = 4
 _MOST_SLICES = 16
 _HANDING_OVER = 4 * _LATENCY
-_REGISTER_BYTES = 4 * 32  # of a warp
+_REGISTER_BYTES = 4 * 32  # bytes of a register of a whole warp
 _ROUNDING = 1e-9  # a share, far above the rounding errors of a prediction
 
 CYCLES = itemgetter(0)
@@ -129,7 +129,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
                     cycles = steps * (busy if busy > wait else wait)  # noqa: FURB136 (faster than calling max)
                 found.append((cycles, one, tiles, 1))
             return
-        # Tiles that leave SMs idle: as many slices as fill them once, each of a few steps at least.
+        # The tiles leave SMs idle: take as many slices as fill the SMs once, each of a few steps at least.
         most = min(slices, self.most_slices)
         for one in members:
             steps, stages, step_cycles = -(-k // one.block_k), one.stages, one.step_cycles

@@ -73,7 +73,8 @@ class Rates(msgspec.Struct, frozen=True):
     def operations(self, unit: str, dtype: DType) -> float:
         """The operations on a type in one clock of one SM, by the unit ``"mma"``, ``"tensor"`` or ``"cuda"``."""
         if unit == "cuda":
-            # What is narrower than fp32 is widened; multiplying whole numbers takes twice as long on all but 12.x.
+            # Types narrower than fp32 are widened; multiplying integers takes twice as long on all targets
+            # but 12.x.
             return self.fp64 if dtype is DType.FP64 else 128 if dtype is DType.INT8 else self.fp32
         share = self.mma / self.tensor if unit == "mma" else 1.0
         if dtype is DType.INT8:
@@ -82,8 +83,8 @@ class Rates(msgspec.Struct, frozen=True):
         return self.tensor * by_size.get(dtype, 1.0) * share * self.reached
 
 
-# ``reached`` and ``dram_reached``: of the first edition of the evaluator's GPU model (docs/decisions/0014). They stay
-# when that model is fitted again: a choice that changes makes kernels of every store a miss.
+# ``reached`` and ``dram_reached`` are from the first edition of the evaluator's GPU model (docs/decisions/0014). They
+# stay when that model is fitted again: a changed choice of configs would make kernels of every store a miss.
 A100 = Rates(1410, 2039, 2048, 2048, 4096, 128, 64, 0.92438, 0.79343)
 _H100_MMA = 2576  # 62.9 % of 4,096
 _HOPPER = Rates(1830, 3352, 4096, _H100_MMA, 8192, 256, 128, 0.87191, 0.85876, has_fp8_mma=False)

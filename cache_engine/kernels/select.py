@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 _ALL: tuple[Family, ...] = (TensorCore(), Scaled(), Simt(), TritonMatmul(), Hopper(), Grouped())
 FAMILIES = {family.name: family for family in _ALL}
-_ROUNDS_TO_FP8 = (8, 9)  # the first compute capability that does
-# The first that computes a problem serves. Hopper computes fewer problems than the others, and these faster.
+_ROUNDS_TO_FP8 = (8, 9)  # the first compute capability that rounds to fp8
+# The first family that computes a problem is used. Hopper computes fewer problems than the others, but faster.
 _BY_PREFERENCE = sorted(_ALL, key=lambda family: family.name != Hopper.name)
 
 
@@ -252,7 +252,7 @@ def turning_points(
     chosen = _family_for(problem, target, family, templates).name
     if problem.mode is not Mode.GROUPED:
         return _turning_points(chosen, problem, target, last, factors)
-    # The choice depends on how many rows a group has on average.
+    # The choice depends on the average number of rows of a group.
     each, groups = replace(problem, m=-(-problem.m // problem.batch), mode=Mode.MASKED), problem.batch
     points = _turning_points(chosen, each, target, -(-last // groups), factors)
     return tuple(max(problem.m, (point - 1) * groups + 1) for point in points)
@@ -264,7 +264,8 @@ def _turning_points(
 ) -> tuple[int, ...]:
     among = _candidates(FAMILIES[family], problem, target, factors)
     candidates, step = among.members, among.steps[0]
-    # By how many stretches have the same rows of tiles: the candidates and their positions, which decide a draw.
+    # Candidates, with their positions, by the number of stretches over which their rows of tiles stay the same.
+    # Between equal predictions, the position decides.
     by_height: dict[int, list[tuple[int, Candidate, int]]] = {}
     for position, candidate in enumerate(candidates):
         columns = -(-problem.n // candidate.block_n) * problem.batch

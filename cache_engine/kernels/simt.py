@@ -8,7 +8,7 @@ from cache_engine.kernels.family import Constants, m_divisor, specialised_consta
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import Box, KernelConfig, ceil_div
 
-LANES_M, LANES_N = 4, 8  # how a warp's lanes stand over its part of C; fixed in the template
+LANES_M, LANES_N = 4, 8  # the arrangement of a warp's lanes over its part of C; fixed in the template
 _STAGES = 2  # two shared buffers; fixed in the template
 
 # (block_m, block_n, block_k, warps_m, warps_n)
@@ -33,7 +33,7 @@ class Simt:
     name = "simt"
     template = "simt.cu"
     unit = "cuda"
-    # NVIDIA A100 white paper; fp32 of its successors. The others are widened first.
+    # NVIDIA A100 white paper; for fp32, that of its successors. The other types are widened first.
     flops_per_clock: Mapping[DType, int] = {
         DType.FP32: 256,
         DType.FP64: 128,
@@ -118,7 +118,7 @@ def _thread_tile(config: KernelConfig) -> tuple[int, int]:
     return config.block_m // config.warps_m // LANES_M, config.block_n // config.warps_n // LANES_N
 
 
-# By the size of a sum. Deeper tiles of fp64 would take all registers that a thread can have.
+# By the size of a sum. Deeper tiles of fp64 would need all registers that a thread can have.
 _CONFIGS = {
     4: tuple(KernelConfig(*tile, stages=_STAGES) for tile in _TILES),
     8: tuple(KernelConfig(m, n, min(k, 16), warps_m, warps_n, _STAGES) for m, n, k, warps_m, warps_n in _TILES),

@@ -20,11 +20,11 @@ from cache_engine.model.key import sha256
 _TEMPLATES = Path(__file__).with_name("templates")
 _INCLUDE = re.compile(r'^#include\s+(["<])([^">]+)[">]\s*$', re.MULTILINE)
 
-# Enters every key. To be raised when render() changes what it makes of the same template and constants.
+# Part of every key. Increase it when render() makes another text of the same template and constants.
 RENDER_VERSION = "1"
 
-# Kernels whose C is of fp8 have the second file in place of the first, and a constant with its digest. So the text of
-# templates, which enters the keys of all kernels, has nothing of it.
+# Kernels whose C is fp8 include the second file in place of the first, and have a constant with its digest. So the text
+# of the templates, which is part of the keys of all kernels, does not contain the second file.
 _EPILOGUES = ("epilogue.cuh", "fp8_epilogue.cuh")
 _FP8_EPILOGUE = "FP8_EPILOGUE"
 

@@ -29,7 +29,7 @@ _TILES = (
 MMA_M, MMA_N, MMA_K_BYTES = 16, 8, 32
 """The size of one mma instruction: its tile of C in elements, and its depth in bytes of k. Fixed in the template."""
 _DEPTHS = ((128, 3), (64, 4))  # (bytes in k, stages)
-_BOX_ROWS, _BOX_COLUMNS = 16, 32  # what a warp stores at a time, at most (templates/boxes.cuh)
+_BOX_ROWS, _BOX_COLUMNS = 16, 32  # the largest part that a warp stores at a time (templates/boxes.cuh)
 
 
 class TensorCore:
@@ -38,7 +38,7 @@ class TensorCore:
     name = "tensor_core"
     template = "tensor_core.cu"
     unit = "mma"
-    # NVIDIA A100 white paper; fp8 as int8. They rank configs of one type alone.
+    # NVIDIA A100 white paper; fp8 as int8. They only rank configs of one type.
     flops_per_clock: Mapping[DType, int] = {
         DType.FP16: 2048,
         DType.BF16: 2048,
@@ -121,8 +121,8 @@ class TensorCore:
         return specialised_constants(self, problem, config, widest=widest, widest_store=store)
 
 
-# By the size of an element. 64 x 256 with 128 bytes of k is left out: its four warps have so much to copy that some
-# layouts spill, and an SM has room for only one such block.
+# By the size of an element. 64 x 256 with 128 bytes of k is left out: its four warps have so much to copy that
+# registers spill with some layouts, and an SM has room for only one such block.
 _CONFIGS = {
     itemsize: tuple(
         KernelConfig(block_m, block_n, depth // itemsize, warps_m, warps_n, stages)
@@ -149,8 +149,8 @@ _SCALED_TILES = (
     (16, 64, 1, 2, 4),
     (16, 32, 1, 1, 4),
 )
-# Where each column of B has a scale, lanes hold one for each of theirs: warp tiles of at most 32 x 32, as registers are
-# spilled with larger ones; and with four stages of 16 x 128.
+# If each column of B has a scale, each lane holds the scales of its columns. So warp tiles are at most 32 x 32, since
+# registers spill with larger ones; and with four stages of 16 x 128.
 _SCALED_TILES_OF_COLUMNS = (
     (128, 64, 4, 2, 3),
     (64, 128, 2, 4, 3),
@@ -158,7 +158,7 @@ _SCALED_TILES_OF_COLUMNS = (
     (16, 128, 1, 4, 3),
     *_SCALED_TILES[8:],
 )
-# By the columns of B that share a scale.
+# By the number of columns of B that share a scale.
 _SCALED_CONFIGS = {
     columns: tuple(
         KernelConfig(block_m, block_n, SCALE_BLOCK, warps_m, warps_n, stages)
@@ -166,7 +166,7 @@ _SCALED_CONFIGS = {
     )
     for columns, tiles in ((1, _SCALED_TILES_OF_COLUMNS), (SCALE_BLOCK, _SCALED_TILES))
 }
-_PLAIN = TensorCore()  # whose tiles of A and B the other two read in the same way
+_PLAIN = TensorCore()  # the other two families read tiles of A and B in the same way
 
 
 class Scaled:

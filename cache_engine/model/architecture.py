@@ -19,7 +19,7 @@ CUDA_VERSIONS: tuple[int, ...] = (13, 12)
 """The major versions of CUDA whose compilers are used, newest first."""
 
 
-# Each target is one value of the table below, so that it is found by its identity, in nanoseconds, in what is cached.
+# Each target is one object of the table below, so that caches find it by identity, in nanoseconds.
 class Architecture(msgspec.Struct, frozen=True, eq=False):
     """A compile target.
 
@@ -155,9 +155,9 @@ def compiled_for(chip: str) -> str:
 
 
 # ---- Theoretical occupancy: how many blocks and warps of a kernel one SM can hold, and what limits them ----
-# The rules are those of NVIDIA's occupancy calculator, which ships in code (``cuda_occupancy.h`` of the CUDA toolkit,
-# ``cudaOccMaxActiveBlocksPerMultiprocessor``); a test holds this part against that header. It is what can be resident
-# at most: with the SM's memory divided in favour of shared memory, and enough blocks to fill every SM.
+# The rules are those of NVIDIA's occupancy calculator, which is also published as code (``cuda_occupancy.h`` of the
+# CUDA toolkit, ``cudaOccMaxActiveBlocksPerMultiprocessor``); a test compares this part with that header. The result is
+# an upper bound: with the SM's memory divided in favour of shared memory, and enough blocks to fill every SM.
 
 REGISTERS, SHARED, WARPS, BLOCKS = "registers", "shared memory", "warps", "blocks"
 
@@ -237,7 +237,7 @@ def _blocks_by_registers(target: Architecture, warps: int, registers: int) -> in
     if not registers:
         return None
     per_warp = ceil_div(registers * _WARP, _REGISTER_UNIT) * _REGISTER_UNIT
-    # A launch is refused unless the block would fit with its warps spread evenly over the parts of the SM.
+    # A launch is refused unless the block fits with its warps spread evenly over the parts of the SM.
     spread = ceil_div(warps, _SUB_PARTITIONS) * _SUB_PARTITIONS
     if registers > target.registers_per_thread or per_warp * spread > target.registers_per_sm:
         return 0

@@ -12,7 +12,7 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
 from cache_engine.settings import FAST_MATH
 
-# Bounds on numbers in files, far beyond any real one: what is read must fit wherever it goes.
+# Limits of numbers in files, far above any real one, so that a value that is read fits wherever it is used.
 MOST_COUNT = 2**53
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]

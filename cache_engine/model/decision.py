@@ -27,7 +27,7 @@ MISS, CHOICE, REFUSAL, EVICTION, QUARANTINE, PIN, UNPIN, PROMOTION, DEMOTION, SP
     "demotion",
     "speculation",
 )
-# Why a lookup missed. What the store showed at the time is in the line;
+# Why a lookup missed: first the reasons that the store showed at the time, which are in the line;
 FORCED, DAMAGED, UNREADABLE, OTHER_FORMAT, OTHER_CONFIG = (
     "forced",
     "damaged",
@@ -35,7 +35,7 @@ FORCED, DAMAGED, UNREADABLE, OTHER_FORMAT, OTHER_CONFIG = (
     "another format version",
     "another config",
 )
-# what happened before is found when the log is read.
+# then the reasons from earlier events, which are found when the log is read.
 EVICTED, NOT_STORED, NOT_COMPILED, MISSED_BEFORE, OTHER_TOOLCHAIN, NEVER_SEEN = (
     "evicted",
     "not stored",
@@ -46,7 +46,7 @@ EVICTED, NOT_STORED, NOT_COMPILED, MISSED_BEFORE, OTHER_TOOLCHAIN, NEVER_SEEN = 
 )
 
 _OF_EVENTS = {EVICT: EVICTION, CORRUPT: QUARANTINE, UNPUBLISHED: REFUSAL}
-# What an upgrade changes in a key. The rest says what was asked for.
+# The components that an upgrade changes in a key. The others are the request.
 _OF_TOOLCHAINS = ("schema", "template", "compiler_version", "compiler_build", "environment", "flags")
 
 
@@ -125,8 +125,8 @@ class Causes:
                 was made for the same request before the miss, if there is one.
         """
         self._made_before = made_before
-        self._last: dict[str, Decision] = {}  # by key, of what makes an entry or ends one
-        self._made: dict[str, str] = {}  # by request, the toolchain that missed last
+        self._last: dict[str, Decision] = {}  # by key, the last decision that made an entry or ended one
+        self._made: dict[str, str] = {}  # by request, the toolchain of its last miss
 
     def explained(self, one: Decision) -> Decision:
         """Takes the next line of the log and returns it; a miss is returned with its cause."""
@@ -134,7 +134,7 @@ class Causes:
         if one.kind == MISS:
             self._made[one.request] = one.toolchain
         elif one.reason == NOT_COMPILED and (miss := self._last.get(one.key)) is not None:
-            self._made.pop(miss.request, None)  # it made nothing
+            self._made.pop(miss.request, None)  # the miss made no kernel
         if one.key and one.kind in (MISS, EVICTION, QUARANTINE, REFUSAL):
             self._last[one.key] = one
         return explained

@@ -16,7 +16,7 @@ def to_json(document: object) -> str:
     """A JSON document as text, indented by two spaces."""
     try:
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-    except UnicodeEncodeError:  # the name of a file whose bytes are no UTF-8; readers in Python get it back
+    except UnicodeEncodeError:  # the name of a file that is not UTF-8; readers in Python can restore it
         return json.dumps(msgspec.to_builtins(document), indent=2)
 
 

@@ -20,7 +20,7 @@ USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RES
 )  # fmt: skip
 REMOTE_DOWN, REMOTE_UP = "remote down", "remote up"
 PRUNE, CLEAN_REMOTE = "prune", "clean remote"
-RECENT = 500  # how many events other than use a folded journal keeps
+RECENT = 500  # the events other than use that a folded journal keeps
 ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD, CLEAN_OTHER, SEEN, PRUNE, CLEAN_REMOTE)
 """Kinds of event for an action on a whole store, one event per run.
 
@@ -35,8 +35,8 @@ AUTOMATIC = "automatic"
 """The value of ``by`` for an automatic cleaning."""
 
 HOUR_S, DAY_S = 3600, 86_400
-# How long periods keep their length when a journal is folded: in seconds, from the shortest on; each is a multiple of
-# the one before, so that periods never overlap in part. Beyond the last they are as long as it is.
+# For each length of a period, the age up to which periods keep it, in seconds. Each length is a multiple of the one
+# before, so that periods never overlap in part. Older periods have the longest length.
 _KEPT_FOR_S = ((HOUR_S, 8 * DAY_S), (DAY_S, 400 * DAY_S))
 _LONGEST_S = 28 * DAY_S
 MOST_PERIODS = 2000
@@ -396,7 +396,7 @@ class EntryUsage(msgspec.Struct):
     hits: dict[str, Count] = msgspec.field(default_factory=dict)
     last_used_at: Seconds = 0.0
     previous_used_at: Seconds = 0.0
-    # By week since 1970, so that decayed sums are the same in any order of arrival; of the latest weeks alone.
+    # By week since 1970, so that decayed sums do not depend on the order of events; only the latest weeks.
     weeks: dict[Annotated[int, msgspec.Meta(ge=0, le=2_000_000)], Count] = msgspec.field(default_factory=dict)
 
     def used(self, at: float, count: int) -> None:

@@ -16,7 +16,7 @@ MOST_BYTES = 8 * 2**20
 JobArguments = dict[str, str | int | bool | list[str]]
 """The values of a form, by the names of its fields."""
 
-# A file may say anything. What would be no time, no count or no state makes it one that cannot be read.
+# A file may contain any values. One with an impossible time, count or state counts as unreadable.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2**31), le=1e11)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 

@@ -12,7 +12,7 @@ from cache_engine.errors import UsageError
 
 MAX_TILE = 65_536
 
-# What a record may hold; whether a kernel can be made of it is its family's to say.
+# The values that a record may have; the family decides whether a kernel can have them.
 Tile = Annotated[int, msgspec.Meta(ge=1, le=MAX_TILE)]
 
 # A config's name; its numbers are the fields in order.

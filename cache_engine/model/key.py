@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NewType
 
 from cache_engine.errors import UsageError
 
-# As ``random`` does: ``hashlib`` loads OpenSSL, 2 ms, and a key is too short for it to pay.
+# As Python's ``random`` does: ``hashlib`` loads OpenSSL, which takes 2 ms and pays only for long data.
 if TYPE_CHECKING:
     import hashlib
 
@@ -88,11 +88,11 @@ def _encode(components: Iterable[tuple[str, str | int]]) -> bytes:
     return "".join(starmap(_encoded, components)).encode()
 
 
-# Typed, because True and 1.0 are refused and 1 is not. The key of a new shape shares most components with others.
+# With types, because True and 1.0 are refused and 1 is not. The key of a new shape shares most components with others.
 @lru_cache(maxsize=4096, typed=True)
 def _encoded(label: str, value: str | int) -> str:
     text = str(value) if type(value) is int else value
     if not isinstance(text, str) or not text:
-        # Keying an unknown as if it were a known value is how stale kernels get served.
+        # If an unknown value were keyed like a known one, stale kernels would be served.
         raise ValueError(f"key component {label} is {value!r}; what cannot be observed cannot be keyed")
     return f"{len(label)}:{label}{len(text)}:{text}"

@@ -80,7 +80,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(self.timing.get("verified"), bool):
             return "verified must be true or false"
         for name, value in self.timing.items():
-            # Those of later versions are not known; any number must fit into a float.
+            # The fields of later versions are unknown; any number must fit into a float.
             if _is_number(value) and not -_LARGEST <= value <= _LARGEST:
                 return f"{name[:40]!r} must be a number of at most 1e300"
             if name in _TIMES and not (value is None or (_is_number(value) and value >= 0)):

@@ -42,8 +42,8 @@ CONFIG_VARIABLE = "GEMM_CACHE_CONFIG"
 _MOST_BYTES = 64 * 1024
 _NOT_THERE = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES}
-)  # the last in a home that this process may not enter
-MOST_SLOTS = 1024  # a lock file each
+)  # the last error: a home directory that this process may not enter
+MOST_SLOTS = 1024  # each has a lock file
 
 
 class Origin(StrEnum):
@@ -305,7 +305,7 @@ class Settings:
         """
         if self.dir is not None:
             return expanded(Path(self.dir)).absolute()
-        from platformdirs import user_cache_path  # 20 ms, and rarely needed
+        from platformdirs import user_cache_path  # takes 20 ms, and is rarely needed
 
         try:
             return user_cache_path("gemm-cache")
@@ -545,7 +545,7 @@ def _read(path: Path, *, named: bool) -> dict[str, object] | None:
         raise UsageError(f"settings file {path} {why}; change that, or name the file with {CONFIG_VARIABLE} to use it")
     if len(content) > _MOST_BYTES:
         raise UsageError(f"settings file {path} has more than {_MOST_BYTES // 1024} KiB; it is not a settings file")
-    import tomllib  # 5 ms, where there is a file
+    import tomllib  # takes 5 ms, only if there is a file
 
     try:
         return tomllib.loads(content.decode("utf-8"))

@@ -25,8 +25,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     "production": {"expire_days": 30.0},
 }
 LOG_LEVELS = ("debug", "info", "warning", "error")
-MIN_TOKEN_LENGTH = 16  # letters and digits: beyond guessing, at any rate of attempts
-MIN_TOKEN_CHARACTERS = 8  # different ones: of random letters and digits, one in five million has fewer
+MIN_TOKEN_LENGTH = 16  # letters and digits: too many to guess
+MIN_TOKEN_CHARACTERS = 8  # different characters: random letters and digits have fewer once in five million times
 
 
 def _as_given(value: object) -> object:
@@ -59,18 +59,19 @@ class SettingKind(msgspec.Struct, frozen=True):
     why_not: Callable[[object], str] = lambda _: ""
 
     def text(self, text: str, where: str) -> object:
-        """The value that ``text`` means; raises ``UsageError`` unless it is allowed.
+        """The value of the setting in the text ``text``; raises ``UsageError`` unless it is allowed.
 
-        ``where``: its origin, for the error.
+        Args:
+            where: the origin of the text, for the error.
         """
         return self._read(lambda: self.of_text(text), text, where)
 
     def file(self, value: object, folder: Path, where: str) -> object:
-        """The value that a value in a settings file in ``folder`` means; raises as ``text``."""
+        """The value of the setting from a value in a settings file in ``folder``; raises as ``text``."""
         return self._read(lambda: self.of_file(value, folder), value, where)
 
     def program(self, value: object, where: str) -> object:
-        """The value that a value from a program means; raises as ``text``."""
+        """The value of the setting from a value that a program gives; raises as ``text``."""
         return self._read(lambda: self.of_program(value), value, where)
 
     def _read(self, read: Callable[[], object], given: object, where: str) -> object:
@@ -93,14 +94,14 @@ class SettingKind(msgspec.Struct, frozen=True):
 
 
 def yes_or_no() -> SettingKind:
-    """True or false."""
+    """Settings that are true or false."""
     return SettingKind(
         "yes or no (in a file: true or false)", lambda value: isinstance(value, bool), lambda text: _WORDS[text.lower()]
     )
 
 
 def yes_no_or(*names: str) -> SettingKind:
-    """True, false or one of the names."""
+    """Settings that are true, false or one of the names."""
 
     def of_text(text: str) -> object:
         return text.lower() if text.lower() in names else _WORDS[text.lower()]
@@ -112,13 +113,13 @@ def yes_no_or(*names: str) -> SettingKind:
 
 
 def whole(most: int = _MOST) -> SettingKind:
-    """An integer from 0 to ``most``."""
+    """Settings that are an integer from 0 to ``most``."""
     allowed = "a whole number that is not negative" if most == _MOST else f"a whole number from 0 to {most:,}"
     return SettingKind(allowed, lambda value: _is_number(value, int) and value <= most, int)  # type: ignore[operator]
 
 
 def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> SettingKind:
-    """A number from ``least`` (or with ``above``, greater than ``least``) to ``most``."""
+    """Settings that are a number from ``least`` (or with ``above``, greater than ``least``) to ``most``."""
     allowed = "a number that is not negative" if not least else f"a number of at least {least:g}"
     if above:
         allowed = f"a number above {least:g}"
@@ -132,7 +133,7 @@ def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> S
 
 
 def size(least: int = 0, *, optional: bool = False) -> SettingKind:
-    """A number of bytes, as a number or as a text such as ``5GiB``; if ``optional``, also no value."""
+    """Settings that are a number of bytes, as a number or a text such as ``5GiB``; if ``optional``, also none."""
 
     def parsed(value: object) -> object:
         return parse_bytes(value) if isinstance(value, str) else value
@@ -146,12 +147,12 @@ def size(least: int = 0, *, optional: bool = False) -> SettingKind:
 
 
 def choice(*names: str) -> SettingKind:
-    """One of the names."""
+    """Settings that are one of the names."""
     return SettingKind(f"one of: {', '.join(names)}", lambda value: value in names)
 
 
 def cuda_version() -> SettingKind:
-    """A major version of CUDA, as a number or a text, or ``auto``."""
+    """Settings that are a major version of CUDA, as a number or a text, or ``auto``."""
     names = ("auto", "12", "13")
     return SettingKind(
         f"one of: {', '.join(names)}", lambda value: value in names, of_file=lambda value, _: str(value), of_program=str
@@ -159,7 +160,7 @@ def cuda_version() -> SettingKind:
 
 
 def log_level() -> SettingKind:
-    """The lowest level of the log messages that are printed, and their form; or no value."""
+    """Settings with the lowest level of the log messages that are printed, and their form; or no value."""
 
     def is_allowed(value: object) -> bool:
         return value is None or (isinstance(value, str) and value.removesuffix(":json") in LOG_LEVELS)
@@ -168,12 +169,12 @@ def log_level() -> SettingKind:
 
 
 def text(*, optional: bool = False) -> SettingKind:
-    """Any text; if ``optional``, also no value."""
+    """Settings that are any text; if ``optional``, also no value."""
     return SettingKind("a text", lambda value: isinstance(value, str) or (optional and value is None))
 
 
 def broker() -> SettingKind:
-    """The URL of a broker, which may contain a password; or no value."""
+    """Settings that are the URL of a broker, which may contain a password; or no value."""
 
     def is_allowed(value: object) -> bool:
         return value is None or (isinstance(value, str) and value.startswith("redis://"))
@@ -182,7 +183,7 @@ def broker() -> SettingKind:
 
 
 def texts() -> SettingKind:
-    """A list of texts: separated by spaces in the environment, an array in a file, a tuple in a program."""
+    """Settings that are a list of texts: separated by spaces in the environment, an array in a file."""
 
     def is_allowed(value: object) -> bool:
         return isinstance(value, tuple) and all(isinstance(part, str) for part in value)
@@ -196,7 +197,7 @@ def texts() -> SettingKind:
 
 
 def path() -> SettingKind:
-    """The path of a file or folder, or no value. A path in a settings file is relative to the file's folder."""
+    """Settings that are the path of a file or folder, or no value. In a file, it is relative to the file's folder."""
 
     def is_allowed(value: object) -> bool:
         return value is None or _is_path(value)
@@ -205,7 +206,10 @@ def path() -> SettingKind:
 
 
 def paths() -> SettingKind:
-    """A list of paths: separated by colons in the environment, an array in a file. A single path is a list of one."""
+    """Settings that are a list of paths: separated by colons in the environment, an array in a file.
+
+    A single path is a list of one.
+    """
 
     def is_allowed(value: object) -> bool:
         return isinstance(value, tuple) and all(_is_path(part) for part in value)
@@ -224,7 +228,7 @@ def paths() -> SettingKind:
 
 
 def places() -> SettingKind:
-    """A list of directories, each with the kind of cache in it: ``KIND=DIR``; separated as ``paths``."""
+    """Settings that are a list of directories, each with its kind of cache: ``KIND=DIR``; separated as ``paths``."""
 
     def is_allowed(value: object) -> bool:
         return isinstance(value, tuple) and all(isinstance(part, str) and _is_place(part) for part in value)
@@ -255,7 +259,7 @@ def _is_place(text: str) -> bool:
 
 
 def _place(value: object, folder: Path) -> str:
-    """``KIND=DIR`` with an absolute path."""
+    """The text ``KIND=DIR`` with an absolute path."""
     if not isinstance(value, str):
         raise TypeError(value)
     kind, path = _parted(value)
@@ -270,10 +274,10 @@ def _parted(text: str) -> tuple[str, Path]:
 
 
 def token() -> SettingKind:
-    """A secret long enough that nobody can guess it; or empty for no secret."""
+    """Settings that are a secret long enough that nobody can guess it; or empty for no secret."""
 
     def why_not(value: object) -> str:
-        # Without the value: what is nearly right is nearly a secret.
+        # The text does not show the value: a nearly valid value is nearly the secret.
         if isinstance(value, str) and len(value.strip()) < MIN_TOKEN_LENGTH:
             return f"is too short; it must have {MIN_TOKEN_LENGTH} characters or more"
         if isinstance(value, str) and len(set(value.strip())) < MIN_TOKEN_CHARACTERS:

@@ -49,7 +49,7 @@ class Backfilled(Tier, Protocol):
         ...
 
 
-# ---- The memory tier: entries that this process has used, bounded by bytes, with LRU eviction ----
+# ---- The memory tier: entries that this process has used, limited in bytes, with LRU eviction ----
 
 
 class MemoryTier:

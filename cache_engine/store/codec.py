@@ -29,10 +29,10 @@ FORMAT = 2
 _FORMATS = (1, 2)
 MAX_RAW_BYTES = (
     64 * 1024**2
-)  # of one section; hundreds of times the largest seen, and the most a forged frame may allocate
+)  # bytes of one section; hundreds of times the largest seen, and the most that a forged frame may allocate
 MAX_RECORD_BYTES = 1024**2
-MAX_BLOB_BYTES = 5 * MAX_RAW_BYTES  # four sections of that size, and what compression may add
-LIKELY_BYTES = 1024**2  # of compiled code; a larger buffer is allocated only for bytes that exist
+MAX_BLOB_BYTES = 5 * MAX_RAW_BYTES  # four sections of that size, and the bytes that compression may add
+LIKELY_BYTES = 1024**2  # bytes of compiled code; a larger buffer is allocated only for bytes that exist
 
 _HEADER = struct.Struct("<8sHH32s")
 _MAGIC = b"GEMMBLOB"
@@ -125,7 +125,7 @@ def check_header(key: CacheKey, blob: Blob, data: bytes) -> None:
         CorruptEntry: when the bytes are not a blob.
     """
     expected = _header(key, blob.compressed)
-    # Most headers are of this format, and a hit looks at one.
+    # Most headers have this format, and a hit checks one.
     if data[: _HEADER.size] == expected:
         return
     if len(data) >= _HEADER.size and _format_of_blob(data) in _FORMATS:
@@ -234,7 +234,7 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
     code = record.blob.sections.get(CUBIN)
     if code is None:
         raise CorruptEntry(f"record of {key[:12]} names no {CUBIN} section")
-    # The file may be as large as it says, of holes that take no room on the disk, but not in memory.
+    # The file may really have its stated size if it is sparse: it then fits on the disk, but not in memory.
     if not code.offset + code.stored_bytes <= record.blob.stored_bytes <= MAX_BLOB_BYTES:
         raise CorruptEntry(f"record of {key[:12]} names a blob of {record.blob.stored_bytes:,} bytes, which none has")
     if record.key != key:
@@ -295,7 +295,7 @@ def _checksum(data: bytes | memoryview) -> str:
 
 def _compress(raw: bytes, name: str) -> bytes:
     if name != CUBIN:
-        from cache_engine.store import dictionary  # a hit reads the code alone
+        from cache_engine.store import dictionary  # a hit reads only the code
 
         return dictionary.compress(raw)
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True).compress(raw)
@@ -324,7 +324,7 @@ def _decompress(stored: memoryview, section: Section, name: str, key: CacheKey, 
                 f"{name} of {key[:12]} declares {declared:,} bytes where its record says {section.raw_bytes:,}"
             )
         if has_dictionary:
-            from cache_engine.store import dictionary  # likewise
+            from cache_engine.store import dictionary  # a hit reads only the code
 
             return dictionary.decompress(stored)
         decompressor = getattr(_local, "decompressor", None)

@@ -17,7 +17,7 @@ import zstandard
 
 NAME = "dictionary-1.zst"
 _SHA256 = "38aea46d8052e34a46aeb58216fffa102f566df2c6db16b9fccb14b2af580f9d"
-_LEVEL = 9  # 1 ms a kernel, next to a second of compiling; level 3 takes a fifth more space
+_LEVEL = 9  # takes 1 ms a kernel, while compiling takes a second; level 3 needs a fifth more space
 _MOST_BYTES = 1024**2
 _local = threading.local()  # contexts serve one thread at a time
 
@@ -52,7 +52,7 @@ def _dictionary() -> zstandard.ZstdCompressionDict:
     Raises:
         OSError: when it is missing or damaged. Not ``CorruptEntry``: the entry is good and must not go to quarantine.
     """
-    from hashlib import sha256  # a hit comes without a text
+    from hashlib import sha256  # no hit needs a text
 
     path = os.path.join(os.path.dirname(__file__), NAME)
     try:

@@ -37,7 +37,7 @@ from cache_engine.store.ownership import check_file, open_folder, open_way
 from cache_engine.store.publish import publish_file
 
 _KIND = "gemm-cache store"
-_STORE_FORMAT = 1  # of the directory; entries have formats of their own
+_STORE_FORMAT = 1  # of the store's directory; entries have their own format version
 _ONLY_YOU = (
     "a store is for one user: name a directory that only you and root may write (chmod go-w on what is yours), export "
     "a pack to share kernels, or set GEMM_CACHE_TRUST_STORE=1 to use it without this check"
@@ -395,7 +395,7 @@ def _check_folders(layout: StoreLayout) -> None:
                 os.close(open_folder(folder, within=root, trust=layout.trust))
             except FileNotFoundError:
                 if folder not in layout.later_folders:
-                    with suppress(OSError):  # a read-only store serves what it has
+                    with suppress(OSError):  # a read-only store still serves its entries
                         os.mkdir(folder.name, 0o700, dir_fd=root)
     finally:
         os.close(root)

@@ -14,7 +14,7 @@ from cache_engine.store.layout import SHARDS, StoreLayout
 from cache_engine.store.ownership import check_opened, name_what_is_no_file, open_file
 from cache_engine.store.publish import publish_file
 
-# Most records are smaller than the first; larger files are read in steps of the second, and then of what there is.
+# Most records are smaller than the first number. Larger files are read in steps of the second, and then to the end.
 _FIRST_READ, _NEXT_READ = 4096, 2**20
 MOST_BYTES = 2**31
 """The largest file of results or sums that is read, in bytes."""
@@ -45,10 +45,11 @@ def read_file(
         raise
     try:
         status = os.fstat(descriptor)
-        # Every hit comes here twice. A regular file of yours needs no further check.
+        # Every hit calls this twice. A regular file that belongs to you needs no further check.
         if status.st_mode & _LOOK_AT != stat.S_IFREG or status.st_uid != os.geteuid():
             check_opened(path, status, trust)
-        # Asks for the expected size only, because the buffer is allocated first. A regular file returns all it has.
+        # Asks only for the expected size, because the buffer is allocated before reading. A regular file
+        # returns all it has.
         wanted = min(limit, _FIRST_READ if likely is None else likely)
         data = os.read(descriptor, wanted)
         while len(data) == wanted < limit:

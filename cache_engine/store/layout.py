@@ -164,12 +164,12 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
     @property
     def index(self) -> Path:
-        """The DuckDB file."""
+        """The DuckDB file of the index."""
         return self.root / "mirror.duckdb"
 
     @property
     def index_log(self) -> Path:
-        """The write-ahead log of DuckDB."""
+        """The write-ahead log of the index, which DuckDB writes."""
         return self.root / "mirror.duckdb.wal"
 
     @property
@@ -382,7 +382,7 @@ def original_of_quarantined(name: str) -> tuple[str, float | None]:
 _DECISIONS = ("log.jsonl", "log.older.jsonl")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _TICKET = r"ticket-([a-z]+)-([0-9])-([0-9]{1,18})-([0-9a-f]{64})-([0-9]{1,10})-([0-9a-f]{8})"
-# The job, its output, and the request to cancel it.
+# The names of a job's files: the job, its output, and the request to cancel it.
 _JOB = r"([0-9a-f]{1,32}-[0-9a-f]{1,32})\.(?:json|log|cancel)"
 _QUARANTINED = r"([0-9]{16,20})-(.+)"
 # The names of version 0.1.0 for results files, with the time between name and suffix.

@@ -122,7 +122,7 @@ def _open(path: Path, timeout_s: float) -> OwnFile:
     try:
         with suppress(FileNotFoundError):
             return own_file(path, os.O_RDWR)
-        # Not while a deleter counts on its not being there.
+        # Not while another process relies on the absence of the file (``file_lock_to_delete``).
         with Held(_open_folder(path.parent), path.parent.name, timeout_s, shared=True):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
         return own_file(path, os.O_RDWR)
@@ -151,7 +151,7 @@ def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
     if timeout_s <= 0:
         return False
     deadline = time.monotonic() + timeout_s
-    if len(_blocked) >= _MOST_BLOCKED:  # those behind a stopped process never end
+    if len(_blocked) >= _MOST_BLOCKED:  # waiters behind a stopped process never end
         return _poll(descriptor, deadline, shared)
     waiter = _Waiter(descriptor, shared)
     try:
@@ -171,7 +171,8 @@ class _Waiter:
     """A thread that blocks until it has a lock. The caller can stop waiting; the thread then releases the lock."""
 
     def __init__(self, descriptor: int, shared: bool) -> None:
-        # A duplicate: the caller closes the other descriptor when the wait is over, and the thread still uses this one.
+        # A duplicate: the caller closes its descriptor when it stops waiting, and the thread still uses this
+        # one.
         self._file = OwnFile(os.dup(descriptor))
         self._shared = shared
         self._deciding = threading.Lock()
@@ -218,7 +219,7 @@ class _Waiter:
         self._file.close()
 
 
-# Those whose threads wait, each with a descriptor; some are abandoned.
+# The waiters whose threads still wait, each with a descriptor; some have no caller any more.
 _blocked: set[_Waiter] = set()
 
 
@@ -246,7 +247,7 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 def _wait(descriptor: int, shared: bool) -> None:
     """Locks an open file; waits without a limit."""
-    portalocker = _imported()  # 45 ms, and only those that wait need it
+    portalocker = _imported()  # 45 ms, and only a process that has to wait needs it
     try:
         portalocker.lock(descriptor, portalocker.LockFlags.SHARED if shared else portalocker.LockFlags.EXCLUSIVE)
     except portalocker.LockException as error:

@@ -37,7 +37,7 @@ _MANIFEST, _INDEX = "application/vnd.oci.image.manifest.v1+json", "application/v
 _EMPTY, _EMPTY_DATA = "application/vnd.oci.empty.v1+json", b"{}"
 _MARK, _VERSION = "oci-layout", "1.0.0"
 _ANNOTATION = "org.opencontainers.image."
-_MOST_BYTES, _MOST_MANIFESTS = 4 * 1024**2, 100  # of an index or a manifest: what the specification has registries take
+_MOST_BYTES, _MOST_MANIFESTS = 4 * 1024**2, 100  # bytes of a manifest: what every registry must accept
 _DIGEST = re.compile("sha256:([0-9a-f]{64})")
 TAG = "latest"
 """The tag of the manifest in a layout, as in ``skopeo copy oci:FOLDER:latest``."""
@@ -125,7 +125,7 @@ def new_layout(folder: Path) -> Iterator[NewLayout]:
     except BaseException as error:
         shutil.rmtree(staged, ignore_errors=True)
         if isinstance(error, OSError) and str(error.filename).startswith(str(staged)):
-            error.filename, error.filename2 = str(folder), None  # the name that the user gave
+            error.filename, error.filename2 = str(folder), None  # the path that the user gave
         raise
 
 

@@ -18,10 +18,10 @@ from cache_engine.errors import CorruptEntry, Untrusted
 from cache_engine.inputs import others_may_change
 from cache_engine.process import OwnFile
 
-# Opens a folder that may be entered but not listed, and a link itself.
+# Opens a folder that may be entered but not listed; for a link, opens the link itself.
 _PASS = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-_MOST_LINKS = 40  # as many as Linux follows
+_MOST_LINKS = 40  # the limit of Linux
 
 
 def check_file(path: str | os.PathLike[str], status: os.stat_result) -> None:
@@ -140,7 +140,7 @@ def open_way(path: Path, *, make: bool = False) -> int:
                     continue
             else:
                 way = way.parent if name == os.pardir else way / name
-            done, here = here, there  # first, or Ctrl-C in between would have it closed twice
+            done, here = here, there  # assigned first: Ctrl-C in between would otherwise close a descriptor twice
             os.close(done)
     except BaseException:
         os.close(here)
@@ -193,7 +193,7 @@ def _open_next(folder: int, name: str, *, make: bool) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    with suppress(FileExistsError):  # another process has just made it
+    with suppress(FileExistsError):  # another process has just created it
         os.mkdir(name, 0o700, dir_fd=folder)
     return os.open(name, _PASS, dir_fd=folder)
 

@@ -59,7 +59,7 @@ _HEADER = struct.Struct("<8sHHIQQ32s")
 _ROW = struct.Struct("<32sQII")
 _MADE_WITH = struct.Struct("<Q32s8s")
 _MADE_WITH_MAGIC = b"GEMMMADE"
-_MOST_MADE_WITH_BYTES = 1024**2  # a thousand toolchains
+_MOST_MADE_WITH_BYTES = 1024**2  # enough for a thousand toolchains
 _MOST_READ = 10_000  # records of a pack that does not say how they were made
 
 _encode = msgspec.json.Encoder().encode
@@ -326,7 +326,7 @@ def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> 
         with suppress(OSError):
             staged.unlink()
         if isinstance(error, OSError) and error.filename == str(staged):
-            error.filename, error.filename2 = str(path), None  # the name that the user gave
+            error.filename, error.filename2 = str(path), None  # the path that the user gave
         raise
     sync_folder(str(path.absolute().parent))
     return count
@@ -354,7 +354,7 @@ def find_packs(places: Iterable[Path]) -> list[Path]:
     """The pack files that a setting names: files as they are, and all packs in folders, sorted by name."""
     found: list[Path] = []
     for place in places:
-        # Opening an unreadable folder as a pack reports the error.
+        # A folder that cannot be read is returned as a pack: opening it then reports the error.
         found += sorted(place.glob(f"*{SUFFIX}")) if os.path.isdir(place) else [place]
     return found
 

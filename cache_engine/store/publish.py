@@ -55,11 +55,11 @@ def stage(temp: Path) -> tuple[str, OwnFile]:
         try:
             file = OwnFile.open(path, _FLAGS)
             try:
-                # Between opening and locking, a cleaner may have locked or deleted it.
+                # Between opening and locking, a cleaner may have locked or deleted the file.
                 if try_lock(file.descriptor) and os.fstat(file.descriptor).st_nlink:
                     return path, file
             except OSError:
-                return path, file  # locks do not work here, so cleaners use its age
+                return path, file  # the file system has no locks, so cleaners judge by its age
             file.close()
         except BaseException:  # Ctrl-C may come after the file exists and before `file` is assigned
             if file is not None:

@@ -30,11 +30,11 @@ Hundreds of times the largest seen; it bounds what a forged file allocates.
 HEADER = struct.Struct("<8sH32s32s")
 """The header of a bundle: magic, format version, key, SHA-256 of the bytes after it."""
 MAGIC = b"GEMMGRUP"
-# As ``store.layout`` and ``settings`` have them, whose import takes longer than a hit may; a test compares.
+# Copies of values in ``store.layout`` and ``settings``, whose import takes longer than a hit may; a test compares them.
 MARKER, BUNDLES, JOURNAL, TEMP, DIGESTS = "store.json", "groups", "journal", "temp", "digests.json"
 JOURNAL_OPEN = ".jsonl"
 SETTINGS_FILE = "gemm-cache.toml"
-_LINES_BYTES = 1024**2  # of a file of the journal; then its writer begins another
+_LINES_BYTES = 1024**2  # bytes of a file of the journal; a longer one gets no more lines
 _DEEPEST = 4
 
 
@@ -97,7 +97,7 @@ def check_root(root: str) -> None:
         if not stat.S_ISREG(os.lstat(f"{at}/{MARKER}").st_mode) or others_may_change(os.lstat(f"{at}/{BUNDLES}")):
             raise Slow("it is no store, or others can change it")
         status = os.lstat(at)
-        # Of a folder with the sticky bit, such as /tmp, others cannot rename what is yours.
+        # In a folder with the sticky bit, such as /tmp, other users cannot rename your files.
         while others_may_change(status) is None or (at != root and not status.st_uid and status.st_mode & stat.S_ISVTX):
             if at == "/":
                 return
@@ -140,7 +140,7 @@ def read_bundle(root: str, key: str, *, trust: bool = False) -> dict[str, Any] |
     return found
 
 
-# The forms of MessagePack that a bundle has: the first byte, the kind, and how many bytes its size takes.
+# The MessagePack formats that a bundle contains: the first byte, the kind, and the number of bytes of the size.
 _SIZED = {0xC4: (bytes, 1), 0xC5: (bytes, 2), 0xC6: (bytes, 4), 0xD9: (str, 1), 0xDA: (str, 2), 0xDB: (str, 4),
           0xDE: (dict, 2), 0xDF: (dict, 4)}  # fmt: skip
 _FLOAT = struct.Struct(">d")

@@ -30,7 +30,7 @@ from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 from cache_engine.store.lock import Held, file_lock
 from cache_engine.store.publish import publish_file
 
-# ---- The format, which other tools read and write too: its versions and compression ----
+# ---- The format of a results file, which other tools read and write too: its versions and compression ----
 
 FORMAT = "1.0"
 """The format version of the file. A file with another first number has another format and is left unchanged."""
@@ -42,7 +42,7 @@ The limit is this low because decoding may take thirty times as much memory.
 """
 
 
-# Bounds on the values in a file, so that every value fits wherever it is used.
+# Limits on the values in a file, so that every value fits wherever it is used.
 MOST_HOURS = 1e9
 _Hours = Annotated[float, msgspec.Meta(ge=0, le=MOST_HOURS)]
 _Generation = Annotated[int, msgspec.Meta(ge=0, le=10**17)]
@@ -201,7 +201,7 @@ def decompress(data: bytes, largest: int = MOST_BYTES) -> bytes:
             raise CorruptEntry(
                 f"the compressed results declare {declared:,} bytes, and {largest / 2**20:,.0f} MiB may be read at once"
             )
-        # What follows the first frame, such as a second file, would be lost unseen.
+        # Data after the first frame, such as a second file, would be lost without notice.
         return bytes(zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False))
     except zstandard.ZstdError as error:
         raise CorruptEntry(f"the compressed results cannot be decompressed: {error}") from error
@@ -336,7 +336,7 @@ class ResultFile:
             snapshot.cache_entries = other.cache_entries | snapshot.cache_entries
             snapshot.usage = other.usage | snapshot.usage
         for number, lines in logs:
-            if number >= snapshot.generation:  # a lower one was merged; its deletion was interrupted
+            if number >= snapshot.generation:  # a log with a lower number was merged; its deletion was interrupted
                 _replay(snapshot, lines)
         snapshot.statistics.total_entries = len(snapshot.cache_entries)
         return snapshot, damage, [number for number, _ in logs]
@@ -350,7 +350,7 @@ class ResultFile:
             copied = copy_to_quarantine(self._layout, path, durable=self._durable)
             _log.warning("%s is damaged; it is in quarantine as %s, and its sound entries count", path.name, copied)
         snapshot.version, snapshot.cache_format_version = self._new.version, FORMAT
-        # An earlier writer may have known only the fingerprint.
+        # An earlier version may have known only the fingerprint.
         snapshot.architecture = snapshot.architecture or self._new.architecture
         snapshot.statistics.total_entries = len(snapshot.cache_entries)
         snapshot.generation = max([snapshot.generation, *logs]) + 1

@@ -26,13 +26,13 @@ PUBLISHED = "docs/performance.md: NVRTC 13.5, NVCC 13.5 and Triton 3.9 on 2 core
 
 PENALTY = 0.3
 FOLDS = 5
-# Fitting takes time as the cube of their number, and records of a pack may name any family, target or epilogue.
+# The most features: fitting takes time as the cube of their number, and a pack may name any family, target or epilogue.
 _MOST_FEATURES = 100
 _LONGEST_EPILOGUE = 200  # letters
 # With fewer records an error would say little.
 _LEAST_FOR_ERROR = 2 * FOLDS
-# A compile may have been suspended for a night, or its clock set: farther from the published figure than this, by the
-# machine and the kernel, is no compile.
+# The factor by which a compile time may differ from the published one, because of the machine and the kernel. A larger
+# difference is not a compile: the machine was suspended, or its clock was set.
 _FARTHEST = 100.0
 
 _Weights = dict[str, float]
@@ -184,7 +184,7 @@ def _features(kernel: Compile) -> list[tuple[str, float]]:
     if config.split_k > 1:
         features.append(("slices", 1.0))
     if problem.epilogue:
-        # Repeated for each element of C that a thread has: with gelu, most of the code.
+        # Its code is repeated for each element of C that a thread has: with gelu, it is most of the code.
         features.append(("finish", area))
         features += [(f"+{part}", 1.0) for part in problem.epilogue.split("+") if part]
     return features

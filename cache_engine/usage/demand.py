@@ -135,7 +135,7 @@ def merged(first: Sketch, second: Sketch) -> Sketch:
     floors = first.floor, second.floor
     counters = {}
     for m in {**first.counters, **second.counters}:
-        # Where one has no counter, it may have had up to its floor.
+        # A size without a counter in one sketch may have had a weight of up to that sketch's ``floor``.
         ours, theirs = first.counters.get(m), second.counters.get(m)
         a = ours or Counter(floors[0], floors[0])
         b = theirs or Counter(floors[1], floors[1])
@@ -229,7 +229,7 @@ def drop_lightest(sketches: dict[Shape, Sketch], most: int) -> float:
     return math.fsum(sketches.pop(shape).total for shape in lightest)
 
 
-# ---- What a ledger says ----
+# ---- Values computed from a ledger ----
 
 
 def by_flops(shape: Shape, m: int) -> float:

@@ -20,7 +20,8 @@ from cache_engine.model.shape_counts import Shape
 from cache_engine.usage.demand import MOST_SHAPES, MOST_WEIGHT, Ledger, Sketch, Weight, drop_lightest, make_room, merged
 
 _LONGEST_S = 28 * DAY_S
-# How long periods keep their length: in seconds, from the shortest on; each is a multiple of the one before.
+# For each length of a period, the age up to which periods keep it, in seconds. Each length is a multiple of the one
+# before.
 _KEPT_FOR_S = ((HOUR_S, 2 * DAY_S), (DAY_S, 32 * DAY_S))
 _LENGTHS_S = (HOUR_S, DAY_S, _LONGEST_S)
 
@@ -178,7 +179,7 @@ class Timeline:
             one.dropped = min(one.dropped, MOST_WEIGHT)
             for sketch in one.sketches.values():
                 if sketch.total > MOST_WEIGHT:
-                    sketch.scale(0.5 * MOST_WEIGHT / sketch.total)  # half, as errors come on top
+                    sketch.scale(0.5 * MOST_WEIGHT / sketch.total)  # half of it, because rounding errors are added
         periods = [
             _StoredPeriod(one.start, one.seconds, [_Entry(*entry) for entry in one.sketches.items()], one.dropped)
             for one in self.periods

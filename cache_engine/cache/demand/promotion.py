@@ -215,7 +215,7 @@ def plan_promotion(
     ledger, times, served = cache.demand.ledger(), LaunchTimes(cache.timings), _Served()
     records = served.noting(cache.records())
     compile_times = fitted(records)
-    deque(chain(records, served.noting(cache.other_toolchains.packed())), maxlen=0)  # the fit needs some of them only
+    deque(chain(records, served.noting(cache.other_toolchains.packed())), maxlen=0)  # reads all of them
     promoted = standing(cache.admin.decisions())
     found = _Missing(cache, times, promoted, served)
     for shape, sketch in ledger.sketches.items():
@@ -263,11 +263,11 @@ def promote(
 
 def _compile(cache: Promotable, one: Candidate) -> Failure | None:
     """Compiles a candidate, and logs this; returns the reason if the kernel could not be stored, else ``None``."""
-    if cache.other_toolchains.has(one.selection.key):  # another process was faster
+    if cache.other_toolchains.has(one.selection.key):  # another process has compiled it already
         return None
     priority = Priority.PROMOTION if one.kind == PROMOTION else Priority.SPECULATION
     try:
-        # By force, as this process may still have in memory what was evicted.
+        # With ``force``, as this process may still have an evicted kernel in memory.
         kernel = cache.get_or_compile(one.selection.problem, force=True, priority=priority)
     except GemmCacheError as error:
         return Failure(str(error))
@@ -358,7 +358,7 @@ class _Missing:
         except GemmCacheError:
             return
         exact = self._cache.exact_kernels.measured(asked)
-        is_exact = exact is not None and self._is_there(exact)  # then what is selected saves nothing here
+        is_exact = exact is not None and self._is_there(exact)  # then the selected kernel saves nothing here
         if exact is not None and (exact.key in self._promoted if is_exact else self._is_there(selection)):
             instead = selection if self._is_there(selection) else self._stand_in(shape, asked, exact.key)
             self._add(kind, shape, m, per_s, exact, instead)

@@ -129,7 +129,7 @@ def report(
             if by == MODEL:
                 asked.setdefault(share.name, set()).add((shape.n, shape.k))
     for share in (total, *shares.values()):
-        # As if it was an hour old at least: a rate from seconds says nothing about an hour.
+        # A ledger counts as at least an hour old: a rate over seconds says nothing about an hour.
         share.per_hour = 3600 * rate(ledger, share.launches, max(ledger.at, ledger.since + 3600))
         share.launch_share = _part(share.launches, total.launches)
         share.flops_share = _part(share.flops, total.flops)

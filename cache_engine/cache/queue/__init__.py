@@ -87,7 +87,8 @@ class Ticket:
         with suppress(OSError):
             path, file = stage(self._layout.temp)
             try:
-                # Locked before it has the name of a ticket, so that no look finds one with a free lock.
+                # Locked before it gets the name of a ticket, so that no process sees a ticket with a
+                # free lock.
                 os.rename(path, self._path)
             except BaseException:
                 delete(path)
@@ -100,7 +101,7 @@ class Ticket:
         file, self._file = self._file, None
         if file is not None:
             try:
-                if file.is_ours:  # else this is a forked child
+                if file.is_ours:  # otherwise this is a forked child
                     delete(self._path)
             finally:
                 file.close()
@@ -218,7 +219,7 @@ def _lock_of(ticket: TicketName) -> str:
     return ticket.key[:3]
 
 
-# ---- A kernel that is compiled in the background: what a caller holds meanwhile ----
+# ---- A kernel that is compiled in the background: the handle that a caller gets ----
 
 
 class PendingKernel(Generic[T]):
@@ -244,7 +245,7 @@ class PendingKernel(Generic[T]):
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        # A queue, as a signal handler may wait for it as well: it has no lock that could be held.
+        # A queue, because it has no lock that could be held when a signal handler waits for it as well.
         self._ended: SimpleQueue[None] = SimpleQueue()
         self._callbacks: deque[Callable[[PendingKernel[T]], object]] = deque()
         self._lock = threading.RLock()
@@ -285,7 +286,7 @@ class PendingKernel(Generic[T]):
                     self._ended.get(timeout=timeout_s)
             finally:  # also when interrupted
                 if self.ready or self.failure is not None:
-                    self._ended.put(None)  # for the next that waits
+                    self._ended.put(None)  # wakes the next waiter
         return self.ready
 
     @contextmanager
@@ -332,7 +333,7 @@ class PendingKernel(Generic[T]):
         future: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            if not future.done():  # else who waited was cancelled
+            if not future.done():  # otherwise the waiting coroutine was cancelled
                 future.set_result(None)
 
         def ended(_: PendingKernel[T]) -> None:
@@ -368,7 +369,7 @@ class PendingKernel(Generic[T]):
 
     def _call(self) -> None:
         while self._callbacks:
-            with suppress(IndexError):  # another thread took it
+            with suppress(IndexError):  # another thread took its entry
                 callback = self._callbacks.popleft()
                 try:
                     callback(self)

@@ -54,7 +54,7 @@ class BackgroundCompiles(Generic[T]):
         renew_after_fork(self)
 
     def _start_afresh(self) -> None:
-        # Held for some instructions only. Reentrant, for signal handlers.
+        # Held for a few instructions only. Reentrant, for signal handlers.
         self._lock = threading.RLock()
         self._pending: dict[CacheKey, PendingKernel[T]] = {}
         self._failed: dict[CacheKey, tuple[float, PendingKernel[T]]] = {}
@@ -125,7 +125,7 @@ class BackgroundCompiles(Generic[T]):
         with self._lock:
             queue, self._queue = self._queue, BackgroundQueue(self._most)
             queued, self._queued = self._queued, {}
-        for better, _ in queued.values():  # not what their callbacks ask for
+        for better, _ in queued.values():  # only these, not compiles that their callbacks start
             self._drop(better)
         queue.close(CLOSE_S if wait else 0.0)
         self._forget_end()
@@ -139,7 +139,7 @@ class BackgroundCompiles(Generic[T]):
     def _compile_next(self, queue: BackgroundQueue) -> None:
         """Does one compile, in a thread of the queue. Compiles that a caller waits for go first."""
         with self._lock:
-            if queue is not self._queue or not self._queued:  # they were dropped
+            if queue is not self._queue or not self._queued:  # all compiles were dropped
                 return
             waited_for = (key for key, (one, _) in self._queued.items() if one.is_waited_for)
             better, compile_it = self._queued.pop(next(waited_for, next(iter(self._queued))))
@@ -152,5 +152,5 @@ class BackgroundCompiles(Generic[T]):
         else:
             better.succeed(kernel)
         finally:
-            if self._pending.get(better.key) is better:  # else a callback has asked for it again
+            if self._pending.get(better.key) is better:  # otherwise a callback has started it again
                 del self._pending[better.key]

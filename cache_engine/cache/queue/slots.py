@@ -24,7 +24,7 @@ from cache_engine.store.lock import Held, file_lock
 
 _log = logging.getLogger(__name__)
 
-# Between two looks: for each that is ahead, and at most.
+# Seconds between two looks at the tickets: for each ticket that is ahead, and at most.
 _LOOK_S, _LONGEST_LOOK_S = 0.01, 0.2
 
 
@@ -49,7 +49,7 @@ class Slots:
         self._layout = layout
         self.count = count
         self._timeout_s = timeout_s
-        # When each slot was taken last, and since when this process has seen no other times.
+        # When each slot was taken last, and the time since which this process has seen these values.
         self._seen: tuple[tuple[int, ...], float] | None = None
 
     @contextmanager
@@ -100,7 +100,7 @@ class Slots:
             slot = self._free_slot() if not ahead else None
             if slot is not None:
                 return slot
-            # Not how many are ahead: they may have given up.
+            # Not by the number of tickets ahead: these processes may give up.
             if time.monotonic() - self._unmoved_since() >= self._timeout_s:
                 return None
             if not is_wanted():
@@ -119,7 +119,8 @@ class Slots:
                 gone.add(order.pop(0))
             if len(gone) == known:
                 return order.index(mine.name)
-            # One that is gone may have had its turn since the look, and a more urgent one may have come: look again.
+            # A killed process may have had its turn meanwhile, and a more urgent ticket may have come: look
+            # again.
 
     def _unmoved_since(self) -> float:
         """The time since which no slot has changed its holder, as far as this process has seen."""
@@ -146,7 +147,7 @@ class Slots:
                 failures.append(error)
             else:
                 with suppress(OSError):
-                    os.utime(self._layout.slot_lock(number))  # tells those that wait
+                    os.utime(self._layout.slot_lock(number))  # its mtime tells waiters that the slot changed its holder
                 return slot
         if len(failures) == self.count:
             raise failures[0]

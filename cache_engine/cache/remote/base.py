@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cache_engine.units import printable
 
-_LONGEST = 300  # characters of a message
+_LONGEST = 300  # characters of an error message
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class Breaker:
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
             return self._wait_s()
         except CorruptEntry:
-            pass  # it answers
+            pass  # the remote answers again
         with self._lock:
             self._why, self._pause_s = "", self._first_pause_s
         self._on_change("", 0.0)
@@ -129,4 +129,4 @@ def outage(journal: Path, url: str, now: float) -> Event | None:
 
 def _counts(event: Event, url: str, now: float) -> bool:
     is_costly = event.kind == REMOTE_UP or event.waited_us >= _COSTLY_US
-    return is_costly and event.remote == without_query(url) and event.at <= now  # else a clock was ahead
+    return is_costly and event.remote == without_query(url) and event.at <= now  # later: its clock was ahead

@@ -41,9 +41,9 @@ QUIET_S, LIST_S, MOST_LISTED = 60, 600, 1_000_000
 """The limits of a listing: seconds without a new name, seconds in all, and the number of names."""
 START_S, STUCK_S = 30.0, 30.0
 """Seconds for the client to start; seconds without an answer after which a client with a late request is replaced."""
-_END_S = 1.0  # seconds for a process to end that is killed; one that waits for a network file system may not
+_END_S = 1.0  # seconds for a killed process to end; one that waits for a network file system may take longer
 _MOST_TEXT = 8 * 2**20
-_AT_ONCE = 2**16  # bytes: what is sent with one call
+_AT_ONCE = 2**16  # bytes sent with one call
 _HEAD = struct.Struct("<IQ")
 _ERRORS: dict[str, type[GemmCacheError]] = {
     kind.__name__: kind for kind in (CorruptEntry, ExtraMissing, RemoteError, UsageError)
@@ -147,14 +147,14 @@ class ClientProcess:
         self._lock = threading.RLock()
         self._running: _Running | None = None
         renew_after_fork(self)
-        with suppress(RemoteError):  # the first request says so
+        with suppress(RemoteError):  # the first request raises the error
             self._started()
 
     def renew_after_fork(self) -> None:
         """In a forked child: forgets the process, because it belongs to the parent."""
         self._lock = threading.RLock()
         if self._running is not None:
-            self._running.end()  # closes what would hold it when the parent ends; only a parent can end it
+            self._running.end()  # closes sockets that would keep it alive after the parent; only a parent can kill it
             self._running = None
 
     def get(self, name: str, most_bytes: int) -> bytes | None:
@@ -228,7 +228,8 @@ class ClientProcess:
         try:
             yield
         except BlockingIOError:
-            # A request that is late goes on in the process: it may have to get credentials, for the next one.
+            # A late request goes on in the process: it may be getting credentials, which the next request
+            # will use.
             if late or time.monotonic() - running.answered_at > STUCK_S:
                 self._end(running)
             raise RemoteError(late or f"{self._name} has not answered within {self._limit_s:g} s") from None
@@ -241,7 +242,7 @@ class ClientProcess:
     def _ready(self) -> _Running:
         try:
             return self._started()
-        except (UsageError, ExtraMissing) as error:  # the environment has changed since it was opened
+        except (UsageError, ExtraMissing) as error:  # the environment has changed since the remote was opened
             raise RemoteError(str(error)) from error
 
     def _started(self) -> _Running:
@@ -275,7 +276,7 @@ class _Running:
             raise
         self._status = 0
         self._ending = weakref.finalize(self, _end, self.number, self._control, self._idle)
-        self._ending.atexit = False  # what is still sent then needs it, and the system closes its socket
+        self._ending.atexit = False  # sends at the end of this process still need it; the system closes its socket
         try:
             self._control.limit(START_S)
             self._control.send(setup)
@@ -319,16 +320,16 @@ def _spawned(number: int) -> int:
     """Starts a process that serves the descriptor ``number``; returns its process id. ``_end`` waits for it."""
     bytecode = ["-B"] if sys.dont_write_bytecode else []
     command = [sys.executable, "-I", *bytecode, "-c", _PROGRAM, str(number), *filter(os.path.isabs, sys.path)]
-    environment = {**os.environ, "TOKIO_WORKER_THREADS": "2"}  # not one for each processor: their stacks are memory too
+    environment = {**os.environ, "TOKIO_WORKER_THREADS": "2"}  # not one for each core: their stacks need memory
     nothing = subprocess.DEVNULL
-    # In a group of its own, so that Ctrl-C reaches only the caller. Not in a session of its own: Linux schedules each
+    # In its own process group, so that Ctrl-C reaches only the caller. Not in its own session: Linux schedules each
     # session apart, and a hit on a busy machine then waits several times as long.
     with unforked():
         process = subprocess.Popen(
             command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=(number,), env=environment,
             process_group=0,
         )  # fmt: skip
-    process.returncode = 0  # else it warns that no one waits
+    process.returncode = 0  # otherwise Popen warns that nobody waits for it
     return process.pid
 
 
@@ -338,7 +339,7 @@ def _end(process: int, control: Frames, idle: list[Frames]) -> int:
     while idle:
         idle.pop().close()
     until = time.monotonic() + _END_S
-    with suppress(ChildProcessError):  # it is the parent's, or the program waits for all children itself
+    with suppress(ChildProcessError):  # the process belongs to the parent, or the program itself waits for all children
         ended, status = os.waitpid(process, os.WNOHANG)
         if not ended:
             os.kill(process, signal.SIGKILL)

@@ -30,19 +30,19 @@ def main(descriptor: int) -> None:
     setup, _ = control.receive(0)
     try:
         remote = _client(setup["url"], Timeouts(**setup["patience"]), setup["options"])
-    except BaseException as error:  # pyo3's panic is not an Exception
+    except BaseException as error:  # a panic of pyo3 is not an Exception
         control.send(_failure(error))
         return
     control.send({})
     threading.stack_size(2**20)
     while connection := control.receive_end():
         threading.Thread(target=_serve, args=(remote, Frames(connection)), daemon=True).start()
-    os._exit(0)  # also while a client hangs
+    os._exit(0)  # even if a client hangs
 
 
 def _bind() -> None:
     """Limits the memory of this process. If the machine runs out of memory, the system ends this process first."""
-    for kind, most in ((resource.RLIMIT_DATA, MEMORY_BYTES), (resource.RLIMIT_CORE, 1)):  # 1 also stops a pipe of dumps
+    for kind, most in ((resource.RLIMIT_DATA, MEMORY_BYTES), (resource.RLIMIT_CORE, 1)):  # 1 also stops dumps to a pipe
         hard = resource.getrlimit(kind)[1]
         limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (limit, limit))
@@ -77,7 +77,7 @@ def _answer(remote: Remote, question: dict[str, Any], data: bytes, connection: F
             return True, b""
         _list(remote.sizes if verb == "sizes" else remote.ages, name, connection)
     except OSError:
-        raise  # of the connection; a client's are RemoteErrors
+        raise  # the connection failed; errors of a client are RemoteErrors
     except BaseException as error:
         return _failure(error), b""
     return [], b""

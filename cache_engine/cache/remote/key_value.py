@@ -19,7 +19,7 @@ from cache_engine.units import human_bytes, printable
 KINDS = ("redis://", "rediss://")
 PASSWORD = "REDISCLI_AUTH"  # noqa: S105
 """The environment variable that has the password, as for ``redis-cli``."""
-_AT_A_TIME = 500  # names of a list
+_AT_A_TIME = 500  # names in one batch of a listing
 
 
 class KeyValue:
@@ -94,7 +94,7 @@ class KeyValue:
                 for name in names:
                     asked.strlen(name)
                 sizes = asked.execute(raise_on_error=False)
-            # One of another type, or with a name that is no text, is none of ours.
+            # A value of another type, or whose name is not text, was not stored by this program.
             yield from (
                 (name.decode(errors="replace"), size if isinstance(size, int) else 0)
                 for name, size in zip(names, sizes, strict=True)

@@ -78,7 +78,7 @@ class Objects:
                 return None
             size = found.meta["size"]
             data = b"" if size > most_bytes else bytes(found.bytes())
-        if max(size, len(data)) > most_bytes:  # the size that a server says need not be so
+        if max(size, len(data)) > most_bytes:  # the server may state a wrong size
             raise CorruptEntry(f"{self._named(name)} has more than {human_bytes(most_bytes)}")
         return data
 

@@ -20,8 +20,8 @@ from cache_engine.upkeep.packs import Imported, Refused, admit, coherent
 from cache_engine.upkeep.parallel import in_threads
 
 _T = TypeVar("_T")
-_AT_A_TIME = 8  # entries in memory, each of which may be as large as an object may be
-_MOST_AHEAD = 64  # outcomes, so that a request that takes long does not hold up others
+_AT_A_TIME = 8  # entries in memory, each of up to the largest size
+_MOST_AHEAD = 64  # finished results that wait, so that a slow request does not delay others
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def compare(store: DiskStore | None, remote: Remote, on_some: Callable[[int], No
         if key is None:
             others += 1
         else:
-            sizes[key] = size if size <= MOST_BYTES else 0  # then the object is no entry: a pull refuses it
+            sizes[key] = size if size <= MOST_BYTES else 0  # then the object is not an entry, and a pull refuses it
     mine = set(store.keys()) if store is not None else set()
     here, there = sorted(mine - sizes.keys()), sorted(sizes.keys() - mine)
     return Compared(tuple(here), tuple(there), len(mine) - len(here), sum(sizes.values()), others, tuple(sorted(sizes)))

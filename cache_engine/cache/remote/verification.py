@@ -89,7 +89,7 @@ def verify(
         try:
             own = store.get(key) if store is not None else None
         except (CorruptEntry, OSError):
-            own = None  # gemm-cache verify says so
+            own = None  # ``gemm-cache verify`` reports it
         return Sound(record, cubin) if own is None or own.cubin == cubin else Refused(key, DIFFERENT)
 
     return (found for found in in_parallel(check, keys) if found is not None)
@@ -151,7 +151,7 @@ def delete(
     gone: list[CacheKey] = []
 
     place = printable(without_query(remote.url))
-    if sizes and journal is not None:  # a kill leaves this
+    if sizes and journal is not None:  # first, so that it remains if the process is killed
         journal.event(CLEAN_REMOTE, detail=f"{counted(len(sizes), 'kernel')} of {place} to delete", by=by)
 
     def delete_one(key: CacheKey) -> None:

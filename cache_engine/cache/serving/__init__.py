@@ -37,7 +37,7 @@ from cache_engine.store.lock import ThreadLocks, file_lock
 
 __all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
 
-# What no hit needs is imported at the first miss.
+# Modules that no hit needs are imported at the first miss.
 if TYPE_CHECKING:
     from cache_engine.cache.queue.slots import Slots
     from cache_engine.cache.serving.key_lock import KeyLock
@@ -51,10 +51,10 @@ SWITCHED_OFF = "caching is switched off"
 COMPILED = "compiled"
 """The name in place of a tier for a kernel that was compiled now."""
 
-# Characters of the log of decisions, whose size is bounded: a compiler may print pages.
+# Characters of an error in the log of decisions, whose size is limited: a compiler may print pages.
 _LONGEST_REASON = 1000
 
-# What the first miss of a process imports, in whichever thread.
+# The modules that the first miss of a process imports, in any thread.
 _FOR_A_MISS = (
     "cache_engine.cache.build",
     "cache_engine.cache.decision_log",
@@ -65,7 +65,7 @@ _FOR_A_MISS = (
     "cache_engine.upkeep.plan",
 )
 
-# Most compiles take less, so a wait for one is nothing to look at.
+# Seconds; most compiles take less, so a shorter wait is not reported.
 LONG_WAIT_S = 1.0
 
 
@@ -351,7 +351,7 @@ class Serving:
 
     def _key_lock(self, key: CacheKey, priority: Priority) -> KeyLock:
         """Holds the key's lock while the body of a ``with`` runs; gives the reason if the lock is not available."""
-        with unforked():  # a child that is forked during an import would wait for its end for ever
+        with unforked():  # a child that is forked during an import would wait for the import for ever
             for module in _FOR_A_MISS:
                 import_module(module)
         from cache_engine.cache.serving.key_lock import KeyLock

@@ -21,7 +21,7 @@ from cache_engine.units import counted, printable
 
 _log = logging.getLogger(__name__)
 
-_MOST_PROVED = 100  # signatures of a pack that are checked when it is opened: 30 ms where none is good
+_MOST_PROVED = 100  # signatures of a pack that are checked when it is opened: 30 ms if none is good
 _BUILD_DIGITS = 12
 _DIGEST = re.compile(f"([0-9a-f]{{{_BUILD_DIGITS}}})[0-9a-f]{{20,}}")
 _MOST_NAMED = 3
@@ -170,14 +170,15 @@ def differing(selector: Selector, made: Provenance, *, any_toolchain: bool) -> t
     stated = Stated(made.toolchain, "") if any_toolchain else None
     nearest = (Factor("family", f"{made.family} by {made.compiler}", "unknown"),)
     found = []
-    # A problem can ask for fast math; one that does not is as the setting says, so the others count only without it.
+    # A problem can ask for fast math. One that does not follows the setting, so other flags are compared without
+    # it.
     fast = FAST_MATH in made.flags.split() or None
     for level in OPT_LEVELS:
         try:
             components = selector.present(made.family, made.compiler, level, "any", fast, stated=stated)
         except CompilerMissing:
             return (Factor("compiler", made.compiler, "not installed"),)
-        except (GemmCacheError, ValueError):  # has no levels, or a record made up
+        except (GemmCacheError, ValueError):  # it has no levels, or the record is not a real one
             continue
         if components is not None:
             found.append(_factors(made, Provenance.of(components)))

@@ -68,7 +68,8 @@ class RemoteClient:
         self._is_opened = not settings.reads_remote
         self._tier: RemoteTier | None = None
         self._behind: SendQueue | None = None
-        # To store an entry durably takes longer than to fetch it. Another process that asks for it waits for the lock.
+        # Storing an entry durably takes longer than fetching it. Another process that asks for it waits for the
+        # lock.
         self._storing = BackgroundQueue(most=MOST_STORING)
         self._forget_end: Callable[[], None] | None = None
 
@@ -113,7 +114,7 @@ class RemoteClient:
         try:
             fetched = tier.fetch(key)
         except (CorruptEntry, OSError) as error:
-            is_said = isinstance(error, OSError) and bool(tier.breaker.why)  # by ``_changed``
+            is_said = isinstance(error, OSError) and bool(tier.breaker.why)  # ``_changed`` has already logged it
             self._tiers.skip(tier.name, key, error, is_said=is_said)
             return None
         if fetched is None:
@@ -228,7 +229,7 @@ class RemoteClient:
 
             remote = open_remote(self._settings.remote or "", LOOKUP)
             breaker = breaker_of(remote, self._changed)
-            # What is wrong with the settings is said before this, as they may have been changed.
+            # Wrong settings are reported before this, since the user may have changed them.
             failed = None if self._store is None else outage(self._store.layout.journal, remote.url, time.time())
             if failed is not None and breaker.hold(failed.detail):
                 _log.info("the remote is not asked yet; it has just failed another process: %s", printable(breaker.why))

@@ -22,7 +22,7 @@ from cache_engine.settings import Settings
 if TYPE_CHECKING:
     from cache_engine.cache.queue.background import BackgroundCompiles
 
-# Kernels for other m: of the powers of two up to this factor away. Beyond, a dynamic kernel is as good.
+# Kernels for another m: for powers of two up to this factor away. Farther away, a dynamic kernel is as good.
 _FACTOR = 64
 # Problems whose stand-ins are remembered.
 _MOST_KEPT = 4096
@@ -148,7 +148,7 @@ class StandIns:
         with stages(LOAD):
             for selection in self.look(asked):
                 found = self._serving.look_up(selection.key)
-                if found is not None:  # else it is damaged, or was evicted just now
+                if found is not None:  # otherwise it is damaged, or was evicted just now
                     return self._serving.hit(selection, found, stages, problem=asked[0])
         return None
 

@@ -69,7 +69,7 @@ __all__ = [
     "bucket_of",
 ]  # fmt: skip
 
-# What the config of a dynamic kernel is chosen for: m, n, k and batch, neither a decode nor a prefill.
+# The sizes for which the config of a dynamic kernel is chosen: m, n, k and batch, between decode and prefill.
 _ANY_SIZES = (1024, 1024, 1024, 1)
 _ACCUMULATE = {DType.FP64: DType.FP64, DType.INT8: DType.INT32}
 
@@ -281,9 +281,9 @@ class GemmProblem:
         return GemmProblem(*values)
 
 
-# ``on`` copies with them, in two thirds of the time of dataclasses.replace: each lookup without a target makes a copy.
+# ``on`` copies with these, in two thirds of the time of dataclasses.replace: each lookup without a target makes a copy.
 _VALUES, _ARCH = operator.attrgetter(*GemmProblem.__slots__), GemmProblem.__slots__.index("arch")
-# They write the fields of a new problem, which is frozen, in half the time of object.__setattr__.
+# These write the fields of a new problem, which is frozen, in half the time of object.__setattr__.
 _SETTERS = tuple(getattr(GemmProblem, name).__set__ for name in GemmProblem.__slots__)
 
 

@@ -15,7 +15,7 @@ _E = TypeVar("_E", bound=StrEnum)
 
 MAX_DIMENSION = 2**24
 MAX_BATCH = 65_535  # gridDim.z, CUDA programming guide, "Technical Specifications per Compute Capability"
-MAX_ELEMENTS = 2**40  # of one operand over the whole batch: two TiB of bf16, beyond any GPU
+MAX_ELEMENTS = 2**40  # elements of one operand over the whole batch: two TiB of bf16, more than any GPU has
 
 OPT_LEVELS = (0, 1, 2, 3)
 """The optimisation levels of a compiler. The highest is the default."""

@@ -26,7 +26,7 @@ from cache_engine.store.ownership import open_file, own_file
 from cache_engine.store.publish import publish_file
 
 LONG_BYTES = 4 * 1024**2
-_MOST_BYTES = 16 * LONG_BYTES  # more, and it is not a log of ours
+_MOST_BYTES = 16 * LONG_BYTES  # bytes; a larger file was not written by this program
 _MOST_WAITING = 10_000
 _APPEND_TIMEOUT_S, _MEND_TIMEOUT_S = 1.0, 30.0
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -93,7 +93,8 @@ def append_decisions(layout: StoreLayout, decisions: Iterable[Decision]) -> None
         finally:
             file.close()
     if is_long:
-        # Another process may be appending; then a later one does this. Or one has just done it.
+        # Another process may be appending; then a later process replaces the file. Or another process has just
+        # done so.
         with suppress(LockTimeout, FileNotFoundError), file_lock(layout.decisions_lock, 0):
             if layout.decisions_log.stat().st_size >= LONG_BYTES:
                 layout.decisions_log.replace(layout.older_decisions_log)
@@ -109,7 +110,7 @@ class DecisionReader:
     def __init__(self, layout: StoreLayout) -> None:
         """Reads nothing yet."""
         self._layout = layout
-        self._read: dict[tuple[int, bytes], int] = {}  # positions, by inode and checksum of the first line
+        self._read: dict[tuple[int, bytes], int] = {}  # positions in bytes, by inode and checksum of the first line
         self.damaged = 0
 
     def new(self) -> list[Decision]:
@@ -119,7 +120,7 @@ class DecisionReader:
         """
         is_whole = False
         with ExitStack() as files:
-            while not is_whole:  # else the files changed places meanwhile
+            while not is_whole:  # otherwise the files changed places during the read
                 files.close()
                 older = _identity(self._layout.older_decisions_log)
                 opened = []
@@ -151,7 +152,7 @@ class DecisionReader:
 def demoted_keys(layout: StoreLayout) -> frozenset[str]:
     """The keys of kernels that were demoted and not promoted since. Files that cannot be read are skipped."""
     if not any(_mentions(path, DEMOTION) for path in (layout.older_decisions_log, layout.decisions_log)):
-        return frozenset()  # as nearly always: no line need be decoded
+        return frozenset()  # the usual case: no line has to be decoded
     known = standing(DecisionReader(layout).new())
     return frozenset(key for key, one in known.items() if one.kind == DEMOTION)
 

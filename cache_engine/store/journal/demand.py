@@ -70,7 +70,7 @@ def read_timeline(layout: StoreLayout) -> Timeline:
 
 
 def read_demand(layout: StoreLayout) -> FoldedDemand:
-    """The folded demand; empty when nothing is folded yet or, with a warning, when the file cannot be read."""
+    """The content of ``demand.json``; empty when nothing is folded yet or, with a warning, when it cannot be read."""
     try:
         return load_demand(layout)
     except (OSError, ValueError, RecursionError) as error:
@@ -79,7 +79,7 @@ def read_demand(layout: StoreLayout) -> FoldedDemand:
 
 
 def load_demand(layout: StoreLayout) -> FoldedDemand:
-    """The folded demand; empty when nothing is folded yet.
+    """The content of ``demand.json``; empty when nothing is folded yet.
 
     Raises:
         UnknownSnapshot: when the file has another format version.

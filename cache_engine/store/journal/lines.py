@@ -49,7 +49,7 @@ def whole_lines(data: bytes) -> bytes:
 def decoded(decode: Callable[[bytes], _T], lines: Iterable[bytes]) -> Iterator[_T]:
     """The decoded lines; damaged ones are skipped."""
     for line in lines:
-        # The last is for brackets nested too deep.
+        # ``RecursionError`` comes from brackets nested too deep.
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             yield decode(line)
 

@@ -118,7 +118,7 @@ def load_snapshot(folder: Path) -> Snapshot:
     snapshot = msgspec.json.decode(data, type=Snapshot)
     if snapshot.format != _FORMAT:
         raise UnknownSnapshot(f"it has format {snapshot.format}; this program knows {_FORMAT}")
-    snapshot.generation %= 2**62  # a column of the index holds it, and the next fold's
+    snapshot.generation %= 2**62  # a column of the index holds the number, and that of the next fold
     return snapshot
 
 
@@ -150,7 +150,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
     Args:
         keep: whether to keep the usage of a key.
     """
-    from cache_engine.store.journal.demand import fold_demand, load_demand  # 5 ms, and no hit needs it
+    from cache_engine.store.journal.demand import fold_demand, load_demand  # takes 5 ms, and no hit needs it
 
     layout = StoreLayout(folder.parent)
     sums = folder / SNAPSHOT
@@ -178,7 +178,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
         snapshot = Snapshot(
             # Unique even if an earlier snapshot was lost, because the index compares generations.
             generation=max(snapshot.generation + 1, time.time_ns() // 1000),
-            # Also those left alone: they may become our own again.
+            # Also files that are not folded: this process may write to them again.
             folded=[stem for name, stem in stems.items() if name in names or stem in snapshot.folded],
             totals=msgspec.structs.replace(tally.totals, spans=known(tally.totals.spans)),
             usage=[used.without_old_weeks(time.time()) for used in tally.usage if keep(used.key)],
@@ -234,7 +234,7 @@ def damaged_lines(path: Path) -> tuple[int, int]:
         OSError: when it cannot be read.
     """
     data = read_whole(path, LARGEST_BYTES, trust=True)
-    if data is None:  # folded meanwhile
+    if data is None:  # the file was folded during the call
         return 0, 0
     data = whole_lines(data)
     lines = _line_count(data)
@@ -276,7 +276,7 @@ def _written_since(folder: Path, since: float) -> list[tuple[Path, int]]:
     found: list[tuple[Path, int]] = []
     with suppress(OSError), os.scandir(folder) as files:
         for file in files:
-            with suppress(OSError):  # folded meanwhile
+            with suppress(OSError):  # the file was folded during the call
                 status = file.stat(follow_symlinks=False)
                 if file.name.endswith(OPEN) and status.st_mtime >= since:
                     found.append((Path(file.path), status.st_size))

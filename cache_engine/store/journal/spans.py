@@ -63,14 +63,14 @@ class Spans:
 
     def __init__(self) -> None:
         """Starts without counts."""
-        self._lock = threading.RLock()  # a signal handler may count while its thread does
+        self._lock = threading.RLock()  # a signal handler may count while the interrupted thread does
         self._counts: dict[tuple[str, int], int] = {}
         self._ns: dict[str, float] = {}
 
     def add(self, span: str, ms: float) -> None:
         """Counts one duration, in milliseconds, of a span in ``SPANS``."""
         ns = ms * 1e6
-        place = (span, int(_STEPS * log2(ns)) if ns > 1 else 0)  # ``bucket_of`` without a call: it is in every hit
+        place = (span, int(_STEPS * log2(ns)) if ns > 1 else 0)  # ``bucket_of``, inline because every hit runs it
         with self._lock:
             self._counts[place] = self._counts.get(place, 0) + 1
             self._ns[span] = self._ns.get(span, 0.0) + ns

@@ -57,7 +57,7 @@ _ROTATE_BYTES = 1024**2
 # A process that uses many entries writes less often, so that it writes about 1 KiB/s.
 _BYTES_PER_S, _LONGEST_WAIT_S = 1024, 300.0
 _MOST_WAITING = 10_000  # entries with unwritten hits in memory, or problems; more are written early
-_LOOK_S = 60.0  # how often a process checks whether to fold the journal
+_LOOK_S = 60.0  # seconds between two checks whether to fold the journal
 
 _encode = msgspec.json.Encoder().encode
 
@@ -100,13 +100,14 @@ class Journal:
         renew_after_fork(self)
 
     def _start_counting(self) -> None:
-        # A thread that holds the second never waits for the first.
+        # A thread that holds the second lock never waits for the first.
         self._lock = threading.RLock()
         self._writing = threading.RLock()
         self._postponed: list[_Line] = []
-        self._log: DecisionLog | None = None  # of the process: a parent writes what it decided
+        self._log: DecisionLog | None = None  # of this process only: the parent writes its own decisions
         self._hits: dict[_Hit, int] = {}
-        # By the identity of the problem, which lives as long as its count: to hash one takes a microsecond.
+        # By the identity of the problem object, which lives as long as its count: hashing a problem takes a
+        # microsecond.
         self._asked: dict[int, Wanted] = {}
         self._misses: dict[str, int] = {}
         self._failures: dict[str, int] = {}
@@ -129,7 +130,7 @@ class Journal:
 
     def renew_after_fork(self) -> None:
         """In a forked child: forgets the counts and the file, which the parent keeps."""
-        self._release()  # without unlocking, which would unlock it for the parent too
+        self._release()  # without unlocking, which would also unlock it for the parent
         self._start_counting()
 
     def hit(
@@ -250,7 +251,7 @@ class Journal:
                 self._queue.put(weak(self._finish, 0.0))
             return
         self._finish(CLOSE_S)
-        if self._queue is None:  # else counts came meanwhile
+        if self._queue is None:  # otherwise new counts came meanwhile
             self._forget_end()
 
     def write_counts(self) -> float:
@@ -260,8 +261,9 @@ class Journal:
         return min(max(self._flush_s, written / _BYTES_PER_S), _LONGEST_WAIT_S)
 
     def __del__(self) -> None:
-        # Dropped without being closed, maybe by its own thread. No caller can handle a failure. At interpreter exit
-        # the journal is closed already, or its thread may have stopped with a lock held.
+        # The journal was dropped without being closed, maybe by its own thread. No caller can handle a failure.
+        # At interpreter exit the journal is closed already, or its thread may have stopped while it held a
+        # lock.
         if not sys.is_finalizing():
             with suppress(Exception):
                 if self._queue is not None:
@@ -280,7 +282,7 @@ class Journal:
         with self._lock:
             queue, self._queue = self._queue, None
         if queue is not None:
-            # At its end the interpreter stops threads at any point, with the locks they hold.
+            # At interpreter exit, threads stop at any point and keep the locks they hold.
             queue.close(wait_s)
         self._flush_and_release()
         self._fold_if_due()
@@ -301,7 +303,8 @@ class Journal:
     def _take_counts(self) -> list[_Line]:
         no_waits, spans = Event(kind=USE, at=0.0), self.spans.take()
         with self._lock:
-            # No function call up to the end of the block, so that no signal handler can run in between.
+            # No function call from here to the end of the block, so that no signal handler can run in
+            # between.
             hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
             waits, asked = self._rare, self._asked
             has_rare = waits.lock_waits or waits.promotions or waits.demotions
@@ -327,7 +330,7 @@ class Journal:
         if not events and not self._postponed and not self._log:
             return 0
         if holds(self._writing):
-            # A signal handler interrupted _write, which will write these too.
+            # A signal handler interrupted ``_write``, which will write these lines too.
             self._postponed += events
             return 0
         written, failure = 0, None
@@ -347,7 +350,7 @@ class Journal:
             # A full disk or read-only store: counts are lost, kernels are not. Logged after the lock is free, because a
             # signal handler may have interrupted another log message.
             _log.log(self._complaint, "usage could not be written to %s: %s", self._folder, failure)
-            self._complaint = DEBUG  # once is enough
+            self._complaint = DEBUG  # one warning is enough
         return written
 
     def _append(self, data: bytes) -> None:
@@ -446,14 +449,14 @@ class NoJournal(Journal):
     def renew_after_fork(self) -> None:
         """In a forked child: starts without counts, because the parent keeps its own."""
         self.totals = Totals()
-        self._lock = threading.RLock()  # a signal handler may count while its thread does
+        self._lock = threading.RLock()  # a signal handler may count while the interrupted thread does
         self.spans = Spans()
 
     def hit(
         self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0, problem: GemmProblem | None = None
     ) -> None:
         """Counts a hit."""
-        del key, made_at, problem  # of use to a later process alone
+        del key, made_at, problem  # only a later process would use the count
         with self._lock:
             self.totals.hits[tier] = self.totals.hits.get(tier, 0) + 1
             self.totals.saved_us += saved_us

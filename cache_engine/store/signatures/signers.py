@@ -139,7 +139,7 @@ class TrustedSigners:
         name = sshsig.fingerprint(signature.key)
         if signature.namespace != NAMESPACE:
             return Signed(Standing.BAD, name, f"the signature is for {printable(signature.namespace[:64])!r}")
-        # Before the key is looked up: who is told to have signed must have signed.
+        # Before the key is looked up: the claimed signer must really have signed.
         if not signature.fits(message):
             return Signed(Standing.BAD, name, "the record was changed after it was signed, or was never signed by it")
         self._read_if_changed()
@@ -209,8 +209,7 @@ def _read(path: Path, trust: bool) -> dict[bytes, list[_Signer]]:
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{path} has more than {_MOST_BYTES:,} bytes, too many for a list of signers")
     found: dict[bytes, list[_Signer]] = {}
-    # As OpenSSH does, by newlines alone: str.splitlines would make a line of its own of what follows a form feed in a
-    # comment.
+    # Split at newlines only, as OpenSSH does: ``str.splitlines`` would also split a comment at a form feed.
     for number, line in enumerate(data.decode(errors="replace").split("\n"), 1):
         try:
             signer = _signer(line)
@@ -268,7 +267,7 @@ def _time(text: str) -> float:
         raise ValueError(f"{printable(text[:40])!r} is not a time such as 20270101Z")
     moment = datetime.strptime(digits, _TIMES[len(digits)])  # noqa: DTZ007 -- without Z it is local time
     if not text.endswith("Z"):
-        with suppress(OverflowError, ValueError):  # of the first or last day that there is; elsewhere it is another
+        with suppress(OverflowError, ValueError):  # near the first or last year, take it as UTC
             return moment.astimezone().timestamp()
     return moment.replace(tzinfo=UTC).timestamp()
 
@@ -281,7 +280,7 @@ def _fits(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern.replace("[", "[[]"))  # * and ? alone are wildcards in OpenSSH
+    return fnmatchcase(name, pattern.replace("[", "[[]"))  # OpenSSH has only the wildcards * and ?
 
 
 def _day(moment: float) -> str:

@@ -25,7 +25,7 @@ _MAGIC = b"SSHSIG"
 _VERSION = 1
 _HASHES = ("sha512", "sha256")
 _LINE = 70
-_MOST_BYTES = 8192  # of a signature's text; an Ed25519 one has about 300
+_MOST_BYTES = 8192  # characters of a signature's text; one of Ed25519 has about 300
 _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 
 
