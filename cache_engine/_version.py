@@ -28,8 +28,7 @@ def _build() -> str:
     package = os.path.dirname(os.path.abspath(__file__))
     lines = []
     for folder, inner, names in os.walk(package):
-        # In a wheel, ``_bundled`` has the dashboard, which is not part of the package; neither are hidden
-        # files.
+        # In a wheel, ``_bundled`` has the dashboard, which is not part of the package; neither are hidden files.
         inner[:] = [name for name in inner if name not in {"__pycache__", "_bundled"} and not name.startswith(".")]
         for name in names:
             if not name.startswith("."):

@@ -79,8 +79,8 @@ class BackgroundQueue:
         self._working = 0
         self._ends_at = math.inf
         self.is_closed = False
-        # Queues without a lock: one wakes the thread that waits for work, one for each caller of ``settle``
-        # wakes that caller.
+        # Queues without a lock: one wakes the thread that waits for work, one for each caller of ``settle`` wakes that
+        # caller.
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._settling: list[SimpleQueue[None]] = []
 
@@ -146,8 +146,8 @@ class BackgroundQueue:
 
     def _has_thread(self) -> bool:
         self._threads = [thread for thread in self._threads if thread.is_alive]
-        # A thread may be about to end and no longer count itself, or may have had no memory to run and never
-        # count itself.
+        # A thread may be about to end and no longer count itself, or may have had no memory to run and never count
+        # itself.
         self._working = min(self._working, len(self._threads))
         return self._working > 0
 
@@ -225,8 +225,7 @@ class Thread:
         self._process = os.getpid()
         self._ended: SimpleQueue[object] = SimpleQueue()
         running = _Running()
-        # The thread holds the only other reference. At its end no Python code runs, since there may be no
-        # memory.
+        # The thread holds the only other reference. At its end no Python code runs, since there may be no memory.
         self._running = weakref.ref(running, self._ended.put)
         self._identity = start_new_thread(_run, (running, work, arguments))
 
@@ -246,6 +245,6 @@ def _run(running: _Running, work: Callable[..., object], arguments: tuple[object
     try:
         work(*arguments)
     finally:
-        # A log handler that keeps an error of this thread also keeps this frame, and with it the marker of a
-        # running thread.
+        # A log handler that keeps an error of this thread also keeps this frame, and with it the marker of a running
+        # thread.
         del running

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """How much a problem affects."""
+    """The scope of a problem: one result, one request, or every such request."""
 
     WARNING = "warning"
     ERROR = "error"

@@ -40,7 +40,7 @@ def human_ms(ms: float) -> str:
 
 
 def human_forecast(ms: float) -> str:
-    """A predicted wait in milliseconds, as ``human_ms`` writes it; ``"more than a year"`` above that."""
+    """A predicted wait in milliseconds, as ``human_ms`` writes it, or ``"more than a year"``."""
     return "more than a year" if ms > 365 * 86_400e3 else human_ms(ms)
 
 

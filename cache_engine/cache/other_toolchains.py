@@ -65,13 +65,13 @@ class OtherToolchains:
         self._by_store: dict[str, tuple[Stated, ...]] | None = None
 
     def of_packs(self, compiler: str) -> tuple[Stated, ...]:
-        """The toolchains of a compiler that packs name."""
+        """The toolchains of a compiler that made kernels of the packs."""
         if self._by_packs is None:
             self._by_packs = _by_compiler(self._in_packs())
         return self._by_packs.get(compiler, ())
 
     def of_store(self, compiler: str) -> tuple[Stated, ...]:
-        """The toolchains of a compiler that the store's records name."""
+        """The toolchains of a compiler that made kernels of the store."""
         if self._by_store is None:
             self._by_store = _by_compiler(self._in_store())
         return self._by_store.get(compiler, ())

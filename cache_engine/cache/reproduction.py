@@ -66,8 +66,7 @@ def _extra_flags(record: Record) -> list[str]:
         own = list(flags_at_level(compiler.flags, record.problem.opt_level))
         if flags[: len(own)] == own:
             return flags[len(own) :]
-    # Another version of this program compiled the kernel, so the key differs anyway; use the flags that are known
-    # here.
+    # Another version of this program compiled the kernel, so the key differs anyway; use the flags that are known here.
     return [flag for flag in flags if flag.partition("=")[0] in ALLOWED]
 
 

@@ -165,8 +165,7 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 def _remembered(lines: bytes, identity: Identity) -> str | None:
-    # A search in the bytes, not by line: this reads a file of a thousand lines before the first kernel of each
-    # process.
+    # A search in the bytes, not by line: this reads a file of a thousand lines before the first kernel of each process.
     start = b"%b " % _text(identity)
     at = 0 if lines.startswith(start) else lines.find(b"\n" + start) + 1
     line, _, _ = lines[at : at + _MOST_OF_LINE].partition(b"\n")

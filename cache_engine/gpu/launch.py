@@ -131,8 +131,7 @@ class LoadedKernel:
             "groups": numpy.int32(problem.batch),
             "workspace": numpy.uint64(0) if workspace is None else workspace,
         }
-        # The parts that are the same in each launch are prepared once: a launch costs the host only
-        # microseconds.
+        # The parts that are the same in each launch are prepared once: a launch costs the host only microseconds.
         self._arguments = [fixed.get(argument, numpy.uint64(0)) for argument in launch.arguments]
         places = list(enumerate(launch.arguments))
         self._given = [(place, attrgetter(name)) for place, name in places if name in _GIVEN]

@@ -310,8 +310,7 @@ def device_memory() -> DeviceMemory | None:
         return None
     bus = pci_bus_id()
     found = None if bus is None else memory_bytes(bus)
-    # For a part of a GPU (MIG), NVML reports the whole GPU's memory, which differs by more than the driver
-    # reserves.
+    # For a part of a GPU (MIG), NVML reports the whole GPU's memory, which differs by more than the driver reserves.
     if found is not None and found[2] > _MOST_RESERVED * device.memory_bytes:
         found = None
     free, used, total = found or (None, None, device.memory_bytes)

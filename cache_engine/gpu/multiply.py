@@ -276,8 +276,7 @@ def _load(key: tuple[_Wanted, Hashable, Hashable], find: Find, gpu: int) -> _Rea
 
     ready = _kernels.get(gpu, key, load)
     if ready.better is not None and ready.better.ready:
-        # Running launches finish with the old kernel: its code stays loaded, and its memory is reused in stream
-        # order.
+        # Running launches finish with the old kernel: its code stays loaded, and its memory is reused in stream order.
         _kernels.discard(gpu, key, ready)
         ready = _kernels.get(gpu, key, load)
     if is_loaded:

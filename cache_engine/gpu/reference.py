@@ -112,8 +112,7 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
             errors.append(float(abs(computed - expected).max()))
             sizes.append(float(abs(expected).max()))
     largest = float(numpy.max(sizes))
-    # If all expected elements are 0, which random operands do not give, a relative error is not defined. NaN stays
-    # NaN.
+    # If all expected elements are 0, which random operands do not give, a relative error is not defined. NaN stays NaN.
     return float(numpy.max(errors)) / (largest or 1.0)
 
 

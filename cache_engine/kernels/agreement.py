@@ -64,7 +64,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How well the predictions rank the configs of a problem.
+    """The quality of the predictions as a ranking of the configs of a problem.
 
     Attributes:
         problems: the number of problems with at least three timed configs of one family.

@@ -67,8 +67,8 @@ class Family(Protocol):
     template: str
     unit: str
     """The unit of an SM that multiplies: ``"mma"``, ``"tensor"`` or ``"cuda"``, as in ``rates.Rates.operations``."""
-    # Floating-point (or integer) operations of one SM of an A100 in one clock, by the type of A and B. Its keys are
-    # the types that the family computes. Used to rank configs.
+    # Floating-point (or integer) operations of one SM of an A100 in one clock, by the type of A and B. Its keys are the
+    # types that the family computes. Used to rank configs.
     flops_per_clock: Mapping[DType, int]
     takes_epilogue: bool
     """Whether its kernels can apply an ``Epilogue``."""

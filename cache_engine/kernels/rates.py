@@ -73,8 +73,7 @@ class Rates(msgspec.Struct, frozen=True):
     def operations(self, unit: str, dtype: DType) -> float:
         """The operations on a type in one clock of one SM, by the unit ``"mma"``, ``"tensor"`` or ``"cuda"``."""
         if unit == "cuda":
-            # Types narrower than fp32 are widened; multiplying integers takes twice as long on all targets
-            # but 12.x.
+            # Types narrower than fp32 are widened; multiplying integers takes twice as long on all targets but 12.x.
             return self.fp64 if dtype is DType.FP64 else 128 if dtype is DType.INT8 else self.fp32
         share = self.mma / self.tensor if unit == "mma" else 1.0
         if dtype is DType.INT8:

@@ -264,8 +264,8 @@ def _turning_points(
 ) -> tuple[int, ...]:
     among = _candidates(FAMILIES[family], problem, target, factors)
     candidates, step = among.members, among.steps[0]
-    # Candidates, with their positions, by the number of stretches over which their rows of tiles stay the same.
-    # Between equal predictions, the position decides.
+    # Candidates, with their positions, by the number of stretches over which their rows of tiles stay the same. Between
+    # equal predictions, the position decides.
     by_height: dict[int, list[tuple[int, Candidate, int]]] = {}
     for position, candidate in enumerate(candidates):
         columns = -(-problem.n // candidate.block_n) * problem.batch

@@ -48,8 +48,8 @@ def read_file(
         # Every hit calls this twice. A regular file that belongs to you needs no further check.
         if status.st_mode & _LOOK_AT != stat.S_IFREG or status.st_uid != os.geteuid():
             check_opened(path, status, trust)
-        # Asks only for the expected size, because the buffer is allocated before reading. A regular file
-        # returns all it has.
+        # Asks only for the expected size, because the buffer is allocated before reading. A regular file returns all it
+        # has.
         wanted = min(limit, _FIRST_READ if likely is None else likely)
         data = os.read(descriptor, wanted)
         while len(data) == wanted < limit:

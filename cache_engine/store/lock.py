@@ -171,8 +171,7 @@ class _Waiter:
     """A thread that blocks until it has a lock. The caller can stop waiting; the thread then releases the lock."""
 
     def __init__(self, descriptor: int, shared: bool) -> None:
-        # A duplicate: the caller closes its descriptor when it stops waiting, and the thread still uses this
-        # one.
+        # A duplicate: the caller closes its descriptor when it stops waiting, and the thread still uses this one.
         self._file = OwnFile(os.dup(descriptor))
         self._shared = shared
         self._deciding = threading.Lock()
@@ -182,11 +181,11 @@ class _Waiter:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the thread exists only in the parent."""
+        """In a forked child: stops counting this thread, which exists only in the parent."""
         _blocked.discard(self)
 
     def wait(self) -> None:
-        """The body of the thread."""
+        """Waits for the lock, in the thread; releases it if the caller has stopped waiting."""
         try:
             _wait(self._file.descriptor, self._shared)
             with self._deciding:

@@ -175,7 +175,7 @@ def open_folder(path: Path, *, within: int, trust: bool = False) -> int:
 
 
 def close_folder(path: Path) -> None:
-    """Takes write permission for a folder from its group and all other users.
+    """Removes write permission for a folder from its group and all other users.
 
     Raises:
         OSError: when it is not a folder, or not yours.

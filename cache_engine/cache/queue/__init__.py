@@ -87,8 +87,7 @@ class Ticket:
         with suppress(OSError):
             path, file = stage(self._layout.temp)
             try:
-                # Locked before it gets the name of a ticket, so that no process sees a ticket with a
-                # free lock.
+                # Locked before it gets the name of a ticket, so that no process sees a ticket with a free lock.
                 os.rename(path, self._path)
             except BaseException:
                 delete(path)

@@ -119,8 +119,7 @@ class Slots:
                 gone.add(order.pop(0))
             if len(gone) == known:
                 return order.index(mine.name)
-            # A killed process may have had its turn meanwhile, and a more urgent ticket may have come: look
-            # again.
+            # A killed process may have had its turn meanwhile, and a more urgent ticket may have come: look again.
 
     def _unmoved_since(self) -> float:
         """The time since which no slot has changed its holder, as far as this process has seen."""

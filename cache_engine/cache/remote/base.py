@@ -66,7 +66,7 @@ class Remote(Protocol):
         ...
 
     def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
-        """As ``sizes``, and the seconds since each object was stored, by its clock; ``UsageError`` without a clock."""
+        """As ``sizes``, and the seconds since each object was stored; ``UsageError`` if the remote has no clock."""
         ...
 
 

@@ -80,7 +80,7 @@ class Breaker:
             self._on_change(why or _UNKNOWN, waited_s)
 
     def hold(self, why: str) -> bool:
-        """Opens the breaker if it is closed, without calling ``on_change``; returns whether it was closed."""
+        """Opens the breaker if it is closed, without calling ``on_change``; returns whether it did."""
         with self._lock:
             if self._why:
                 return False

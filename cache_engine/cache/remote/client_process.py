@@ -228,8 +228,7 @@ class ClientProcess:
         try:
             yield
         except BlockingIOError:
-            # A late request goes on in the process: it may be getting credentials, which the next request
-            # will use.
+            # A late request goes on in the process: it may be getting credentials, which the next request will use.
             if late or time.monotonic() - running.answered_at > STUCK_S:
                 self._end(running)
             raise RemoteError(late or f"{self._name} has not answered within {self._limit_s:g} s") from None

@@ -76,8 +76,7 @@ class RemoteTier:
             return None
         record_data, blob_data = unpacked(key, data, self._prove)
         try:
-            # The other sections are covered by the digest, which was signed; they are decoded when they are
-            # read.
+            # The other sections are covered by the digest, which was signed; they are decoded when they are read.
             record, cubin = checked(key, record_data, blob_data, (CUBIN,))
         except UnknownFormat as error:
             raise CorruptEntry(str(error)) from error

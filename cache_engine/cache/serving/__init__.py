@@ -245,7 +245,7 @@ class Serving:
         return self._tiers.get(key)
 
     def _look_again(self, key: CacheKey, no_lock: Failure | None) -> Found | Exception | None:
-        """The entry found while the key's lock is held, or ``None``, or the error of reading a damaged entry.
+        """The entry found while the key's lock is held, or ``None``, or the error of reading the entry.
 
         A damaged entry is moved to quarantine.
         """

@@ -170,8 +170,7 @@ def differing(selector: Selector, made: Provenance, *, any_toolchain: bool) -> t
     stated = Stated(made.toolchain, "") if any_toolchain else None
     nearest = (Factor("family", f"{made.family} by {made.compiler}", "unknown"),)
     found = []
-    # A problem can ask for fast math. One that does not follows the setting, so other flags are compared without
-    # it.
+    # A problem can ask for fast math. One that does not follows the setting, so other flags are compared without it.
     fast = FAST_MATH in made.flags.split() or None
     for level in OPT_LEVELS:
         try:

@@ -68,8 +68,7 @@ class RemoteClient:
         self._is_opened = not settings.reads_remote
         self._tier: RemoteTier | None = None
         self._behind: SendQueue | None = None
-        # Storing an entry durably takes longer than fetching it. Another process that asks for it waits for the
-        # lock.
+        # Storing an entry durably takes longer than fetching it. Another process that asks for it waits for the lock.
         self._storing = BackgroundQueue(most=MOST_STORING)
         self._forget_end: Callable[[], None] | None = None
 

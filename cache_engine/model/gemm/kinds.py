@@ -186,7 +186,7 @@ ScalesLike: TypeAlias = Scales | Literal["", "1x128,128x128", "1x128,1x128", "1x
 
 
 class Mode(StrEnum):
-    """How the rows of A and C are divided among the products of a batch.
+    """The division of the rows of A and C among the products of a batch.
 
     - ``""``: each product has its own A and C, with m rows.
     - ``grouped``: the products share one A and one C of m rows: first the rows of the first group, then those of the

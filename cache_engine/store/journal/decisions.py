@@ -93,8 +93,7 @@ def append_decisions(layout: StoreLayout, decisions: Iterable[Decision]) -> None
         finally:
             file.close()
     if is_long:
-        # Another process may be appending; then a later process replaces the file. Or another process has just
-        # done so.
+        # Another process may be appending; then a later process replaces the file. Or another process has just done so.
         with suppress(LockTimeout, FileNotFoundError), file_lock(layout.decisions_lock, 0):
             if layout.decisions_log.stat().st_size >= LONG_BYTES:
                 layout.decisions_log.replace(layout.older_decisions_log)

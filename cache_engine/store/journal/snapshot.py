@@ -254,7 +254,7 @@ def _decode_lines(data: bytes) -> Iterator[Event]:
 # ---- Lines of the last seconds, read without reading all of the journal ----
 
 _TAIL_BYTES = 2**18
-"""The bytes read from the end of each file: several minutes of a process that uses or compiles as many as it can."""
+"""The bytes read from the end of each file: several minutes of a very busy process."""
 
 
 def recent_events(folder: Path, kinds: Collection[str], since: float) -> Iterator[Event]:

@@ -261,9 +261,8 @@ class Journal:
         return min(max(self._flush_s, written / _BYTES_PER_S), _LONGEST_WAIT_S)
 
     def __del__(self) -> None:
-        # The journal was dropped without being closed, maybe by its own thread. No caller can handle a failure.
-        # At interpreter exit the journal is closed already, or its thread may have stopped while it held a
-        # lock.
+        # The journal was dropped without being closed, maybe by its own thread. No caller can handle a failure. At
+        # interpreter exit the journal is closed already, or its thread may have stopped while it held a lock.
         if not sys.is_finalizing():
             with suppress(Exception):
                 if self._queue is not None:
@@ -303,8 +302,7 @@ class Journal:
     def _take_counts(self) -> list[_Line]:
         no_waits, spans = Event(kind=USE, at=0.0), self.spans.take()
         with self._lock:
-            # No function call from here to the end of the block, so that no signal handler can run in
-            # between.
+            # No function call from here to the end of the block, so that no signal handler can run in between.
             hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
             waits, asked = self._rare, self._asked
             has_rare = waits.lock_waits or waits.promotions or waits.demotions

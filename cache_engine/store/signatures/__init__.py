@@ -13,7 +13,7 @@ from cache_engine.settings import Settings
 
 
 def proof_for(settings: Settings) -> Callable[[bytes], None] | None:
-    """The function that checks each record of a pack for a trusted signature; ``None`` without ``trusted_signers``.
+    """A function that checks a record for a trusted signature; ``None`` if ``trusted_signers`` is not set.
 
     Raises:
         UsageError: when the file that the setting names cannot be used.
