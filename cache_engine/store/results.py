@@ -1,12 +1,12 @@
-"""Results on disk: one JSON file for each subject (an accelerator, or a device), which other tools read too.
+"""Results on disk: one JSON file for each subject (an accelerator, or a device). Other tools read these files too.
 
-The file is read whole. A process that adds to it merges, and replaces it whole, under its lock; so readers need no
-lock. The entries are opaque here and are not decoded until requested. Each is on a line of its own and has its own
-checksum: of a damaged file the sound lines count, and the next writer copies the file to quarantine and goes on with
-those.
+A file is read whole. A process that adds to it takes its lock, merges, and replaces the file whole; so readers need no
+lock. The results are opaque to this module and are decoded only when requested. Each result is on its own line and has
+its own checksum. Of a damaged file the sound lines count; the next writer copies the file to quarantine and continues
+with these lines.
 
-Version 0.2 also wrote a compressed form, and logs of results to be merged into the file of a higher generation. Both
-are read, and the next write merges them.
+Version 0.2 also wrote a compressed form of the file, and logs of results to be merged later. Both are read, and the
+next write merges them into the file.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 from cache_engine.store.lock import Held, file_lock
 from cache_engine.store.publish import publish_file
 
-# ---- The format, which other tools read and write too: its versions and compression ----
+# ---- The format of a results file, which other tools read and write too: its versions and compression ----
 
 FORMAT = "1.0"
-"""Of the snapshot. A file with another first number has another format and is left unchanged."""
+"""The format version of the file. A file with another first number has another format and is left unchanged."""
 
 LARGEST_IMPORT_BYTES = 32 * 2**20
-"""Of such a file from elsewhere, decompressed: three times what pruning leaves of an accelerator's results. Decoding
-may take thirty times as much memory."""
+"""The largest imported results file, in bytes after decompressing; three times the size to which results are pruned.
+
+The limit is this low because decoding may take thirty times as much memory.
+"""
 
 
-# Bounds on the values in a file, so that every value fits wherever it is used.
+# Limits on the values in a file, so that every value fits wherever it is used.
 MOST_HOURS = 1e9
 _Hours = Annotated[float, msgspec.Meta(ge=0, le=MOST_HOURS)]
 _Generation = Annotated[int, msgspec.Meta(ge=0, le=10**17)]
@@ -48,9 +50,9 @@ _Text = Annotated[str, msgspec.Meta(max_length=100)]
 
 
 class Statistics(msgspec.Struct):
-    """Statistics of an accelerator's results; times in seconds since 1970.
+    """Counts over an accelerator's results; times are in seconds since 1970.
 
-    ``corrupt_lines`` counts damaged lines of the logs of version 0.2 that were skipped.
+    ``corrupt_lines`` counts damaged lines, in the logs of version 0.2, that were skipped.
     """
 
     total_entries: Count = 0
@@ -62,7 +64,7 @@ class Statistics(msgspec.Struct):
     corrupt_lines: Count = 0
 
     def count(self, hits: int = 0, misses: int = 0, corrupt_lines: int = 0, hours: float = 0.0) -> None:
-        """Adds to the sums. They stop at their bounds, because no reader accepts a file beyond them."""
+        """Adds to the counts. Each count stops at its upper bound, because readers refuse a larger one."""
         self.cache_hits = min(MOST_COUNT, self.cache_hits + hits)
         self.cache_misses = min(MOST_COUNT, self.cache_misses + misses)
         self.corrupt_lines = min(MOST_COUNT, self.corrupt_lines + corrupt_lines)
@@ -70,18 +72,18 @@ class Statistics(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct):
-    """The interchange file.
+    """The content of a results file.
 
     Attributes:
-        version: of the model that wrote it last.
-        cache_format_version: of this format.
-        arch_fingerprint: the accelerator of these results.
+        version: the version of the model that wrote it last.
+        cache_format_version: the version of this format.
+        arch_fingerprint: identifies the accelerator of these results.
         architecture: every field of that accelerator.
-        cache_entries: results by key.
-        statistics: of these results.
+        cache_entries: the results, by key.
+        statistics: counts over these results.
         evaluator: the evaluator that made these results.
-        usage: when each result was last used; without those never used.
-        generation: the file contains the logs of version 0.2 with lower numbers; without it, none.
+        usage: the time of the last use of each result; results that were never used are not in it.
+        generation: the file contains the results of the logs of version 0.2 with a lower number; if missing, of none.
     """
 
     version: _Text
@@ -96,13 +98,13 @@ class Snapshot(msgspec.Struct):
 
     @property
     def chip(self) -> str:
-        """The accelerator's name; empty if the file has none that is printable."""
+        """The accelerator's name; empty if the file has no printable one."""
         name = self.architecture.get("name")
         return name if isinstance(name, str) and len(name) <= 100 and name.isprintable() else ""
 
 
 class UnknownResults(StoreError):
-    """Results of a format version this program does not know. Leave them unchanged."""
+    """Results have a format version that this program does not know. Leave their file unchanged."""
 
 
 class _Head(msgspec.Struct):
@@ -112,7 +114,7 @@ class _Head(msgspec.Struct):
 _decode_snapshot = msgspec.json.Decoder(Snapshot).decode
 _decode_head = msgspec.json.Decoder(_Head).decode
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""The errors of decoding invalid bytes; the last is for brackets nested too deep."""
+"""The errors that decoding invalid bytes can raise; ``RecursionError`` comes from brackets nested too deep."""
 
 
 def empty_snapshot(version: str, evaluator: str, fingerprint: str, architecture: Mapping[str, Any]) -> Snapshot:
@@ -121,10 +123,10 @@ def empty_snapshot(version: str, evaluator: str, fingerprint: str, architecture:
 
 
 def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
-    """The snapshot in an interchange file.
+    """The snapshot in a results file.
 
     Raises:
-        CorruptEntry: when it is damaged, or another accelerator's.
+        CorruptEntry: when the file is damaged, or is another accelerator's.
         UnknownResults: when it has another format version, whatever else it has.
     """
     try:
@@ -147,7 +149,7 @@ def _check_format(version: str) -> None:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The interchange file, each entry on a line of its own."""
+    """The bytes of a results file, with each result on its own line."""
     encode = msgspec.json.encode
     text = encode(msgspec.structs.replace(snapshot, cache_entries={}))
     # The fields behind the last of these have only numbers, so that it is the field itself.
@@ -157,10 +159,10 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def check_names(data: bytes) -> None:
-    """Refuses a file in which an object has a name twice: decoding keeps the last value, and the others are lost.
+    """Refuses a file with a JSON object that has a name twice: decoding would keep the last value only.
 
     Raises:
-        CorruptEntry: naming it.
+        CorruptEntry: when there is one; the text has the name.
     """
 
     def check(pairs: list[tuple[str, object]]) -> None:
@@ -178,17 +180,17 @@ def check_names(data: bytes) -> None:
 
 
 def compress(data: bytes) -> bytes:
-    """An interchange file as a zstd frame with a checksum."""
+    """A results file as a zstd frame with a checksum."""
     import zstandard
 
     return zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress(data)
 
 
 def decompress(data: bytes, largest: int = MOST_BYTES) -> bytes:
-    """The bytes of an interchange file that may be compressed.
+    """The bytes of a results file, decompressed if it is compressed.
 
     Args:
-        largest: bytes that it may have, decompressed; nothing is decompressed before that is known.
+        largest: the largest size in bytes after decompressing; checked before anything is decompressed.
 
     Raises:
         CorruptEntry: when it is compressed and damaged, or too large.
@@ -208,7 +210,7 @@ def decompress(data: bytes, largest: int = MOST_BYTES) -> bytes:
             raise CorruptEntry(
                 f"the compressed results declare {declared:,} bytes, and {largest / 2**20:,.0f} MiB may be read at once"
             )
-        # What follows the first frame, such as a second file, would be lost unseen.
+        # Data after the first frame, such as a second file, would be lost without notice.
         return bytes(zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False))
     except zstandard.ZstdError as error:
         raise CorruptEntry(f"the compressed results cannot be decompressed: {error}") from error
@@ -217,14 +219,14 @@ def decompress(data: bytes, largest: int = MOST_BYTES) -> bytes:
 _log = logging.getLogger(__name__)
 
 Judge = Callable[[str, bytes | msgspec.Raw], str]
-"""Returns the key of a sound entry from its name and its bytes; empty for one that is not sound."""
+"""A function that checks one result, given its name and its bytes. Returns the key of a sound one; else empty text."""
 
 State = list[tuple[str, int, int, int]]
-"""Name, inode, size and time of change of files. Equal states mean that nothing was written in between."""
+"""Name, inode, size and time of change of files. If two states are equal, nothing was written between them."""
 
 
 class NewResult(msgspec.Struct):
-    """An entry to be stored: its key, its time, its search time, and its JSON text."""
+    """A result to be stored: its key, its time, its search time, and its JSON text."""
 
     key: str
     at: float
@@ -233,7 +235,7 @@ class NewResult(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Lookups to be counted: hits per key, and the number of misses."""
+    """Lookups to be counted: the number of hits by key, and the number of misses."""
 
     at: Seconds
     hits: dict[str, Count] = {}
@@ -249,8 +251,8 @@ class ResultFile:
         """Opens nothing yet.
 
         Args:
-            new: the snapshot to start with if none exists; it names the subject.
-            judge: says which entries of a damaged file are sound.
+            new: the snapshot to start with if the store has none; it names the subject.
+            judge: decides which results of a damaged file are sound.
         """
         self._layout, self._new, self._judge = layout, new, judge
         self._fingerprint = new.arch_fingerprint
@@ -260,13 +262,13 @@ class ResultFile:
         self.snapshot = new
 
     def state(self) -> State:
-        """The state of its files on disk."""
+        """The state of the subject's files on disk."""
         return files_state(self._path.parent, self._path.stem)
 
     def load(self) -> Snapshot:
-        """The results on disk, stored in ``snapshot``. Reads them again only when they changed.
+        """The results on disk, also stored in ``snapshot``. Reads them again only if the files changed.
 
-        Of a damaged file, only the sound entries count; a warning is logged.
+        Of a damaged file, only the sound results count; a warning is logged.
 
         Raises:
             UnknownResults: when they have another format version.
@@ -281,7 +283,7 @@ class ResultFile:
         return self.snapshot
 
     def append(self, results: Iterable[NewResult], usage: Usage | None = None) -> None:
-        """Adds results and counts usage, in one write that other processes see as a whole.
+        """Adds results and counts usage, in one write: other processes see all of it or nothing.
 
         Raises:
             LockTimeout: when another process holds the lock for longer than the wait.
@@ -298,7 +300,7 @@ class ResultFile:
         self.change(add)
 
     def change(self, change: Callable[[Snapshot], None]) -> None:
-        """Replaces the file by what ``change`` makes of its newest content; raises as ``append``."""
+        """Replaces the file: ``change`` edits its newest content in place; raises as ``append``."""
         with self._lock():
             snapshot, damage, logs = self._read()
             change(snapshot)
@@ -313,7 +315,7 @@ class ResultFile:
         return damage
 
     def mend(self) -> None:
-        """Copies every damaged file to quarantine, and goes on with the sound entries; raises as ``append``."""
+        """Copies every damaged file to quarantine, and writes it again with its sound results; raises as ``append``."""
         with self._lock():
             self._write(*self._read(thorough=True))
 
@@ -323,12 +325,13 @@ class ResultFile:
         return file_lock(self._layout.results_lock(self._fingerprint), self._lock_timeout_s)
 
     def _read(self, *, thorough: bool = False) -> tuple[Snapshot, dict[Path, CorruptEntry], list[int]]:
-        """The content of all files, the damaged ones with their errors, and the numbers of the logs.
+        """The content of all files, the damaged files with their errors, and the numbers of the logs.
 
-        Writers replace the file before they delete what they merged. So it is read last, and nothing is missed.
+        Writers replace the results file before they delete the logs that they merged. So this reads that file last, and
+        misses no result.
 
         Args:
-            thorough: judge each entry, and leave out those that are not sound.
+            thorough: judge each result, and leave out those that are not sound.
         """
         judge, damage = self._judge if thorough else None, dict[Path, CorruptEntry]()
         logs = [(number, _read_log(path, damage)) for number, path in _logs(self._layout, self._fingerprint)]
@@ -345,13 +348,14 @@ class ResultFile:
                     damage[path] = CorruptEntry(f"{wrong:,} of {count:,} results are damaged")
             except CorruptEntry as error:
                 damage[path] = error
-                found.append(_sound_lines(data or b"", self._empty(), self._judge))
+                with suppress(CorruptEntry, UnknownResults):
+                    found.append(_sound_lines(data or b"", self._empty(), self._judge))
         snapshot = max(found, key=lambda one: one.generation, default=self._empty())
         for other in found:
             snapshot.cache_entries = other.cache_entries | snapshot.cache_entries
             snapshot.usage = other.usage | snapshot.usage
         for number, lines in logs:
-            if number >= snapshot.generation:  # a lower one was merged; its deletion was interrupted
+            if number >= snapshot.generation:  # a log with a lower number was merged; its deletion was interrupted
                 wrong = _replay(snapshot, lines, judge)
                 if wrong:
                     path = self._layout.results_log(self._fingerprint, number)
@@ -368,7 +372,7 @@ class ResultFile:
             copied = copy_to_quarantine(self._layout, path, durable=self._durable)
             _log.warning("%s is damaged; it is in quarantine as %s, and its sound entries count", path.name, copied)
         snapshot.version, snapshot.cache_format_version = self._new.version, FORMAT
-        # An earlier writer may have known only the fingerprint.
+        # An earlier version may have known only the fingerprint.
         snapshot.architecture = snapshot.architecture or self._new.architecture
         snapshot.statistics.total_entries = len(snapshot.cache_entries)
         snapshot.generation = max([snapshot.generation, *logs]) + 1
@@ -380,7 +384,7 @@ class ResultFile:
 
 
 def files_state(folder: Path, prefix: str = "") -> State:
-    """The state of the files in a folder whose names begin so."""
+    """The state of the files in a folder whose names begin with ``prefix``."""
     found = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as files:
         for file in files:
@@ -392,18 +396,18 @@ def files_state(folder: Path, prefix: str = "") -> State:
 
 
 def stored_fingerprints(layout: StoreLayout) -> list[str]:
-    """Fingerprints of all accelerators with results in a store."""
+    """The fingerprints of all subjects with results in a store."""
     return sorted({fingerprint for fingerprint, _ in _names(layout)})
 
 
 def _names(layout: StoreLayout) -> Iterator[tuple[str, int | None]]:
-    """The fingerprint of each file of results, and its number if it is a log."""
+    """The fingerprint in the name of each results file, and the generation if the file is a log."""
     with suppress(FileNotFoundError, NotADirectoryError):
         yield from filter(None, map(fingerprint_of_results_name, os.listdir(layout.results_folder)))
 
 
 def _judged(snapshot: Snapshot, judge: Judge | None) -> tuple[int, int]:
-    """Leaves the sound entries, each under its own key; returns how many were not, and how many there were."""
+    """Leaves the sound results, each under its own key; returns how many were not sound, and how many there were."""
     if judge is None:
         return 0, 0
     entries = snapshot.cache_entries
@@ -413,12 +417,13 @@ def _judged(snapshot: Snapshot, judge: Judge | None) -> tuple[int, int]:
 
 
 def _sound_lines(data: bytes, new: Snapshot, judge: Judge) -> Snapshot:
-    """The content of the sound lines of a damaged file; nothing where its first line does not name the subject."""
+    """The results in the sound lines of a damaged file.
+
+    Raises:
+        CorruptEntry, UnknownResults: when the first line does not name the subject; the results may be another's.
+    """
     head, *lines = data.split(b"\n")
-    try:
-        found = decode_snapshot(head + b'},"statistics":{}}', new.arch_fingerprint)
-    except (CorruptEntry, UnknownResults):
-        return new  # the entries may be another's
+    found = decode_snapshot(head + b'},"statistics":{}}', new.arch_fingerprint)
     for line in lines:
         if b'"checksum":"' not in line or b'"checksum":""' in line:
             continue  # an entry of another tool, which nothing proves to be whole
@@ -430,7 +435,7 @@ def _sound_lines(data: bytes, new: Snapshot, judge: Judge) -> Snapshot:
 
 
 def add_result(snapshot: Snapshot, new: NewResult) -> None:
-    """Adds a result to a snapshot, and to its sums."""
+    """Adds a result to a snapshot, and counts it there."""
     statistics = snapshot.statistics
     snapshot.cache_entries[new.key] = msgspec.Raw(new.entry)
     statistics.last_updated = max(statistics.last_updated, new.at)
@@ -438,7 +443,7 @@ def add_result(snapshot: Snapshot, new: NewResult) -> None:
 
 
 def count_usage(snapshot: Snapshot, usage: Usage) -> None:
-    """Counts lookups in a snapshot."""
+    """Counts lookups in a snapshot, and notes when its results were used."""
     snapshot.statistics.count(hits=sum(usage.hits.values()), misses=usage.misses)
     for key in usage.hits:
         snapshot.usage[key] = max(usage.at, snapshot.usage.get(key, 0.0))
@@ -450,7 +455,7 @@ def count_usage(snapshot: Snapshot, usage: Usage) -> None:
 # version may still be writing one without its end.
 
 ResultLine = NewResult | Usage | None
-"""The entry that a line of a log states; ``None`` when it is damaged."""
+"""The content of a line of a version 0.2 log; ``None`` when the line is damaged."""
 
 _decode_usage = msgspec.json.Decoder(Usage).decode
 _decode_at = msgspec.json.Decoder(Seconds).decode
@@ -458,7 +463,7 @@ _decode_ms = msgspec.json.Decoder(Ms).decode
 
 
 def _logs(layout: StoreLayout, fingerprint: str) -> list[tuple[int, Path]]:
-    """Each log's number and path, in the order of the numbers."""
+    """The number and the path of each log, sorted by number."""
     numbers = {number for name, number in _names(layout) if name == fingerprint and number is not None}
     return [(number, layout.results_log(fingerprint, number)) for number in sorted(numbers)]
 
@@ -474,7 +479,7 @@ def _read_log(path: Path, damage: dict[Path, CorruptEntry]) -> list[ResultLine]:
 
 
 def read_lines(data: bytes) -> Iterator[ResultLine]:
-    """The lines of a log."""
+    """The decoded lines of a version 0.2 log."""
     for line in data.split(b"\n"):
         if line:
             text = line[17:]
