@@ -108,18 +108,21 @@ def _nearest(path: Path) -> list[Path]:
     room = Path("tests", path.parts[1])
     found = _tests_of(path, room)
     for one in _users(path):
-        found += [test for test in _tests_of(one, room) if test not in found]
+        found += [test for test in _tests_of(one) if test not in found]
     inside = [one for one in _test_files() if one.parts[:2] == room.parts]
     return found + [one for one in inside if one not in found]
 
 
-def _tests_of(path: Path, room: Path) -> list[Path]:
-    """The test files that use a module or start one of its verbs: of its room first, then as they say most of it."""
-    verbs = "|".join(re.findall(r'\bclick\.(?:command|group)\(\s*"([\w-]+)"', (ROOT / path).read_text()))
-    uses = re.compile(rf"{_imported(path)}|(?:run|document)\(\s*\"(?:{verbs or '(?!)'})\"")
+def _tests_of(path: Path, room: Path | None = None) -> list[Path]:
+    """The test files that use a module or start one of its verbs: of ``room`` first, then those that say most of it."""
+    verbs = "|".join(
+        re.findall(r'click\.group\(\s*"([\w-]+)"', _text(path))
+        or re.findall(r'click\.command\(\s*"([\w-]+)"', _text(path))
+    )
+    uses = re.compile(rf"{_imported(path)}|(?:run|document)\(\s*(?:\"[\w-]+\",\s*)?\"(?:{verbs or '(?!)'})\"")
     said = {one: len(uses.findall(text)) / (len(text) + 1) for one in _test_files() for text in (_text(one),)}
     found = [one for one in said if said[one]]
-    return sorted(found, key=lambda one: (one.parts[:2] != room.parts, -said[one]))
+    return sorted(found, key=lambda one: (room is not None and one.parts[:2] != room.parts, -said[one]))
 
 
 def _users(path: Path) -> list[Path]:
