@@ -72,7 +72,7 @@ def remote_verb() -> None:
 @json_option
 @click.pass_obj
 def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
-    """Compare the store with a remote, and show how lookups use the remote."""
+    """Compare the store with a remote, and show its use."""
     from cache_engine.cache.remote.breaker import YOUNG_S, outage
 
     remote = remote_named(settings, url)
