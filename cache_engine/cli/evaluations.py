@@ -165,8 +165,8 @@ def clean_verb(
 ) -> None:
     """Delete results that are unused or exceed a limit.
 
-    By default, deletes results unused for 90 days and, of an accelerator with more than 10,000 results, the tenth that
-    was unused longest. Lists them; --yes deletes them.
+    By default, deletes results unused for 90 days and, if an accelerator has more than 10,000 results, the tenth of
+    them that was unused longest. Lists them; --yes deletes them.
     """
     from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS
 

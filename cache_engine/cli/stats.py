@@ -208,6 +208,8 @@ def _export_metrics(settings: Settings, file: Path | None) -> None:
 def summed(periods: Iterable[EventPeriod], seconds: int, since: float = 0.0) -> list[EventPeriod]:
     """Sums of events over intervals of ``seconds``, the earliest first. Empty intervals are left out.
 
+    Events that are known only for a longer interval are in a row of that longer interval.
+
     Args:
         since: seconds since 1970; begins with the interval that holds it.
     """

@@ -99,7 +99,7 @@ def as_diff(part: Part, context: int = 3) -> Iterator[str]:
 
 
 def runs(part: Part, context: int) -> Iterator[tuple[bool, tuple[LinePair, ...]]]:
-    """The pairs of a part in order, in groups: each group is to be shown, because it is near a difference, or not.
+    """The pairs of a part in order, in groups, each with whether to show it: whether it is near a difference.
 
     Args:
         context: the number of same pairs to show next to a difference.

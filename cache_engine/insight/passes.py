@@ -173,7 +173,10 @@ class Priced:
 
     @property
     def bound_by(self) -> str:
-        """The limit that takes longer: computing or moving data; on a GPU, at its peak and bandwidth."""
+        """The bottleneck: computing or moving data, whichever takes longer.
+
+        For a GPU, both times are by its peak and bandwidth.
+        """
         work = self.operation.work
         compute = getattr(self.cost, "compute_us", work.flops / peak_of(self.chip, work.dtype))
         memory = getattr(self.cost, "memory_us", work.moved_bytes / self.chip.dram_bandwidth)

@@ -111,7 +111,7 @@ class Board:
         self._ahead_s: float | None = None
 
     def beat(self, name: str, present: Present) -> None:
-        """Writes that a worker lives; deletes the entries of its processes that have ended."""
+        """Writes on the board that a worker lives; deletes the entries of its processes that have ended."""
         with self._writing() as redis:
             self._ahead_s = None  # a clock may have been set
             now = self._now()
@@ -126,19 +126,19 @@ class Board:
                 several.execute()
 
     def gone(self, name: str) -> None:
-        """Writes that a worker ends."""
+        """Writes on the board that a worker ends."""
         with self._writing() as redis:
             redis.delete(self._keys.name(WORKER, name))
             redis.zrem(self._keys.name(WORKERS), name)
 
     def begins(self, name: str, message: CompileMessage) -> None:
-        """Writes that this process now compiles a kernel."""
+        """Writes on the board that this process now compiles a kernel."""
         with self._writing() as redis:
             doing = Doing(message.key, kernel_text(message), self._now())
             redis.hset(self._keys.name(WORKER, name), str(os.getpid()), _encoded(doing))
 
     def ends(self, name: str, message: CompileMessage, *, compiled: bool, error: str) -> None:
-        """Writes the outcome of compiling a kernel."""
+        """Writes on the board the outcome of compiling a kernel."""
         with self._writing() as redis, redis.pipeline(transaction=False) as several:
             several.hdel(self._keys.name(WORKER, name), str(os.getpid()))
             self._counts(several, FAILED if error else COMPILED if compiled else FOUND)
@@ -149,13 +149,13 @@ class Board:
             several.execute()
 
     def refuses(self) -> None:
-        """Counts a message that was refused, because it asks for no kernel."""
+        """Counts on the board a message that was refused, because it asks for no kernel."""
         with self._writing() as redis, redis.pipeline(transaction=False) as several:
             self._counts(several, REFUSED)
             several.execute()
 
     def follows(self, job: str, run: Run) -> int:
-        """Writes the progress of a run; returns the number of the workers' processes, 0 where it is unknown."""
+        """Writes a run's progress on the board; returns the number of the workers' processes, 0 if unknown."""
         found = 0
         with self._writing() as redis:
             now = self._now()

@@ -356,7 +356,7 @@ class Following:
         self.processes = 0
 
     def left(self, left: int) -> float:
-        """Writes the number of kernels that the remote lacks; returns the predicted seconds to the end."""
+        """Writes on the board how many kernels the remote lacks; returns the predicted seconds to the end."""
         now = time.monotonic()
         if self._first_s is None:
             self._first_s, self._started = self._left_s(left), now
@@ -370,7 +370,7 @@ class Following:
         return eta_s(left_s, self._first_s - left_s, now - self._started, self.processes)
 
     def end(self) -> None:
-        """Writes that the run is no longer followed."""
+        """Writes on the board that the run is no longer followed."""
         self._board.follows(self._job, msgspec.structs.replace(self._run, ended=True, eta_s=0.0))
 
     def _left_s(self, left: int) -> float:
