@@ -80,7 +80,7 @@ def demand_verb(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Show what is requested of the store, with shares of GPU time.
+    """Show the requests to the store, with shares of GPU time.
 
     Every request counts, hit or miss, and each launch by matmul and operators. A request counts half as much after the
     half-life, a week. Times are those measured in this store, else predicted by the GPU model for a library's kernel.

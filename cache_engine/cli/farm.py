@@ -196,7 +196,7 @@ def status_verb(settings: Settings, /, broker: str | None, url: str | None, as_j
     """Show the state of a farm.
 
     Shows the queue, the workers and what each compiles, the runs and their predicted end, the last 24 hours, and the
-    last failures. If the broker serves one farm only, no remote need be named.
+    last failures. If the broker serves only one farm, you need not name a remote.
     """
     from cache_engine.team.progress import look
 

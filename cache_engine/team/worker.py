@@ -249,7 +249,7 @@ def _stop(intake: _Intake, number: int, _frame: object) -> None:
 def _application(intake: _Intake) -> Any:
     """The Celery application: it has only one task, and gets it from our queue.
 
-    If a process dies, its kernel is lost with it.
+    If a process dies, its message is lost with it, and the submitter sends the message again.
     """
     with needing("team", "the farm"):
         from celery import Celery

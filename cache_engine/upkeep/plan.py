@@ -43,9 +43,9 @@ class EntryFacts:
 
     ``used_before_at`` is the time of the last use but one, minus infinity without one. ``hits`` are those of
     ``EntryUsage.recent_hits``. ``compile_s`` is the time to compile it again, in seconds. ``is_floor`` says whether it
-    serves any size (``dynamic``), and so serves when no better kernel is stored. The last two come from the record, if
-    it was read. ``is_demoted`` means that it was compiled ahead and is no longer worth its price, according to the log
-    of decisions.
+    serves any size (``dynamic``), and so serves when no better kernel is stored. These three are known only if the
+    record was read. ``is_demoted`` means that it was compiled ahead and is no longer worth its price, according to the
+    log of decisions.
     """
 
     key: str
