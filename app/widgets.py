@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import streamlit as st
@@ -87,17 +87,54 @@ def empty_store() -> None:
     page_link("compile", "Compile a kernel", "play_circle")
 
 
-def choose_one(label: str, choices: Sequence[str], default: str, *, key: str, hidden: bool = False) -> str:
+def choose_one(
+    label: str,
+    choices: Sequence[str],
+    default: str,
+    *,
+    key: str,
+    hidden: bool = False,
+    on_change: Callable[[], None] | None = None,
+) -> str:
     """One of several choices, which is part of the address. An address with nothing there means the default.
 
     Args:
         hidden: whether the label is for screen readers only.
+        on_change: called before the page is drawn with another choice.
     """
     shown: Any = "collapsed" if hidden else "visible"
     chosen = st.segmented_control(
-        label, choices, default=default, required=True, label_visibility=shown, key=key, bind="query-params"
+        label,
+        choices,
+        default=default,
+        required=True,
+        label_visibility=shown,
+        key=key,
+        bind="query-params",
+        on_change=on_change,
     )
     return default if chosen is None else chosen
+
+
+def choose_tab(parts: Mapping[str, Sequence[str]]) -> str:
+    """One of the tabs of a page whose tabs stand in parts. The tab's name alone is enough in an address.
+
+    Args:
+        parts: the tabs of each part; no two parts have a tab of one name.
+    """
+    part_of = {tab: part for part, tabs in parts.items() for tab in tabs}
+    asked = st.query_params.get("tab")
+    if "part" not in st.query_params and asked in part_of:
+        st.session_state.setdefault("part", part_of[asked])
+    part = choose_one("Part", list(parts), next(iter(parts)), key="part", hidden=True)
+    tabs = parts[part]
+    if st.session_state.get("tab", asked) not in tabs:  # of the part that was shown before
+        st.session_state.pop("tab", None)
+        if asked in part_of:
+            st.query_params.pop("tab", None)
+    if len(tabs) == 1:
+        return tabs[0]
+    return choose_one("Tab", tabs, tabs[0], key="tab", hidden=True)
 
 
 def accept_old_link(name: str, new_values: Mapping[str, str]) -> None:

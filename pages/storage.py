@@ -1,0 +1,45 @@
+"""Storage: cleaning, checks, other frameworks' directories, packs and results, logs, and settings."""
+
+from __future__ import annotations
+
+import os
+
+import streamlit as st
+
+from app import context, guard, widgets
+from app.addresses import OLD_TABS, STORAGE
+from app.admin import cleanup, index, integrity, logs, packs, quarantine, results
+from app.caches import directories
+from cache_engine.errors import GemmCacheError
+
+TABS = {
+    "This store": cleanup.draw,
+    "Other frameworks": directories.draw_cleaning,
+    "Integrity": integrity.draw,
+    "Quarantine": quarantine.draw,
+    "Findings": directories.draw_findings,
+    "Index": index.draw_index,
+    "Directories": directories.draw,
+    "Comparison": directories.draw_comparison,
+    "Packs": packs.draw,
+    "Results": results.draw,
+    "Decisions": logs.draw_decisions,
+    "Audit log": logs.draw_audit,
+    "Settings": index.draw_settings,
+}
+
+st.title("Storage")
+permitted = guard.door()
+if not os.access(context.cache().layout.root, os.W_OK):
+    st.info(
+        "Read-only store: nothing can be changed here.",
+        icon=":material/edit_off:",
+    )
+    permitted = False
+
+widgets.accept_old_link("tab", OLD_TABS)
+tab = widgets.choose_tab(STORAGE)
+try:
+    TABS[tab](permitted)
+except GemmCacheError as error:
+    widgets.problem("Could not load this tab.", str(error))
