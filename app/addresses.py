@@ -17,6 +17,8 @@ STORAGE: Mapping[str, tuple[str, ...]] = {
     "Settings": ("Settings",),
 }
 """The parts of Storage, and the tabs of each."""
+PART_OF = {tab: part for part, tabs in STORAGE.items() for tab in tabs}
+"""The part of each tab; no two parts have a tab of one name."""
 OLD_TABS = {"Mirror": "Index", "Cleanup": "This store", "Cleaning": "Other frameworks", "Overview": "Directories"}
 """Names that tabs had."""
 MOVED = ("admin", "architectures", "caches", "coverage", "demand", "evaluations", "farm", "fleet")
@@ -34,7 +36,7 @@ def moved(page: str, asked: Mapping[str, list[str]]) -> tuple[str, Values]:
     if page == "architectures" and {"model", "dtype", "archs"} & set(kept):  # coverage was a part of it once
         page = "coverage"
     return {
-        "admin": ("storage", kept),
+        "admin": _of_storage(kept),
         "architectures": ("kernels", {**kept, "view": [BY_TARGET]}),
         "coverage": ("workload", {**kept, "part": [OF_A_MODEL]}),
         "demand": ("workload", kept),
@@ -50,4 +52,11 @@ def _of_caches(asked: Values) -> tuple[str, Values]:
     part = asked.pop("part", ["Entries" if text else "Overview"])[0]
     if part == "Entries":
         return "kernels", {**asked, **({"words": text} if text else {}), "view": [OTHERS]}
-    return "storage", {**asked, **({"words": text} if text else {}), "tab": [OLD_TABS.get(part, part)]}
+    return _of_storage({**asked, **({"words": text} if text else {}), "tab": [part]})
+
+
+def _of_storage(asked: Values) -> tuple[str, Values]:
+    """A tab stands in a part, which its address names too."""
+    given = next(iter(asked.get("tab", [])), "")
+    tab = OLD_TABS.get(given, given)
+    return "storage", {**asked, "tab": [tab], "part": [PART_OF[tab]]} if tab in PART_OF else asked

@@ -12,6 +12,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context, tables
+from app.addresses import PART_OF, STORAGE
 from app.presenters.admin import ARCHS, arch_figure
 from app.presenters.shared import Row, page_count, when
 from cache_engine.index.queries import FACETS
@@ -116,21 +117,15 @@ def choose_one(
     return default if chosen is None else chosen
 
 
-def choose_tab(parts: Mapping[str, Sequence[str]]) -> str:
-    """One of the tabs of a page whose tabs stand in parts. The tab's name alone is enough in an address.
-
-    Args:
-        parts: the tabs of each part; no two parts have a tab of one name.
-    """
-    part_of = {tab: part for part, tabs in parts.items() for tab in tabs}
+def choose_tab() -> str:
+    """One of the tabs of Storage, which stand in parts. The tab's name alone is enough in an address."""
     asked = st.query_params.get("tab")
-    if "part" not in st.query_params and asked in part_of:
-        st.session_state.setdefault("part", part_of[asked])
-    part = choose_one("Part", list(parts), next(iter(parts)), key="part", hidden=True)
-    tabs = parts[part]
+    if asked in PART_OF and "part" not in st.query_params and "part" not in st.session_state:
+        st.query_params["part"] = PART_OF[asked]
+    tabs = STORAGE[choose_one("Part", list(STORAGE), next(iter(STORAGE)), key="part", hidden=True)]
     if st.session_state.get("tab", asked) not in tabs:  # of the part that was shown before
         st.session_state.pop("tab", None)
-        if asked in part_of:
+        if asked in PART_OF:
             st.query_params.pop("tab", None)
     if len(tabs) == 1:
         return tabs[0]
@@ -224,6 +219,8 @@ def page_link(page: str, label: str, icon: str, /, **asked: Any) -> None:
     chosen = st.session_state.get(context.STORE)
     if chosen is not None:
         asked.setdefault(context.STORE, chosen)
+    if asked.get("tab") in PART_OF:
+        asked["part"] = PART_OF[asked["tab"]]
     st.page_link(f"../pages/{page}.py", label=label, icon=f":material/{icon}:", query_params=asked or None)
 
 

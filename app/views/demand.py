@@ -149,8 +149,6 @@ def draw() -> None:
         sizes(ledger, by_shape)
         looks_like(span, by_shape)
     else:
-        st.info(
-            "Nothing was asked for in this time. Each kernel that a program gets and each launch by matmul count."
-        )
+        st.info("Nothing was asked for in this time. Each kernel that a program gets and each launch by matmul count.")
         widgets.page_link("compile", "Compile a kernel", "play_circle")
     again()
