@@ -17,7 +17,6 @@ PAGES = (
     ("", "overview"),
     ("kernels?view=By+target", "architectures"),
     ("workload?span=24+hours", "workload"),
-    ("workload?part=Of+a+model", "coverage"),
     ("predict", "predict"),
 )
 SETTLE_MS = 2500  # plots and tables are drawn after the page is there

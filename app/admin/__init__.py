@@ -1,1 +1,1 @@
-"""The tabs of Storage on this store, a module each: ``draw(permitted)`` draws one, greyed out where permission is missing."""
+"""The tabs of Storage on this store, a module each. ``draw(permitted)`` greys out what needs permission."""
