@@ -103,6 +103,10 @@ def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
         CorruptEntry: when the header is not this entry's, or the bytes do not match the record.
     """
     check_header(key, blob, data)
+    return _section(key, blob, name, data)
+
+
+def _section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
     section = blob.sections.get(name)
     if section is None:
         raise CorruptEntry(f"record of {key[:12]} names no {name} section")
@@ -153,7 +157,7 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes, sections: Sequence[str] =
     if len(data) != blob.stored_bytes:
         kind = Truncated if len(data) < blob.stored_bytes else CorruptEntry
         raise kind(f"blob of {key[:12]} has {len(data):,} bytes where its record says {blob.stored_bytes:,}")
-    cubin, *_ = [decode_section(key, blob, name, data) for name in sections]
+    cubin, *_ = [_section(key, blob, name, data) for name in sections]
     if _digest(data) != blob.digest:
         raise CorruptEntry(f"blob of {key[:12]} does not match the digest in its record")
     return cubin

@@ -26,7 +26,7 @@ import msgspec
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-_ALONE_S = 0.05  # what is done in this time is not worth a fork
+_ALONE_S = 0.02  # what is done in this time is not worth a fork
 _STUCK_S = 30.0  # after so long without a result, the parent makes it
 _LENGTH = struct.Struct("<Q")
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from operator import attrgetter
 
+from msgspec.structs import replace as changed
+
 from cache_engine.compilers.elf import cubin_fault
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError
 from cache_engine.frameworks.bundles import describe, read_group
@@ -139,8 +141,11 @@ def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
 def _files(folder: os.PathLike[str]) -> Iterator[tuple[str, os.stat_result]]:
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
-            with suppress(FileNotFoundError):
-                yield entry.name, entry.stat(follow_symlinks=False)
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            yield entry.name, status
 
 
 def last_uses(layout: StoreLayout) -> dict[str, float]:
@@ -189,17 +194,17 @@ def _with_record_facts(
         record = store.record(key)
         group = read_group(store.layout, key, trust=store.layout.trust) if record is None else None
     except UnknownGroup:
-        return replace(entry, foreign=True)
+        return changed(entry, foreign=True)
     except (CorruptEntry, OSError):
         return entry
     if group is not None:
         hits_of_it = hits.get((key, group.made_at), 0.0)
-        return replace(
+        return changed(
             entry, arch=describe(group).arch or "", hits=hits_of_it, compile_s=(group.compile_ms or 0.0) / 1e3
         )
     if record is None:
-        return replace(entry, foreign=store.has_unknown_format(key))
-    return replace(
+        return changed(entry, foreign=store.has_unknown_format(key))
+    return changed(
         entry,
         arch=record.arch,
         stale=_is_stale(record, is_stale),
