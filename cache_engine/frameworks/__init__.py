@@ -11,6 +11,7 @@
 
 Kernels that ``adapters`` put into our store are called *adapted*:
 
-- ``bundles`` -- the files of one of them, as one file of a store, with its checksum; its facts, from these files
+- ``bundles`` -- the files of one of them, as one file of a store, with its checksum
+- ``bundle_facts`` -- what these files say of it
 - ``bundle_packs`` -- those that may be in packs, and how; those of Triton's own cache, checked
 """

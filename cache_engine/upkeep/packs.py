@@ -13,8 +13,9 @@ from heapq import merge
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
+from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.frameworks.bundle_packs import NotTaken, is_group, packed_row, triton_kernels, unpacked_row
-from cache_engine.frameworks.bundles import Group, describe, group_bytes, group_keys, put_group, read_group, read_stored
+from cache_engine.frameworks.bundles import Group, group_bytes, group_keys, put_group, read_group, read_stored
 from cache_engine.frameworks.values import Entry
 from cache_engine.model.artifact import CUBIN, SECTIONS, Record
 from cache_engine.model.events import IMPORT

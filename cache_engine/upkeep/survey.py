@@ -16,7 +16,8 @@ from msgspec.structs import replace as changed
 
 from cache_engine.compilers.elf import cubin_fault
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError
-from cache_engine.frameworks.bundles import describe, read_group
+from cache_engine.frameworks.bundle_facts import describe
+from cache_engine.frameworks.bundles import read_group
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import EntryUsage
