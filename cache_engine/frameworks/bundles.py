@@ -12,8 +12,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -69,6 +68,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Group).decode
 
 
+@lru_cache(maxsize=16)  # a hit asks twice: for the file, and for what is in it
 def group_key(framework: str, name: str, index: str) -> CacheKey:
     """The key in a store of another framework's kernel."""
     return CacheKey(bundle_key(framework, name, index))
@@ -76,16 +76,16 @@ def group_key(framework: str, name: str, index: str) -> CacheKey:
 
 def is_plain(name: str) -> bool:
     """Whether a name is that of a file in a folder, and leads nowhere else."""
-    return 0 < len(os.fsencode(name)) <= _LONGEST_NAME and name not in (".", "..") and not {"/", "\0"} & set(name)
+    is_short = 0 < len(os.fsencode(name)) <= _LONGEST_NAME
+    return is_short and name not in (".", "..") and "/" not in name and "\0" not in name
 
 
-@dataclass(frozen=True)
 class StoredGroup:
     """The bytes of a group as they are stored, every one checked; ``digest`` is that of what it holds."""
 
-    key: CacheKey
-    digest: bytes
-    packed: memoryview
+    def __init__(self, key: CacheKey, digest: bytes, packed: memoryview) -> None:
+        self.key, self.digest, self.packed = key, digest, packed
+        self._group: Group | None = None
 
     @property
     def data(self) -> bytes:
@@ -93,10 +93,12 @@ class StoredGroup:
         whole: bytes = self.packed.obj  # type: ignore[assignment]  # of which it is a part
         return whole
 
-    @cached_property
+    @property
     def group(self) -> Group:
         """Its content; raises ``CorruptEntry`` when that is no group, or another one."""
-        return _unpacked(self.key, self.packed)
+        if self._group is None:
+            self._group = _unpacked(self.key, self.packed)
+        return self._group
 
 
 def read_stored(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None) -> StoredGroup | None:

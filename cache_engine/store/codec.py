@@ -32,7 +32,6 @@ MAX_RAW_BYTES = (
 )  # of one section; hundreds of times the largest seen, and the most a forged frame may allocate
 MAX_RECORD_BYTES = 1024**2
 MAX_BLOB_BYTES = 5 * MAX_RAW_BYTES  # four sections of that size, and what compression may add
-LIKELY_BYTES = 1024**2  # of compiled code; a larger buffer is allocated only for bytes that exist
 
 _HEADER = struct.Struct("<8sHH32s")
 _MAGIC = b"GEMMBLOB"

@@ -14,8 +14,7 @@ from cache_engine.store.layout import SHARDS, StoreLayout
 from cache_engine.store.ownership import check_opened, name_what_is_no_file, open_file
 from cache_engine.store.publish import publish_file
 
-# Most records are smaller than the first; larger files are read in steps of the second, and then of what there is.
-_FIRST_READ, _NEXT_READ = 4096, 2**20
+_AT_ONCE = 2**26  # of a file that is larger, at most so many bytes are read at once
 MOST_BYTES = 2**31
 """Of a file of results or sums: a larger one is not read."""
 
@@ -23,13 +22,10 @@ _LOOK_AT = stat.S_IFMT(0o177777) | stat.S_IWGRP | stat.S_IWOTH
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
-def read_file(
-    path: str | os.PathLike[str], limit: int, likely: int | None = None, *, trust: bool | None = None
-) -> bytes | None:
+def read_file(path: str | os.PathLike[str], limit: int, *, trust: bool | None = None) -> bytes | None:
     """The first ``limit`` bytes of a file; ``None`` when it does not exist.
 
     Args:
-        likely: the expected size.
         trust: as for ``open_file``.
 
     Raises:
@@ -48,11 +44,11 @@ def read_file(
         # Every hit comes here twice. A regular file of yours needs no further check.
         if status.st_mode & _LOOK_AT != stat.S_IFREG or status.st_uid != os.geteuid():
             check_opened(path, status, trust)
-        # Asks for the expected size only, because the buffer is allocated first. A regular file returns all it has.
-        wanted = min(limit, _FIRST_READ if likely is None else likely)
+        # Asks for little more than there is, because the buffer is allocated first. A regular file returns all it has.
+        wanted = min(limit, status.st_size + 1, _AT_ONCE)
         data = os.read(descriptor, wanted)
         while len(data) == wanted < limit:
-            wanted = min(limit, wanted + max(wanted, _NEXT_READ))
+            wanted = min(limit, wanted + _AT_ONCE)
             data += os.read(descriptor, wanted - len(data))
         return data
     finally:
