@@ -8,6 +8,7 @@ library in a program of others, and a parent waits for no child without a limit.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -29,6 +30,7 @@ _Result = TypeVar("_Result")
 _ALONE_S = 0.02  # what is done in this time is not worth a fork
 _STUCK_S = 30.0  # after so long without a result, the parent makes it
 _LENGTH = struct.Struct("<Q")
+_PIPE_BYTES = 2**20  # so that a child that is ahead does not wait for the parent at each result
 
 
 def in_processes(
@@ -94,6 +96,8 @@ class _Child:
         """Forks it; where that fails, it has no results."""
         self._pid = 0
         self._from, to = os.pipe()
+        with suppress(OSError):  # a user's pipes may take so much together
+            fcntl.fcntl(to, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             with suppress(OSError), warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of the parent's threads

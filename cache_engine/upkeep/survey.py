@@ -65,7 +65,7 @@ class Survey:
         self.made_at = time.time() if now is None else now
         self._identities = store.layout.identities()
         usage = read_journal(store.layout.journal).usage
-        self._hits = {(used.key, used.made_at): used.recent_hits(self.made_at) for used in usage}
+        self._usage = {(used.key, used.made_at): used for used in usage}
         self._entries = {entry.key: entry for entry in _survey(store.layout, usage)}
         self._read: set[str] = set()
         self._checked: set[str] = set()
@@ -90,6 +90,10 @@ class Survey:
             if not unread:
                 return replace(chosen, store=self._identities)
             done = self._learn(unread, limits, done, on_record)
+
+    def _hits(self, key: str, made_at: float) -> float:
+        used = self._usage.get((key, made_at))
+        return 0.0 if used is None else used.recent_hits(self.made_at)
 
     def _learn(self, keys: Iterable[str], limits: Limits, done: int, on_record: Callable[[int], None]) -> int:
         """Reads the records that have not been read, or not checked for being stale where limits need that.
@@ -187,7 +191,7 @@ def _with_record_facts(
     store: DiskStore,
     entry: EntryFacts,
     is_stale: Callable[[Record], bool],
-    hits: dict[tuple[str, float], float],
+    hits: Callable[[str, float], float],
 ) -> EntryFacts:
     """The facts, completed from the record. One that cannot be read is damaged, or of another format version."""
     key = CacheKey(entry.key)
@@ -199,7 +203,7 @@ def _with_record_facts(
     except (CorruptEntry, OSError):
         return entry
     if group is not None:
-        hits_of_it = hits.get((key, group.made_at), 0.0)
+        hits_of_it = hits(key, group.made_at)
         return changed(
             entry, arch=describe(group).arch or "", hits=hits_of_it, compile_s=(group.compile_ms or 0.0) / 1e3
         )
@@ -209,7 +213,7 @@ def _with_record_facts(
         entry,
         arch=record.arch,
         stale=_is_stale(record, is_stale),
-        hits=hits.get((record.key, record.created_at), 0.0),
+        hits=hits(record.key, record.created_at),
         compile_s=record.compile_ms / 1e3,
         is_floor=record.problem.specialisation == Specialisation.DYNAMIC,
     )
