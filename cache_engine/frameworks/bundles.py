@@ -26,7 +26,8 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
 from cache_engine.store.quick import FORMAT, HEADER, MAGIC, MAX_BYTES, UnknownGroup, bundle_key, checked_body
 
-_LEVEL = 3
+_LEVEL, _FAST_LEVEL = 3, -1  # the second takes a sixth more bytes, and 2 µs less to read
+_BLOCK_BYTES = 4096  # of a disk: a file takes no less
 _LONGEST_NAME = 255
 _MOST_FILES, _MOST_LETTERS = 1_000, 10_000  # of a group: fifty times the usual; and of what is said of it
 _Stages = Annotated[dict[str, Ms], msgspec.Meta(max_length=100)]
@@ -169,7 +170,10 @@ def _packed(group: Group) -> bytes:
     raw = _encode(group)
     if len(raw) > MAX_BYTES or not _is_sound(group):
         raise ValueError(f"{group.index} of {group.framework} cannot be stored: {len(raw):,} bytes, {[*group.files]}")
-    packed = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(raw)
+    for level in (_FAST_LEVEL, _LEVEL):
+        packed = zstandard.ZstdCompressor(level=level, write_content_size=True).compress(raw)
+        if HEADER.size + len(packed) <= _BLOCK_BYTES:
+            break
     return HEADER.pack(MAGIC, FORMAT, bytes.fromhex(group.key), hashlib.sha256(packed).digest()) + packed
 
 
