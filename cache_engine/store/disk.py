@@ -98,6 +98,11 @@ class DiskStore:
         check_blob(key, record.blob, blob_data)
         return record_data, blob_data
 
+    def unchecked(self, key: CacheKey) -> tuple[bytes, bytes] | None:
+        """The same of which only the record's checksum is checked, for one who checks the rest; raises likewise."""
+        found = self._read(key, _whole_and_more)
+        return None if found is None else (found[0], found[2])
+
     def has_unknown_format(self, key: CacheKey) -> bool:
         """Whether the entry has another format version; such an entry is not read or replaced."""
         return self.foreign_format(key) is not None

@@ -292,16 +292,6 @@ def check_code(record: Record, cubin: bytes) -> None:
         raise CorruptEntry(f"the code of {record.key[:12]} is not for its target: {fault}")
 
 
-def check_entry(record: Record, cubin: bytes) -> None:
-    """Both checks.
-
-    Raises:
-        CorruptEntry: as they do.
-    """
-    check_record(record)
-    check_code(record, cubin)
-
-
 def _constants(record: Record) -> dict[str, str] | None:
     """The constants that the key must have for the record's problem; ``None`` if this program cannot derive them."""
     try:
