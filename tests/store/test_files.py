@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -27,5 +28,5 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(tmp_path: Path, m
     path.write_bytes(b"01234")
     status = path.stat()
     path.write_bytes(b"0123456789")
-    monkeypatch.setattr(files.os, "fstat", lambda _: status)
+    monkeypatch.setattr(os, "fstat", lambda _: status)
     assert read_file(path, 100) == b"0123456789"
