@@ -26,7 +26,7 @@ from cache_engine.settings import GIB
 from cache_engine.units import counted
 from cache_engine.upkeep.plan import Limits
 
-_FEW, _MOST, _IMPORTED = 10, 10_000, 1_000
+_FEW, _MOST, _IMPORTED, _SPREAD = 10, 10_000, 1_000, 5_000
 _HIT = """
 import sys
 from cache_engine import GemmProblem, open_cache
@@ -125,12 +125,13 @@ def _looks(report: Report, root: Path, size: int) -> None:
         name = f"verify, {size:,} kernels"
         report(compared(name, cache.admin.verify, "reading all its files", partial(_read, root)))
         jobs = processors()
+        goal = 1 / 1.7 if jobs > 1 and size >= _SPREAD else None  # a tenth of a second of work is not worth a fork
         for what, spread, alone in (
             ("verify", lambda: list(cache.admin.check(processes=jobs)), cache.admin.verify),
             ("pack export", lambda: _export(cache, root, jobs), lambda: _export(cache, root, 1)),
         ):
             name = f"{what}, {size:,} kernels, {counted(jobs, 'process', 'processes')}"
-            report(compared(name, spread, "the same, one process", alone, goal_ratio=1 / 1.7 if jobs > 1 else None))
+            report(compared(name, spread, "the same, one process", alone, goal_ratio=goal))
         report(
             compared(
                 f"verify --sample 0.05, {size:,} kernels", partial(cache.admin.verify, share=0.05), reference, sizes
