@@ -65,7 +65,8 @@ def test_what_keeps_kernels_of_others_brings_in_no_reader_of_them() -> None:
     """Every process of Triton or CuPy imports it; to read what a kernel says of itself takes as long again."""
     code = (
         "import sys, cache_engine.adapters.folders, cache_engine.adapters.shelf\n"
-        "print(*(name for name in sys.modules if name.startswith(('cache_engine.frameworks.', 'cache_engine.compilers'))))"
+        "rooms = ('cache_engine.frameworks.', 'cache_engine.compilers')\n"
+        "print(*(name for name in sys.modules if name.startswith(rooms)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["cache_engine.frameworks.bundles"], done.stderr
