@@ -19,7 +19,7 @@ from cache_engine.store.quick import DIGESTS, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _MOST_REMEMBERED, _MOST_MEMO_BYTES = 5_000, 4 * 1024**2
 _RACY_NS = 2 * 10**9
@@ -228,50 +228,56 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
         files: the includes, by root and path.
         asked: names that a source asks for with ``__has_include``.
     """
-    here = os.getcwd()
-    known, inner = set(), {(root, "") for root in roots.by_name} | {(TOOLKIT, "include")}
-    found, ends = set(), set()
+    here, found = os.getcwd(), set[str]()
+    inner = {(root, "") for root in roots.by_name} | {(TOOLKIT, "include")}
+    known: set[str] = set()
+    by_folder: dict[tuple[str, str], set[str]] = {}
+    wanted: dict[str, set[str]] = {}  # the last parts of all ends, by what is before them
     for root, name in files:
         known.add(os.path.join(here, roots.path(root, name)))
-        above = root, os.path.dirname(name)
+        by_folder.setdefault((root, os.path.dirname(name)), set()).add(os.path.basename(name))
+    for (root, folder), names in by_folder.items():
+        above = root, folder
         while above not in inner:  # from any above it, to the root, the rest may have been asked for
             inner.add(above)
             above = root, os.path.dirname(above[1])
-        end = name.lstrip("/")
+        end = folder.lstrip("/")
         while end:
-            ends.add(end)
+            wanted.setdefault(end, set()).update(names)
             end = end.partition("/")[2]
+        wanted.setdefault("", set()).update(names)
     for name in asked:
         if not name.startswith("/"):
-            ends.add(name)
+            wanted.setdefault(os.path.dirname(name), set()).add(os.path.basename(name))
         elif _is_there(name):
             found.add(f"{NONE}\0{name}")
     folders = {roots.path(*one).rstrip("/") or ("/" if one[0] == NONE else ".") for one in inner}
-    for path in _ends_in(folders.union(_MORE_ROOTS), ends):
-        if os.path.join(here, path) not in known and _is_there(path):
-            found.add("\0".join(roots.named(path)))
+    for at, names in _below(folders.union(_MORE_ROOTS), wanted).items():
+        for name in names.intersection(_names_in(at or ".")):
+            if os.path.join(here, at + name) not in known and _is_there(at + name):
+                found.add("\0".join(roots.named(at + name)))
     return sorted(found)
 
 
-def _ends_in(folders: Iterable[str], ends: Iterable[str]) -> Iterator[str]:
-    """The paths below folders that end so and exist. Lists each folder once: thousands of questions take longer."""
-    by_first: dict[str, dict[str, set[str]]] = {}  # by the first folder of an end and all its folders, the names there
-    for end in ends:
-        inside, _, name = end.rpartition("/")
-        by_first.setdefault(inside.partition("/")[0], {}).setdefault(inside, set()).add(name)
-    listed: dict[str, set[str]] = {}
+def _below(folders: Iterable[str], wanted: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """What is wanted below each folder, by its path: few of them exist, as few first parts do."""
+    by_first: dict[str, list[str]] = {}
+    for inside in wanted:
+        by_first.setdefault(inside.partition("/")[0], []).append(inside)
+    found: dict[str, set[str]] = {}
     for folder in folders:
         way = "" if folder == "." else folder.rstrip("/") + "/"
         for first in by_first.keys() & {*_names_in(folder), "", ".", ".."}:
-            for inside, names in by_first[first].items():
-                at = f"{way}{inside}/" if inside else way
-                if at not in listed:
-                    listed[at] = set(_names_in(at or "."))
-                yield from (at + name for name in names & listed[at])
+            for inside in by_first[first]:
+                found.setdefault(f"{way}{inside}/" if inside else way, set()).update(wanted[inside])
+    return found
 
 
 def _is_there(path: str) -> bool:
-    return os.path.exists(path) and not os.path.isdir(path)
+    try:
+        return not stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def dependencies_in(text: str) -> list[str]:
