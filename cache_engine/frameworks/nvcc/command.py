@@ -7,10 +7,7 @@ path that is replaced by a number, or it decides nothing about the output.
 from __future__ import annotations
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class PassThrough(Exception):
@@ -102,7 +99,7 @@ class Command:
 
     def __init__(self, compiler: str, environment: Mapping[str, str]) -> None:
         self.compiler, self.environment = compiler, environment
-        self.options: list[list[str]] = []
+        self.options: list[tuple[str, str]] = []
         self.variables: dict[str, str] = {}
         self.roots: list[str] = []
         self.source = self.output = self.phase = self.host = self.target = ""
@@ -209,11 +206,11 @@ def _take(made: Command, name: str, value: str, values: dict[str, str]) -> None:
         if made.phase:
             raise PassThrough("two phases")
         made.phase = name
-        made.options.append([name, ""])
+        made.options.append((name, ""))
     elif name in _PATH_NAMES:
         if "," in value or not value:
             raise PassThrough("comma in an include path")
-        made.options.append([name, _number(made, value)])
+        made.options.append((name, _number(made, value)))
     elif name in _PLACE_NAMES:
         if name in values and name != "threads":
             raise PassThrough(f"option --{name} twice")
@@ -223,7 +220,7 @@ def _take(made: Command, name: str, value: str, values: dict[str, str]) -> None:
         host_debug = name == "compiler-options" and any(one.startswith("-g") for one in value.split(","))
         # A macro may name a header's path, which then does not move with the roots.
         made.has_paths |= name in _DEBUG or host_debug or (name == "define-macro" and "/" in value)
-        made.options.append([name, value])
+        made.options.append((name, value))
 
 
 def _number(made: Command, root: str) -> str:

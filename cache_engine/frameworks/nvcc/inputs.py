@@ -7,19 +7,19 @@ where everything is installed elsewhere.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 
-from cache_engine.frameworks.nvcc.command import Command, PassThrough
-from cache_engine.store.quick import DIGESTS, replace_file
+import msgspec
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from cache_engine.frameworks.nvcc.command import Command, PassThrough
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.publish import publish_file
 
 _MOST_REMEMBERED, _MOST_MEMO_BYTES = 5_000, 4 * 1024**2
 _RACY_NS = 2 * 10**9
@@ -51,28 +51,24 @@ SOURCE, TOOLKIT, HERE, NONE = "S", "T", "W", "/"
 class Digests:
     """Digests of files, remembered in a store."""
 
-    def __init__(self, root: str | None) -> None:
-        """Those that the store in a directory remembers; none without one, or where its file cannot be read."""
-        self._root, self._new = root, False
+    def __init__(self, layout: StoreLayout) -> None:
+        """Those that a store remembers; none where its file cannot be read."""
+        self._layout, self._is_new, self._here = layout, False, os.getcwd()
         self._known: dict[str, str] = {}
         self._used: dict[str, str] = {}
-        try:
-            with open(f"{root}/{DIGESTS}", "rb") as file:
-                known = json.loads(file.read(_MOST_MEMO_BYTES)) if root else {}
-            self._known = known if isinstance(known, dict) else {}
-        except (OSError, ValueError, RecursionError):
-            pass
+        with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError), open(layout.digests, "rb") as file:
+            self._known = msgspec.json.decode(file.read(_MOST_MEMO_BYTES), type=dict[str, str])
 
     def of(self, path: str) -> str | None:
         """The SHA-256 of a regular file; ``None`` where it cannot be read."""
-        path = os.path.join(os.getcwd(), path)
+        path = os.path.join(self._here, path)
         try:
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode):
                 return None
             stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino} {status.st_dev} "
             known = self._known.get(path)
-            if isinstance(known, str) and known.startswith(stamp):
+            if known is not None and known.startswith(stamp):
                 self._used[path] = known
                 return known[len(stamp) :]
             with open(path, "rb") as file:
@@ -81,18 +77,16 @@ class Digests:
             return None
         if max(status.st_mtime_ns, status.st_ctime_ns) + _RACY_NS < time.time_ns():
             self._used[path] = self._known[path] = stamp + digest
-            self._new = True
+            self._is_new = True
         return digest
 
     def save(self) -> None:
         """Remembers what is new, if the store can be written."""
-        if self._new and self._root:
-            data = json.dumps(self._used if len(self._known) > _MOST_REMEMBERED else self._known)
-            try:
-                replace_file(self._root, f"{self._root}/{DIGESTS}", data.encode())
-                self._new = False
-            except OSError:
-                pass
+        if self._is_new:
+            data = msgspec.json.encode(self._used if len(self._known) > _MOST_REMEMBERED else self._known)
+            with suppress(OSError):
+                publish_file(self._layout.temp, str(self._layout.digests), data, durable=False)
+                self._is_new = False
 
 
 def build_of(command: Command, digests: Digests) -> dict[str, str]:
