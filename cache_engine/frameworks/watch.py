@@ -18,6 +18,7 @@ import msgspec
 
 from cache_engine.frameworks.registry import Sources, in_memory_here, load_sources, surroundings, survey
 from cache_engine.frameworks.values import Entry, Place, ScanFinding, State, Unchanged, name_of
+from cache_engine.model.artifact import Seconds
 from cache_engine.settings import variable as variable_of
 
 CACHES = {
@@ -43,6 +44,9 @@ NVCC = (
 BEFORE, AFTER = "before", "after"
 """Phases: before the command was ready, and after. Without a sign that it is ready, all of it is before."""
 
+NEW, OTHER_KEY, AGAIN = "no kernel of this name was there", "it was there under another key", "it was written again"
+"""Causes of compiles, as far as the caches tell them: another key is another version, target, option or source."""
+
 NEVER_SEEN = (
     "kernels that a process keeps in memory alone: NVRTC in XLA and CuPy, CuTe DSL",
     "JAX's compiles under its threshold, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS, by default one second",
@@ -62,14 +66,16 @@ class Compiled(msgspec.Struct, frozen=True):
         phase: ``before`` or ``after`` the command was ready.
         seen_at: seconds since 1970 when its files were written, or else when it was first seen.
         stages_ms: the stages of its compile, where the times of its files give them.
+        cause: why it was compiled: one of ``NEW``, ``OTHER_KEY`` and ``AGAIN``.
     """
 
     framework: str
     name: str
     id: str
     phase: str
-    seen_at: float
+    seen_at: Seconds
     stages_ms: dict[str, float]
+    cause: str = NEW
 
     @property
     def seconds(self) -> float | None:
@@ -99,14 +105,24 @@ class Run(msgspec.Struct, kw_only=True):
 
     command: list[str]
     root: str
-    started_at: float
-    ended_at: float | None = None
+    started_at: Seconds
+    ended_at: Seconds | None = None
     exit_code: int | None = None
-    ready_at: float | None = None
+    ready_at: Seconds | None = None
     frameworks: dict[str, Framework] = msgspec.field(default_factory=dict)
     compiled: list[Compiled] = msgspec.field(default_factory=list)
     not_watched: list[str] = msgspec.field(default_factory=list)
     findings: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def found(self) -> int:
+        """The kernels in all caches."""
+        return sum(each.found for each in self.frameworks.values())
+
+    @property
+    def before(self) -> int:
+        """The kernels that were seen to be compiled before it."""
+        return sum(each.before for each in self.frameworks.values())
 
     @property
     def after(self) -> int:
@@ -145,8 +161,10 @@ class Watch:
         self._made_at: dict[tuple[Place, str], float | None] = {}
         self._findings: dict[tuple[Place, str], str] = {}
         self._has_looked_after = False
+        self._names: set[tuple[Place, str]] = set()
         for place, entry in self._changed():
             self._made_at[place, entry.id] = entry.created_at
+            self._names.add((place, entry.name or entry.id))
         self._count()
 
     def poll(self) -> float:
@@ -155,22 +173,24 @@ class Watch:
         for place, entry in self._changed():
             known = (place, entry.id)
             made_at = entry.created_at
-            is_new = known not in self._made_at or (made_at is not None and made_at != self._made_at[known])
+            is_again = known in self._made_at
+            is_new = not is_again or (made_at is not None and made_at != self._made_at[known])
             self._made_at[known] = made_at
             # A file that is written again with an old date was copied there, and not compiled.
             if is_new and (made_at is None or made_at >= self.run.started_at - 1):
-                self._add(place, entry)
+                has_name = (place, entry.name or entry.id) in self._names
+                self._add(place, entry, AGAIN if is_again else OTHER_KEY if has_name else NEW)
         self._count()
         self._has_looked_after = self.run.ready_at is not None
         return time.thread_time() - began
 
-    def _add(self, place: Place, entry: Entry) -> None:
+    def _add(self, place: Place, entry: Entry, cause: str) -> None:
         run, seen_at = self.run, entry.created_at or time.time()
         # What was not there at an earlier look that was after it is ready is after it, whatever the clocks say.
         is_after = self._has_looked_after or (run.ready_at is not None and seen_at > run.ready_at)
         phase = AFTER if is_after else BEFORE
         stages_ms = _stages_ms(place, entry)
-        one = Compiled(place.kind, entry.name or entry.id, entry.id, phase, seen_at, stages_ms)
+        one = Compiled(place.kind, entry.name or entry.id, entry.id, phase, seen_at, stages_ms, cause)
         sums = run.frameworks.setdefault(place.kind, Framework())
         sums.before += not is_after
         sums.after += is_after

@@ -28,6 +28,7 @@ from cache_engine.store.layout import (
     is_decisions_name,
     is_journal_name,
     is_lock_name,
+    is_run_name,
     job_of_name,
 )
 from cache_engine.store.lock import NO_ROOM, file_lock
@@ -64,6 +65,7 @@ def check_side_files(
         (layout.decisions, is_decisions_name),
         (layout.pins, is_key),
         (layout.groups, is_key),
+        (layout.runs, is_run_name),
     ):
         for name in sorted(names_in(folder)):
             if is_named(name):

@@ -118,6 +118,7 @@ for kernel in kernels:
     third = _run(cache, body, *said, root=tmp_path / "root")
     assert third.returncode == 3
     assert [one["id"] for one in _report(tmp_path / "r.json")["compiled"]] == [kernels[-1]]
+    assert len(list((tmp_path / "root" / "gemm-cache" / "runs").iterdir())) == 3
 
 
 def test_variables_that_are_set_stay(cache: Path, tmp_path: Path) -> None:
