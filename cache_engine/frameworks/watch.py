@@ -7,6 +7,7 @@ kernels in memory alone cannot be seen, and the report says which that is: it sa
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,12 +51,17 @@ NEW, OTHER_KEY, AGAIN = "no kernel of this name was there", "it was there under 
 NEVER_SEEN = (
     "kernels that a process keeps in memory alone: NVRTC in XLA and CuPy, CuTe DSL",
     "JAX's compiles under its threshold, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS, by default one second",
+    "extensions of PyTorch, whose folder is not read",
     "processes that set the variables themselves, and hosts that do not inherit them",
 )
 """Compiles that leave no file in a directory that is watched."""
 
 _STAGED = ("triton", "deepgemm")
 """Frameworks that write a file at the end of each stage of a compile."""
+_BY_NAME = {
+    "jax": re.compile(".+-cache"), "inductor": re.compile("fxgraph/.+"), "compute_cache": re.compile("(?!index$).+"),
+}  # fmt: skip
+"""Of caches that are not read, the names of entries that are compiles: programs, graphs and kernels."""
 _MOST_KERNELS = 10_000
 
 
@@ -214,7 +220,9 @@ class Watch:
             elif isinstance(seen, ScanFinding):
                 where = f"{place.path_text}: {seen.id}" if seen.id else place.path_text
                 self._findings[place, seen.id] = f"{where}: {seen.fault}, {seen.detail}"
-            elif seen.state == State.COMPLETE:
+            elif seen.state == State.COMPLETE or (
+                seen.state == State.UNREAD and place.kind in _BY_NAME and _BY_NAME[place.kind].fullmatch(seen.id)
+            ):
                 there[place][seen.id] = seen.stamp
                 yield place, seen
         self._stamps = there
