@@ -21,19 +21,18 @@ _FLAGS = (
     "Wno-deprecated-declarations", "Wno-deprecated-gpu-targets", "Wconversion", "Wdefault-stream-launch",
     "Wmissing-launch-bounds", "Wext-lambda-captures-this", "no-compress", "display-error-number err-no",
     "no-display-error-number no-err-no", "keep-device-functions", "source-in-ptx src-in-ptx",
-    "generate-line-info lineinfo",
-    "device-debug G", "debug g", "extensible-whole-program ewp", "allow-unsupported-compiler",
-    "no-host-device-initializer-list nohdinitlist", "no-host-device-move-forward nohdmoveforward", "no-align-double",
+    "generate-line-info lineinfo", "device-debug G", "debug g", "extensible-whole-program ewp",
+    "allow-unsupported-compiler", "no-host-device-initializer-list nohdinitlist",
+    "no-host-device-move-forward nohdmoveforward", "no-align-double",
 )  # fmt: skip
 _VALUES = (
     "gpu-architecture arch", "gpu-code code", "generate-code gencode", "std", "optimize O", "define-macro D",
     "undefine-macro U", "compiler-options Xcompiler", "ptxas-options Xptxas", "Xfatbin", "Xcudafe", "machine m",
     "diag-suppress", "diag-error", "diag-warn", "maxrregcount", "ftz", "prec-div", "prec-sqrt", "fmad",
-    "default-stream",
-    "split-compile", "x", "compress-mode", "Werror", "relocatable-device-code rdc", "Ofast-compile Ofc", "fmax-errors",
-    "static-global-template-stub", "device-entity-has-hidden-visibility", "jump-table-density jtd", "stdlib",
-    "brief-diagnostics brief-diag", "ftemplate-depth", "ftemplate-backtrace-limit", "device-stack-protector",
-    "frandom-seed",
+    "default-stream", "split-compile", "x", "compress-mode", "Werror", "relocatable-device-code rdc",
+    "Ofast-compile Ofc", "fmax-errors", "static-global-template-stub", "device-entity-has-hidden-visibility",
+    "jump-table-density jtd", "stdlib", "brief-diagnostics brief-diag", "ftemplate-depth", "ftemplate-backtrace-limit",
+    "device-stack-protector", "frandom-seed",
 )  # fmt: skip
 _PHASES = {"cubin": ".cubin", "ptx": ".ptx", "compile c": ".o", "device-c dc": ".o"}
 TARGETS = ("gpu-architecture", "gpu-code", "generate-code")
@@ -43,23 +42,25 @@ _GLUED = ("-I", "-D", "-U")  # no other option begins so; -O is followed by a di
 
 _DEBUG = ("generate-line-info", "device-debug", "debug", "source-in-ptx")
 """Options that put absolute paths into the output, so that paths are in the key."""
-_PASSED = ("keep", "keep-dir", "save-temps", "preprocess", "E", "generate-dependencies", "M", "MM", "dryrun",
-"run", "link",
-           "dlink", "time", "lib", "options-file", "optf", "version", "V", "help", "h")  # fmt: skip
+_PASSED = (
+    "keep", "keep-dir", "save-temps", "preprocess", "E", "generate-dependencies", "M", "MM", "dryrun", "run", "link",
+    "dlink", "time", "lib", "options-file", "optf", "version", "V", "help", "h",
+)  # fmt: skip
 """Options with a reason of their own."""
-_STOPPING = ("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COMPARE_DEBUG", "INCLUDES", "SYSTEM_INCLUDES",
-             "PTXAS_FLAGS", "CUDAFE_FLAGS", "CICC_PATH", "NVVMIR_LIBRARY_DIR", "COMPILER_PATH",
-             "GCC_EXEC_PREFIX")  # fmt: skip
+_STOPPING = (
+    "DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COMPARE_DEBUG", "INCLUDES", "SYSTEM_INCLUDES", "PTXAS_FLAGS",
+    "CUDAFE_FLAGS", "CICC_PATH", "NVVMIR_LIBRARY_DIR", "COMPILER_PATH", "GCC_EXEC_PREFIX",
+)  # fmt: skip
 _ROOTS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 _READ = ("NVCC_", "NVVM", "CICC", "CUDAFE", "PTXAS", "FATBIN", "GCC_")
 _ELSEWHERE = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")  # options, or by content
 
 _HOST = {
     "-fPIC", "-fpic", "-fPIE", "-fpie", "-fconcepts", "-fpermissive", "-fvisibility=hidden",
-    "-fvisibility-inlines-hidden",
-    "-fno-strict-aliasing", "-fno-gnu-unique", "-fopenmp", "-fexceptions", "-fno-exceptions", "-frtti", "-fno-rtti",
-    "-ffast-math", "-fno-math-errno", "-fstack-protector-strong", "-ffunction-sections", "-fdata-sections", "-pthread",
-    "-fwrapv", "-fno-omit-frame-pointer", "-fdiagnostics-color=always", "-pipe", "-w", "-m64", "-pedantic",
+    "-fvisibility-inlines-hidden", "-fno-strict-aliasing", "-fno-gnu-unique", "-fopenmp", "-fexceptions",
+    "-fno-exceptions", "-frtti", "-fno-rtti", "-ffast-math", "-fno-math-errno", "-fstack-protector-strong",
+    "-ffunction-sections", "-fdata-sections", "-pthread", "-fwrapv", "-fno-omit-frame-pointer",
+    "-fdiagnostics-color=always", "-pipe", "-w", "-m64", "-pedantic",
 }  # fmt: skip
 _HOST_STARTS = ("-O", "-std=", "-D", "-U", "-W")
 _SUB_OPTIONS = {
