@@ -135,7 +135,7 @@ for variable, name in (
 """
     program = [sys.executable, "-c", body]
     file = tmp_path / "r.json"
-    command = ["-m", "cache_engine", "run", "--root", tmp_path / "root", "--output", file, "--", *program]
+    command = ["-m", "cache_engine", "run", "--root", str(tmp_path / "root"), "--output", str(file), "--", *program]
     unset = {name: value for name, value in os.environ.items() if name not in CACHES.values()}
     subprocess.run([sys.executable, *command], env=unset, check=True, capture_output=True)
     found = {name: (counts["found"], counts["before"]) for name, counts in _report(file)["frameworks"].items()}
