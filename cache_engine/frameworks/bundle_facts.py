@@ -30,7 +30,7 @@ from cache_engine.model.outcome import Failure
 
 
 def describe(group: Group) -> Entry:
-    """The facts of a kernel, as an entry of its framework's own cache; its id is its key in the store."""
+    """The facts about a bundle's kernel, as an entry of its framework's own cache; the id is the key in our store."""
     facts, unread = _code_facts(group)
     document: Mapping[str, Any] = {}
     try:
@@ -63,7 +63,10 @@ def describe(group: Group) -> Entry:
 
 
 def _launched(group: Group, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The command and the number of includes of a result of nvcc's launcher, and its source; empty for others."""
+    """For a result of nvcc's launcher: its command, the number of its includes, and its source.
+
+    Empty for other kernels.
+    """
     if group.framework != FRAMEWORK:
         return {}
     includes = document.get("includes")
@@ -72,7 +75,7 @@ def _launched(group: Group, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(name: str, data: bytes) -> PartKind:
-    """The purpose of a part, by its name as Triton gives them, else by its first bytes."""
+    """The purpose of a part: by its name, if Triton's, else by its first bytes."""
     kind = kind_of(name)
     if kind == PartKind.OTHER and name.endswith(".o"):
         return PartKind.HOST
@@ -82,7 +85,7 @@ def _kind(name: str, data: bytes) -> PartKind:
 
 
 def _code_facts(group: Group) -> tuple[dict[str, Any], dict[str, str]]:
-    """The facts in the compiled code, and why the rest is not known."""
+    """The facts in the compiled code; and for facts that are unknown, the reason."""
     for name, data in group.files.items():
         if _kind(name, data) == PartKind.BINARY:
             instances, image = program_in(data)
@@ -95,7 +98,7 @@ def _code_facts(group: Group) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def inputs_of(group: Group) -> KeyFactors | Failure:
-    """The inputs of its framework's key, as far as its files state them."""
+    """The inputs of the framework's key, if the bundle's files state them."""
     source = next((data for name, data in group.files.items() if _kind(name, data) == PartKind.SOURCE), None)
     if group.framework == "triton":
         try:
@@ -113,7 +116,7 @@ def inputs_of(group: Group) -> KeyFactors | Failure:
 
 
 def _launched_inputs(group: Group) -> KeyFactors | Failure:
-    """All that decided a result of nvcc's launcher."""
+    """All inputs that decided a result of nvcc's launcher."""
     try:
         document = document_of(group)
     except CorruptEntry as error:
@@ -127,15 +130,15 @@ def _launched_inputs(group: Group) -> KeyFactors | Failure:
 
 
 def config_text(known: Entry) -> str:
-    """The config of a kernel, for people."""
+    """The config of a kernel, as text for people."""
     return ", ".join(f"{name}={value}" for name, value in known.config.items())
 
 
 def part_of(group: Group, kind: PartKind) -> bytes:
-    """The first part of a kind.
+    """The bytes of the kernel's first part of this kind.
 
     Raises:
-        UsageError: when the kernel has none.
+        UsageError: when the kernel has no such part.
     """
     for name, data in group.files.items():
         if _kind(name, data) == kind:
@@ -145,11 +148,11 @@ def part_of(group: Group, kind: PartKind) -> bytes:
 
 
 def text_of(group: Group, text: str) -> str:
-    """One of a kernel's texts: ``source``, ``ptx`` or ``sass``.
+    """One of the kernel's texts: ``source``, ``ptx`` or ``sass``.
 
     Raises:
-        UsageError: when the kernel has none.
-        ToolMissing: when there is no disassembler.
+        UsageError: when the kernel has no such text.
+        ToolMissing: when no disassembler is installed.
     """
     if text == "sass":
         from cache_engine.compilers.disassembly import sass

@@ -16,7 +16,7 @@ from cache_engine.store.ownership import check_file, open_folder, open_way
 from cache_engine.store.publish import publish_file
 
 _KIND = "gemm-cache store"
-_STORE_FORMAT = 1  # of the directory; entries have formats of their own
+_STORE_FORMAT = 1  # of the store's directory; entries have their own format version
 _MOST_MARKER_BYTES = 64 * 1024
 _ONLY_YOU = (
     "a store is for one user: name a directory that only you and root may write (chmod go-w on what is yours), export "
@@ -37,7 +37,7 @@ def open_store(directory: Path, *, trust: bool = False, create: bool = True) -> 
         create: create the store if there is none.
 
     Raises:
-        StoreUnusable: naming the problem and what to do.
+        StoreUnusable: when the directory cannot be a store; the text says why and what to do.
     """
     layout = StoreLayout(directory.absolute(), trust=trust)
     try:
@@ -78,7 +78,10 @@ def _check_free(layout: StoreLayout) -> None:
 
 
 def _has_marker(layout: StoreLayout) -> bool:
-    """Whether there is a marker. First checks a directory without one, because a wrong owner may be the reason."""
+    """Whether the directory has the file that marks a store.
+
+    Without it, the owners are checked first, as a more exact reason.
+    """
     try:
         if layout.marker.exists():
             return True
@@ -105,7 +108,7 @@ def _make(layout: StoreLayout) -> None:
 
 
 def _open_root(layout: StoreLayout, *, make: bool = False) -> int:
-    """A descriptor of the store's directory, after checking it and every folder above it."""
+    """An open descriptor of the store's directory, after checking this directory and every folder above it."""
     if layout.trust:
         return os.open(layout.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     root = open_way(layout.root, make=make)
@@ -121,7 +124,7 @@ def _open_root(layout: StoreLayout, *, make: bool = False) -> int:
 
 
 def _check_folders(layout: StoreLayout) -> None:
-    """Checks the folders, and creates missing ones: some copy tools drop empty folders."""
+    """Checks the folders of a store, and creates missing ones, because some copy tools drop empty folders."""
     root = _open_root(layout)
     try:
         for folder in (*layout.folders, *layout.later_folders):
@@ -129,7 +132,7 @@ def _check_folders(layout: StoreLayout) -> None:
                 os.close(open_folder(folder, within=root, trust=layout.trust))
             except FileNotFoundError:
                 if folder not in layout.later_folders:
-                    with suppress(OSError):  # a read-only store serves what it has
+                    with suppress(OSError):  # a read-only store still serves its entries
                         os.mkdir(folder.name, 0o700, dir_fd=root)
     finally:
         os.close(root)
