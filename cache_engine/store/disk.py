@@ -17,7 +17,6 @@ from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import (
-    LIKELY_BYTES,
     MAX_RECORD_BYTES,
     UnknownFormat,
     check_blob,
@@ -88,6 +87,11 @@ class DiskStore:
         check_key(record)
         check_blob(key, record.blob, blob_data)
         return record_data, blob_data
+
+    def unchecked(self, key: CacheKey) -> tuple[bytes, bytes] | None:
+        """The same bytes, of which only the record's checksum is checked; the caller checks the rest."""
+        found = self._read(key, _whole_and_more)
+        return None if found is None else (found[0], found[2])
 
     def has_unknown_format(self, key: CacheKey) -> bool:
         """Whether the entry has a format version that this program does not know.
@@ -235,9 +239,8 @@ class DiskStore:
                 record = decode_record(key, data)
             except UnknownFormat:
                 return None
-            wanted = how_much(record)
             path = self.layout.blob_path(key, record.blob.digest)
-            blob_data = read_file(path, wanted, min(wanted, LIKELY_BYTES), trust=self.layout.trust)
+            blob_data = read_file(path, how_much(record), trust=self.layout.trust)
             if blob_data is not None:
                 return data, record, blob_data
             # Evicted or replaced between the two reads, maybe repeatedly. The blob is missing only if the record did

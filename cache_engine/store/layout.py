@@ -325,15 +325,13 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
 def key_of_record_name(name: str, shard: str) -> CacheKey | None:
     """The key in the name of a file in ``metadata/<shard>``; ``None`` when it is not a record's name."""
-    stem, dot, suffix = name.partition(".")
-    return CacheKey(stem) if dot and suffix == "json" and is_key(stem) and stem[:2] == shard else None
+    stem = name[:64]
+    return CacheKey(stem) if name[64:] == ".json" and stem[:2] == shard and is_key(stem) else None
 
 
 def key_of_blob_name(name: str, shard: str) -> CacheKey | None:
     """The key in the name of a file in ``kernels/<shard>``; ``None`` when it is not a blob's name."""
-    stem, dash, digest = name.partition("-")
-    is_name = dash and _DIGEST.fullmatch(digest) and is_key(stem) and stem[:2] == shard
-    return CacheKey(stem) if is_name else None
+    return CacheKey(name[:64]) if name[:2] == shard and _BLOB.fullmatch(name) else None
 
 
 def fingerprint_of_results_name(name: str) -> tuple[str, int | None] | None:
@@ -395,7 +393,7 @@ def original_of_quarantined(name: str) -> tuple[str, float | None]:
 
 
 _DECISIONS = ("log.jsonl", "log.older.jsonl")
-_DIGEST = re.compile(r"[0-9a-f]{16}")
+_BLOB = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}")
 _TICKET = r"ticket-([a-z]+)-([0-9])-([0-9]{1,18})-([0-9a-f]{64})-([0-9]{1,10})-([0-9a-f]{8})"
 # The names of a job's files: the job, its output, and the request to cancel it.
 _JOB = r"([0-9a-f]{1,32}-[0-9a-f]{1,32})\.(?:json|log|cancel)"
