@@ -142,7 +142,7 @@ def test_the_verb_shows_the_plan_then_does_it(old_store: Path, capsys: pytest.Ca
     (row,) = planned["rows"]
     assert (row["fate"], row["entries"], row["format"], row["key_schema"]) == (AGAIN, 2, 1, "1")
     assert "Would compile 2 kernels." in ran("--dry-run")
-    assert ran().endswith("Compiled 2 of 2 kernels.\n")
+    assert ran().endswith("Wrote 0 of 0 entries again. Compiled 2 of 2 kernels.\n")
     assert "Would compile 0 kernels." in ran("--dry-run")
 
 
