@@ -73,6 +73,8 @@ OUT_DTYPES = {
 }
 """Output types each input type can be rounded to; the first is the default."""
 
+_ACCUMULATE = {DType.FP64: DType.FP64, DType.INT8: DType.INT32}
+
 INPUT_DTYPES = tuple(OUT_DTYPES)
 """The types A and B can have."""
 
@@ -196,6 +198,11 @@ class Mode(StrEnum):
 
 ModeLike: TypeAlias = Mode | Literal["", "grouped", "masked"]
 """A mode, or its name."""
+
+
+def accumulator(dtype: DType) -> DType:
+    """Element type of the sums of products of such elements."""
+    return _ACCUMULATE.get(dtype, DType.FP32)
 
 
 def bucket_of(m: int) -> int:
