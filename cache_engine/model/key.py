@@ -96,7 +96,7 @@ class KeyPrefix:
 
 def key_of(components: Components) -> CacheKey:
     """The key of a full list of components, schema included."""
-    return CacheKey(sha256(_encode(components)).hexdigest())
+    return CacheKey(_hasher()(_encode(components)).hexdigest())
 
 
 def _hasher() -> Callable[[bytes], hashlib._Hash]:
