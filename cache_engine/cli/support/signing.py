@@ -1,4 +1,4 @@
-"""The private key that a verb signs with, and the kernels that a verb refuses."""
+"""The private key that a verb signs with, and the kernels that a verb refuses or leaves out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cache_engine.cli.support import named
-from cache_engine.units import printable
+from cache_engine.units import counted, printable
 
 if TYPE_CHECKING:
     from cache_engine.store.signatures.signers import SigningKey
@@ -32,3 +32,9 @@ def print_refused(refused: Sequence[Refused], fate: str) -> None:
     """Prints the kernels that were left out or refused, a line each, on standard error."""
     for entry in refused:
         print(printable(f"{fate}: {entry.key[:12]}: {entry.cause}"), file=sys.stderr)
+
+
+def print_unknown(entries: int) -> None:
+    """Says on standard error how many entries were left out because only another version reads them."""
+    if entries:
+        print(f"left out: {counted(entries, 'entry', 'entries')} of another format version", file=sys.stderr)
