@@ -16,7 +16,7 @@ from cache_engine.store.codec import UnknownFormat, signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.units import human_bytes, printable
-from cache_engine.upkeep.packs import Imported, Refused, admit, coherent
+from cache_engine.upkeep.packs import Imported, Refused, admit, checked
 from cache_engine.upkeep.parallel import in_threads
 
 _T = TypeVar("_T")
@@ -26,12 +26,16 @@ _MOST_AHEAD = 64  # finished results that wait, so that a slow request does not 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The result of a push: kernels sent and their bytes, kernels that the remote had already, and kernels left out."""
+    """The result of a push: kernels sent and their bytes, kernels that the remote had already, and kernels left out.
+
+    ``unknown_format`` counts entries that only another version of this program reads.
+    """
 
     sent: int
     sent_bytes: int
     present: int
     refused: tuple[Refused, ...]
+    unknown_format: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,12 @@ def push(
     """
     sent = sent_bytes = present = 0
     refused: list[Refused] = []
+    unknown: list[CacheKey] = []
 
     def send(key: CacheKey) -> tuple[int, bool] | Refused | None:
         data = sealed(store, key, wanted, sign)
+        if data is None and store.has_unknown_format(key):
+            unknown.append(key)
         return (len(data), remote.create(name_of(key), data)) if isinstance(data, bytes) else data
 
     for done in in_threads(send, keys, _AT_A_TIME, ahead=_MOST_AHEAD):
@@ -108,7 +115,7 @@ def push(
             size, is_new = done
             sent, sent_bytes, present = sent + is_new, sent_bytes + size * is_new, present + (not is_new)
         on_entry()
-    return Pushed(sent, sent_bytes, present, tuple(refused))
+    return Pushed(sent, sent_bytes, present, tuple(refused), len(unknown))
 
 
 def sealed(
@@ -122,8 +129,8 @@ def sealed(
     Raises ``OSError``.
     """
     try:
-        stored = store.stored(key)
-        if stored is None or not wanted(coherent(key, *stored)):
+        stored = store.unchecked(key)
+        if stored is None or not wanted(checked(key, *stored)[0]):
             return None
         record_data = stored[0] if sign is None else sign(stored[0])
     except CorruptEntry as error:
