@@ -1,4 +1,4 @@
-"""What other frameworks have cached on this machine, by directory, and what is wrong with it."""
+"""The caches of other frameworks on this machine, by directory, and the findings in them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
 
 
 def draw_findings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """What the doctor of other frameworks' caches found."""
+    """Draws the findings of the doctor in other frameworks' caches."""
     if known():
         findings(diagnoses())
 

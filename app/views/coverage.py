@@ -1,4 +1,4 @@
-"""Which kernels of a model are cached for which targets, and a job for those that are not."""
+"""The kernels of a model that are cached for each target, and a job for those that are missing."""
 
 from __future__ import annotations
 

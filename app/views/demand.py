@@ -138,7 +138,7 @@ def again() -> None:
 
 
 def draw() -> None:
-    """What programs asked for, and what of it was evicted too early."""
+    """Draws the requests of programs, and the kernels that were evicted too early."""
     span = chosen()
     ledger = context.ask(summaries.ledger, *span)
     if ledger.sketches:

@@ -234,7 +234,7 @@ class BlockSearch:
         return self._tiling(block, self._tile(block, m, n), "mkn")
 
     def _steps(self, block: Block, fitting: NDArray[np.int64]) -> Any:
-        """The number of tiles along k, for each length along k that fits."""
+        """The number of steps along k, for each tile length along k in ``fitting``."""
         size, cube = np.minimum(fitting, block.k), self._hardware.cube_k
         size = np.where(size >= cube, size - size % cube, size).astype(self._dtype, copy=False)
         return -(-block.k // size)

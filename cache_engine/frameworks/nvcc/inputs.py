@@ -257,7 +257,7 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
 
 
 def _below(folders: Iterable[str], wanted: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """What is wanted below each folder, by its path: few of them exist, as few first parts do."""
+    """The wanted names below each folder, by its path. Few folders exist, as few first parts of names do."""
     by_first: dict[str, list[str]] = {}
     for inside in wanted:
         by_first.setdefault(inside.partition("/")[0], []).append(inside)
