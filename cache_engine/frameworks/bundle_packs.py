@@ -30,6 +30,8 @@ from cache_engine.frameworks.nvcc.command import TARGETS, ending_of
 from cache_engine.frameworks.nvcc.results import ERR, FRAMEWORK, INDEX, OUT, OUTPUT, document_of
 from cache_engine.frameworks.readers.programs import program_in, with_last_byte
 from cache_engine.frameworks.readers.triton import target_of
+from cache_engine.frameworks.snapshots import FRAMEWORK as OF_SNAPSHOTS
+from cache_engine.frameworks.snapshots import host_code_in_bundle
 from cache_engine.frameworks.values import Fault, id_of
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import enveloped, format_of, signed_part
@@ -107,12 +109,17 @@ def check(group: Group, *, host_code: bool = False) -> None:
     """Refuses what is never in a pack: code for the host, and what is not the kernel that it claims to be.
 
     Args:
-        host_code: accept an object of a launched compiler. Only where the row is signed and, on import, a trusted
-            signer's; and where the setting ``host_code`` is on. See docs/decisions/0028.
+        host_code: accept an object of a launched compiler, and what a process may run of a snapshot. Only where the
+            row is signed and, on import, a trusted signer's; and where the setting ``host_code`` is on. See
+            docs/decisions/0028.
 
     Raises:
         CorruptEntry: the text says why.
     """
+    if group.framework == OF_SNAPSHOTS:
+        if (code := host_code_in_bundle(group)) is not None and not host_code:
+            raise CorruptEntry(f"{code} may be host code: {_HOW_HOST_CODE_TRAVELS}")
+        return
     for name, data in group.files.items():
         if group.framework == FRAMEWORK and name.endswith(_OBJECT):
             if not host_code:

@@ -49,7 +49,7 @@ from cache_engine.store.quick import FORMAT, HEADER, MAGIC, MAX_BYTES, UnknownGr
 
 _LEVEL = 3
 _LONGEST_NAME = 255
-_MOST_FILES, _MOST_LETTERS = 1_000, 10_000  # of a group: fifty times the usual; and of what is said of it
+MOST_FILES, _MOST_LETTERS = 1_000, 10_000  # of a group: fifty times the usual; and of what is said of it
 _Stages = Annotated[dict[str, Ms], msgspec.Meta(max_length=100)]
 
 
@@ -69,7 +69,7 @@ class Group(msgspec.Struct, frozen=True):
     framework: str
     name: str
     index: str
-    files: Annotated[dict[str, bytes], msgspec.Meta(max_length=_MOST_FILES)]
+    files: Annotated[dict[str, bytes], msgspec.Meta(max_length=MOST_FILES)]
     made_at: Seconds = 0.0
     stages_ms: _Stages = msgspec.field(default_factory=dict)
     version: str = ""
@@ -175,7 +175,7 @@ def _is_sound(group: Group) -> bool:
     """Whether its names are those of its files, and neither too many nor too long."""
     said = len(group.framework) + len(group.name) + len(group.version)
     is_named = group.index in group.files and all(map(is_plain, group.files))
-    return is_named and len(group.files) <= _MOST_FILES and said <= _MOST_LETTERS
+    return is_named and len(group.files) <= MOST_FILES and said <= _MOST_LETTERS
 
 
 def group_bytes(group: Group) -> int:
