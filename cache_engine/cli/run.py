@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb
+from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb, open_cache
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import escaped, moment
 from cache_engine.errors import GemmCacheError, LockTimeout, UsageError
 from cache_engine.model.documents import to_json
 from cache_engine.settings import Settings, user_cache_folder, variable
 from cache_engine.store.lock import file_lock
+from cache_engine.store.quick import UnknownGroup
 from cache_engine.units import counted, human_bytes, human_ms, printable
 
 if TYPE_CHECKING:
@@ -195,14 +196,11 @@ def _check_name(name: str) -> None:
 
 
 @contextmanager
-def _store(settings: Settings, failed: str) -> Iterator[Cache]:
-    """The store, for a snapshot. Whatever fails is said, and the command's exit code stays."""
-    from cache_engine.cli.support import open_cache
-
+def _saying(failed: str) -> Iterator[None]:
+    """Whatever fails is said, and the command runs, or its exit code stays."""
     try:
-        with open_cache(settings.with_overrides({"enable_caching": True})) as cache:
-            yield cache
-    except (OSError, GemmCacheError) as error:
+        yield
+    except (OSError, GemmCacheError, UnknownGroup) as error:
         _say(f"{failed}: {error}")
 
 
@@ -211,7 +209,7 @@ def _restore(settings: Settings, name: str, root: Path, environment: dict[str, s
     from cache_engine.frameworks.snapshots import read_snapshot, snapshot_key
     from cache_engine.store.disk import DiskStore
 
-    with _store(settings, f"{name} is not restored") as cache:
+    with _saying(f"{name} is not restored"), _open_store(settings) as cache:
         layout = cache.layout
         if not os.path.exists(layout.group_path(snapshot_key(name))):
             _fetch(settings, cache, [snapshot_key(name)])
@@ -231,6 +229,10 @@ def _restore(settings: Settings, name: str, root: Path, environment: dict[str, s
             _say(f"not restored: {counted(done.missing, 'entry', 'entries')} that the store does not have")
         for why, count in done.left.most_common():
             _say(f"not restored: {why}: {count:,} {'operations' if why.startswith('flashinfer') else 'entries'}")
+
+
+def _open_store(settings: Settings) -> Cache:
+    return open_cache(settings.with_overrides({"enable_caching": True}))
 
 
 def _fetch(settings: Settings, cache: Cache, keys: list[CacheKey]) -> None:
@@ -266,7 +268,7 @@ def _save(settings: Settings, name: str, root: Path, environment: dict[str, str]
     from cache_engine.frameworks.snapshots import save
     from cache_engine.store.signatures.signers import SigningKey
 
-    with _store(settings, f"{name} is not saved") as cache:
+    with _saying(f"{name} is not saved"), _open_store(settings) as cache:
         sign = SigningKey.read(settings.signing_key).sign if settings.signing_key else bytes
         done = save(cache.layout, name, root, environment, sign=sign, durable=settings.is_durable)
         entries = counted(done.entries, "entry", "entries")

@@ -138,6 +138,7 @@ def save(
         sign: makes the bytes of a record file that carry a signature.
 
     Raises:
+        UsageError: when there is none.
         OSError: when the store cannot be written; an earlier snapshot of this name is then as it was.
     """
     done, keys = Saved(), []
@@ -156,6 +157,8 @@ def save(
             break
         keys.append(group.key)
         done.size_bytes += sum(map(len, files.values()))
+    if not keys:
+        raise UsageError(f"{root} has no complete entry; an earlier snapshot of this name stays")
     done.entries = len(keys)
     snapshot = Snapshot(
         FORMAT, name, str(root), time.time(), environment.get(JAX_CACHES, ""), done.size_bytes, sorted(keys)

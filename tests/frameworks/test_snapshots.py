@@ -251,8 +251,10 @@ def test_nothing_is_restored_for_a_framework_whose_variable_names_another_direct
     saved(layout, root)
     done = restored(layout, tmp_path / "b", TRITON_CACHE_DIR=str(tmp_path))
     assert done.left == {"triton: TRITON_CACHE_DIR names another directory": 4}
-    own = save(layout, "own", tmp_path / "b", environment(root), durable=False)
-    assert (own.entries, own.left) == (0, [f"triton: it is not below {tmp_path / 'b'}"])
+    write(tmp_path / "b", "jax/one-cache")
+    there = environment(tmp_path / "b", TRITON_CACHE_DIR=str(root / "triton"))
+    own = save(layout, "own", tmp_path / "b", there, durable=False)
+    assert (own.entries, own.left) == (1, [f"triton: it is not below {tmp_path / 'b'}"])
 
 
 # ---- Host code ----
