@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,8 +30,9 @@ from cache_engine.settings import Settings
 from cache_engine.units import counted, human_bytes, human_ms
 
 if TYPE_CHECKING:
+    from cache_engine.frameworks.registry import EntryFilter
     from cache_engine.frameworks.tuning import Choice
-    from cache_engine.frameworks.values import Entry, Place, ScanFinding
+    from cache_engine.frameworks.values import Entry, Place, ScanFinding, Seen
 
 _MOST_LETTERS = 60
 _SORTS: dict[str, Callable[[Entry], Any]] = {
@@ -94,7 +95,6 @@ def ls_verb(
     time where their files have it.
     """
     from cache_engine.frameworks.registry import EntryFilter
-    from cache_engine.frameworks.values import Entry, ScanFinding
 
     sources, places = known_places(settings)
     if part is not None:
@@ -102,13 +102,23 @@ def ls_verb(
         chosen = [place for place in places_in(places, None) if not kinds or place.kind in kinds]
         _list_tuning(chosen, text, limit, as_json)
         return
-    wanted, total = EntryFilter(" ".join(text), kinds, archs, states), 0
+    found = scanned(settings, sources, places_in(places, None))
+    wanted = EntryFilter(" ".join(text), kinds, archs, states)
+    _list_entries(found, wanted, sort, limit, ascending=ascending, as_json=as_json)
+
+
+def _list_entries(
+    scanned: Iterable[tuple[Place, Seen]], wanted: EntryFilter, sort: str, limit: int, *, ascending: bool, as_json: bool
+) -> None:
+    from cache_engine.frameworks.values import Entry, ScanFinding
+
+    total = 0
     findings: list[tuple[Place | None, ScanFinding]] = []
     ids: list[str] = []  # also of those that are not listed: a short id is one that none of them has
 
     def matching() -> Iterator[tuple[Place, Entry]]:
         nonlocal total
-        for place, seen in scanned(settings, sources, places_in(places, None)):
+        for place, seen in scanned:
             if isinstance(seen, ScanFinding):
                 findings.append((place, seen))
             elif isinstance(seen, Entry):

@@ -90,6 +90,7 @@ def run_verb(
     Signals are passed on to the command. --restore asks the setting remote for what the store lacks. Whatever cannot be
     restored or saved is named, and the command runs all the same.
     """
+    from cache_engine.frameworks.snapshots import JAX_CACHES, check_name
     from cache_engine.frameworks.supervisor import CannotStart, Supervisor
     from cache_engine.frameworks.watch import Run as Report
     from cache_engine.frameworks.watch import Watch, not_watched, redirected
@@ -98,7 +99,7 @@ def run_verb(
     if forbid_after_ready and ready is None:
         raise UsageError("--forbid-after-ready needs --ready-url, --ready-line or --ready-file")
     for name in filter(None, (restore, save)):
-        _check_name(name)
+        check_name(name)
     root = _root(root)
     environment = {**({} if settings.dir is None else {variable("dir"): str(settings.directory())}), **os.environ}
     if not _can_write(root):
@@ -106,8 +107,6 @@ def run_verb(
     else:
         environment |= redirected(environment, root, shutil.which("gemm-cache-nvcc", path=_programs()))
     if restore or save:
-        from cache_engine.frameworks.snapshots import JAX_CACHES
-
         environment.setdefault(JAX_CACHES, "none")
     report = Report(command=list(command), root=str(root), started_at=time.time(), not_watched=not_watched(environment))
     try:
@@ -116,15 +115,15 @@ def run_verb(
                 _restore(settings, restore, root, environment, is_alone=is_alone)
             supervisor = Supervisor(Watch(report, environment), ready, lambda: _publish(report, files))
             report.exit_code = supervisor.run(command, environment)
-            report.ended_at = time.time()
-            if save:
-                _save(settings, save, root, environment)
     except CannotStart as error:
         click.echo(f"error: {escaped(str(error))}", err=True)
         ctx.exit(error.exit_code)
+    report.ended_at = time.time()
     if left := supervisor.left_behind:
         report.not_watched.insert(0, f"{counted(left, 'process', 'processes')} that the command left running")
     _publish(report, files)
+    if save:  # last, as it may take longer than a pod has to end
+        _save(settings, save, root, environment)
     if forbid_after_ready and report.after:
         ctx.exit(NOT_HERE)
     if forbid_after_ready and report.ready_at is None and report.exit_code == OK:
@@ -189,12 +188,6 @@ def _alone(root: Path) -> Iterator[bool]:
         yield is_alone
 
 
-def _check_name(name: str) -> None:
-    from cache_engine.frameworks.snapshots import check_name
-
-    check_name(name)
-
-
 @contextmanager
 def _saying(failed: str) -> Iterator[None]:
     """Whatever fails is said, and the command runs, or its exit code stays."""
@@ -221,8 +214,8 @@ def _restore(settings: Settings, name: str, root: Path, environment: dict[str, s
         if lacking and settings.remote:
             _fetch(settings, cache, lacking)
         done = restore(layout, snapshot, root, environment, untrusted=_untrusted(settings, signed), is_alone=is_alone)
-        for key, made_at in done.made_at.items():  # so that what is used longest ago is evicted first
-            cache.journal.hit(key, DiskStore.name, made_at=made_at, saved_us=0)
+        for key, made_at in done.made_at.items():  # so that what was used is not evicted first
+            cache.journal.hit(key, DiskStore.name, made_at=made_at)
         entries = counted(len(done.made_at), "entry", "entries")
         _say(f"restored {entries} of {name}, {human_bytes(done.size_bytes)}; {done.there:,} there already.")
         if done.missing:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cache_engine.errors import CorruptEntry, StoreError
+from cache_engine.errors import CorruptEntry
 from cache_engine.frameworks.bundles import read_group
 from cache_engine.frameworks.facts import json_object
 from cache_engine.frameworks.folder import Folder, Unread
@@ -32,10 +32,9 @@ from cache_engine.frameworks.snapshots import (
 )
 from cache_engine.frameworks.values import Fault, name_of
 from cache_engine.frameworks.watch import CACHES
-from cache_engine.model.key import CacheKey, is_key
+from cache_engine.model.key import CacheKey
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.quick import MAX_BYTES, UnknownGroup
-from cache_engine.units import human_bytes
 
 STAGED = ".gemm-cache-restore-"
 """The prefix of the folder in the root where files are written first."""
@@ -72,16 +71,13 @@ def restore(
         is_alone: whether no other process restores below this root, so that what a killed one left can be deleted.
 
     Raises:
-        StoreError: when the disk has too little room for all of it.
         OSError: when the root cannot be written; what was restored until then is complete.
     """
-    if (free := shutil.disk_usage(root).free) < snapshot.size_bytes:
-        raise StoreError(f"it takes {human_bytes(snapshot.size_bytes)}, and {root} has room for {human_bytes(free)}")
     done = Restored()
     with _staging(root, is_alone) as staging:
         for key in snapshot.entries:
             try:
-                group = read_group(layout, CacheKey(key), trust=layout.trust) if is_key(key) else None
+                group = read_group(layout, key, trust=layout.trust)
                 if group is None:
                     done.missing += 1
                     continue
@@ -113,7 +109,7 @@ def _refusal(
         return f"{folder}: host code, and {untrusted}"
     if snapshot.root == str(root):
         return None
-    if folder in ("flashinfer", "torch_extensions"):
+    if folder == "flashinfer":
         return f"{folder}: bound to {snapshot.root}, where the snapshot was made; give that as --root"
     if folder == "jax" and not snapshot.jax_caches == environment.get(JAX_CACHES) == "none":
         return f"jax: bound to {snapshot.root}, as {JAX_CACHES} is not none"
@@ -121,7 +117,7 @@ def _refusal(
 
 
 def _counts(saved: SavedEntry) -> int:
-    """What an entry counts for: FlashInfer's are operations, and the sources of these are entries too."""
+    """1, but 0 for the sources of an operation of FlashInfer, which are an entry too."""
     return int(not saved.files[0].path.startswith("flashinfer/") or "/cached_ops/" in saved.files[0].path)
 
 

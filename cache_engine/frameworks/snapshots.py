@@ -32,7 +32,7 @@ from cache_engine.frameworks.readers.reader import MOST_DEPTH, stamp_of
 from cache_engine.frameworks.registry import load_sources, surroundings, survey
 from cache_engine.frameworks.values import Entry, Fault, PartKind, Place, ScanFinding, State, id_of, name_of
 from cache_engine.frameworks.watch import CACHES
-from cache_engine.model.key import CacheKey
+from cache_engine.model.key import CacheKey, is_key
 from cache_engine.store.codec import enveloped, signed_part
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.quick import MAX_BYTES, UnknownGroup
@@ -84,7 +84,6 @@ class Snapshot(msgspec.Struct, frozen=True):
     Attributes:
         root: the path at which it was made.
         jax_caches: the value of ``JAX_CACHES`` of the process that made it.
-        size_bytes: of all files.
         entries: the keys of its entries' bundles.
     """
 
@@ -93,8 +92,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     root: str
     made_at: float
     jax_caches: str
-    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
-    entries: Annotated[list[str], msgspec.Meta(max_length=_MOST_ENTRIES)]
+    entries: Annotated[list[CacheKey], msgspec.Meta(max_length=_MOST_ENTRIES)]
 
 
 @dataclass
@@ -141,7 +139,8 @@ def save(
         UsageError: when there is none.
         OSError: when the store cannot be written; an earlier snapshot of this name is then as it was.
     """
-    done, keys = Saved(), []
+    done = Saved()
+    keys: list[CacheKey] = []
     for saved, files in _entries(root, environment, done):
         document = msgspec.json.encode(saved)
         group = Group(FRAMEWORK, sha256(document).hexdigest(), ENTRY, {ENTRY: document, **files}, time.time())
@@ -160,9 +159,7 @@ def save(
     if not keys:
         raise UsageError(f"{root} has no complete entry; an earlier snapshot of this name stays")
     done.entries = len(keys)
-    snapshot = Snapshot(
-        FORMAT, name, str(root), time.time(), environment.get(JAX_CACHES, ""), done.size_bytes, sorted(keys)
-    )
+    snapshot = Snapshot(FORMAT, name, str(root), time.time(), environment.get(JAX_CACHES, ""), sorted(keys))
     data = sign(enveloped(msgspec.json.encode(snapshot), format=FORMAT))
     put_group(layout, Group(FRAMEWORK, name, SNAPSHOT, {SNAPSHOT: data}, time.time()), durable=durable)
     return done
@@ -298,6 +295,8 @@ def snapshot_in(group: Group) -> Snapshot:
     snapshot = _decoded(_decode_snapshot, signed_part(group.files[SNAPSHOT])[0])
     if snapshot.name != group.name:
         raise CorruptEntry(f"it is the snapshot {id_of(snapshot.name[:100])}, and not {id_of(group.name[:100])}")
+    if not all(map(is_key, snapshot.entries)):
+        raise CorruptEntry("it names what is no key")
     return snapshot
 
 

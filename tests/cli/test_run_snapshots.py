@@ -49,8 +49,8 @@ jax.jit(lambda x: jnp.tanh(x) @ x)(jnp.ones((8, 8)))
 class Machine:
     """A store and a root of their own."""
 
-    def __init__(self, folder: Path, root: Path | None = None, **environment: str) -> None:
-        self.store, self.root = folder / "store", root or folder / "root"
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.store, self.root = folder / "store", folder / "root"
         unset = {name: value for name, value in os.environ.items() if name not in (*CACHES.values(), JAX_CACHES)}
         self.environment = {**unset, "GEMM_CACHE_DIR": str(self.store), **environment}
 

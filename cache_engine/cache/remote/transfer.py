@@ -208,7 +208,7 @@ def pull(
         try:
             data = remote.get(name_of(key, is_bundle=is_group), MOST_BUNDLE_BYTES if is_group else MOST_BYTES)
             if data is None:
-                return Refused(key, "the remote does not have it")
+                return Refused(key, "the remote no longer has it")
             record_data, blob_data = unpacked(key, data, prove)
             if is_group:
                 is_new = admit_group(store, key, record_data, blob_data, dry_run=dry_run, host_code=host_code)
