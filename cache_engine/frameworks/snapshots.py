@@ -206,6 +206,8 @@ def _below(root: Path, place: Place) -> str | None:
 
 def _entry(root: Path, place: Place, entry: Entry) -> tuple[SavedEntry, dict[str, bytes]]:
     names = [name_of(part.file) for part in entry.parts if part.kind != PartKind.TEMPORARY]
+    if len(names) >= MOST_FILES:
+        raise Unread(Fault.TOO_MANY, f"it has {len(names):,} files; fewer than {MOST_FILES:,} are saved")
     with Folder(place.path) as top:
         before = {name: _status(top, name) for name in dict.fromkeys(names)}
         newest = max(status.st_mtime for status in before.values())

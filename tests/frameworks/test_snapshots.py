@@ -193,6 +193,19 @@ def test_a_new_file_without_a_known_layout_is_taken_once_it_is_still(
     assert slept == [pytest.approx(1.0)]
 
 
+@pytest.mark.parametrize(("count", "is_saved"), [(999, True), (1000, False)])
+def test_an_entry_of_too_many_files_is_left_and_named(
+    layout: StoreLayout, root: Path, tmp_path: Path, count: int, is_saved: bool
+) -> None:
+    """Also where all have the same content, which is stored once."""
+    write(root, "jax/one-cache")
+    for number in range(count):
+        write(root, f"inductor/ab/cd/ef/{number}")
+    done = saved(layout, root)
+    assert (done.entries, len(done.left)) == ((2, 0) if is_saved else (1, 1))
+    assert len(restored(layout, tmp_path / "b").made_at) == done.entries
+
+
 def test_cutile_s_database_is_saved_whole_and_never_written_over(
     layout: StoreLayout, root: Path, tmp_path: Path
 ) -> None:
