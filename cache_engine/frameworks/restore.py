@@ -183,15 +183,13 @@ def _is_renamed(folder: Path, target: Path) -> bool:
 def _link(file: Path, target: Path) -> None:
     """Moves a file to a name that is free; raises ``FileExistsError`` where it is not."""
     try:
-        os.link(file, target)  # the one way that replaces nothing; the first name is gone at once
+        os.link(file, target)  # the one way that replaces nothing; the first name is deleted in the end
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
         os.rename(file, target)
-    else:
-        os.unlink(file)
 
 
 def _write(file: Path, data: bytes, mode: int, mtime_ns: int) -> None:

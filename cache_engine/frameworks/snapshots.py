@@ -117,11 +117,6 @@ def snapshot_key(name: str) -> CacheKey:
     return group_key(FRAMEWORK, name, SNAPSHOT)
 
 
-def entry_key(name: str) -> CacheKey:
-    """The key of the bundle of an entry, by the digest of its description."""
-    return group_key(FRAMEWORK, name, ENTRY)
-
-
 # ---- Saving ----
 
 

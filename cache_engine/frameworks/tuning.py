@@ -23,7 +23,6 @@ _FLASHINFER = "flashinfer"
 _OF_FILE = ("_metadata", "_generation", "_records")
 """Keys of FlashInfer's file that are no results."""
 _NO_CHOICE = ("configs_hash", "found_by_coordesc", "time_taken_ms", "triton_cache_hash")
-_MOST_CHOICES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ def _choices(file: str, data: bytes) -> Iterator[Choice]:
     elif document.keys() >= {"key", "runner", "tactic"}:
         yield _of_flashinfer(document["key"], (document["runner"], document["tactic"]), file)
     elif "_metadata" in document:
-        for key, result in list(document.items())[:_MOST_CHOICES]:
+        for key, result in document.items():
             if key not in _OF_FILE:
                 yield _of_flashinfer(key, result, file)
 

@@ -245,10 +245,12 @@ def test_a_name_that_is_none_is_refused_before_the_command_runs(one: Machine) ->
 def test_a_pack_carries_a_snapshot(tmp_path: Path) -> None:
     one, two = Machine(tmp_path / "one"), Machine(tmp_path / "two")
     shutil.copytree(unpack("triton", tmp_path), one.root / "triton")
-    one.run("--save", "base")
+    prints = f"import os; print(os.environ[{JAX_CACHES!r}])"
+    assert one.run("--save", "base", program=prints).stdout == "none\n", "without it no program of JAX moves"
     assert one.verb("pack", "export", str(tmp_path / "a.gemmpack")).returncode == 0
     assert two.verb("pack", "import", str(tmp_path / "a.gemmpack")).returncode == 0
-    assert "restored 4 entries of base" in two.run("--restore", "base").stderr
+    done = two.run("--restore", "base", program=prints)
+    assert ("restored 4 entries of base" in done.stderr, done.stdout) == (True, "none\n")
 
 
 @pytest.mark.parametrize("option", ["--save", "--restore"])
