@@ -88,11 +88,11 @@ def ls_verb(
 ) -> None:
     """List kernels of other frameworks, newest first.
 
-    TEXT: words that name, id, target, version or config must contain. Prints 50 entries, unless --limit says
-    otherwise, and how many there are.
+    TEXT: words that name, id, target, version or config must contain. Prints 50 entries (see --limit) and the number of
+    all.
 
-    With --part tuning, lists what was chosen for each key instead, by Triton, Inductor, Helion and FlashInfer, and its
-    time where their files have it.
+    With --part tuning, lists results of tuning instead: what Triton, Inductor, Helion and FlashInfer chose for each
+    key, and its time if their files have it.
     """
     from cache_engine.frameworks.registry import EntryFilter
 

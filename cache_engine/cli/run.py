@@ -150,7 +150,7 @@ def _ready(url: str | None, line: str | None, file: Path | None) -> Ready | None
 
 
 def _programs() -> str:
-    """The folders in which to look for the launcher: that of this program first."""
+    """The folders in which to look for the launcher, this program's own folder first."""
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
 
 
@@ -162,7 +162,7 @@ def _root(given: Path | None) -> Path:
 
 
 def _can_write(root: Path) -> bool:
-    """Whether the caches can be below ``root``; says why not. The command runs in any case."""
+    """Whether the caches can be below ``root``. If not, prints why; the command runs in any case."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not os.access(root, os.W_OK | os.X_OK):
@@ -175,7 +175,7 @@ def _can_write(root: Path) -> bool:
 
 @contextmanager
 def _alone(root: Path) -> Iterator[bool]:
-    """Whether no other run has this root. Says it if one has: what that compiles is in both reports."""
+    """Whether no other run uses the same root. Prints a line if one does: its kernels are then in both reports."""
     is_alone = False
     with ExitStack() as held:
         try:
@@ -273,7 +273,7 @@ def _save(settings: Settings, name: str, root: Path, environment: dict[str, str]
 
 
 def _publish(report: Run, files: tuple[Path, ...]) -> None:
-    """Writes the report to files and to standard error; a file that cannot be written ends nothing."""
+    """Writes the report to files and to standard error. A file that cannot be written does not stop the rest."""
     for file in files:
         try:
             if file.suffix == ".prom":

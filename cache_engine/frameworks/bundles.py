@@ -1,8 +1,8 @@
-"""Adapted kernels in a store: the files of each are a group, which is one file.
+"""Bundles: all files of another framework's kernel (an adapted kernel), in one file of the store.
 
-One file, because then a reader gets all files of one writer or none, whatever is deleted or replaced meanwhile. It is a
-header (magic, format version, key, SHA-256 of the rest) and a zstd frame of what ``Group`` holds. Every read checks all
-of it.
+Because it is one file, a reader gets all files of one writer or none, whatever is deleted or replaced meanwhile. The
+file is a header (magic, format version, key, SHA-256 of the rest) and a zstd frame with the content of ``Group``. Every
+read checks all of it.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ _Stages = Annotated[dict[str, Ms], msgspec.Meta(max_length=100)]
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The files of one kernel.
+    """A bundle: the files of one kernel.
 
     Attributes:
-        framework: whose they are, such as ``triton``.
+        framework: the framework that made them, such as ``triton``.
         name: the framework's own key of the kernel.
         index: the file that names the others.
-        files: their bytes, by name.
-        made_at: when, in seconds since 1970, UTC; 0 where that was not noted.
-        stages_ms: how long each stage of its compile took; empty where that is not known.
-        version: of the framework, where its files do not state it.
+        files: the bytes of each file, by name.
+        made_at: the time of the compile, in seconds since 1970, UTC; 0 if unknown.
+        stages_ms: the milliseconds of each stage of the compile; empty if unknown.
+        version: the framework's version, if the files do not state it.
     """
 
     framework: str
@@ -76,12 +76,12 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> CacheKey:
-        """Its key in a store."""
+        """The kernel's key in our store."""
         return group_key(self.framework, self.name, self.index)
 
     @property
     def compile_ms(self) -> float | None:
-        """The time of its compile; ``None`` where that is not known."""
+        """The milliseconds of the kernel's compile; ``None`` if unknown."""
         return sum(self.stages_ms.values()) if self.stages_ms else None
 
 
@@ -90,18 +90,18 @@ _decode = msgspec.msgpack.Decoder(Group).decode
 
 
 def group_key(framework: str, name: str, index: str) -> CacheKey:
-    """The key in a store of another framework's kernel."""
+    """The key in our store for another framework's kernel."""
     return CacheKey(bundle_key(framework, name, index))
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name is that of a file in a folder, and leads nowhere else."""
+    """Whether a name is that of a file in a folder, without a path that leads elsewhere."""
     return 0 < len(os.fsencode(name)) <= _LONGEST_NAME and name not in (".", "..") and not {"/", "\0"} & set(name)
 
 
 @dataclass(frozen=True)
 class StoredGroup:
-    """The bytes of a group as they are stored, every one checked; ``digest`` is that of what it holds."""
+    """A bundle as it is stored, verified by checksum but not unpacked; ``digest`` is that of its content."""
 
     key: CacheKey
     digest: bytes
@@ -109,31 +109,31 @@ class StoredGroup:
 
     @property
     def data(self) -> bytes:
-        """The whole file, as ``stored_in`` takes it."""
+        """The bytes of the whole file, which ``stored_in`` reads."""
         whole: bytes = self.packed.obj  # type: ignore[assignment]  # of which it is a part
         return whole
 
     @cached_property
     def group(self) -> Group:
-        """Its content; raises ``CorruptEntry`` when that is no group, or another one."""
+        """The unpacked bundle; raises ``CorruptEntry`` if the bytes are not a bundle, or that of another key."""
         return _unpacked(self.key, self.packed)
 
 
 def read_stored(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None) -> StoredGroup | None:
-    """A group, not unpacked; ``None`` if the store has no such group. Raises as ``read_group``."""
+    """Reads a bundle without unpacking it; ``None`` if the store has none with this key. Raises as ``read_group``."""
     data = read_file(layout.group_path(key), MAX_BYTES + 1, trust=trust)
     return None if data is None else stored_in(key, data)
 
 
 def read_group(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None) -> Group | None:
-    """A group, every byte checked; ``None`` if the store has no such group.
+    """Reads and unpacks a bundle, verified by checksum; ``None`` if the store has none with this key.
 
     Args:
         trust: as for ``read_file``.
 
     Raises:
-        CorruptEntry: when it is damaged, or ``Untrusted``.
-        UnknownGroup: when it is of another format version.
+        CorruptEntry: when the bundle is damaged, or ``Untrusted``.
+        UnknownGroup: when it has another format version.
         OSError: when it cannot be read.
     """
     stored = read_stored(layout, key, trust=trust)
@@ -141,7 +141,7 @@ def read_group(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None)
 
 
 def is_unknown_group(layout: StoreLayout, key: CacheKey) -> bool:
-    """Whether there is a group of a format version that this program does not know; such a one is not used."""
+    """Whether the store has a bundle with this key in an unknown format version. Such a bundle is never used."""
     try:
         read_group(layout, key, trust=True)  # which decides only on who may change it
     except UnknownGroup:
@@ -152,7 +152,7 @@ def is_unknown_group(layout: StoreLayout, key: CacheKey) -> bool:
 
 
 def group_keys(layout: StoreLayout, start: str = "") -> Iterator[CacheKey]:
-    """The keys of all groups, sorted, unread; with ``start`` only those that begin with it."""
+    """The keys of all bundles that begin with ``start``, sorted. Reads no bundle."""
     with suppress(FileNotFoundError, NotADirectoryError):
         for name in sorted(os.listdir(layout.groups)):
             if name.startswith(start) and is_key(name):
@@ -160,11 +160,11 @@ def group_keys(layout: StoreLayout, start: str = "") -> Iterator[CacheKey]:
 
 
 def put_group(layout: StoreLayout, group: Group, *, durable: bool) -> int:
-    """Stores a group, in place of the one that there was; returns its bytes on disk.
+    """Stores a bundle, replacing one with the same key; returns its bytes on disk.
 
     Raises:
-        ValueError: when it is larger than ``MAX_BYTES``, or a name in it is none of a file.
-        OSError: when writing fails; what there was is then unchanged.
+        ValueError: when it is larger than ``MAX_BYTES``, or one of its names cannot be that of a file.
+        OSError: when writing fails; an old bundle is then unchanged.
     """
     data = _packed(group)
     publish_file(layout.temp, layout.group_path(group.key), data, durable=durable)
@@ -172,14 +172,14 @@ def put_group(layout: StoreLayout, group: Group, *, durable: bool) -> int:
 
 
 def _is_sound(group: Group) -> bool:
-    """Whether its names are those of its files, and neither too many nor too long."""
+    """Whether the bundle's file names are valid, and neither too many nor too long."""
     said = len(group.framework) + len(group.name) + len(group.version)
     is_named = group.index in group.files and all(map(is_plain, group.files))
     return is_named and len(group.files) <= MOST_FILES and said <= _MOST_LETTERS
 
 
 def group_bytes(group: Group) -> int:
-    """The bytes on disk that a group would take; raises ``ValueError`` as ``put_group``."""
+    """The bytes that a bundle would take on disk; raises ``ValueError`` as ``put_group``."""
     return len(_packed(group))
 
 
@@ -195,7 +195,7 @@ _of_thread = threading.local()
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
-    """That of this thread: making one takes longer than a kernel."""
+    """The decompressor of this thread. It is kept, because making one takes longer than unpacking a kernel."""
     found: zstandard.ZstdDecompressor | None = getattr(_of_thread, "decompressor", None)
     if found is None:
         found = _of_thread.decompressor = zstandard.ZstdDecompressor()
@@ -203,7 +203,7 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 
 
 def stored_in(key: CacheKey, data: bytes) -> StoredGroup:
-    """The group in the bytes of a file, not unpacked; raises ``CorruptEntry`` and ``UnknownGroup``."""
+    """The bundle in the bytes of a file, not unpacked; raises ``CorruptEntry`` and ``UnknownGroup``."""
     digest, packed = checked_body(key, data)
     return StoredGroup(key, digest, packed)
 
@@ -227,7 +227,7 @@ def _unpacked(key: CacheKey, packed: memoryview) -> Group:
 
 
 def describe(group: Group) -> Entry:
-    """The facts of a kernel, as an entry of its framework's own cache; its id is its key in the store."""
+    """The facts about a bundle's kernel, as an entry of its framework's own cache; the id is the key in our store."""
     facts, unread = _code_facts(group)
     document: Mapping[str, Any] = {}
     try:
@@ -260,7 +260,10 @@ def describe(group: Group) -> Entry:
 
 
 def _launched(group: Group, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The command and the number of includes of a result of nvcc's launcher, and its source; empty for others."""
+    """For a result of nvcc's launcher: its command, the number of its includes, and its source.
+
+    Empty for other kernels.
+    """
     if group.framework != FRAMEWORK:
         return {}
     includes = document.get("includes")
@@ -269,7 +272,7 @@ def _launched(group: Group, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(name: str, data: bytes) -> PartKind:
-    """The purpose of a part, by its name as Triton gives them, else by its first bytes."""
+    """The purpose of a part: by its name, if Triton's, else by its first bytes."""
     kind = kind_of(name)
     if kind == PartKind.OTHER and name.endswith(".o"):
         return PartKind.HOST
@@ -279,7 +282,7 @@ def _kind(name: str, data: bytes) -> PartKind:
 
 
 def _code_facts(group: Group) -> tuple[dict[str, Any], dict[str, str]]:
-    """The facts in the compiled code, and why the rest is not known."""
+    """The facts in the compiled code; and for facts that are unknown, the reason."""
     for name, data in group.files.items():
         if _kind(name, data) == PartKind.BINARY:
             instances, image = program_in(data)
@@ -292,7 +295,7 @@ def _code_facts(group: Group) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def inputs_of(group: Group) -> KeyFactors | Failure:
-    """The inputs of its framework's key, as far as its files state them."""
+    """The inputs of the framework's key, if the bundle's files state them."""
     source = next((data for name, data in group.files.items() if _kind(name, data) == PartKind.SOURCE), None)
     if group.framework == "triton":
         try:
@@ -310,7 +313,7 @@ def inputs_of(group: Group) -> KeyFactors | Failure:
 
 
 def _launched_inputs(group: Group) -> KeyFactors | Failure:
-    """All that decided a result of nvcc's launcher."""
+    """All inputs that decided a result of nvcc's launcher."""
     try:
         document = document_of({"name": group.name, "files": group.files})
         factors = [Factor(str(name), str(value), "option") for name, value in document["options"]]
@@ -324,15 +327,15 @@ def _launched_inputs(group: Group) -> KeyFactors | Failure:
 
 
 def config_text(known: Entry) -> str:
-    """The config of a kernel, for people."""
+    """The config of a kernel, as text for people."""
     return ", ".join(f"{name}={value}" for name, value in known.config.items())
 
 
 def part_of(group: Group, kind: PartKind) -> bytes:
-    """The first part of a kind.
+    """The bytes of the kernel's first part of this kind.
 
     Raises:
-        UsageError: when the kernel has none.
+        UsageError: when the kernel has no such part.
     """
     for name, data in group.files.items():
         if _kind(name, data) == kind:
@@ -342,11 +345,11 @@ def part_of(group: Group, kind: PartKind) -> bytes:
 
 
 def text_of(group: Group, text: str) -> str:
-    """One of a kernel's texts: ``source``, ``ptx`` or ``sass``.
+    """One of the kernel's texts: ``source``, ``ptx`` or ``sass``.
 
     Raises:
-        UsageError: when the kernel has none.
-        ToolMissing: when there is no disassembler.
+        UsageError: when the kernel has no such text.
+        ToolMissing: when no disassembler is installed.
     """
     if text == "sass":
         from cache_engine.compilers.disassembly import sass

@@ -20,9 +20,9 @@ from cache_engine.store.codec import MAX_RECORD_BYTES
 FORMAT = 1
 FOLDER = f"gemm-cache/{FORMAT}"
 MOST_BYTES = 4 * 1024**2
-"""Of an object, forty times the largest seen; one with more is not read. Eight are in memory at once."""
+"""The largest object that is read, in bytes: forty times the largest seen. Eight are in memory at once."""
 MOST_BUNDLE_BYTES = 32 * 1024**2
-"""The same of a bundle of another framework."""
+"""The same for a bundle of another framework."""
 _HEADER = struct.Struct("<8sHHIQ")
 _MAGIC = b"GEMMRMTE"
 _BUNDLES = "bundles/"
@@ -30,12 +30,12 @@ _NAME = re.compile(rf"{FOLDER}/({_BUNDLES})?[0-9a-f]{{2}}/([0-9a-f]{{64}})")
 
 
 def name_of(key: CacheKey, *, is_bundle: bool = False) -> str:
-    """The name of an entry's object. Those of bundles are no entries to version 0.3, which would refuse them."""
+    """The name of the object for an entry. Version 0.3 would refuse bundles, and does not look where they are."""
     return f"{FOLDER}/{_BUNDLES if is_bundle else ''}{key[:2]}/{key}"
 
 
 def key_in(name: str) -> CacheKey | None:
-    """The key of the entry, or bundle, that an object of this name has; ``None`` for any other name."""
+    """The key of the entry or bundle whose object has this name; ``None`` if it is not the name of one."""
     found = _NAME.fullmatch(name)
     key = CacheKey(found[2]) if found else None
     return key if found and key is not None and name_of(key, is_bundle=bool(found[1])) == name else None
@@ -47,18 +47,18 @@ def is_bundle(name: str) -> bool:
 
 
 def packed(record_data: bytes, blob_data: bytes) -> bytes:
-    """An entry's object."""
+    """The bytes of the object for an entry."""
     return _HEADER.pack(_MAGIC, FORMAT, 0, len(record_data), len(blob_data)) + record_data + blob_data
 
 
 def unpacked(key: CacheKey, data: bytes, prove: Callable[[bytes], None] = lambda _: None) -> tuple[bytes, bytes]:
-    """The record and the blob in an object. They are not checked further.
+    """The bytes of the record and of the blob in an object. They are not checked further.
 
     Args:
-        prove: called with the record, before the memory of a blob is taken; raises where no trusted signer signed it.
+        prove: a function called with the record before the blob is copied; raises unless a trusted signer signed it.
 
     Raises:
-        CorruptEntry: when it is none.
+        CorruptEntry: when the bytes are not such an object.
     """
     if len(data) < _HEADER.size or not data.startswith(_MAGIC):
         raise CorruptEntry(f"the object of {key[:12]} is not an entry")

@@ -1,4 +1,4 @@
-"""A remote in order: whether what is there may be served, and what of it is old."""
+"""Checks of a remote: whether its entries may be served, and which of them are old."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sound:
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """An entry of a remote: its size, and how many seconds ago it was sent, by the remote's clock; its object."""
+    """An object of a remote: key, size in bytes, seconds since it was stored by the clock of the remote, and name."""
 
     key: CacheKey
     size_bytes: int
@@ -50,11 +50,11 @@ class Old:
 
 @dataclass(frozen=True, slots=True)
 class DeletionPlan:
-    """The entries of a remote, and those of them to delete.
+    """The entries of a remote that are to be deleted.
 
     Attributes:
-        going: the entries to delete, the oldest first.
-        entries, total_bytes: all that there are.
+        going: the entries to delete, oldest first.
+        entries, total_bytes: the number of all entries of the remote, and their bytes.
     """
 
     going: tuple[Old, ...]
@@ -63,7 +63,7 @@ class DeletionPlan:
 
     @property
     def going_bytes(self) -> int:
-        """Bytes of the entries to delete."""
+        """The bytes of the entries to delete."""
         return sum(one.size_bytes for one in self.going)
 
 
@@ -78,11 +78,11 @@ def verify(
     remote: Remote, keys: Sequence[CacheKey], *, prove: Callable[[bytes], None], store: DiskStore | None = None,
     bundles: Collection[CacheKey] = (),
 ) -> Iterator[Sound | Refused]:  # fmt: skip
-    """Each entry as a lookup would check it, and with that of the store under the same key, if it has one.
+    """Checks each entry as a lookup does, and compares it with the store's entry of the same key, if there is one.
 
     Args:
-        prove: called with the bytes of each record; raises ``Unproved`` where no trusted signer signed it.
-        bundles: those of the keys that are of bundles, which a pull would check; only refused ones are returned.
+        prove: a function called with the bytes of each record; raises ``Unproved`` unless a trusted signer signed it.
+        bundles: the keys of bundles, which are checked as a pull does; only refused ones are in the results.
 
     Raises:
         RemoteError: when the remote fails.
@@ -104,7 +104,7 @@ def verify(
         try:
             own = store.get(key) if store is not None else None
         except (CorruptEntry, OSError):
-            own = None  # gemm-cache verify says so
+            own = None  # ``gemm-cache verify`` reports it
         return Sound(record, cubin) if own is None or own.cubin == cubin else Refused(key, DIFFERENT)
 
     return (found for found in in_parallel(check, keys) if found is not None)
@@ -117,13 +117,13 @@ def plan(
     max_bytes: int | None = None,
     on_some: Callable[[int], None] = lambda _: None,
 ) -> DeletionPlan:
-    """Plans deletions: entries older than so many seconds, then the oldest until at most so many bytes are left.
+    """Plans deletions: entries older than ``older_than_s`` seconds, then the oldest while over ``max_bytes``.
 
-    Ages are by the clock of the remote, so that one here that is wrong deletes nothing.
+    Ages are by the remote's clock, so a wrong clock on this machine deletes nothing.
 
     Raises:
-        UsageError: when neither is given, or the remote does not know ages.
-        RemoteError: when it cannot be listed.
+        UsageError: when neither limit is given, or the remote does not know ages.
+        RemoteError: when the remote cannot be listed.
     """
     if older_than_s is None and max_bytes is None:
         raise UsageError("say what goes: --days, --max-bytes or both")
@@ -154,9 +154,10 @@ def delete(
     """Deletes entries.
 
     Args:
-        journal: gets an event for the audit log, also if the remote fails half way; ``None`` without a store.
+        journal: where an event for the audit log is written, also if the remote fails half way; ``None`` without a
+            store.
         by: the user who deletes, for the audit log.
-        on_entry: called after each.
+        on_entry: a function called after each entry.
 
     Raises:
         RemoteError: when the remote fails.
@@ -166,7 +167,7 @@ def delete(
     gone: list[CacheKey] = []
 
     place = printable(without_query(remote.url))
-    if sizes and journal is not None:  # a kill leaves this
+    if sizes and journal is not None:  # first, so that it remains if the process is killed
         journal.event(CLEAN_REMOTE, detail=f"{counted(len(sizes), 'kernel')} of {place} to delete", by=by)
 
     def delete_one(key: CacheKey) -> None:
