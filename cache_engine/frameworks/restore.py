@@ -132,7 +132,10 @@ def _files(root: Path, saved: SavedEntry, contents: Mapping[str, bytes]) -> dict
 
 
 def _place(root: Path, staging: Path, files: Mapping[str, tuple[bytes, int, int]]) -> bool:
-    """Puts the files of an entry to their places; ``False`` if all are there. Raises ``Unread`` for other ones."""
+    """Moves the files of an entry into the caches; returns whether any was new.
+
+    Raises ``Unread`` if a file with other content is there.
+    """
     new = {name: each for name, each in files.items() if not _is_there(root, name, each[0])}
     if not new:
         return False

@@ -131,7 +131,7 @@ def save(
         sign: makes the bytes of a record file that carry a signature.
 
     Raises:
-        UsageError: when there is none.
+        UsageError: when the root has no complete entry.
         OSError: when the store cannot be written; an earlier snapshot of this name is then as it was.
     """
     done = Saved()
@@ -222,7 +222,7 @@ def _entry(root: Path, place: Place, entry: Entry) -> tuple[SavedEntry, dict[str
 
 
 def _database(root: Path, place: Place) -> tuple[SavedEntry, dict[str, bytes]]:
-    """The kernels of cuTile: a file that is written in place, as it was at one moment."""
+    """The database of cuTile as it was at one moment: cuTile writes it in place."""
     import sqlite3
 
     with Folder(place.path) as top:
@@ -257,9 +257,11 @@ def _described(
 
 
 def with_children(name: str, data: bytes, folder: str) -> bytes:
-    """A group file of Triton's that names files of this folder, by their names alone if it is empty; others unchanged.
+    """Rewrites the paths in a group file of Triton's to this folder, or to names alone if it is empty.
 
-    Raises ``Unread`` where it is none.
+    Returns other files unchanged.
+
+    Raises ``Unread`` if it cannot be read as one.
     """
     file = name.rpartition("/")[2]
     if not file.startswith(GROUP_FILE) or not file.endswith(".json"):
@@ -329,7 +331,7 @@ def host_code_in(saved: SavedEntry, contents: Mapping[str, bytes]) -> str | None
 
 
 def host_code_in_bundle(group: Group) -> str | None:
-    """The same of a bundle, every byte of which is checked; raises ``CorruptEntry`` where it is of no snapshot."""
+    """The same for a bundle. Checks every byte, and raises ``CorruptEntry`` if it is not part of a snapshot."""
     if group.index == SNAPSHOT and [*group.files] == [SNAPSHOT]:
         snapshot_in(group)
         return None
