@@ -1,4 +1,4 @@
-"""Demand: shares of what is asked for, the m of one shape, the model it is like, and what was evicted too early."""
+"""Demand: shares of what is asked for, the m of one shape, the model it is like, early evictions; and runs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from app.search_limit import SHORTER_RANGE, advice
 from cache_engine.cache.demand.report import MODEL, SHAPE, DemandReport
 from cache_engine.errors import GemmCacheError, SearchStopped
 from cache_engine.evaluator.catalogue import model_shapes
+from cache_engine.frameworks.runs import causes_of, kept_runs
 from cache_engine.index import queries, summaries
 from cache_engine.insight.coverage import coverage, wanted
 from cache_engine.model.gemm import DType
@@ -24,6 +25,7 @@ from cache_engine.usage.demand import HALF_LIFE_S, Ledger
 STEP_S = 60  # answers are cached for as long
 MOST_AGAIN = 50
 MOST_SHARES = 1000
+MOST_LATE = 200
 Span = tuple[float, float, float | None]
 """Seconds after which a launch counts half, now, and since when launches count, in seconds since 1970."""
 
@@ -137,6 +139,28 @@ def again() -> None:
     tables.draw(shown, demand.again_columns(compile_ms), key="again")
 
 
+def runs() -> None:
+    """The runs of ``gemm-cache run``: one of them in time, its compiles by cause, and what it could not see."""
+    st.header("Runs")
+    found = kept_runs(cache.layout)
+    if not found:
+        st.caption("gemm-cache run reports here which kernels a server compiled, and whether it was ready.")
+        return
+    tables.draw(found, demand.RUN_COLUMNS, key="runs")
+    names = {f"{number}": demand.run_name(run, context.timezone()) for number, run in enumerate(found)}
+    number = int(st.selectbox("Run", list(names), format_func=names.__getitem__, key="run") or 0)
+    run, earlier = found[number], found[number + 1 :]
+    if run.compiled:
+        figure.draw(demand.run_figure(run), key="run-figure")
+        tables.draw(causes_of(run, earlier), demand.CAUSE_COLUMNS, key="causes")
+        late_first = sorted(run.compiled, key=lambda one: (one.phase, -one.seen_at))[:MOST_LATE]
+        tables.draw(late_first, demand.compile_columns(earlier), key="run-compiles")
+    else:
+        st.text("0 compiles were seen.")
+    for text in run.not_watched:
+        st.text(f"Not watched: {text}")
+
+
 span = chosen()
 ledger = context.ask(summaries.ledger, *span)
 if ledger.sketches:
@@ -150,3 +174,4 @@ else:
     st.info("Nothing was asked for in this time. Every kernel that a program gets counts, and each launch by matmul.")
     widgets.page_link("compile", "Compile a kernel", "play_circle")
 again()
+runs()

@@ -19,7 +19,7 @@ from cache_engine.cli.support.signing import print_refused, signing_key
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.errors import StoreUnusable, UsageError
-from cache_engine.frameworks.bundles import describe
+from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP, Event, Tally

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +18,10 @@ from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb, open_cache
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import escaped, moment
 from cache_engine.errors import GemmCacheError, LockTimeout, UsageError
+from cache_engine.frameworks.bundles import UnknownGroup
 from cache_engine.model.documents import to_json
 from cache_engine.settings import Settings, user_cache_folder, variable
 from cache_engine.store.lock import file_lock
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.units import counted, human_bytes, human_ms, printable
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def run_verb(
     if left := supervisor.left_behind:
         report.not_watched.insert(0, f"{counted(left, 'process', 'processes')} that the command left running")
     _publish(report, files)
+    _keep(report, environment)
     if save:  # last, as it may take longer than a pod has to end
         _save(settings, save, root, environment)
     if forbid_after_ready and report.after:
@@ -288,11 +289,24 @@ def _publish(report: Run, files: tuple[Path, ...]) -> None:
         _print(printable(line))
 
 
+def _keep(report: Run, environment: Mapping[str, str]) -> None:
+    """Stores the report, for the page Demand; where that fails the report is said all the same."""
+    from cache_engine.frameworks.runs import keep_run
+    from cache_engine.store.opening import open_store
+
+    try:
+        settings = Settings.load(environment)
+        if settings.uses_directory:
+            keep_run(open_store(settings.directory(), trust=settings.trust_store), report)
+    except (OSError, GemmCacheError) as error:
+        _say(f"the report is not in the store: {error}")
+
+
 def _lines(report: Run) -> Iterator[str]:
     when = "is not ready yet" if report.ended_at is None else "was never ready"
     ready = f"was ready after {human_ms(1e3 * (report.ready_at - report.started_at))}" if report.ready_at else when
-    seen = sum(each.before + each.after for each in report.frameworks.values())
-    yield f"gemm-cache run: {counted(seen, 'compile')} seen, {report.after} after ready; the command {ready}."
+    seen = counted(report.before + report.after, "compile")
+    yield f"gemm-cache run: {seen} seen, {report.after} after ready; the command {ready}."
     for name, each in report.frameworks.items():
         known = f", {human_ms(1e3 * each.seconds)} of compiling" if each.seconds else ""
         compiled = f"compiled: {each.before} before ready, {each.after} after"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.frameworks.bundles import read_group
+from cache_engine.frameworks.bundles import MAX_BYTES, UnknownGroup, read_group
 from cache_engine.frameworks.facts import json_object
 from cache_engine.frameworks.folder import Folder, Unread
 from cache_engine.frameworks.snapshots import (
@@ -34,7 +34,6 @@ from cache_engine.frameworks.values import Fault, name_of
 from cache_engine.frameworks.watch import CACHES
 from cache_engine.model.key import CacheKey
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.quick import MAX_BYTES, UnknownGroup
 
 STAGED = ".gemm-cache-restore-"
 """The prefix of the folder in the root where files are written first."""

@@ -23,7 +23,16 @@ import msgspec
 
 from cache_engine.compilers.elf import machine_of
 from cache_engine.errors import CorruptEntry, UsageError
-from cache_engine.frameworks.bundles import MOST_FILES, Group, group_key, is_plain, put_group, read_group
+from cache_engine.frameworks.bundles import (
+    MAX_BYTES,
+    MOST_FILES,
+    Group,
+    UnknownGroup,
+    group_key,
+    is_plain,
+    put_group,
+    read_group,
+)
 from cache_engine.frameworks.deletion import IN_PROCESS
 from cache_engine.frameworks.facts import json_object
 from cache_engine.frameworks.folder import Folder, Unread
@@ -35,7 +44,6 @@ from cache_engine.frameworks.watch import CACHES
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.store.codec import enveloped, signed_part
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.quick import MAX_BYTES, UnknownGroup
 
 FRAMEWORK, ENTRY, SNAPSHOT = "snapshot", "entry.json", "snapshot.json"
 FORMAT = 1

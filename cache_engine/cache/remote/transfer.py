@@ -19,16 +19,15 @@ from cache_engine.cache.remote.entries import (
 )
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.frameworks.bundle_packs import packed_row
-from cache_engine.frameworks.bundles import Group, group_keys, read_stored
+from cache_engine.frameworks.bundles import Group, UnknownGroup, group_keys, read_stored
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import UnknownFormat, signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.units import human_bytes, printable
-from cache_engine.upkeep.packs import Imported, Refused, admit, admit_group, coherent
+from cache_engine.upkeep.packs import Imported, Refused, admit, admit_group, checked
 from cache_engine.upkeep.parallel import in_threads
 
 _T = TypeVar("_T")
@@ -146,8 +145,8 @@ def sealed(
     Raises ``OSError``.
     """
     try:
-        stored = store.stored(key)
-        if stored is None or not wanted(coherent(key, *stored)):
+        stored = store.unchecked(key)
+        if stored is None or not wanted(checked(key, *stored)[0]):
             return None
         record_data = stored[0] if sign is None else sign(stored[0])
     except CorruptEntry as error:
