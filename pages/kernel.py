@@ -235,7 +235,7 @@ def recompiling(key: CacheKey, gone: Departure) -> None:
     else:
         st.caption("The store no longer knows what it was compiled for. A program that needs it compiles it by itself.")
     if not gone.is_evicted:
-        widgets.page_link("admin", "Open Quarantine", "healing", tab="Quarantine")
+        widgets.page_link("storage", "Open Quarantine", "healing", tab="Quarantine")
 
 
 def show(record: Record, part: str) -> None:

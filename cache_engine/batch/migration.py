@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,6 +24,7 @@ from cache_engine.errors import CompileError, CorruptEntry, GemmCacheError, NotH
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE, Artifact, Record
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import GIVEN
+from cache_engine.model.outcome import in_words
 from cache_engine.store.codec import FORMAT, decode_record, decode_section, signed_part, stored_bytes
 from cache_engine.store.lock import file_lock
 
@@ -96,9 +96,9 @@ def plan_migration(cache: Cache, on_entry: Callable[[], None] = lambda: None) ->
 def migrate(
     cache: Cache, plan: MigrationPlan, jobs: int | None = None, on_done: Callable[[], None] = lambda: None
 ) -> dict[CacheKey, str]:
-    """Compiles and publishes the kernels of a plan; returns why some are not stored, by key. Deletes no kernel.
+    """Writes the entries of a plan again, compiles and publishes its kernels; returns why some are not stored, by key.
 
-    It may be interrupted at any point: the next plan has what is left.
+    Deletes no kernel. It may be interrupted at any point: the next plan has what is left.
 
     Args:
         jobs: how many at a time; by default one per processor.
@@ -107,9 +107,12 @@ def migrate(
     Raises:
         NotHereError: when something is not installed, so that none can be compiled.
     """
+    failed = {}
     for key in plan.older:
-        with suppress(CorruptEntry, StoreError, OSError):
+        try:
             _write_again(cache, key)
+        except (StoreError, OSError) as error:
+            failed[key] = in_words(error)
     chosen = list(plan.again.values())
     gets = [
         partial(
@@ -122,7 +125,6 @@ def migrate(
         )
         for one in chosen
     ]
-    failed = {}
     for number, got in side_by_side(gets, jobs):
         trouble = str(got) if isinstance(got, GemmCacheError) else str(got.unpublished or "")
         if trouble:

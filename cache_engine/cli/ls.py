@@ -103,6 +103,7 @@ def ls_verb(
             cache.query(queries.kernels, chosen, **page) if has_ours else [],
         )
         adapted = Page(cache.query(queries.count, others), cache.query(queries.kernels, others, **page))
+        skipped = cache.query(queries.state)["skipped"]
         there: dict[str, list[str]] = {}
         if not ours.rows and not adapted.rows:
             there = cache.query(queries.facets)
@@ -111,8 +112,12 @@ def ls_verb(
                 lambda one: cache.query(queries.count, queries.KernelFilter.of(read_search(one))),
                 chain.from_iterable(there.values()),
             )
-    document = {"total": ours.total, "offset": offset, "rows": ours.rows, "adapted": adapted._asdict()}
+    document = {
+        "total": ours.total, "offset": offset, "rows": ours.rows, "adapted": adapted._asdict(), "skipped": skipped,
+    }  # fmt: skip
     emit(document, as_json, lambda: print_kernels(ours, adapted, offset, there, search.meanings))
+    if skipped and not as_json:
+        print(f"\n{counted(skipped, 'item')} of the store cannot be indexed; gemm-cache verify names each.")
 
 
 class Page(NamedTuple):

@@ -14,7 +14,7 @@ import click
 from cache_engine.cli import terminal
 from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, named, open_cache
 from cache_engine.cli.support.completion import models
-from cache_engine.cli.support.signing import print_refused, signing_key
+from cache_engine.cli.support.signing import print_refused, print_unknown, signing_key
 from cache_engine.cli.support.targets import only_targets_option, targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import UsageError
@@ -140,6 +140,7 @@ def export_verb(
         "bytes": sum(path.stat().st_size for path in files),
         "entries": exported.entries,
         "refused": exported.refused,
+        "unknown_format": exported.unknown_format,
         "signed_by": "" if key is None else key.fingerprint,
         "missing": absent,
     }
@@ -336,6 +337,7 @@ def _pack_named(path: Path) -> Path:
 
 def _print_exported(d: dict[str, Any]) -> None:
     print_refused(d["refused"], "left out")
+    print_unknown(d["unknown_format"])
     signed = f", signed with the key {d['signed_by']}" if d["signed_by"] else ""
     print(printable(f"{counted(d['entries'], 'kernel')} in {d['file']}, {human_bytes(d['bytes'])}{signed}."))
     if d["missing"]:

@@ -15,7 +15,7 @@ import click
 from cache_engine.cache.remote.base import without_query
 from cache_engine.cli import terminal
 from cache_engine.cli.support import Days, Verb, VerbGroup, emit, json_option, open_cache
-from cache_engine.cli.support.signing import print_refused, signing_key
+from cache_engine.cli.support.signing import print_refused, print_unknown, signing_key
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.errors import StoreUnusable, UsageError
@@ -430,6 +430,7 @@ def _lookups(d: dict[str, Any]) -> dict[str, str]:
 
 def _print_pushed(d: dict[str, Any], done: Pushed) -> None:
     print_refused(done.refused, "left out")
+    print_unknown(done.unknown_format)
     sent = f"{counted(done.sent, 'kernel')}, {human_bytes(done.sent_bytes)}"
     print(printable(f"Sent {sent}, to {d['url']}; {d['present']:,} already there."))
 

@@ -53,7 +53,7 @@ def repair_verb(settings: Settings, /, as_json: bool) -> None:
     cls=Verb,
     examples=("store migrate --dry-run", "store migrate --jobs 4"),
     done="All outdated kernels, if any, are compiled again; with --dry-run, they are only counted.",
-    failed="Some kernels could not be compiled or stored.",
+    failed="Some kernels could not be compiled, stored or written again.",
     missing="The compiler is not installed.",
 )
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
@@ -82,6 +82,7 @@ def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json
         "store_format": FORMAT,
         "rows": [{**fields_of(kind), **fields_of(plan.sums[kind])} for kind in sorted(plan.sums)],
         "to_compile": len(plan.again),
+        "to_write_again": len(plan.older),
         "failed": failed or {},
     }
     emit(document, as_json, lambda: _print_migration(plan, failed), failed=failed)
@@ -125,14 +126,14 @@ def _print_migration(plan: MigrationPlan, failed: Mapping[CacheKey, str] | None)
             for kind in sorted(plan.sums)
         ],
     )  # fmt: skip
-    kernels = counted(len(plan.again), "kernel")
+    kernels, older = counted(len(plan.again), "kernel"), counted(len(plan.older), "entry", "entries")
     if failed is None:
-        older = counted(len(plan.older), "entry", "entries")
         print(f"\nThis version writes format {FORMAT}. Would write {older} again. Would compile {kernels}.")
         return
     for key, cause in failed.items():
         print(printable(f"failed: {key[:12]}: {cause}"), file=sys.stderr)
-    print(f"\nCompiled {len(plan.again) - len(failed):,} of {kernels}.")
+    compiled, written = (len(set(keys) - failed.keys()) for keys in (plan.again, plan.older))
+    print(f"\nWrote {written:,} of {older} again. Compiled {compiled:,} of {kernels}.")
 
 
 def _print_synced(d: Synced, ms: float) -> None:

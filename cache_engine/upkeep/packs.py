@@ -53,10 +53,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of an export."""
+    """The result of an export. ``unknown_format``: entries left out, as only another version reads them."""
 
     entries: int
     refused: tuple[Refused, ...]
+    unknown_format: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ def export_pack(
         raise UsageError(f"{path} exists; give another name, or --force to replace it")
     refuse_device(path)
     refused: list[Refused] = []
+    unknown: list[CacheKey] = []
     every = list(merge(store.keys(), group_keys(store.layout)) if keys is None else sorted(set(keys)))
 
     def read(key: CacheKey) -> tuple[bytes, bytes] | str | None:
@@ -160,9 +162,11 @@ def export_pack(
                 refused.append(Refused(key, stored))
             elif stored is not None:
                 yield key, *stored
+            elif store.has_unknown_format(key):
+                unknown.append(key)
             on_entry()
 
-    return Exported(write_pack(path, entries()), tuple(refused))
+    return Exported(write_pack(path, entries()), tuple(refused), len(unknown))
 
 
 def _adapted_row(

@@ -58,7 +58,7 @@ def test_a_run_is_shown_with_its_causes_and_what_was_not_watched(open_page: Open
         frameworks={"triton": Framework(3, 0, 1, 1.5)}, compiled=[late], not_watched=[HOSTILE],
     )  # fmt: skip
     keep_run(layout, report)
-    app = sound(open_page(layout.root, "demand"))
+    app = sound(open_page(layout.root, "workload", part="Runs"))
     assert _table(app, "Before ready", "After ready", "Kernels", "Exit code") == [(0, 1, 3, 0)]
     assert _table(app, "Cause", "After ready") == [(NEW, 1)]
     assert [row[1:] for row in _table(app, "Kernel", "When", "Cause")] == [("after", NEW)]

@@ -37,12 +37,16 @@ _MOST_AHEAD = 64  # finished results that wait, so that a slow request does not 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The result of a push: kernels sent and their bytes, kernels that the remote had already, and kernels left out."""
+    """The result of a push: kernels sent and their bytes, kernels that the remote had already, and kernels left out.
+
+    ``unknown_format`` counts entries that only another version of this program reads.
+    """
 
     sent: int
     sent_bytes: int
     present: int
     refused: tuple[Refused, ...]
+    unknown_format: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +121,13 @@ def push(
     """
     sent = sent_bytes = present = 0
     refused: list[Refused] = []
+    unknown: list[CacheKey] = []
 
     def send(key: CacheKey) -> tuple[int, bool] | Refused | None:
         data, is_group = sealed(store, key, wanted, sign), False
-        if data is None and sign is not None:
+        if data is None and store.has_unknown_format(key):
+            unknown.append(key)
+        elif data is None and sign is not None:
             data, is_group = _sealed_bundle(store, key, bundles, sign, host_code), True
         return (len(data), remote.create(name_of(key, is_bundle=is_group), data)) if isinstance(data, bytes) else data
 
@@ -131,7 +138,7 @@ def push(
             size, is_new = done
             sent, sent_bytes, present = sent + is_new, sent_bytes + size * is_new, present + (not is_new)
         on_entry()
-    return Pushed(sent, sent_bytes, present, tuple(refused))
+    return Pushed(sent, sent_bytes, present, tuple(refused), len(unknown))
 
 
 def sealed(

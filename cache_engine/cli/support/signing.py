@@ -1,4 +1,4 @@
-"""Reading the private key of ``--sign``, and printing the kernels that a verb refused."""
+"""Reading the private key of ``--sign``, and printing the kernels that a verb refused or left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cache_engine.cli.support import named
-from cache_engine.units import printable
+from cache_engine.units import counted, printable
 
 if TYPE_CHECKING:
     from cache_engine.store.signatures.signers import SigningKey
@@ -32,3 +32,9 @@ def print_refused(refused: Sequence[Refused], fate: str) -> None:
     """Prints each refused kernel and the reason on standard error. ``fate`` says what was done, such as "left out"."""
     for entry in refused:
         print(printable(f"{fate}: {entry.key[:12]}: {entry.cause}"), file=sys.stderr)
+
+
+def print_unknown(entries: int) -> None:
+    """Says on standard error how many entries were left out because only another version reads them."""
+    if entries:
+        print(f"left out: {counted(entries, 'entry', 'entries')} of another format version", file=sys.stderr)
