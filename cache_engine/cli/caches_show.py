@@ -29,6 +29,7 @@ from cache_engine.units import counted, human_bytes, human_ms, printable
 if TYPE_CHECKING:
     from cache_engine.frameworks.comparison import Difference, DirectoriesCompared, EntriesCompared, Miss
     from cache_engine.frameworks.registry import Sources
+    from cache_engine.frameworks.tuning import TuningCompared
     from cache_engine.frameworks.values import Entry, KeyFactors, Part, Place
     from cache_engine.model.outcome import Failure
 
@@ -49,6 +50,7 @@ _FACTS = {
         "caches show 3f2a --part sass",
         "caches show 3f2a 9b01",
         "caches show ~/.triton/cache triton=/scratch/triton",
+        "caches show ~/.triton/cache triton=/scratch/triton --part tuning",
     ),
     done="The entry is printed; or the two are compared, whatever differs.",
     failed="No entry has such an id, or several have, the part cannot be read, or the two are of different frameworks.",
@@ -65,7 +67,8 @@ _FACTS = {
 @click.option(
     "--part",
     metavar="NAME",
-    help="Print one part, such as ptx, ttgir or source, as text; sass is the code of a CUBIN.",
+    help="Print one part, such as ptx, ttgir or source, as text; sass is the code of a CUBIN. Of two directories, "
+    "tuning: compare what was chosen for each key.",
 )
 @json_option
 @click.pass_obj
@@ -89,8 +92,8 @@ def show_verb(
     """
     sources, places = known_places(settings)
     if second is not None:
-        only_with("", False, ("folder", "part"), instead="two IDs")
-        _compare(settings, sources, places, (first, second), as_json=as_json)
+        only_with("", False, ("folder",) if part == "tuning" else ("folder", "part"), instead="two IDs")
+        _compare(settings, sources, places, (first, second), part == "tuning", as_json=as_json)
         return
     place, entry = find_entry(settings, sources, places, first, folder)
     source = sources.by_kind[place.kind]
@@ -163,10 +166,14 @@ def _sass(sources: Sources, place: Place, entry: Entry) -> str:
 
 
 def _compare(
-    settings: Settings, sources: Sources, places: list[Place], texts: tuple[str, str], *, as_json: bool
+    settings: Settings, sources: Sources, places: list[Place], texts: tuple[str, str], of_tuning: bool, *, as_json: bool
 ) -> None:
     folders = [_folder(sources, places, text) for text in texts]
-    if folders[0] is None and folders[1] is None:
+    if of_tuning and folders[0] is not None and folders[1] is not None:
+        _diff_tuning(folders[0], folders[1], as_json)
+    elif of_tuning:
+        raise UsageError("--part tuning compares two directories")
+    elif folders[0] is None and folders[1] is None:
         _diff_entries(settings, sources, places, texts, as_json)
     elif folders[0] is None or folders[1] is None:
         raise UsageError("compare two entries, or two directories; this is one of each")
@@ -208,6 +215,18 @@ def _diff_folders(settings: Settings, sources: Sources, one: Place, other: Place
         "causes": [{**_fields(each), "entries": count} for each, count in compared.causes],
     }
     emit(document, as_json, lambda: _print_folders(one, other, compared))
+
+
+def _diff_tuning(one: Place, other: Place, as_json: bool) -> None:
+    from cache_engine.frameworks.tuning import Choice, choices, compare
+
+    mine, theirs = ([each for each in choices(place) if isinstance(each, Choice)] for place in (one, other))
+    compared = compare(mine, theirs)
+    document = {
+        "a": str(one.path), "b": str(other.path), "both": compared.both, "worst": compared.worst,
+        "different": compared.different, "only_a": compared.only_first, "only_b": compared.only_second,
+    }  # fmt: skip
+    emit(document, as_json, lambda: _print_tuning(compared))
 
 
 def _alone(miss: Miss) -> dict[str, Any]:
@@ -347,6 +366,22 @@ def _print_folders(one: Place, other: Place, d: DirectoriesCompared) -> None:
             [(count, each.name, each.group, *_both(each.a, each.b)) for each, count in d.causes[:_MOST_SHOWN]],
         )
         _print_meanings([each for each, _ in d.causes])
+
+
+def _print_tuning(d: TuningCompared) -> None:
+    worst = "" if d.worst is None else f", worst {d.worst:.0%}"
+    print(f"{len(d.different):,} of {counted(d.both, 'key')} chose differently{worst}.")
+    if d.different:
+        print_table(
+            {"name": LEFT, "tuned for": LEFT, "in A": LEFT, "in B": LEFT, "slower": RIGHT},
+            [
+                (each.first.name, each.first.key[:_MOST_LETTERS], *_both(each.first.chosen, each.second.chosen),
+                 "–" if each.slower is None else f"{each.slower:.0%}")
+                for each in d.different[:_MOST_SHOWN]
+            ],
+            dispensable=("tuned for",),
+        )  # fmt: skip
+    print(f"{counted(len(d.only_first), 'key')} only in A, {counted(len(d.only_second), 'key')} only in B.")
 
 
 def _fact(entry: Entry, name: str) -> str:

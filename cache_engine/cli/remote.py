@@ -19,6 +19,7 @@ from cache_engine.cli.support.signing import print_refused, print_unknown, signi
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.errors import StoreUnusable, UsageError
+from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP, Event, Tally
@@ -145,7 +146,8 @@ def _of_lookups(url: str, settings: Settings, tally: Tally) -> dict[str, Any]:
 def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: tuple[str, ...], as_json: bool) -> None:
     """Send kernels that the remote lacks.
 
-    Each kernel is verified first. Kernels already in the remote stay as they are.
+    Each kernel is verified first. Kernels already in the remote stay as they are. With --sign, kernels that other
+    frameworks keep in the store and snapshots (run --save) are sent too; host code only if the setting host_code is on.
     """
     from cache_engine.cache.remote.transfer import push
 
@@ -164,7 +166,9 @@ def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: 
                 remote,
                 compared.here,
                 wanted=wanted,
+                bundles=lambda group: not targets or describe(group).arch in targets,
                 sign=key.sign if key else None,
+                host_code=settings.host_code,
                 on_entry=lambda: bar.advance(task),
             )
     document = {"url": remote.url, **asdict(done), "present": done.present + compared.both}
@@ -192,7 +196,7 @@ def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: b
     """
     from cache_engine.cache.remote.transfer import pull
 
-    remote, prove = remote_named(settings, url), _proof(settings, unsigned)
+    remote, prove = remote_named(settings, url), proof(settings, unsigned)
     with open_cache(settings.with_overrides({"enable_caching": True})) as cache:
         compared = _compared(cache, remote)
         with terminal.progress("Fetching", len(compared.there)) as (bar, task):
@@ -202,6 +206,8 @@ def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: b
                 remote,
                 compared.there,
                 prove=prove,
+                bundles=compared.bundles,
+                host_code=settings.host_code and not unsigned,
                 dry_run=dry_run,
                 on_entry=lambda: bar.advance(task),
                 by=local_user(),
@@ -243,14 +249,15 @@ def verify_verb(
     """
     from cache_engine.cache.remote import verification
 
-    remote, prove = remote_named(settings, url), _proof(settings, unsigned)
+    remote, prove = remote_named(settings, url), proof(settings, unsigned)
     with open_cache(settings, create=False, optional=True) as cache:
         compared = _compared(cache, remote)
         store = cache.store if cache.has_store else None
         # What is to be compiled is fetched too.
         keys = verification.sample_of(compared.all_there, max(sample, rebuild or 0.0))
         again = set(verification.sample_of(keys, min(1.0, rebuild / max(sample, rebuild)))) if rebuild else set()
-        found = _verified(cache, verification.verify(remote, keys, prove=prove, store=store), again, len(keys))
+        each = verification.verify(remote, keys, prove=prove, store=store, bundles=compared.bundles)
+        found = _verified(cache, each, again, len(keys))
     document = {"url": remote.url, "there": len(compared.all_there), **asdict(found)}
     emit(document, as_json, lambda: _print_verified(document, found), failed=found.refused)
 
@@ -323,7 +330,7 @@ def _audit_of(settings: Settings) -> Iterator[Journal | None]:
         yield journal
 
 
-def _proof(settings: Settings, unsigned: bool) -> Callable[[bytes], None]:
+def proof(settings: Settings, unsigned: bool) -> Callable[[bytes], None]:
     """The check that each record's bytes must pass.
 
     Raises ``UsageError`` where no trusted key is set and ``unsigned`` is false.

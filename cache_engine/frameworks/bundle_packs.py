@@ -31,6 +31,8 @@ from cache_engine.frameworks.nvcc.command import TARGETS, ending_of
 from cache_engine.frameworks.nvcc.results import ERR, FRAMEWORK, INDEX, OUT, OUTPUT, document_of
 from cache_engine.frameworks.readers.programs import program_in, with_last_byte
 from cache_engine.frameworks.readers.triton import target_of
+from cache_engine.frameworks.snapshots import FRAMEWORK as OF_SNAPSHOTS
+from cache_engine.frameworks.snapshots import host_code_in_bundle
 from cache_engine.frameworks.values import Fault, id_of
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import enveloped, format_of, signed_part
@@ -41,6 +43,8 @@ FORMAT = 1000
 _OF_GPUS = (190, 224)  # the machines of an ELF image: CUDA, and AMD's GPUs
 _OF_HOST = (".so", ".autotune.json")
 _PROGRAMS = ("cupy", "cuda_core")
+HELION, CONFIG = "helion", "best_config.json"
+"""The framework of results of Helion's tuning, and the file of each."""
 _OBJECT = ".o"
 _HOW_HOST_CODE_TRAVELS = "it travels only signed by a trusted key, where the setting host_code is on (docs/launcher.md)"
 _CONTROLS = {*range(32), 127} - {9, 10, 13}  # what a terminal would obey
@@ -107,29 +111,46 @@ def check(group: Group, *, host_code: bool = False) -> None:
     """Refuses kernels that may never be in a pack: code for the host, and files that are not what they claim to be.
 
     Args:
-        host_code: accept an object file of a launched compiler. Set it only if the row is signed (on import, by a
-            trusted signer) and the setting ``host_code`` is on. See docs/decisions/0028.
+        host_code: accept an object file of a launched compiler, and files of a snapshot that a process may run. Set it
+            only if the row is signed (on import, by a trusted signer) and the setting ``host_code`` is on. See
+            docs/decisions/0028.
 
     Raises:
         CorruptEntry: the text says why.
     """
+    _check_host_code(group, host_code)
+    try:
+        if group.framework == "triton":
+            check_triton(group.name, group.index, group.files)
+        elif group.framework == FRAMEWORK:
+            _check_launched(group)
+        elif group.framework == HELION:
+            _check_helion(group.files)
+        elif group.framework in _PROGRAMS:
+            _check_program(group.files[group.index])
+        elif group.framework != OF_SNAPSHOTS:
+            raise CorruptEntry(f"{id_of(group.framework)} is no framework whose kernels are in packs")
+    except (Unread, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptEntry(f"{id_of(group.index)}: {error}") from error
+
+
+def _check_host_code(group: Group, host_code: bool) -> None:
+    if group.framework == OF_SNAPSHOTS:
+        if (code := host_code_in_bundle(group)) is not None and not host_code:
+            raise CorruptEntry(f"{code} may be host code: {_HOW_HOST_CODE_TRAVELS}")
+        return
     for name, data in group.files.items():
         if group.framework == FRAMEWORK and name.endswith(_OBJECT):
             if not host_code:
                 raise CorruptEntry(f"{id_of(name)} is host code: {_HOW_HOST_CODE_TRAVELS}")
         elif name.endswith(_OF_HOST) or machine_of(data) not in (None, *_OF_GPUS):
             raise CorruptEntry(f"{id_of(name)} is code or tuning for the host: it is kept local, and never in packs")
-    try:
-        if group.framework == "triton":
-            check_triton(group.name, group.index, group.files)
-        elif group.framework == FRAMEWORK:
-            _check_launched(group)
-        elif group.framework in _PROGRAMS:
-            _check_program(group.files[group.index])
-        else:
-            raise CorruptEntry(f"{id_of(group.framework)} is no framework whose kernels are in packs")
-    except (Unread, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptEntry(f"{id_of(group.index)}: {error}") from error
+
+
+def _check_helion(files: Mapping[str, bytes]) -> None:
+    """Raises ``ValueError`` or ``Unread`` for what is no result of Helion's tuning."""
+    if [*files] != [CONFIG] or not isinstance(json_object(files[CONFIG]).get("config"), str):
+        raise ValueError("it is no result of Helion's tuning")
 
 
 def _check_launched(group: Group) -> None:

@@ -34,7 +34,7 @@ _MAGIC = b"GEMMGRUP"
 _LEVEL, _FAST_LEVEL = 3, -1  # the second takes a sixth more bytes, and 2 µs less to read
 _BLOCK_BYTES = 4096  # of a disk: a file takes no less
 _LONGEST_NAME = 255
-_MOST_FILES, _MOST_LETTERS = 1_000, 10_000  # of a group: fifty times the usual; and of what is said of it
+MOST_FILES, _MOST_LETTERS = 1_000, 10_000  # of a group: fifty times the usual; and of what is said of it
 # As in ``model.artifact``, whose import takes long for a hit of the launcher.
 _Ms = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2**31), le=1e12)]
@@ -61,7 +61,7 @@ class Group(msgspec.Struct, frozen=True):
     framework: str
     name: str
     index: str
-    files: Annotated[dict[str, bytes], msgspec.Meta(max_length=_MOST_FILES)]
+    files: Annotated[dict[str, bytes], msgspec.Meta(max_length=MOST_FILES)]
     made_at: _Seconds = 0.0
     stages_ms: _Stages = msgspec.field(default_factory=dict)
     version: str = ""
@@ -170,7 +170,7 @@ def _is_sound(group: Group) -> bool:
     """Whether the bundle's file names are valid, and neither too many nor too long."""
     said = len(group.framework) + len(group.name) + len(group.version)
     is_named = group.index in group.files and all(map(is_plain, group.files))
-    return is_named and len(group.files) <= _MOST_FILES and said <= _MOST_LETTERS
+    return is_named and len(group.files) <= MOST_FILES and said <= _MOST_LETTERS
 
 
 def group_bytes(group: Group) -> int:

@@ -321,12 +321,20 @@ def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool, host_code: bool
     pack.prove(record_data)
     blob_data = pack.blob_data(row)
     if is_group(record_data):
-        group = unpacked_row(row.key, record_data, blob_data, host_code=host_code and pack.checks_signers)
-        is_new = not _is_readable_group(store, row.key)
-        if is_new and not dry_run:
-            put_group(store.layout, group, durable=store.durable)
-        return is_new
+        allowed = host_code and pack.checks_signers
+        return admit_group(store, row.key, record_data, blob_data, dry_run=dry_run, host_code=allowed)
     return admit(store, row.key, record_data, blob_data, dry_run=dry_run)
+
+
+def admit_group(
+    store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes, *, dry_run: bool, host_code: bool
+) -> bool:
+    """The same as ``admit`` for a bundle; ``host_code`` as of ``unpacked_row``."""
+    group = unpacked_row(key, record_data, blob_data, host_code=host_code)
+    is_new = not _is_readable_group(store, key)
+    if is_new and not dry_run:
+        put_group(store.layout, group, durable=store.durable)
+    return is_new
 
 
 def admit(store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes, *, dry_run: bool = False) -> bool:
