@@ -367,3 +367,27 @@ def test_the_verbs_write_an_image_and_check_it(tmp_path: Path) -> None:
     )
     assert (empty.returncode, "no complete entry" in empty.stderr) == (2, True)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.soak
+@pytest.mark.skipif("KSERVE_JUDGE" not in os.environ, reason="KSERVE_JUDGE names no program that extracts with MCV")
+@pytest.mark.parametrize("kind", ["triton", "vllm"])
+def test_kserve_s_own_code_extracts_the_same_files(kind: str, tmp_path: Path) -> None:
+    """``KSERVE_JUDGE LAYER KIND DIRECTORY`` calls ``ExtractCacheDirectory`` of ``mcv/pkg/cache`` of KServe's GKM.
+
+    It sets ``constants.ExtractCacheDir`` to the directory and ``ExtractManifestDir`` to that with ``.manifest``.
+    """
+    cache = unpack("triton", tmp_path) if kind == "triton" else _vllm(tmp_path / "torch_compile_cache")
+    _export(tmp_path / "image", cache, kind, *(("sm_90",) if kind == "vllm" else ()))
+    config, layer = _parts(tmp_path / "image")
+    target = tmp_path / "target"
+    judged = subprocess.run(
+        [os.environ["KSERVE_JUDGE"], layer, kind, target], capture_output=True, text=True, check=True
+    ).stdout
+    print(judged)
+    ours = extract_image(tmp_path / "image", tmp_path / "ours")
+    theirs = _files(target)
+    assert theirs == _files(tmp_path / "ours")
+    assert json.loads((Path(f"{target}.manifest") / "manifest.json").read_text()) == ours.manifest
+    size = config["config"]["Labels"][f"cache.{kind}.image/cache-size-bytes"]
+    assert (judged.split()[1], int(size)) == (size, sum(map(len, theirs.values())))
