@@ -74,18 +74,9 @@ _SORTS: dict[str, Callable[[Entry], Any]] = {
 @json_option
 @click.pass_obj
 def ls_verb(
-    settings: Settings,
-    /,
-    text: tuple[str, ...],
-    kinds: tuple[str, ...],
-    archs: tuple[str, ...],
-    states: tuple[str, ...],
-    part: str | None,
-    sort: str,
-    ascending: bool,
-    limit: int,
-    as_json: bool,
-) -> None:
+    settings: Settings, /, text: tuple[str, ...], kinds: tuple[str, ...], archs: tuple[str, ...],
+    states: tuple[str, ...], part: str | None, sort: str, ascending: bool, limit: int, as_json: bool,
+) -> None:  # fmt: skip
     """List kernels of other frameworks, newest first.
 
     TEXT: words that name, id, target, version or config must contain. Prints 50 entries (see --limit) and the number of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +73,7 @@ _FACTS = {
 @json_option
 @click.pass_obj
 def show_verb(
-    settings: Settings,
-    /,
-    first: str,
-    second: str | None,
-    folder: Path | None,
-    part: str | None,
-    as_json: bool,
+    settings: Settings, /, first: str, second: str | None, folder: Path | None, part: str | None, as_json: bool
 ) -> None:
     """Show one entry, or why one of two missed.
 
@@ -141,28 +135,29 @@ def _named(entry: Entry, name: str) -> Part:
 
 def _text(sources: Sources, place: Place, entry: Entry, part: Part) -> str:
     from cache_engine.frameworks.values import PartKind
-    from cache_engine.model.outcome import Failure
 
     if part.kind in (PartKind.BINARY, PartKind.HOST):
         raise UsageError(f"{part.name} is machine code, not text; --part sass prints that of a CUBIN")
-    data = sources.by_kind[place.kind].read(place, entry, part)
-    if isinstance(data, Failure):
-        raise StoreError(data.reason)
-    return data.decode(errors="replace")
+    return _read(sources, place, entry, part).decode(errors="replace")
 
 
 def _sass(sources: Sources, place: Place, entry: Entry) -> str:
     from cache_engine.compilers.disassembly import sass
     from cache_engine.frameworks.values import PartKind
-    from cache_engine.model.outcome import Failure
 
     part = entry.part(PartKind.BINARY)
     if part is None:
         raise UsageError("the entry has no CUBIN")
+    return sass(_read(sources, place, entry, part))
+
+
+def _read(sources: Sources, place: Place, entry: Entry, part: Part) -> bytes:
+    from cache_engine.model.outcome import Failure
+
     data = sources.by_kind[place.kind].read(place, entry, part)
     if isinstance(data, Failure):
         raise StoreError(data.reason)
-    return sass(data)
+    return data
 
 
 def _compare(
@@ -212,7 +207,7 @@ def _diff_folders(settings: Settings, sources: Sources, one: Place, other: Place
         "changed": [{"id": each.id, "name": each.name, "parts": parts} for each, parts in compared.changed],
         "only_a": [_alone(miss) for miss in compared.only_one],
         "only_b": [_alone(miss) for miss in compared.only_other],
-        "causes": [{**_fields(each), "entries": count} for each, count in compared.causes],
+        "causes": [{**asdict(each), "entries": count} for each, count in compared.causes],
     }
     emit(document, as_json, lambda: _print_folders(one, other, compared))
 
@@ -237,10 +232,6 @@ def _alone(miss: Miss) -> dict[str, Any]:
         "differences": miss.differences,
         "unknown": miss.unknown,
     }
-
-
-def _fields(value: Difference) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _folder(sources: Sources, places: list[Place], text: str) -> Place | None:
@@ -272,17 +263,8 @@ def _print_entry(place: Place, d: Entry, unknown: dict[str, str]) -> None:
     now = time.time()
     sizes = ("shared_bytes", "stack_bytes", "spill_bytes", "code_bytes")
     facts: dict[str, object] = {"id": d.id, "framework": place.kind, "directory": str(place.path), "state": d.state}
-    for name in (
-        "name",
-        "version",
-        "compiler",
-        "arch",
-        "registers",
-        *sizes,
-        "compile_ms",
-        "created_at",
-        "last_used_at",
-    ):
+    names = ("name", "version", "compiler", "arch", "registers", *sizes, "compile_ms", "created_at", "last_used_at")
+    for name in names:
         value = getattr(d, name)
         label = name.removesuffix("_bytes").removesuffix("_ms").removesuffix("_at").replace("_", " ")
         if value is None:

@@ -98,8 +98,9 @@ def run_verb(
     ready = _ready(ready_url, ready_line, ready_file)
     if forbid_after_ready and ready is None:
         raise UsageError("--forbid-after-ready needs --ready-url, --ready-line or --ready-file")
-    for name in filter(None, (restore, save)):
-        check_name(name)
+    for name in (restore, save):
+        if name is not None:
+            check_name(name)
     root = _root(root)
     environment = {**({} if settings.dir is None else {variable("dir"): str(settings.directory())}), **os.environ}
     if not _can_write(root):
@@ -108,7 +109,8 @@ def run_verb(
         environment |= redirected(environment, root, shutil.which("gemm-cache-nvcc", path=_programs()))
     if restore or save:
         environment.setdefault(JAX_CACHES, "none")
-    report = Report(command=list(command), root=str(root), started_at=time.time(), not_watched=not_watched(environment))
+    words = [os.fsencode(word).decode(errors="replace") for word in (*command, str(root))]
+    report = Report(command=words[:-1], root=words[-1], started_at=time.time(), not_watched=not_watched(environment))
     try:
         with _alone(root) as is_alone:
             if restore:

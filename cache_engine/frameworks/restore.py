@@ -30,7 +30,7 @@ from cache_engine.frameworks.snapshots import (
     host_code_in,
     with_children,
 )
-from cache_engine.frameworks.values import Fault, name_of
+from cache_engine.frameworks.values import Fault, id_of, name_of
 from cache_engine.frameworks.watch import CACHES
 from cache_engine.model.key import CacheKey
 from cache_engine.store.layout import StoreLayout
@@ -106,7 +106,7 @@ def _refusal(
         return f"{folder}: an entry has files of another framework"
     if untrusted and host_code_in(saved, contents) is not None:
         return f"{folder}: host code, and {untrusted}"
-    if snapshot.root == str(root):
+    if snapshot.root in (str(root), id_of(str(root))):
         return None
     if folder == "flashinfer":
         return f"{folder}: bound to {snapshot.root}, where the snapshot was made; give that as --root"

@@ -90,7 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """A snapshot.
 
     Attributes:
-        root: the path at which it was made.
+        root: the path at which it was made, as ``id_of`` writes it.
         jax_caches: the value of ``JAX_CACHES`` of the process that made it.
         entries: the keys of its entries' bundles.
     """
@@ -162,7 +162,7 @@ def save(
     if not keys:
         raise UsageError(f"{root} has no complete entry; an earlier snapshot of this name stays")
     done.entries = len(keys)
-    snapshot = Snapshot(FORMAT, name, str(root), time.time(), environment.get(JAX_CACHES, ""), sorted(keys))
+    snapshot = Snapshot(FORMAT, name, id_of(str(root)), time.time(), environment.get(JAX_CACHES, ""), sorted(keys))
     data = sign(enveloped(msgspec.json.encode(snapshot), format=FORMAT))
     put_group(layout, Group(FRAMEWORK, name, SNAPSHOT, {SNAPSHOT: data}, time.time()), durable=durable)
     return done
@@ -177,7 +177,7 @@ def _is_stored(layout: StoreLayout, key: CacheKey) -> bool:
 
 def _entries(root: Path, environment: Mapping[str, str], done: Saved) -> Iterator[tuple[SavedEntry, dict[str, bytes]]]:
     """The complete entries below a root, and the content of their files by digest."""
-    sources = load_sources()
+    sources, still_at = load_sources(), time.time() + _STILL_S
     found = [place for place in sources.places(surroundings((), environment)) if not place.replaced_by]
     places = [place for place in found if _below(root, place) is not None]
     done.left += [f"{place.kind}: it is not below {root}" for place in found if place not in places]
@@ -192,7 +192,7 @@ def _entries(root: Path, environment: Mapping[str, str], done: Saved) -> Iterato
                         databases.add(place)
                         yield _database(root, place)
                 elif seen.state == State.COMPLETE or (seen.state == State.UNREAD and place.kind in _OPAQUE):
-                    yield _entry(root, place, seen)
+                    yield _entry(root, place, seen, still_at)
                 else:
                     done.left.append(f"{place.kind} {seen.id}: {seen.state}")
             except (FileNotFoundError, Unread) as error:
@@ -207,7 +207,8 @@ def _below(root: Path, place: Place) -> str | None:
     return below if below.partition("/")[0] in CACHES else None
 
 
-def _entry(root: Path, place: Place, entry: Entry) -> tuple[SavedEntry, dict[str, bytes]]:
+def _entry(root: Path, place: Place, entry: Entry, still_at: float) -> tuple[SavedEntry, dict[str, bytes]]:
+    """An entry; one without a known layout may not change until ``still_at``, for which all wait once."""
     names = [name_of(part.file) for part in entry.parts if part.kind != PartKind.TEMPORARY]
     if len(names) >= MOST_FILES:
         raise Unread(Fault.TOO_MANY, f"it has {len(names):,} files; fewer than {MOST_FILES:,} are saved")
@@ -215,6 +216,8 @@ def _entry(root: Path, place: Place, entry: Entry) -> tuple[SavedEntry, dict[str
         before = {name: _status(top, name) for name in dict.fromkeys(names)}
         newest = max(status.st_mtime for status in before.values())
         if entry.state == State.UNREAD and 0 < (wait_s := newest + _STILL_S - time.time()) <= _STILL_S:
+            if newest + _STILL_S > still_at:  # else a process that writes on would make each entry wait
+                raise Unread(Fault.LOCKED, "it was written meanwhile")
             time.sleep(wait_s)
         files = []
         for name, status in before.items():
@@ -278,7 +281,10 @@ def with_children(name: str, data: bytes, folder: str) -> bytes:
     children = document.get("child_paths")
     if isinstance(children, dict):
         document["child_paths"] = {child: os.path.join(folder, child) for child in filter(is_plain, children)}
-    return msgspec.json.encode(document)
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError as error:
+        raise Unread(Fault.UNREADABLE, "triton: the path of the root is not UTF-8") from error
 
 
 # ---- Reading: nothing in it is trusted ----

@@ -23,6 +23,7 @@ from cache_engine.frameworks.bundle_packs import packed_row
 from cache_engine.frameworks.bundles import Group, group_keys, put_group, read_group, read_stored
 from cache_engine.frameworks.nvcc import inputs
 from cache_engine.frameworks.nvcc.command import PassThrough, understood
+from cache_engine.frameworks.nvcc.inputs import Digests
 from cache_engine.frameworks.nvcc.results import PLACES, Document
 from cache_engine.insight.launches import explain_launch
 from cache_engine.store.disk import DiskStore, open_store
@@ -522,3 +523,27 @@ def test_a_forged_result_is_refused(fake: Fake, what: str) -> None:
     assert stored is not None
     with pytest.raises(CorruptEntry):
         packed_row(stored, host_code=True)
+
+
+@pytest.mark.parametrize("asked", ["/a\0b", "lib/a\0b/x"])
+def test_a_name_of_a_foreign_result_that_is_no_path_stops_no_compile(fake: Fake, asked: str) -> None:
+    check(fake, *fake.usual())
+    layout = layout_of(fake)
+    (key,) = group_keys(layout)
+    group = read_group(layout, key)
+    assert group is not None
+    document = json.loads(group.files["nvcc.json"]) | {"asked": [asked]}
+    put_group(
+        layout,
+        Group("nvcc", group.name, "nvcc.json", {**group.files, "nvcc.json": json.dumps(document).encode()}),
+        durable=False,
+    )
+    check(fake, *fake.usual())
+
+
+def test_a_foreign_result_that_names_an_endless_file_is_a_miss(fake: Fake) -> None:
+    """As ``/proc/kcore``, a regular file of 128 TB."""
+    check(fake, *fake.usual())
+    with (fake.root / "one/lib/huge.h").open("wb") as file:
+        file.truncate(2**40)
+    assert Digests(layout_of(fake)).of(str(fake.root / "one/lib/huge.h")) is None

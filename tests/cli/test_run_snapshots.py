@@ -236,8 +236,20 @@ def test_a_root_without_a_kernel_replaces_no_snapshot(one: Machine, tmp_path: Pa
     assert "restored 4 entries of base" in one.run("--restore", "base").stderr
 
 
-def test_a_name_that_is_none_is_refused_before_the_command_runs(one: Machine) -> None:
-    done = one.run("--save", "a/b", program="print('served')")
+def test_a_root_and_a_command_of_any_bytes_are_saved_restored_and_reported(one: Machine, tmp_path: Path) -> None:
+    """A path may have bytes that are not UTF-8, which no group file of Triton's can name, and a line's end."""
+    one.root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xff\n"))
+    shutil.copytree(unpack("triton", tmp_path), one.root / "triton")
+    words = ["--output", str(tmp_path / "r.json"), "--", "true", os.fsdecode(b"\xfe")]
+    for option, said in (("--save", "saved 4 entries"), ("--restore", "triton: the path of the root is not UTF-8: 4")):
+        done = one.verb("run", "--root", str(one.root), option, "base", *words)
+        assert (done.returncode, said in done.stderr) == (0, True), done.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["command"] == ["true", "\ufffd"]
+
+
+@pytest.mark.parametrize("name", ["a/b", ""])
+def test_a_name_that_is_none_is_refused_before_the_command_runs(one: Machine, name: str) -> None:
+    done = one.run("--save", name, program="print('served')")
     assert (done.returncode, done.stdout) == (2, "")
     assert not one.root.exists()
 

@@ -192,6 +192,25 @@ def test_a_new_file_without_a_known_layout_is_taken_once_it_is_still(
     assert slept == [pytest.approx(1.0)]
 
 
+def test_entries_that_are_written_on_and_on_wait_once_and_not_each(
+    layout: StoreLayout, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process does that the command left, or another run on the same root."""
+    slept: list[float] = []
+
+    def sleep(wait_s: float) -> None:
+        slept.append(wait_s)
+        for name in "bc":
+            write(root, f"jax/{name}-cache", mtime_ns=10**18 + round(sum(slept) * 1e9))
+
+    monkeypatch.setattr(snapshots, "time", SimpleNamespace(time=lambda: 1e9 + sum(slept), sleep=sleep))
+    for name in "abc":
+        write(root, f"jax/{name}-cache", mtime_ns=10**18)
+    done = saved(layout, root)
+    assert (done.entries, slept) == (1, [2.0])
+    assert sorted(done.left) == [f"jax {name}-cache: it was written meanwhile" for name in "bc"]
+
+
 @pytest.mark.parametrize(("count", "is_saved"), [(999, True), (1000, False)])
 def test_an_entry_of_too_many_files_is_left_and_named(
     layout: StoreLayout, root: Path, tmp_path: Path, count: int, is_saved: bool

@@ -22,6 +22,7 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
 
 _MOST_REMEMBERED, _MOST_MEMO_BYTES = 5_000, 4 * 1024**2
+_MOST_FILE_BYTES = 1024**3  # a foreign result may name /proc/kcore as its header
 _RACY_NS = 2 * 10**9
 """Nanoseconds. A file changed more recently may change again without a new time, so its digest is not remembered."""
 _TOOLS = (
@@ -64,7 +65,7 @@ class Digests:
         path = os.path.join(self._here, path)
         try:
             status = os.stat(path)
-            if not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_FILE_BYTES:
                 return None
             stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino} {status.st_dev} "
             known = self._known.get(path)
@@ -153,7 +154,7 @@ def _compilers_of(prefix: str) -> list[str]:
 def _names_in(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:
+    except (OSError, ValueError):  # a name that a stored result or a source has may be none
         return []
 
 
@@ -273,7 +274,7 @@ def _below(folders: Iterable[str], wanted: Mapping[str, set[str]]) -> dict[str, 
 def _is_there(path: str) -> bool:
     try:
         return not stat.S_ISDIR(os.stat(path).st_mode)
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
