@@ -95,16 +95,11 @@ def compare(store: DiskStore | None, remote: Remote, on_some: Callable[[int], No
 
 
 def push(
-    store: DiskStore,
-    remote: Remote,
-    keys: Iterable[CacheKey],
-    *,
-    wanted: Callable[[Record], bool] = lambda _: True,
-    bundles: Callable[[Group], bool] = lambda _: True,
-    sign: Callable[[bytes], bytes] | None = None,
-    host_code: bool = False,
+    store: DiskStore, remote: Remote, keys: Iterable[CacheKey], *,
+    wanted: Callable[[Record], bool] = lambda _: True, bundles: Callable[[Group], bool] = lambda _: True,
+    sign: Callable[[bytes], bytes] | None = None, host_code: bool = False,
     on_entry: Callable[[], None] = lambda: None,
-) -> Pushed:
+) -> Pushed:  # fmt: skip
     """Sends entries to a remote. An entry that the remote already has stays unchanged.
 
     Args:
@@ -182,18 +177,10 @@ def _sealed_bundle(
 
 
 def pull(
-    store: DiskStore,
-    journal: Journal,
-    remote: Remote,
-    keys: Sequence[CacheKey],
-    *,
-    prove: Callable[[bytes], None],
-    bundles: Collection[CacheKey] = (),
-    host_code: bool = False,
-    dry_run: bool = False,
-    on_entry: Callable[[], None] = lambda: None,
-    by: str = "",
-) -> Imported:
+    store: DiskStore, journal: Journal, remote: Remote, keys: Sequence[CacheKey], *,
+    prove: Callable[[bytes], None], bundles: Collection[CacheKey] = (), host_code: bool = False,
+    dry_run: bool = False, on_entry: Callable[[], None] = lambda: None, by: str = "",
+) -> Imported:  # fmt: skip
     """Imports entries from a remote. Entries already present stay unchanged.
 
     Args:
