@@ -100,9 +100,13 @@ class LoadedKernel:
     """A kernel loaded on a GPU, with the device memory through which its blocks exchange sums."""
 
     def __init__(
-        self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem, function: Any | None = None
-    ) -> None:
+        self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem, function: Any | None = None,
+        workspace: Any | None = None,
+    ) -> None:  # fmt: skip
         """Loads compiled code, unless ``function`` was already loaded from it.
+
+        Args:
+            workspace: the memory through which blocks exchange sums, all 0; by default it is allocated.
 
         Raises:
             GpuRequired: when there is no GPU.
@@ -116,8 +120,7 @@ class LoadedKernel:
         self._function = load_function(cubin, name, launch.shared_bytes) if function is None else function
         self._grid, self._block, self._shared_bytes = launch.grid, launch.block, launch.shared_bytes
         self.name, self.problem = name, problem
-        workspace = None
-        if launch.workspace_bytes:
+        if launch.workspace_bytes and workspace is None:
             with shared_pool().serving():
                 workspace = cupy.zeros(launch.workspace_bytes, dtype=cupy.uint8)
         factor = numpy.dtype(ARRAY_TYPES[problem.accumulate]).type
@@ -167,7 +170,12 @@ class LoadedKernel:
         return self._maps[key]
 
 
-def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
+# Of exact operands, the largest number of eighths in A and in everything else. All types hold them, fp8 too. A sum of a
+# few hundred products then has at most 14 bits, as many as the tensor cores of the H100 keep for fp8.
+_MOST_A, _MOST_OTHER = 7, 3
+
+
+def random_operands(problem: GemmProblem, seed: int | None = None, *, exact: bool = False) -> Operands:
     """Random operands: A and B are standard normal (for int8, times 32), and all bits of C are set: NaN for floats.
 
     Scales are powers of two from 1/4 to 4. For an epilogue there are factors, a bias, and a C to be added to. Of the
@@ -175,6 +183,7 @@ def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
 
     Args:
         seed: a number that gives the same operands again; by default they differ each time.
+        exact: whether A, B, C and the bias are a few eighths (for int8, whole), so that sums are exact in any order.
 
     Raises:
         OutOfDeviceMemory: when the operands do not fit on the GPU.
@@ -183,14 +192,17 @@ def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
 
     generator = cupy.random.default_rng(secrets.randbits(32) if seed is None else seed)
 
-    def filled(dtype: DType, *shape: int) -> Any:
+    def filled(dtype: DType, *shape: int, most: int = _MOST_OTHER) -> Any:
         array = cupy.empty(shape, dtype=ARRAY_TYPES[dtype])
         flat = array.reshape(-1)
         for start in range(0, flat.size, CHUNK_ELEMENTS):
             part = flat[start : start + CHUNK_ELEMENTS]
             values = generator.standard_normal(part.size, dtype=cupy.float32)
-            whole = problem.dtype is DType.INT8
-            part[...] = to_stored(cupy.clip(cupy.rint(32 * values), -127, 127) if whole else values, dtype)
+            if problem.dtype is DType.INT8:
+                values = cupy.clip(cupy.rint(32 * values), -127, 127)
+            elif exact:
+                values = cupy.clip(cupy.rint(most * values), -most, most) / 8
+            part[...] = to_stored(values, dtype)
         return array
 
     def some_scales(matrices: int, shape: tuple[int, int]) -> Any:
@@ -202,7 +214,7 @@ def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
     matrices, shapes = (of_rows, batch), problem.scales.shapes(m, n, k) if problem.scales else ()
     a_scales, b_scales = map(some_scales, matrices, shapes) if shapes else (None, None)
     return Operands(
-        a=filled(problem.dtype, of_rows, *((k, m) if problem.layout.a_transposed else (m, k))),
+        a=filled(problem.dtype, of_rows, *((k, m) if problem.layout.a_transposed else (m, k)), most=_MOST_A),
         b=filled(problem.dtype, batch, *((n, k) if problem.layout.b_transposed else (k, n))),
         c=filled(problem.output, of_rows, m, n) if epilogue.beta else poisoned(problem),
         alpha=0.75 if epilogue.alpha else 1.0,

@@ -16,6 +16,7 @@
     decisions/                  the log of decisions, in two files; created with the first
     pins/                       an empty file for each pinned key; created with the first
     groups/                     kernels of other frameworks, a file for each; created with the first
+    proofs/                     proofs of kernel families, a file for each device and toolchain; created with the first
     digests.json                digests of files that compilers read, by path; may be deleted at any moment
     mirror.duckdb               the index; may be deleted at any moment
     population                  estimated number of entries and bytes; may be deleted at any moment
@@ -246,9 +247,18 @@ class StoreLayout(msgspec.Struct, frozen=True):
         return f"{self.root}/groups/{key}"
 
     @property
+    def proofs(self) -> Path:
+        """The folder of proofs of kernel families, created with the first."""
+        return self.root / "proofs"
+
+    def proof_path(self, name: CacheKey) -> str:
+        """The path of the proof with this identity (``model.proof.identity``)."""
+        return f"{self.root}/proofs/{name}"
+
+    @property
     def later_folders(self) -> tuple[Path, ...]:
         """Folders that are created with the first file in them."""
-        return (self.timings, self.decisions, self.pins, self.groups)
+        return (self.timings, self.decisions, self.pins, self.groups, self.proofs)
 
     def record_path(self, key: CacheKey) -> str:
         """The path of an entry's record. A string, because every hit calls this and ``Path`` is slower."""
