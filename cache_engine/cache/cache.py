@@ -19,7 +19,7 @@ import msgspec
 from cache_engine.cache.history import History
 from cache_engine.cache.other_toolchains import OtherToolchains
 from cache_engine.cache.queue import Priority, QueueState, queue_state
-from cache_engine.cache.selection import ExactKernels, Selection, Selector, check_asked, check_wait
+from cache_engine.cache.selection import ExactKernels, Request, Selection, Selector, check_asked, check_wait
 from cache_engine.cache.serving import COMPILED, SWITCHED_OFF, CompiledKernel, Serving, refusal
 from cache_engine.cache.stages import VALIDATE, OnStage, StageClock
 from cache_engine.cache.tiers import Found, Preloaded
@@ -173,29 +173,36 @@ class Cache:
         return self.stand_ins.submit((self.targeted(problem, arch), family, compiler, config), StageClock())
 
     def get_to_launch(
-        self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None,
-        wait_ms: float | None = None,
-    ) -> CompiledKernel | PendingKernel[CompiledKernel]:  # fmt: skip
+        self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None
+    ) -> CompiledKernel:
         """As ``get_or_compile``, for a caller such as ``matmul`` that launches the kernel for exactly this problem.
 
         So it may also return an ``exact`` kernel, which is wrong for any other m, if this store has measured that it is
         faster. Until a faster family is proved on this GPU, a kernel of a plain family is returned, and its ``better``
         is ready when the other one serves; see the setting ``prove``.
-
-        Args:
-            wait_ms: as for ``get_or_compile``; but if no stored kernel can serve, the handle of the compile is
-                returned.
         """
-        asked, proved = (self.targeted(problem, None), family, compiler, None), None
-        if self.selector.select(*asked).family.name in TO_PROVE or self.exact_kernels.measured(asked) is not None:
-            asked, proved = self._proofs.served(asked)
-        if wait_ms is not None:
-            got = self.stand_ins.get(asked, StageClock(), wait_ms)
-        else:
-            got = self._serving.get_or_compile(self.selector, asked, StageClock(), for_launch=True)
+        asked, proved = self._proved((self.targeted(problem, None), family, compiler, None))
+        kernel = self._serving.get_or_compile(self.selector, asked, StageClock(), for_launch=True)
+        return kernel if proved is None else msgspec.structs.replace(kernel, better=proved)
+
+    def get_within(
+        self, wait_ms: float, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None
+    ) -> CompiledKernel | PendingKernel[CompiledKernel]:
+        """As ``get_to_launch``, with another stored kernel after ``wait_ms`` milliseconds; see ``get_or_compile``.
+
+        If no stored kernel can serve, the handle of the compile is returned.
+        """
+        asked, proved = self._proved((self.targeted(problem, None), family, compiler, None))
+        got = self.stand_ins.get(asked, StageClock(), wait_ms)
         if proved is None or not isinstance(got, CompiledKernel) or got.better is not None:
             return got
         return msgspec.structs.replace(got, better=proved)
+
+    def _proved(self, asked: Request) -> tuple[Request, PendingKernel[CompiledKernel] | None]:
+        """The request to serve in place of ``asked`` on this GPU; see ``Proofs.served``."""
+        if self.selector.select(*asked).family.name in TO_PROVE or self.exact_kernels.measured(asked) is not None:
+            return self._proofs.served(asked)
+        return asked, None
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key from the fastest tier that has it, the remote last; ``None`` if no tier has it.

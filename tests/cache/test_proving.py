@@ -20,6 +20,7 @@ from cache_engine.cache.cache import Cache, CompiledKernel, open_cache
 from cache_engine.cache.matmul import matmul
 from cache_engine.cache.proving import watchdog
 from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
+from cache_engine.cache.queue import PendingKernel
 from cache_engine.errors import GpuRequired
 from cache_engine.gpu.timer import Timing
 from cache_engine.model.decision import PROOF
@@ -72,10 +73,17 @@ def _opened(folder: Path, prove: str = "behind", **settings: Any) -> Cache:
 def _served(cache: Cache, problem: GemmProblem = PROBLEM) -> CompiledKernel:
     """The kernel of a caller that launches, after the proof that it began has ended."""
     got = cache.get_to_launch(problem)
-    assert isinstance(got, CompiledKernel)
     if got.better is not None:
         got.better.wait()
     return got
+
+
+def _pending(cache: Cache, problem: GemmProblem = PROBLEM) -> PendingKernel[CompiledKernel]:
+    """The handle that a caller gets who is served by the plain family meanwhile."""
+    kernel = cache.get_to_launch(problem)
+    assert kernel.record.family == "tensor_core"
+    assert kernel.better is not None
+    return kernel.better
 
 
 def _logged(cache: Cache) -> list[tuple[str, str]]:
@@ -192,7 +200,8 @@ def _decided_by(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
 
 def _timing(median_us: float) -> dict[str, Any]:
     timing = Timing(DEVICE, median_us, median_us, median_us, 20, 1.0, 0.0, True)
-    return msgspec.to_builtins(timing)
+    fields: dict[str, Any] = msgspec.to_builtins(timing)
+    return fields
 
 
 @pytest.mark.parametrize(("hopper_us", "serves"), [(94.0, "hopper"), (96.0, "tensor_core"), (120.0, "tensor_core")])
@@ -287,9 +296,8 @@ def test_a_store_that_cannot_be_written_leaves_the_proof_in_the_process(
 def test_two_that_prove_at_once_prove_once(tmp_path: Path, process: Proving, monkeypatch: pytest.MonkeyPatch) -> None:
     """As two processes do: each has a cache of its own on one store."""
     with _opened(tmp_path) as one, _opened(tmp_path) as other:
-        kernels = [cache.get_to_launch(PROBLEM) for cache in (one, other)]
-        assert {kernel.record.family for kernel in kernels} == {"tensor_core"}
-        assert all(kernel.better.wait() for kernel in kernels)
+        pending = [_pending(cache) for cache in (one, other)]
+        assert all(handle.wait() for handle in pending)
         assert {cache.get_to_launch(PROBLEM).record.family for cache in (one, other)} == {"hopper"}
     assert len(process.orders) == 1
 
@@ -302,11 +310,12 @@ def test_another_problem_joins_the_proof_that_runs(cache: Cache, monkeypatch: py
         return Verdict(cases=1, untimed="none")
 
     monkeypatch.setattr(proving.Proofs, "_watched", wait)
-    first, second = cache.get_to_launch(PROBLEM), cache.get_to_launch(replace(PROBLEM, n=144))
+    first, second = _pending(cache), _pending(cache, replace(PROBLEM, n=144))
     gate.set()
-    assert first.better.wait()
-    assert second.better.wait()
-    assert (second.better.kernel.record.family, second.better.kernel.problem.n) == ("hopper", 144)
+    assert first.wait()
+    assert second.wait()
+    assert second.kernel is not None
+    assert (second.kernel.record.family, second.kernel.problem.n) == ("hopper", 144)
 
 
 def test_a_damaged_proof_counts_as_none_and_is_replaced(tmp_path: Path, process: Proving) -> None:
@@ -326,12 +335,12 @@ def test_a_damaged_proof_counts_as_none_and_is_replaced(tmp_path: Path, process:
 def test_the_canaries_end_with_their_parent(cache: Cache, process: Proving) -> None:
     """Killed with ``kill -9``, the parent closes the pipe; a process whose kernel hangs ends all the same."""
     process.behaviour = "hangs"
-    got = cache.get_to_launch(PROBLEM)
-    running = cache._proofs._watchdogs
-    while not running and not got.better.done:
+    got, running = _pending(cache), cache._proofs._watchdogs
+    while not running and not got.done:
         threading.Event().wait(0.01)
     (dog,) = running
+    assert dog._process.stdin is not None
     dog._process.stdin.close()
     assert dog._process.wait(60) is not None
-    got.better.wait()
-    assert "ended early" in str(got.better.failure)
+    got.wait()
+    assert "ended early" in str(got.failure)
