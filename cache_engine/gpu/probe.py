@@ -114,7 +114,7 @@ def current_gpu() -> tuple[int, DeviceFingerprint]:
     Raises:
         GpuRequired, ExtraMissing: as ``require_gpu``.
     """
-    first = require_gpu("launching a kernel")
+    first = require_gpu("a proof on a GPU")
     import cupy
 
     number = int(cupy.cuda.runtime.getDevice())

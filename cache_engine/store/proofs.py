@@ -14,6 +14,7 @@ from xxhash import xxh3_64_hexdigest
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.logs import Log
+from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.model.proof import PROVED, REFUSED, Proof
 from cache_engine.store.files import read_whole
@@ -75,3 +76,12 @@ def proofs(layout: StoreLayout) -> Iterator[tuple[CacheKey, Proof]]:
         else:
             if proof is not None:
                 yield CacheKey(name), proof
+
+
+def states(
+    layout: StoreLayout, family: str, toolchain: str | None = None, device: DeviceFingerprint | None = None
+) -> list[Proof]:
+    """The proofs of a family, the newest first: with one toolchain, and on one device, if given."""
+    found = [proof for _, proof in proofs(layout) if proof.family == family]
+    found = [proof for proof in found if toolchain in (None, proof.toolchain) and device in (None, proof.device)]
+    return sorted(found, key=lambda proof: -proof.at)

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from cache_engine.background import BackgroundQueue
-from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
+from cache_engine.cache.proving.watchdog import Asked, Order, Verdict, Watchdog
 from cache_engine.cache.queue import PendingKernel, Priority
 from cache_engine.cache.selection import ExactKernels, Request, Selection, Selector
 from cache_engine.cache.serving import CompiledKernel, Serving
@@ -48,6 +48,16 @@ FASTER = 0.95
 _LOCK_S = 600.0  # the longest wait for another process that proves the same
 
 Keep = Callable[[CompiledKernel, Timing], Failure | None]
+
+
+def order_of(
+    selection: Selection, name: CacheKey, number: int, settings: Settings, asked: Asked | None = None
+) -> Order:
+    """The order to prove the family of a selection on the GPU with this number."""
+    return Order(
+        identity=name, family=selection.family.name, arch=selection.problem.arch or "", device=number,
+        compiler_flags=settings.compiler_flags, cuda=settings.cuda, asked=asked,
+    )  # fmt: skip
 
 
 class Proofs:
@@ -84,10 +94,11 @@ class Proofs:
 
         It is the same request if its family needs no proof, is proved, or cannot be proved here.
         """
-        plain = self._plain(asked)
-        if plain is None:
+        selected, exact = self._selector.select(*asked), self._exact.measured(asked)
+        selection = next((one for one in (selected, exact) if one is not None and one.family.name in TO_PROVE), None)
+        plain = None if selection is None else self._plain(asked, selection)
+        if selection is None or plain is None:
             return asked, None
-        selection = self._selector.select(*asked)
         try:
             number, device = current_gpu()
         except NotHereError:  # nothing is launched here
@@ -97,6 +108,8 @@ class Proofs:
         if state == UNPROVED and name not in self._undecided:
             if self._settings.prove == NEVER:
                 return asked, None
+            if selection is exact:  # no proof begins with a kernel that only timings offer
+                return plain, None
             handle = self._prove(asked, plain, number, device, name)
             state = self._state(selection, device, name)
             if state == UNPROVED:
@@ -105,21 +118,16 @@ class Proofs:
             return plain, None
         return asked, None
 
-    def _plain(self, asked: Request) -> Request | None:
-        """The request for a family that needs no proof; ``None`` if the request itself needs none.
+    def _plain(self, asked: Request, selection: Selection) -> Request | None:
+        """The request for a family that needs no proof, in place of one that ``selection`` would serve.
 
-        A family or compiler that a caller names serves. So does a kernel that another toolchain made, or where nothing
-        is compiled, since canaries would not prove it.
+        ``None`` if there is no such family. A family or compiler that a caller names serves unproved. So does a kernel
+        that another toolchain made, or where nothing is compiled, since canaries would not prove it.
         """
         problem, family, compiler, config = asked
-        if family is not None or compiler is not None or not self._settings.enable_jit:
+        if family is not None or compiler is not None or not self._settings.enable_jit or not selection.is_compilable:
             return None
-        selected = self._selector.select(*asked)
-        exact = self._exact.measured(asked)
-        families = {one.family.name for one in (selected, exact) if one is not None}
-        if families.isdisjoint(TO_PROVE) or not selected.is_compilable:
-            return None
-        plain = plain_family(problem, selected.compiler.takes)
+        plain = plain_family(problem, selection.compiler.takes)
         return None if plain is None else (problem, plain, None, config)
 
     def _state(self, selection: Selection, device: DeviceFingerprint, name: CacheKey) -> str:
@@ -209,12 +217,11 @@ class Proofs:
         with self._locked(lock):
             if (state := self._state(selection, device, name)) != UNPROVED:  # another process has proved it
                 return "" if state == PROVED else self._known[name].words
-            order = Order(
-                identity=name, family=kernel.record.family, problem=RecordedProblem.of(kernel.problem),
-                arch=kernel.record.arch, config=kernel.record.config, plain=now.record.family,
-                plain_config=now.record.config, device=number, compiler_flags=self._settings.compiler_flags,
-                cuda=self._settings.cuda,
+            asked = Asked(
+                problem=RecordedProblem.of(kernel.problem), config=kernel.record.config, plain=now.record.family,
+                plain_config=now.record.config,
             )  # fmt: skip
+            order = order_of(selection, name, number, self._settings, asked)
             verdict = self._watched(order)
             return self._record(kernel, now, device, name, verdict)
 

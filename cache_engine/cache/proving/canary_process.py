@@ -23,6 +23,7 @@ from cache_engine.cache.proving.watchdog import (
     TIMED,
     UNTIMED,
     WRONG,
+    Asked,
     Line,
     Order,
 )
@@ -80,18 +81,19 @@ def _end_with_parent() -> NoReturn:
 
 
 def _prove(order: Order) -> None:
-    family, problem = FAMILIES[order.family], order.problem.on(order.arch)
     selector = Selector(Settings().with_overrides({"compiler_flags": order.compiler_flags, "cuda": order.cuda}))
-    left_s = order.budget_s
-    asked = Canary(family, problem, order.config, is_asked=True)
-    for number, canary in enumerate([asked, *canaries(order.family, order.arch)]):
+    left_s, asked = order.budget_s, order.asked
+    some = canaries(order.family, order.arch)
+    if asked is not None:
+        some.insert(0, Canary(FAMILIES[order.family], asked.problem.on(order.arch), asked.config, is_asked=True))
+    for number, canary in enumerate(some):
         selection = selector.select(canary.problem, order.family, None, canary.config)
         if identity(require_gpu("a proof"), selection.prefix.components) != order.identity:
             raise Lost("the toolchain has changed while this process ran")
         say(Line(CASE, str(canary), SEED, selection.command.replace("gemm-cache compile", "gemm-cache time")))
         ran = _run(selection, canary)
         if ran is None:
-            if number:
+            if not canary.is_asked:
                 raise Lost("the GPU has no memory for the canaries")
             continue
         if ran.mistake:
@@ -101,7 +103,8 @@ def _prove(order: Order) -> None:
         left_s -= ran.gpu_s
         if left_s <= 0:
             raise Lost(f"the budget of {order.budget_s:g} s ended after {number + 1} canaries")
-    _time(order, selector, left_s)
+    if asked is not None:
+        _time(order, asked, selector, left_s)
 
 
 def _run(selection: Selection, canary: Canary) -> Ran | None:
@@ -125,12 +128,12 @@ def _run(selection: Selection, canary: Canary) -> Ran | None:
         return Ran(f"it faulted: {error}", 0.0)
 
 
-def _time(order: Order, selector: Selector, left_s: float) -> None:
+def _time(order: Order, asked: Asked, selector: Selector, left_s: float) -> None:
     """Times the family and the one that serves now, in turn, on the problem that was asked for."""
-    problem = order.problem.on(order.arch)
+    problem = asked.problem.on(order.arch)
     try:
         kernels = []
-        for family, config in ((order.family, order.config), (order.plain, order.plain_config)):
+        for family, config in ((order.family, asked.config), (asked.plain, asked.plain_config)):
             selection = selector.select(problem, family, None, config)
             launch: Launch = Canary(selection.family, problem, config, is_asked=True).launch
             kernels.append(LoadedKernel(make_artifact(selection, StageClock()).cubin, selection.name, launch, problem))

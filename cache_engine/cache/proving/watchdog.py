@@ -32,27 +32,33 @@ _LONGEST_LINE = 64 * 1024
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asked for: the problem, its config in the family to prove, and the family that serves now."""
+
+    problem: RecordedProblem
+    config: KernelConfig
+    plain: str
+    plain_config: KernelConfig
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What the process is to prove.
 
     Attributes:
         identity: ``model.proof.identity``, which it must find as well: else the toolchain has changed meanwhile.
-        problem, arch: the problem that a caller asked for.
-        config, plain, plain_config: the config of the family to prove, and the family and config that serve now.
+        arch: the target.
+        asked: the problem that a caller asked for, which is proved first and timed; by default the canaries alone.
         device: the number of the GPU, as CUDA counts.
         compiler_flags, cuda: the settings with which kernels are compiled.
     """
 
     identity: str
     family: str
-    problem: RecordedProblem
     arch: str
-    config: KernelConfig
-    plain: str
-    plain_config: KernelConfig
     device: int
     compiler_flags: tuple[str, ...]
     cuda: str
+    asked: Asked | None = None
     budget_s: float = BUDGET_S
 
 
@@ -104,7 +110,8 @@ class Watchdog:
         Raises:
             OSError: when no process can be started.
         """
-        program = [sys.executable, "-m", "cache_engine.cache.proving.canary_process"] if command is None else command
+        # -P: nothing is imported from the directory in which the caller happens to be.
+        program = command or [sys.executable, "-P", "-m", "cache_engine.cache.proving.canary_process"]
         path = os.pathsep.join(filter(os.path.isabs, sys.path))
         with unforked():
             # In its own process group, so that Ctrl-C reaches only the caller.
