@@ -38,7 +38,7 @@ Tell = Callable[[str, "Later | None"], object]
 """Gets the name of the kernel that serves, and what takes its place later, if anything does."""
 
 # Kernels ready to launch; those of one CacheKey share their code, which has a cache to itself.
-_KERNELS_PER_GPU, _CODES_PER_GPU = 8192, 256
+_KERNELS_PER_GPU, _LIGHT_PER_GPU, _CODES_PER_GPU = 512, 8192, 256
 Views = tuple[
     ArrayView, ArrayView, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None
 ]
@@ -221,11 +221,13 @@ class Make(NamedTuple):
 
 _codes: Resident[Any] = Resident(_CODES_PER_GPU, synchronize)
 _kernels: Resident[Ready] = Resident(_KERNELS_PER_GPU, synchronize)
+light_kernels: Resident[Ready] = Resident(_LIGHT_PER_GPU, synchronize)
+"""Kernels made by another ``Make``, which have no memory of their own on a GPU: of many m at once."""
 
 
 def unload() -> set[int]:
     """Unloads all kernels, once nothing runs on their GPUs; returns the GPUs that ever had one."""
-    return _kernels.clear() | _codes.clear()
+    return _kernels.clear() | light_kernels.clear() | _codes.clear()
 
 
 def _kernel(
@@ -254,23 +256,20 @@ def ready_kernel(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, m
     Args:
         key: what is wanted, what else ``find`` depends on, and what else the kernel does: one with memory of its own
             is for one stream.
-        make: makes what is launched; by default a ``LoadedKernel`` with memory of its own, and CuPy's product.
+        make: makes what is launched, one of ``light_kernels``; by default a ``LoadedKernel`` with memory of its own,
+            and CuPy's product.
     """
-    ready = _kernels.find(gpu, key)
+    ready = (_kernels if make is None else light_kernels).find(gpu, key)
     if ready is None or (ready.better is not None and ready.better.ready):
-        return _load(key, find, gpu, make or Make(LoadedKernel, _by_cupy))
+        return _load(key, find, gpu, make)
     ready.count()
     return ready
 
 
-def loaded_kernel(key: tuple[Wanted, Hashable, Hashable], gpu: int) -> Ready | None:
-    """The kernel under a key if it is loaded: as it is, and without a count."""
-    return _kernels.find(gpu, key)
-
-
-def _load(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, make: Make) -> Ready:
+def _load(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, make: Make | None) -> Ready:
     """A kernel that is not loaded, or that another takes the place of."""
-    asked, is_loaded = key[0].problem, True
+    asked, is_loaded, kept = key[0].problem, True, _kernels if make is None else light_kernels
+    make = make or Make(LoadedKernel, _by_cupy)
 
     def load() -> Ready:
         nonlocal is_loaded
@@ -293,11 +292,11 @@ def _load(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, make: Ma
         loaded = make.kernel(cubin, code.name, launch, problem, function)
         return Ready(loaded, partial(code.count, problem), code.better)
 
-    ready = _kernels.get(gpu, key, load)
+    ready = kept.get(gpu, key, load)
     if ready.better is not None and ready.better.ready:
         # Launches under way end on the old one: its code stays loaded, and its memory is used again in their order.
-        _kernels.discard(gpu, key, ready)
-        ready = _kernels.get(gpu, key, load)
+        kept.discard(gpu, key, ready)
+        ready = kept.get(gpu, key, load)
     if is_loaded:
         ready.count()
     return ready

@@ -210,7 +210,7 @@ def load(problem: GemmProblem) -> None:
 def _kernel(wanted: Wanted, number: int, *, waits: bool = False) -> Startable:
     most_ms = None if waits else serving.wait_ms
     key = (wanted, ("torch", serving.cache, most_ms is None), "any stream")
-    there = multiply.loaded_kernel(key, number)
+    there = multiply.light_kernels.find(number, key)
     if there is None or there.better is not None:
         if not gpu.is_capturing():
             return multiply.ready_kernel(key, partial(_find, most_ms), number, _MAKE).kernel
@@ -283,18 +283,34 @@ class _Loaded:
             self._kernel(operands)
 
     def _workspace(self, stream: int, device: Any) -> Any:
-        """A workspace of zeroes, as a launch leaves it.
+        """A workspace of zeroes, as a launch leaves it: of this stream alone, whose launches do not overlap.
 
         In a graph that is captured it is the graph's own, of its pool, and filled with zeroes in each replay: replays
-        and other launches may overlap.
+        and other launches may overlap. Likewise beyond the most that is kept, for this launch.
         """
         size = self._kernel.workspace_bytes
-        if gpu.is_capturing():
-            return torch.zeros(size, dtype=torch.uint8, device=device)
         key = (stream, get_ident() if stream == multiply.PER_THREAD else 0)
-        if key not in self._workspaces:
-            self._workspaces[key] = torch.zeros(size, dtype=torch.uint8, device=device)
-        return self._workspaces[key]
+        there = self._workspaces.get(key)
+        if there is not None and not gpu.is_capturing():
+            return there
+        made = torch.zeros(size, dtype=torch.uint8, device=device)
+        if not gpu.is_capturing() and _kept.size_bytes + size <= _MOST_KEPT_BYTES:
+            _kept.size_bytes += size
+            self._workspaces[key] = made
+        return made
+
+    def __del__(self) -> None:
+        _kept.size_bytes -= self._kernel.workspace_bytes * len(self._workspaces)
+
+
+@dataclass(slots=True)
+class _Kept:
+    size_bytes: int = 0
+
+
+_kept = _Kept()
+"""The workspaces of all kernels."""
+_MOST_KEPT_BYTES = 2**28
 
 
 _MAKE = multiply.Make(_Loaded, _ByTorch)

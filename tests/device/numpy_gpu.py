@@ -217,9 +217,11 @@ def launching_in_numpy(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = 
 
     monkeypatch.setattr(multiply, "load_function", load_function)
     multiply._kernels.clear()
+    multiply.light_kernels.clear()
     multiply._codes.clear()
     yield
     multiply._kernels.clear()
+    multiply.light_kernels.clear()
     multiply._codes.clear()
 
 

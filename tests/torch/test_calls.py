@@ -120,7 +120,7 @@ def test_pytorch_serves_while_a_kernel_is_compiled_which_then_takes_its_place_an
         with pytest.raises(UsageError, match=r"a CUDA graph is being captured.*GemmProblem\(3, 5, 8.*warm\(model, m=…"):
             launches.product(by_torch)
         gpu.is_captured = False
-        (ready,) = multiply._kernels._kept[0].values()
+        (ready,) = multiply.light_kernels._kept[0].values()
         go.set()
         better: Any = ready.better
         assert better.wait(120)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 
+from cache_engine.gpu import multiply
 from cache_engine.gpu.fp8 import quantise
 from cache_engine.model.gemm import GemmProblem, ScalesLike
-from cache_engine.torch import grouped_mm, linear, mm, products, scaled_mm
+from cache_engine.torch import grouped_mm, launches, linear, mm, products, scaled_mm
 
 # Of results: a rounding of the type, and of sums of fp32 for gelu.
 CLOSE = {
@@ -123,15 +125,27 @@ def test_gradients_are_products_of_ours_that_copy_nothing(
     assert layouts == [*(["nt", "nt"] if activation == "gelu" else ["nt"]), "nn", "tn"]
 
 
-def test_slices_of_k_have_zeroed_memory_of_pytorch_in_every_launch(machine: list[GemmProblem], gpu: Any) -> None:
+def test_slices_of_k_have_zeroed_memory_of_pytorch_in_every_launch(
+    machine: list[GemmProblem], gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of one stream the same; of a graph its own, as its replays may overlap with other launches."""
+    gc.collect()
+    before = launches._kept.size_bytes
     a, b = some(16, 4096, dtype=torch.bfloat16), some(4096, 16, dtype=torch.bfloat16, seed=1)
     exact = a.double() @ b.double()
     for gpu.handle, gpu.is_captured in ((0, False), (0, False), (7, False), (7, True), (7, True)):
         assert_close(mm(a, b), exact)
-    from cache_engine.gpu import multiply
-
-    (ready,) = multiply._kernels._kept[0].values()
+    (ready,) = multiply.light_kernels._kept[0].values()
     loaded: Any = ready.kernel
     assert [stream for stream, _ in loaded._workspaces] == [0, 7]
     assert len(machine) == 5
+    size = loaded._kernel.workspace_bytes
+    assert launches._kept.size_bytes - before == 2 * size > 0
+    monkeypatch.setattr(launches, "_MOST_KEPT_BYTES", before + 2 * size)
+    for gpu.handle, gpu.is_captured in ((8, False), (8, False)):
+        assert_close(mm(a, b), exact)
+    assert len(loaded._workspaces) == 2
+    del ready, loaded
+    multiply.light_kernels.clear()
+    gc.collect()
+    assert launches._kept.size_bytes == before
