@@ -89,7 +89,7 @@ class Stream:
         self.ptr = ptr
         self.waited: list[Any] = []
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> object:
         """Makes it the current one."""
         _entered.append(self)
         return self
