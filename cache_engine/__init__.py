@@ -52,7 +52,7 @@ The rooms, top to bottom; each imports only from those below it:
   user names, and who may change them; forks, signals, the end of a process; loggers; version
 """
 
-# Not from typing, whose import takes longer than this module. Type checkers take the name as true.
+# Not imported from ``typing``, which takes longer than this module. Type checkers treat this name as true.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ _HOMES = {
     "insight.metrics": "prometheus_text write_to_textfile",
     "_version": "__version__",
 }
-"""The module of each name, which is imported when the name is first used."""
+"""For each public name, the module that defines it; it is imported when the name is first used."""
 _MOVED = {
     "device": "DeviceMemory DeviceMemoryPool OperatorCall OperatorCalls OperatorStatistics PoolStatistics "
     "dequantise device_memory quantise release_device_memory shared_pool",
@@ -152,16 +152,16 @@ _MOVED = {
     "Limits Loaded ModeLike Nearest Pair PendingKernel Preloaded Priority Product QueueState Record RecordedProblem "
     "RepairAct Resources ScalesLike Selection SpecialisationLike Statistics Switches Tally Totals Warmed",
 }
-"""Names of 0.2, and the public module that has them now. The old imports work, with a warning, until 0.4."""
+"""Names of 0.2, and the public module that has each of them now. The old imports work, with a warning, until 0.4."""
 _RENAMED = {"Better": "PendingKernel", "MirrorDamaged": "IndexDamaged", "MirrorError": "IndexUnavailable"}
-"""Those of them that had another name."""
+"""The names of 0.2 that were renamed, with the new name of each."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 _NEW_HOME_OF = {name: home for home, names in _MOVED.items() for name in names.split()}
 _NEW_HOME_OF |= {old: _NEW_HOME_OF[new] for old, new in _RENAMED.items()}
 
 
 def __getattr__(name: str) -> "Any":
-    """Imports what is asked for when it is first asked for: entering the package costs next to nothing."""
+    """The class or function of this name, imported at first use, so that ``import cache_engine`` loads little."""
     from importlib import import_module
 
     if name in _MOVED:

@@ -1,4 +1,4 @@
-"""``gemm-cache``, which is also ``python -m cache_engine``."""
+"""Starts the command line ``gemm-cache``, also as ``python -m cache_engine``."""
 
 import sys
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def main() -> "NoReturn":
-    """Runs the command line and exits with its code.
+    """Runs the command line and exits with its exit code.
 
-    Loads it here, so that Ctrl-C ends that like any other step. Until then this package imports nothing.
+    The command line is imported here, so that Ctrl-C during this import ends the process like Ctrl-C at any later time.
     """
     try:
         import signal
@@ -24,19 +24,22 @@ def main() -> "NoReturn":
         if takes_ctrl_c:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         run()
-    except KeyboardInterrupt:  # while it is loaded; or once more, while the first is reported
+    except KeyboardInterrupt:  # during the import; or a second Ctrl-C while the first is reported
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)
     finally:
         import signal
 
-        # From here on the interpreter ends, and would print where Ctrl-C interrupts that.
+        # From here on the interpreter ends, and would print the place that Ctrl-C interrupts.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _end_now(*_: object) -> None:
-    """Ends the process, which has done nothing yet. An import may swallow what a handler raises, or print it."""
+    """Ends the process at once, from a signal handler: nothing has been started yet.
+
+    Raising an exception would not do: an import may swallow the exception, or print it.
+    """
     import os
 
     try:

@@ -1,4 +1,4 @@
-"""The version, in the one place that the build and the records read it from, and which build of it runs."""
+"""The version number, which the build and the records read from here, and the build of the installed package."""
 
 import functools
 
@@ -6,11 +6,13 @@ __version__ = "0.3.0"
 
 
 def version_and_build() -> str:
-    """The version and the build, such as ``0.2.0+3f2a91c0d4e5``: what records name as their maker.
+    """The version and the build, such as ``0.2.0+3f2a91c0d4e5``. A record names its maker by this text.
 
-    The build is a hash of the package's files by name and content. So a checkout, an sdist and a wheel of one commit
-    have the same, and any edit gives another. It names no path. The files are read at the first call, which takes
-    milliseconds; no import and no hit calls this. If one cannot be read, the build is ``unknown``.
+    The build is a hash of the package's files, by name and content. A checkout, an sdist and a wheel of one commit have
+    the same build, and any edit changes it. It contains no path.
+
+    The files are read at the first call, which takes milliseconds; no import and no hit calls this. If a file cannot be
+    read, the build is ``unknown``.
     """
     try:
         return f"{__version__}+{_build()}"
@@ -26,7 +28,7 @@ def _build() -> str:
     package = os.path.dirname(os.path.abspath(__file__))
     lines = []
     for folder, inner, names in os.walk(package):
-        # _bundled is the dashboard, which only a wheel has below the package; hidden files are no part of it.
+        # In a wheel, ``_bundled`` has the dashboard, which is not part of the package; neither are hidden files.
         inner[:] = [name for name in inner if name not in {"__pycache__", "_bundled"} and not name.startswith(".")]
         for name in names:
             if not name.startswith("."):

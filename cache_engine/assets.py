@@ -1,6 +1,7 @@
-"""Files that travel with the package but are no part of it: the dashboard's scripts, the documents and the sample data.
+"""Files that are installed with the package and are not its modules: dashboard scripts, documents, sample data.
 
-In a checkout they are next to ``cache_engine/``; in a wheel below it, so that an installation claims no other name.
+In a checkout they are next to ``cache_engine/``. In a wheel they are inside it, so that an installation adds no other
+top-level name.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ def assets_root() -> Path:
 
 
 def dashboard_script() -> Path:
-    """The script that Streamlit runs."""
+    """The path of the script that Streamlit runs."""
     return assets_root() / "app" / "main.py"
 
 
 def dashboard_server() -> Path:
-    """The script that runs Streamlit."""
+    """The path of the script that starts Streamlit."""
     return assets_root() / "app" / "serve.py"
 
 
 def shape_catalogue() -> Path:
-    """GEMM shapes of public models; the script next to it says where they come from."""
+    """The path of the file with GEMM shapes of public models; the script next to it says where the shapes come from."""
     return assets_root() / "sample_data" / "model_gemm_shapes.csv"
 
 
 def model_configs() -> Path:
-    """The public models' ``config.json`` files in one: an object by model."""
+    """The path of one file with the ``config.json`` of each public model: a JSON object by model name."""
     return assets_root() / "sample_data" / "model_configs.json"
 
 
@@ -46,7 +47,7 @@ _ELSEWHERE = re.compile(r"\[([^\[\]]*)\]\((?!https?:|docs\?)[^()#][^()]*\)")
 
 
 def documents() -> dict[str, Path]:
-    """The documents that the dashboard shows, by name, the home first."""
+    """The paths of the documents that the dashboard shows, by name; the start page is first."""
     folder = assets_root() / "docs"
     found = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.md"))}
     return {
@@ -55,11 +56,13 @@ def documents() -> dict[str, Path]:
 
 
 def readable(text: str, name: str, names: set[str]) -> str:
-    """A document for the page Docs: links to other documents lead to that page, and what is not here is no link.
+    """The text of a document for the dashboard's page Docs.
+
+    Links to other documents lead to that page. A link to a document that is not in ``names`` becomes plain text.
 
     Args:
-        name: of the document.
-        names: of all documents.
+        name: the name of this document.
+        names: the names of all documents.
     """
 
     def link(found: re.Match[str]) -> str:

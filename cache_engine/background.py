@@ -1,9 +1,9 @@
-"""Work in the background: one queue of it, which everything uses that no caller is to wait for.
+"""A queue of background work. All work of this package that callers do not wait for goes through it.
 
-Nothing starts with a queue: the first work starts a thread, and the thread ends when no work waits. All threads are
-daemons. A forked child has none of its parent's work. The owner of a queue closes it, also at the end of the process.
+Creating a queue starts no thread. The first work starts one, and the thread ends when no work waits. All threads are
+daemons. A forked child does not do its parent's work. The owner of a queue closes it, also at the end of the process.
 
-A signal handler may call each method, as the lock of a queue is reentrant and held for some instructions only.
+A signal handler may call every method, because the queue's lock is reentrant and held for a few instructions only.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ from cache_engine.process import renew_after_fork
 
 _log = Log(__name__)
 CLOSE_S = 5.0
-"""The longest wait for work when its queue is closed: a signal handler may have interrupted what the work waits for."""
-# At least so long repeated work waits after it failed.
+"""The longest wait, in seconds, for running work when its queue is closed.
+
+The wait is limited, because a signal handler may have interrupted code that this work waits for.
+"""
+# The shortest delay, in seconds, before repeated work is tried again after it failed.
 _PAUSE_S = 1.0
-# How often those that wait check that a thread is still there.
+# The seconds after which a waiting caller checks that a thread still exists.
 _LOOK_S = 1.0
 
 Work = Callable[[], float | None]
-"""Does one step; returns after how many seconds it is to be done again, or ``None`` if it is not."""
+"""A function that does one step of work. Returns the seconds until its next call, or ``None`` if it is finished."""
 
 
 class _Waiting(NamedTuple):
-    """Work that waits, in the order in which it is done: what is due first, then what was put first."""
+    """Work that waits, ordered by due time, and then by the order in which it was put in the queue."""
 
     due: float
     number: int
@@ -46,27 +49,28 @@ class _Waiting(NamedTuple):
 
 
 class BackgroundQueue:
-    """Work that threads of this process do, the oldest first. Safe to use from several threads.
+    """Work that threads of this process do in the order in which it was put. Safe to use from several threads.
 
-    Work that fails is logged. It is lost, unless it was put to be done after a wait: then it is done again after that.
+    Work that raises an error is logged and dropped. Work that was put with a delay is tried again after that delay
+    instead.
 
     Attributes:
-        is_closed: whether it takes no more work.
+        is_closed: whether the queue refuses new work.
     """
 
     def __init__(self, threads: int = 1, most: float = math.inf) -> None:
-        """Starts no thread yet.
+        """Creates an empty queue; starts no thread yet.
 
         Args:
-            threads: the number of steps that are done at a time, at most.
-            most: the number of steps that wait or are being done, at most.
+            threads: the largest number of steps done at the same time.
+            most: the largest number of steps that wait or are being done.
         """
         self._most_threads, self._most = threads, most
         self.renew_after_fork()
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the work is the parent's."""
+        """In a forked child: drops all work, because the parent does it."""
         self._lock = threading.RLock()
         self._waiting: list[_Waiting] = []
         self._doing: set[int] = set()
@@ -75,7 +79,8 @@ class BackgroundQueue:
         self._working = 0
         self._ends_at = math.inf
         self.is_closed = False
-        # Queues without a lock: of the thread that waits until work is due, and of callers of ``settle``.
+        # Queues without a lock: one wakes the thread that waits for work, one for each caller of ``settle`` wakes that
+        # caller.
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._settling: list[SimpleQueue[None]] = []
 
@@ -85,10 +90,11 @@ class BackgroundQueue:
         return not self._waiting and not self._doing
 
     def put(self, work: Work, after_s: float = 0.0) -> bool:
-        """Has work done soon, or after so many seconds. Returns at once.
+        """Queues work, to be done soon or after ``after_s`` seconds. Returns at once.
 
         Returns:
-            Whether it will be: not if too much waits, the queue is closed, or this process can start no thread.
+            Whether the work was queued. It is refused if too much work waits, the queue is closed, or this process can
+            start no thread.
         """
         with self._lock:
             if self.is_closed or not self._start_thread() or len(self._waiting) + len(self._doing) >= self._most:
@@ -99,7 +105,10 @@ class BackgroundQueue:
         return True
 
     def settle(self, timeout_s: float = math.inf) -> bool:
-        """Waits until what was put before is done; returns whether it is. Work that repeats counts once."""
+        """Waits until all work that was put before this call is done; returns whether that was so before the timeout.
+
+        For work that repeats, one step is enough.
+        """
         if self.is_idle:
             return True
         latest, last, ended = time.monotonic() + timeout_s, next(self._numbers), SimpleQueue[None]()
@@ -113,9 +122,9 @@ class BackgroundQueue:
             self._settling.remove(ended)
 
     def end(self, at: float = 0.0) -> None:
-        """Takes no more work, and begins none after a time of ``time.monotonic``, by default now. Returns at once.
+        """Refuses new work, and starts no waiting work after the time ``at`` (of ``time.monotonic``; by default now).
 
-        What was to be done after a wait, or again, is dropped.
+        Returns at once. Work that was put with a delay, or that is to be repeated, is dropped.
         """
         with self._lock:
             self.is_closed, self._ends_at = True, at
@@ -125,7 +134,7 @@ class BackgroundQueue:
             self._bell.put(None)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Ends now, and waits for what is being done and for the end of the threads."""
+        """Calls ``end`` for now, then waits until running work is done and the threads have ended."""
         self.end()
         latest = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -137,12 +146,13 @@ class BackgroundQueue:
 
     def _has_thread(self) -> bool:
         self._threads = [thread for thread in self._threads if thread.is_alive]
-        # One may be about to end and have counted itself out, or have had no memory to run and never count.
+        # A thread may be about to end and no longer count itself, or may have had no memory to run and never count
+        # itself.
         self._working = min(self._working, len(self._threads))
         return self._working > 0
 
     def _start_thread(self) -> bool:
-        """Starts another thread if one is allowed; returns whether any works."""
+        """Starts another thread if the limit allows it; returns whether the queue has a thread."""
         if not self._has_thread() or self._working < self._most_threads:
             with suppress(RuntimeError):  # this process may have no more threads
                 self._threads.append(Thread(self._work))
@@ -150,13 +160,16 @@ class BackgroundQueue:
         return self._working > 0
 
     def _work(self) -> None:
-        """Body of a thread: does what is due until nothing waits."""
+        """The body of a thread: does work that is due, until no work waits."""
         while (wait_s := self._do_next()) is not None:
             with suppress(Empty):
                 self._bell.get(timeout=wait_s)
 
     def _do_next(self) -> float | None:
-        """Does the first work if it is due; returns the seconds until there may be more, ``None`` to end the thread."""
+        """Does the first work if it is due.
+
+        Returns the seconds until the next work is due; ``None`` to end the thread.
+        """
         with self._lock:
             now = time.monotonic()
             if now >= self._ends_at or (self.is_closed and self._waiting and self._waiting[0].due > now):
@@ -191,20 +204,20 @@ class BackgroundQueue:
 
 
 class _Running:
-    """Exists as long as its thread runs."""
+    """A marker object that exists as long as its thread runs."""
 
     __slots__ = ("__weakref__",)
 
 
 class Thread:
-    """A daemon thread. Its start returns at once, even if the thread has no memory to run.
+    """A daemon thread. Creating one starts it and returns at once, even if the system has no memory to run the thread.
 
-    ``threading.Thread.start`` waits for the first instruction of the thread without a limit. A thread that has no
+    ``threading.Thread.start`` waits, without a limit, for the first instruction of the thread. A thread that has no
     memory for its first frame dies before that, and the wait never ends (CPython 3.11 to 3.13).
     """
 
     def __init__(self, work: Callable[..., object], *arguments: object) -> None:
-        """Starts it.
+        """Starts a thread that calls ``work``.
 
         Raises:
             RuntimeError: when this process cannot start another thread.
@@ -212,25 +225,26 @@ class Thread:
         self._process = os.getpid()
         self._ended: SimpleQueue[object] = SimpleQueue()
         running = _Running()
-        # The thread holds the only other reference. No frame of Python runs at its end, as there may be no memory.
+        # The thread holds the only other reference. At its end no Python code runs, since there may be no memory.
         self._running = weakref.ref(running, self._ended.put)
         self._identity = start_new_thread(_run, (running, work, arguments))
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs, or is about to."""
+        """Whether the thread runs or is about to start."""
         return self._running() is not None and self._process == os.getpid()
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the end of the thread, but no longer than the timeout; not at all in the thread itself."""
+        """Waits until the thread ends, at most ``timeout_s``; returns at once when called in the thread itself."""
         if self.is_alive and self._identity != threading.get_ident():
             with suppress(Empty):
-                self._ended.put(self._ended.get(timeout=timeout_s))  # for the next that waits
+                self._ended.put(self._ended.get(timeout=timeout_s))  # wakes the next thread that waits
 
 
 def _run(running: _Running, work: Callable[..., object], arguments: tuple[object, ...]) -> None:
     try:
         work(*arguments)
     finally:
-        # A log handler that keeps an error of this thread keeps this frame too, and with it the sign that it runs.
+        # A log handler that keeps an error of this thread also keeps this frame, and with it the marker of a running
+        # thread.
         del running

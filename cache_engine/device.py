@@ -1,4 +1,4 @@
-"""Memory of GPUs that this process holds, FP8 with block scales, and profiles of operators."""
+"""Public names for GPU memory that this process holds, FP8 with block scales, and profiles of operators."""
 
 from cache_engine.gpu.fp8 import dequantise, quantise
 from cache_engine.gpu.memory_pool import (

@@ -26,7 +26,7 @@
     │   │   ├── Misplaced          sound bytes, but those of another entry
     │   │   ├── Unproved           an entry of a pack that no trusted signer signed
     │   │   └── Untrusted          a file or folder that anyone but you and root can change
-    │   ├── LockTimeout            a lock was not had in time
+    │   ├── LockTimeout            a lock was not free in time
     │   └── KeyNotFound            no entry has this key, or a prefix names several
     ├── RemoteError                a remote cannot be reached, or does not answer in time
     └── IndexUnavailable           the DuckDB index cannot be read or written now
@@ -41,17 +41,11 @@ from enum import StrEnum
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ClassVar  # whose import takes longer than this module
+    from typing import ClassVar  # importing typing takes longer than this module
 
 
 class Level(StrEnum):
-    """The scope of a problem.
-
-    Attributes:
-        WARNING: the result is good, with a note.
-        ERROR: this request has failed; another may succeed.
-        FATAL: every such request fails until something outside this program is fixed.
-    """
+    """The scope of a problem: one result, one request, or every such request."""
 
     WARNING = "warning"
     ERROR = "error"
@@ -85,9 +79,9 @@ class CompileError(GemmCacheError):
 
     Attributes:
         log: what the compiler printed.
-        source: the source text it was given.
-        flags: the flags it was given.
-        command: the command line that reproduces it; empty where the request is unknown.
+        source: the source text that was compiled.
+        flags: the flags of the compilation.
+        command: the command line that reproduces it; empty if the request is unknown.
     """
 
     def __init__(self, message: str, *, log: str, source: str, flags: tuple[str, ...], command: str = "") -> None:
@@ -111,11 +105,11 @@ class SearchStopped(GemmCacheError):
 
 
 class NotPermitted(GemmCacheError):
-    """The visitor may not do this; the text says what is missing."""
+    """The visitor of the dashboard may not do this; the text says what is missing, such as a login."""
 
 
 class NotHereError(GemmCacheError):
-    """Something that the request needs is missing on this machine."""
+    """The machine lacks something that the request needs."""
 
     level = Level.FATAL
 
@@ -171,7 +165,7 @@ class Untrusted(CorruptEntry):
 
 
 class Unproved(CorruptEntry):
-    """An entry of a pack is not signed by a trusted signer; the text says whether and by whom it is signed."""
+    """An entry of a pack that is not signed by a trusted signer; the text names the signer, if there is one."""
 
 
 class LockTimeout(StoreError):
@@ -183,7 +177,7 @@ class KeyNotFound(StoreError):
 
 
 class RemoteError(GemmCacheError):
-    """A remote cannot be reached, does not answer in time, or refuses; the text says what was asked of it."""
+    """A remote cannot be reached, does not answer in time, or refuses; the text names the request."""
 
 
 class IndexUnavailable(GemmCacheError):
@@ -198,7 +192,7 @@ _OLD = {"MirrorError": "IndexUnavailable", "MirrorDamaged": "IndexDamaged"}
 
 
 def __getattr__(name: str) -> type[GemmCacheError]:
-    """The class that had this name in 0.2; warns, and goes with 0.4."""
+    """The class that had this name in version 0.2, with a warning. Version 0.4 removes these old names."""
     if name not in _OLD:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from warnings import warn

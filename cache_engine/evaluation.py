@@ -1,4 +1,4 @@
-"""The evaluator for programs: how long a GEMM takes on an accelerator or a GPU, by arithmetic alone."""
+"""Public names of the evaluator, which predicts by arithmetic how long a GEMM takes on an accelerator or a GPU."""
 
 from cache_engine.evaluator.catalogue import table_shapes
 from cache_engine.evaluator.chips import GPUS, Gpu

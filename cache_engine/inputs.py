@@ -1,4 +1,4 @@
-"""Opening files that a user names, and who may change a file."""
+"""Opens files that a user names, and checks who else may change a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-# Not from typing, whose import takes longer than this module: the launcher of nvcc comes here at each hit.
+# Not imported from ``typing``, which takes longer than this module: the launcher of nvcc needs this at each hit.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 
 def open_input(path: Path) -> BinaryIO:
-    """A regular file, open to read bytes. A pipe would keep a command waiting for ever, a device never ends.
+    """A regular file, opened to read bytes.
+
+    Other kinds of files are refused: a pipe would keep a command waiting for ever, and a device never ends.
 
     Raises:
-        OSError: when it is none, or cannot be opened.
-        ValueError: when it is no name of a file.
+        OSError: when it is not a regular file, or cannot be opened.
+        ValueError: when ``path`` is not a valid file name.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
@@ -31,7 +33,7 @@ def open_input(path: Path) -> BinaryIO:
 
 
 def others_may_change(status: os.stat_result) -> str | None:
-    """The reason why users other than you and root can change a file or folder of this status, or ``None``."""
+    """The reason why users other than you and root can change a file with this status; ``None`` if they cannot."""
     if status.st_uid and status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to you"
     if status.st_mode & stat.S_IWOTH:
@@ -42,10 +44,10 @@ def others_may_change(status: os.stat_result) -> str | None:
 
 
 def _is_private_group(gid: int) -> bool:
-    """Whether a group has one member, you or root: many systems give each user a private group.
+    """Whether a group has only one member, you or root: many systems give each user a private group.
 
-    A directory service may not list its users, so a group may have more members than we see. So the group must also
-    have the user's name, as in Debian's OpenSSH.
+    A directory service may not list all users, so a group may have members that this program does not see. So the group
+    must also have the user's name, as Debian's OpenSSH requires.
     """
     import grp  # rarely needed
     import pwd

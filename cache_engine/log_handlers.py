@@ -1,4 +1,4 @@
-"""Log messages on standard error, where the user asks for them with ``GEMM_CACHE_LOG`` or ``-v``."""
+"""Prints log messages on standard error if the user asks for them with ``GEMM_CACHE_LOG`` or ``-v``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ _ROOT = "cache_engine"
 
 
 def configure(asked: str) -> None:
-    """Has the messages of a level and above printed; called again, it changes that.
-
-    Args:
-        asked: a value of the setting ``log``, such as ``"info"`` or ``"debug:json"``.
-    """
+    """Prints messages of a level and above. Calling it again changes the level and the form."""
     level, _, form = asked.partition(":")
     logger = logging.getLogger(_ROOT)
     handler = next((each for each in logger.handlers if isinstance(each, _Handler)), None)
@@ -26,7 +22,7 @@ def configure(asked: str) -> None:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Prints on what is standard error at the time."""
+    """A handler that prints to the present ``sys.stderr``, which a program may replace."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -38,7 +34,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 class _Text(logging.Formatter):
-    """A line for people, which no text of a store can break or colour."""
+    """Formats a message as one line for people. It replaces control characters, which could change the terminal."""
 
     def __init__(self, *, is_brief: bool) -> None:
         super().__init__(
@@ -46,17 +42,17 @@ class _Text(logging.Formatter):
         )
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """The line for a message."""
         from cache_engine.units import printable
 
         return printable(super().format(record), keep="\n" if record.exc_info else "")
 
 
 class _Json(logging.Formatter):
-    """One JSON object a line: the message, and the fields of the event at the same level."""
+    """Formats a message as one line with a JSON object: the message, and the fields of its event at the same level."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line. ASCII alone, so control characters are escaped."""
+        """The line for a message, in ASCII only, so control characters are escaped."""
         import json
 
         line: dict[str, Any] = {

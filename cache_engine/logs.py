@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-# ``logging`` takes 3 ms to import, and most processes that find their kernels have nothing to say.
+# ``logging`` takes 3 ms to import, and most processes that find their kernels log nothing.
 if TYPE_CHECKING:
     from logging import Logger
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
-"""The levels, as the documentation of ``logging`` gives them."""
+"""The levels of Python's ``logging``, repeated so that it need not be imported."""
 
 
 class Log:
@@ -23,7 +23,7 @@ class Log:
     __slots__ = ("_logger", "_name")
 
     def __init__(self, name: str) -> None:
-        """Imports nothing."""
+        """Names the logger; imports nothing."""
         self._name = name
         self._logger: Logger | None = None
 
@@ -33,23 +33,23 @@ class Log:
         return logger is not None and logger.isEnabledFor(level)
 
     def debug(self, text: str, *values: object) -> None:
-        """Logs a message."""
+        """Logs a message of level DEBUG."""
         self._say(DEBUG, text, values)
 
     def info(self, text: str, *values: object, extra: dict[str, Any] | None = None) -> None:
-        """Logs a message; ``extra`` as ``fields`` makes it."""
+        """Logs a message of level INFO; ``extra`` comes from ``fields``."""
         self._say(INFO, text, values, extra)
 
     def warning(self, text: str, *values: object) -> None:
-        """Logs a message."""
+        """Logs a message of level WARNING."""
         self._say(WARNING, text, values)
 
     def exception(self, text: str, *values: object) -> None:
-        """Logs a message with the error that is handled."""
+        """Logs a message with the traceback of the exception that is being handled."""
         self._say(ERROR, text, values, is_error=True)
 
     def log(self, level: int, text: str, *values: object, extra: dict[str, Any] | None = None) -> None:
-        """Logs a message of a level."""
+        """Logs a message of the given level; ``extra`` comes from ``fields``."""
         self._say(level, text, values, extra)
 
     def _say(
@@ -62,11 +62,11 @@ class Log:
         is_error: bool = False,
     ) -> None:
         if self.is_on(level) and self._logger is not None:
-            # The place of the message is that of the caller's caller.
+            # The message gets the line number of the caller's caller.
             self._logger.log(level, text, *values, extra=extra, exc_info=is_error, stacklevel=3)
 
     def _found(self, level: int) -> Logger | None:
-        # Nothing is set up where nothing has imported ``logging``, which then prints warnings alone.
+        # If nothing has imported ``logging``, nothing has configured it, and it would print only warnings.
         if level < WARNING and "logging" not in sys.modules:
             return None
         from logging import getLogger
@@ -76,5 +76,5 @@ class Log:
 
 
 def fields(event: str, **values: object) -> dict[str, Any]:
-    """The ``extra`` of a message whose JSON line has fields."""
+    """The ``extra`` argument for a message; with it, the JSON line of the message has these fields."""
     return {"fields": {"event": event, **values}}

@@ -1,13 +1,14 @@
 """Handles forks, closed files, signals and the end of a process.
 
 A forked child inherits locks that other threads of its parent held, and no thread will ever release them; an object
-with such a lock registers here, and is asked in the child to renew it. A worker of ``multiprocessing`` ends without
-running what ``atexit`` was given, so what must run at the end is given to both.
+with such a lock registers with ``renew_after_fork``, which calls its method in the child. A worker of
+``multiprocessing`` ends without calling the functions registered with ``atexit``, so ``run_at_end`` registers with
+both.
 
 A signal handler runs in the main thread between any two of its instructions, also while that thread holds a lock. A
-handler that then asks for the lock, or waits for a thread that asks for it, would wait for ever. So locks that a
-handler can reach are ``RLock``, what is done under them asks ``holds`` first, and a thread waits on a queue without a
-lock.
+handler that then asks for the lock, or waits for a thread that asks for it, would wait for ever. So every lock that a
+handler can reach is an ``RLock``, code that is to run under it first asks ``holds``, and threads wait on a queue that
+has no lock.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
-# The longest wait of a fork for other threads, and the time between two looks.
+# In seconds: the longest wait of a fork for other threads, and the time between two checks.
 _FORK_S, _LOOK_S = 30.0, 0.001
 
 T = TypeVar("T")
@@ -33,16 +34,16 @@ class Renewable(Protocol):
     """An object that a forked child must reset before use."""
 
     def renew_after_fork(self) -> None:
-        """Resets it in the child, where no other thread runs."""
+        """Resets the object in the child, where no other thread runs."""
         ...
 
 
-# One registration for all, since the interpreter cannot unregister one.
+# One registration for all objects, since the interpreter cannot remove one.
 _renewables: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
 
 def renew_after_fork(thing: Renewable) -> None:
-    """Renews ``thing`` in every forked child, as long as it exists."""
+    """Calls ``thing.renew_after_fork`` in every forked child, as long as ``thing`` exists."""
     _renewables.add(thing)
 
 
@@ -55,11 +56,11 @@ os.register_at_fork(after_in_child=_renew_all)
 
 
 class _Unforked:
-    """A context manager whose body no other thread forks in: a fork waits for its end, half a minute at most.
+    """A context manager: while its body runs, no other thread forks. A fork waits until the body ends, at most 30 s.
 
-    For what has locks that no child can renew: NVRTC, and at their first use imports and ``tempfile``. A child forked
-    meanwhile would wait for them for ever. And for starting a program: the child would hold its pipes open, and this
-    process would wait for the child.
+    Use it for code with locks that no child can renew: NVRTC, and the first use of imports and of ``tempfile``. A child
+    forked while such a lock is held would wait for it for ever. Use it also to start a program: a child forked
+    meanwhile would hold the program's pipes open, and this process would wait for that child.
     """
 
     def __init__(self) -> None:
@@ -67,13 +68,13 @@ class _Unforked:
         os.register_at_fork(before=self._take, after_in_parent=self._give, after_in_child=self._renew)
 
     def _renew(self) -> None:
-        self._forking = threading.RLock()  # no body begins while a fork waits
-        self._inside: list[int] = []  # threads
+        self._forking = threading.RLock()  # so that no body begins while a fork waits
+        self._inside: list[int] = []  # ids of the threads in a body
 
     def _take(self) -> None:
         latest, mine = time.monotonic() + _FORK_S, threading.get_ident()
         self._forking.acquire(timeout=_FORK_S)
-        # For a while only: another thread may wait for an import of this one.
+        # For a limited time: another thread may wait for an import that this thread does.
         while any(thread != mine for thread in tuple(self._inside)) and time.monotonic() < latest:
             time.sleep(_LOOK_S)
 
@@ -89,7 +90,7 @@ class _Unforked:
         try:
             yield
         finally:
-            with suppress(ValueError):  # in a child that was forked in the body
+            with suppress(ValueError):  # in a child that was forked inside the body
                 self._inside.remove(thread)
 
 
@@ -98,10 +99,12 @@ unforked = _Unforked()
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """A body in which this thread's Ctrl-C waits, such as the start of a program that must be ended with its caller.
+    """A context manager: while its body runs, Ctrl-C waits in this thread.
 
-    Without it, an interrupt in ``subprocess.Popen`` leaves the program running, and its id is lost. The program
-    inherits that Ctrl-C waits: only for one that is ended by SIGKILL.
+    Use it to start a program that must end with us.
+
+    Without it, an interrupt in ``subprocess.Popen`` leaves the program running, and its id is lost. The program that is
+    started inherits the blocked Ctrl-C, so use this only for a program that is ended by SIGKILL.
     """
     import signal  # no hit needs it
 
@@ -115,19 +118,22 @@ def uninterrupted() -> Iterator[None]:
 def holds(lock: threading.RLock) -> bool:
     """Whether this thread holds the lock, i.e. a signal handler has interrupted code under the lock.
 
-    ``threading.Condition`` asks its lock the same.
+    ``threading.Condition`` asks its lock in the same way.
     """
     owned = lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 (there is no public API)
     return bool(owned)
 
 
 def processors() -> int:
-    """The number of processors that this process may use."""
+    """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def weak(method: Callable[..., T], *arguments: object, **options: object) -> Callable[[], T | None]:
-    """Calls a method of an object as long as that exists. It does not keep the object from being freed."""
+    """A function that calls the method as long as its object exists, and afterwards returns ``None``.
+
+    It does not keep the object alive.
+    """
     reference = weakref.WeakMethod(method)
 
     def call() -> T | None:
@@ -138,9 +144,9 @@ def weak(method: Callable[..., T], *arguments: object, **options: object) -> Cal
 
 
 def run_at_end(call: Callable[[], object]) -> Callable[[], None]:
-    """Runs ``call`` when this process ends; returns a function that cancels this."""
+    """Has ``call`` called when this process ends; returns a function that cancels this."""
     atexit.register(call)
-    # Only a worker needs this, and a worker has it loaded.
+    # Only a worker of ``multiprocessing`` needs this, and it has imported the module already.
     util = sys.modules.get("multiprocessing.util")
     finalizer = None if util is None else util.Finalize(None, call, exitpriority=0)
 
@@ -153,18 +159,18 @@ def run_at_end(call: Callable[[], object]) -> Callable[[], None]:
 
 
 class OwnFile:
-    """An open file that is identified by its inode, as in SQLite.
+    """An open file that is identified by its inode, not only by its descriptor; SQLite does the same.
 
-    A program may close descriptors that are not its own, as daemons do with ``os.closerange``, and the number then
-    belongs to the next file that the program opens. So look with ``status`` before every write.
+    A program may close descriptors that it did not open, as daemons do with ``os.closerange``. The next file that the
+    program opens then gets the same number. So call ``status`` before every write.
     """
 
     def __init__(self, descriptor: int, *, shared: bool = False) -> None:
-        """Owns an open descriptor.
+        """Takes ownership of an open descriptor.
 
         Args:
-            shared: whether a forked child keeps using it. Otherwise the child closes its copy, which ends no lock of
-                the parent's; and the parent's lock then ends with the parent, however long the child lives.
+            shared: whether a forked child keeps using the file. Otherwise the child closes its copy. That does not
+                release the parent's lock, and the lock ends with the parent even if the child lives on.
         """
         self.descriptor = descriptor
         try:
@@ -179,23 +185,23 @@ class OwnFile:
 
     @classmethod
     def open(cls, path: str | bytes | os.PathLike[str], flags: int, mode: int = 0o600) -> OwnFile:
-        """Opens a file. Raises as ``os.open``."""
+        """Opens a file; raises the errors of ``os.open``."""
         return cls(os.open(path, flags, mode))
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the file is the parent's."""
+        """In a forked child: closes the child's copy, because the file is the parent's."""
         self.close()
 
     def __del__(self) -> None:
-        """Closes a file that nobody can close any more: it may be locked."""
+        """Closes a file that no reference can close any more, because it may be locked."""
         if getattr(self, "_is_open", False):
             self.close()
 
     def status(self) -> os.stat_result | None:
-        """The status of the descriptor's file if that is still the file it was opened for; else ``None``.
+        """The status of the file if the descriptor still refers to the file that was opened; else ``None``.
 
         Raises:
-            OSError: when it cannot be read.
+            OSError: when the status cannot be read.
         """
         try:
             status = os.fstat(self.descriptor)
@@ -207,17 +213,17 @@ class OwnFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the descriptor still refers to that file, or may do so, after a disk error."""
+        """Whether the descriptor still refers to the file that was opened; true if a disk error hides the answer."""
         try:
             return self.status() is not None
         except OSError:
             return self._is_open
 
     def close(self, *, check: bool = False) -> None:
-        """Closes the file, unless the program has done so; more often than once does no harm.
+        """Closes the file, unless the program has already closed its descriptor. Calling it again does no harm.
 
         Args:
-            check: whether to raise what closing reports, as a network file system may report a full disk only then.
+            check: whether to raise the error of closing: a network file system may report a full disk only then.
         """
         ours = self.is_ours
         self._is_open = False

@@ -1,4 +1,4 @@
-"""Types of what ``Cache`` takes and returns: records, statistics, plans, demand, and aliases for type checkers."""
+"""Public types of the arguments and results of ``Cache``: records, statistics, plans, demand; and type aliases."""
 
 from cache_engine.batch.warm import Warmed
 from cache_engine.cache.demand import Demand

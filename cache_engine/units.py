@@ -9,7 +9,7 @@ _SECONDS = {
 }  # fmt: skip
 
 FORMULA = r"^[=+\-@\t\r]"
-"""First characters of a text that a spreadsheet runs as a formula."""
+"""A pattern for the start of a text that a spreadsheet would run as a formula."""
 
 
 def human_bytes(size: float) -> str:
@@ -40,15 +40,15 @@ def human_ms(ms: float) -> str:
 
 
 def human_forecast(ms: float) -> str:
-    """A predicted wait in milliseconds, as ``human_ms`` or as ``"more than a year"``: no rate of today holds longer."""
+    """A predicted wait in milliseconds, as ``human_ms`` writes it, or ``"more than a year"``."""
     return "more than a year" if ms > 365 * 86_400e3 else human_ms(ms)
 
 
 def read_seconds(text: str, unit: str = "") -> float | None:
-    """The seconds of a duration such as ``"24h"``, ``"1.5ms"`` or ``"2min"``; ``None`` if it is not of that form.
+    """The seconds of a duration such as ``"24h"``, ``"1.5ms"`` or ``"2min"``; ``None`` if the text is not a duration.
 
     Args:
-        unit: the unit of a number without one; without a default, such a number is not of that form.
+        unit: the unit of a number that has none. Empty: such a number is refused.
     """
     found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([a-zµ]*)", text)
     length = _SECONDS.get(found[2] or unit) if found else None
@@ -64,7 +64,7 @@ def human_us(us: float) -> str:
 
 
 def bytes_unit(largest: float) -> tuple[str, float]:
-    """The unit in which sizes up to this many bytes are easy to read, and its bytes: ``("MiB", 1048576.0)``."""
+    """The unit that suits sizes up to ``largest`` bytes, and the bytes in one unit: ``("MiB", 1048576.0)``."""
     unit, size = "B", 1.0
     for name in ("KiB", "MiB", "GiB", "TiB"):
         if largest < size * 1024:
@@ -74,7 +74,7 @@ def bytes_unit(largest: float) -> tuple[str, float]:
 
 
 def ms_unit(largest: float) -> tuple[str, float]:
-    """The unit in which durations up to this many milliseconds are easy to read, and its milliseconds."""
+    """The unit that suits durations up to ``largest`` milliseconds, and the milliseconds in one unit."""
     for name, length, below in (("µs", 1e-3, 1.0), ("ms", 1.0, 1e3), ("s", 1e3, 6e5), ("min", 6e4, 3.6e7)):
         if largest < below:
             return name, length
@@ -87,7 +87,10 @@ def counted(count: int, one: str, several: str | None = None) -> str:
 
 
 def human_age(seconds: float) -> str:
-    """A time ago: ``"just now"``, ``"5 min ago"``, ``"3 days ago"``. A future time, after a clock jump, is just now."""
+    """A time span as text: ``"just now"``, ``"5 min ago"``, ``"3 days ago"``.
+
+    A negative age (clock jump) is "just now".
+    """
     if seconds < 60:
         return "just now"
     for unit, length in (("min", 60), ("h", 3600), ("day", 86_400)):
@@ -99,17 +102,17 @@ def human_age(seconds: float) -> str:
 
 
 def human_rate(share: float | None) -> str:
-    """A share as a percentage; a dash when there is nothing to take a share of."""
+    """A share as a percentage; a dash for ``None``, when there is nothing to divide by."""
     return "–" if share is None else f"{share:.1%}"
 
 
 def defused(text: str) -> str:
-    """Text as a cell of a CSV file: with an apostrophe before it where a spreadsheet would run it as a formula."""
+    """Text for a cell of a CSV file; an apostrophe goes before it if a spreadsheet would run it as a formula."""
     return f"'{text}" if re.match(FORMULA, text) else text
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Text from a file, safe for a terminal: control characters other than those to ``keep`` become ``?``."""
+    """Text from a file, made safe for a terminal: control characters become ``?``, except those in ``keep``."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in keep else "?" for char in text)

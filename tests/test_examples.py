@@ -191,7 +191,7 @@ def test_no_document_for_users_names_a_module_that_may_change() -> None:
     ]
     known = {
         ("framework-kernels.md", "cache_engine.adapters.triton"),
-        ("caches.md", "cache_engine.frameworks.base.Source"),
+        ("caches.md", "cache_engine.frameworks.base.CacheReader"),
     }
     others = {(page, name) for page, name in named if name not in public_names()}
     assert others - known == {("troubleshooting.md", "cache_engine.errors")} & others

@@ -1,1 +1,1 @@
-"""Getting kernels: from a problem to its key, through the tiers, to the compiler and back."""
+"""Gets kernels: makes a problem's key, looks it up in the tiers, and compiles and stores the kernel after a miss."""

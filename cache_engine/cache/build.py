@@ -1,4 +1,4 @@
-"""From a selection to an artifact, its record and its timing: what the cache does after a miss."""
+"""Makes a kernel after a miss: its artifact from a selection, its record and the measurement of its speed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def make_artifact(selection: Selection, stages: StageClock) -> Artifact:
     """Generates the source and compiles it.
 
     Raises:
-        CompilerMissing, ToolMissing: when something is not installed.
+        CompilerMissing, ToolMissing: when a program that is needed is not installed.
         CompileError: when the compiler refuses the source.
     """
-    from cache_engine.compilers.disassembly import resources  # brings in subprocess, which no hit needs
+    from cache_engine.compilers.disassembly import resources  # imports subprocess, which no hit needs
 
     with stages(GENERATE):
         source = render(selection.family.template, selection.constants)
@@ -47,7 +47,7 @@ def make_artifact(selection: Selection, stages: StageClock) -> Artifact:
 
 
 def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: dict[str, float]) -> Record:
-    """The record of an artifact made now."""
+    """The record of an artifact that was just compiled."""
     toolchain = selection.compiler.fingerprint()
     return Record(
         key=selection.key,
@@ -71,7 +71,7 @@ def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: di
 
 
 def compile_of(selection: Selection) -> Compile:
-    """A selection's compile, described for predicting how long it takes."""
+    """The properties of a selection from which the time of its compile is predicted."""
     from cache_engine.usage.compile_time import Compile
 
     s = selection
@@ -79,10 +79,10 @@ def compile_of(selection: Selection) -> Compile:
 
 
 def measurement(record: Record, problem: GemmProblem, timing: Timing, config_from: str) -> Measurement:
-    """A new timing of a kernel with this record, for this problem, as stored."""
+    """A measurement to be stored: the timing of the kernel with this record, for this problem."""
     import msgspec
 
-    # Of a kernel that served in place of another: what was measured is the kernel as it was compiled.
+    # The kernel's own specialisation, which differs from the problem's if the kernel served in place of another.
     measured = msgspec.structs.replace(RecordedProblem.of(problem), specialisation=record.problem.specialisation)
     return Measurement(
         key=record.key,

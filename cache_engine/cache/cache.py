@@ -1,6 +1,6 @@
-"""The one door to a store: ``Cache`` gets kernels, shows what is stored, and keeps the store in order.
+"""The class through which programs use a store: ``Cache`` gets kernels, shows what is stored, and maintains the store.
 
-``Cache.get_or_compile`` is what the rest exists for. Rooms that no hit needs are imported where they are entered.
+``Cache.get_or_compile`` is its main method. Modules that no hit needs are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -54,23 +54,24 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 PACKS_ALONE = "only packs are used (enable_caching = packs)"
-"""The reason given for a cache of packs alone, which has no store."""
+"""The reason given when a cache uses packs only and so has no store."""
 _log = Log(__name__)
 
 _MOVED = {"mirror": "index", "present_components": "selector.present"}
-"""Names that ``Cache`` had in 0.2 and ``admin`` has not, and where they are now."""
+"""Attributes that ``Cache`` had in 0.2 and that are not methods of ``admin``, with their new names."""
 
 
 class Cache:
     """A persistent cache of compiled GEMM kernels, opened with ``open_cache``; safe in several threads and processes.
 
     The end of a ``with``, ``close`` or the end of the process writes the last usage counts. With caching switched off
-    there is no store: kernels are held in this process alone, and every method that needs a store raises
-    ``StoreUnusable``. Methods that change the store take ``by``, who acts, for the audit; by default this process's.
+    there is no store: kernels are held in the memory of this process only, and every method that needs a store raises
+    ``StoreUnusable``. Methods that change the store take ``by``, the name of the user for the audit log; by default the
+    user of this process.
     """
 
     def __init__(self, store: DiskStore | None, settings: Settings, without_store: str = SWITCHED_OFF) -> None:
-        """Serves an opened store, or none; then ``without_store`` says why."""
+        """Uses an opened store, or none; then ``without_store`` is the reason."""
         self.settings, self._without_store = settings, without_store
         self._store, self.has_store = store, store is not None
         history = (
@@ -86,14 +87,14 @@ class Cache:
 
     @cached_property
     def stand_ins(self) -> StandIns:
-        """The kernels that serve while another is compiled in the background."""
+        """The kernels that serve a problem while its own kernel is compiled in the background."""
         from cache_engine.cache.serving.stand_ins import StandIns
 
         return StandIns(self._serving, self.selector, self.other_toolchains, self.settings)
 
     @cached_property
     def admin(self) -> Admin:
-        """Administration of the store: pins, integrity, quarantine, packs, other frameworks' caches, decisions."""
+        """The administration of the store: pins, integrity, quarantine, packs, other frameworks' caches, decisions."""
         from cache_engine.upkeep.admin import Admin
 
         return Admin(self, self.selector.is_stale)
@@ -104,26 +105,29 @@ class Cache:
         debug_dump: Path | None = None, on_stage: OnStage | None = None,
         priority: Priority = Priority.CALLER, wait_ms: float | None = None, wait: float | None = None,
     ) -> CompiledKernel:  # fmt: skip
-        """The kernel for a problem, from the fastest tier that has it, else compiled and stored.
+        """The kernel for a problem, from the fastest tier that has it. If no tier has it, it is compiled and stored.
 
         Args:
-            problem: what is asked.
-            arch: compile for this target, whichever the problem names.
-            family: of kernels to choose from, such as ``tensor_core`` or ``triton``; by default the best.
-            compiler: which compiler makes it; by default one that takes the family, and ``nvrtc`` where none is named.
-            config: use it instead of choosing.
+            problem: the GEMM to compute.
+            arch: the target, in place of the one that the problem names.
+            family: the family of kernels to choose from, such as ``tensor_core`` or ``triton``; by default the best.
+            compiler: the compiler to use; by default one that can compile the family, or ``nvrtc`` if no family is
+                named.
+            config: the config to use; by default the cache chooses one.
             force: compile even if there is an entry, and replace it.
-            debug_dump: compile likewise, and write all that goes in and comes out into this folder.
-            on_stage: called as each stage starts and ends.
-            priority: of the compile among all that wait for a slot of the store. Only a caller's counts as demand.
-            wait_ms: at most; 0 is not at all. Then another kernel may serve that is there and right, and its
-                ``better`` says when the one that is asked for is ready. If no other kernel is there, the call waits;
-                ``submit`` never does.
+            debug_dump: compile as with ``force``, and write all inputs and outputs of the compile to this folder.
+            on_stage: a function called when each stage starts and ends.
+            priority: the priority of the compile among all that wait for a slot of the store. Only a request with the
+                priority ``CALLER`` counts as demand.
+            wait_ms: the longest wait for a compile, in milliseconds; by default without limit, 0 for no wait. After it,
+                another stored kernel that computes the problem correctly is returned; its ``better`` says when the
+                kernel asked for is ready. If the store has no other such kernel, the call waits for the compile;
+                ``submit`` never waits.
             wait: the old name of ``wait_ms``.
 
         Raises:
             UsageError: when the request is invalid.
-            NotCached: when no tier has it and compiling is switched off.
+            NotCached: when no tier has the kernel and compiling is switched off.
             CompilerMissing: when the compiler is not installed, and no pack or store has the kernel.
             CompileError: when the compiler refuses the source.
         """
@@ -141,10 +145,12 @@ class Cache:
         self, problem: GemmProblem, *, arch: str | None = None, family: str | None = None,
         compiler: str | None = None, config: KernelConfig | None = None,
     ) -> PendingKernel[CompiledKernel]:  # fmt: skip
-        """The handle of a problem's kernel, without waiting: what no tier of this machine has is compiled behind.
+        """A handle of a problem's kernel; returns at once.
 
-        ``ready`` says whether the kernel is there now, ``on_done`` calls a function when it is, and in a coroutine
-        ``await`` gives it. The arguments are those of ``get_or_compile``.
+        A kernel that no local tier has is compiled in the background.
+
+        The handle's ``ready`` says whether the kernel is available, ``on_done`` calls a function when it is, and a
+        coroutine can ``await`` it. The arguments are those of ``get_or_compile``.
 
         Raises:
             UsageError: when the request is invalid.
@@ -156,39 +162,50 @@ class Cache:
     def get_to_launch(
         self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None
     ) -> CompiledKernel:
-        """As ``get_or_compile``, for a launch of this very problem alone, as ``matmul`` does.
+        """As ``get_or_compile``, for a caller such as ``matmul`` that launches the kernel for exactly this problem.
 
-        So an ``exact`` kernel, which is wrong for any other m, serves where this store measured it to be faster.
+        So it may also return an ``exact`` kernel, which is wrong for any other m, if this store has measured that it is
+        faster.
         """
         asked = (self.targeted(problem, None), family, compiler, None)
         return self._serving.get_or_compile(self.selector, asked, StageClock(), for_launch=True)
 
     def get(self, key: CacheKey) -> Loaded | None:
-        """The entry of a key from the fastest tier that has it, the remote last, counted as a hit; ``None`` if none."""
+        """The entry of a key from the fastest tier that has it, the remote last; ``None`` if no tier has it.
+
+        Counted as a hit.
+        """
         return self._serving.get(key)
 
     def preload(self, keys: Iterable[str]) -> Preloaded:
-        """Reads kernels to memory, at most ``memory_bytes``, uncounted; raises ``UsageError`` for what is no key.
+        """Reads kernels into memory, up to ``memory_bytes``; not counted as hits.
 
-        What only the remote has is stored on disk too.
+        A kernel only the remote has is also stored.
+
+        Raises:
+            UsageError: when a text is not a key.
         """
         return self._serving.preload(keys)
 
     def look_up(self, key: CacheKey) -> Found | None:
-        """The entry and which tier of this machine has it, without asking the remote; not counted as a use."""
+        """The entry of a key and the tier that has it. Does not ask the remote, and is not counted as a hit."""
         return self._serving.look_up(key)
 
     def select(
         self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None,
         config: KernelConfig | None = None,
     ) -> Selection:  # fmt: skip
-        """The choice for a problem, and its key: what would serve it here. See ``Selector.select``."""
+        """The choice for a problem, and its key: the kernel that ``get_or_compile`` would return.
+
+        See ``Selector.select``.
+        """
         return self.selector.select(self.targeted(problem), family, compiler, config)
 
     def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
-        """The problem with its target set: as given, else that of the local GPU, else the default.
+        """The problem with its target set: ``arch`` if given, else the local GPU's, else the default target.
 
-        So is fast math, for records to say what their kernels have: ``None`` where neither problem nor settings ask.
+        Fast math is also set, so that records say whether their kernels have it; ``None`` if neither the problem nor
+        the settings ask for it.
         """
         by_default = FAST_MATH in self.settings.compiler_flags
         fast = by_default if problem.fast_math is None else problem.fast_math
@@ -202,7 +219,11 @@ class Cache:
         return problem if arch is None else problem.on(arch)
 
     def keep_timing(self, kernel: CompiledKernel, timing: Timing, config_from: str | None = None) -> Failure | None:
-        """Stores a timing, to choose configs by; returns why that failed. ``config_from`` overrides the kernel's."""
+        """Stores a timing, by which configs are chosen later; returns the reason if it could not be stored.
+
+        Args:
+            config_from: what chose the config; by default as the kernel says.
+        """
         if self._store is None:
             return Failure(self._without_store)
         from cache_engine.cache.build import measurement
@@ -222,7 +243,11 @@ class Cache:
 
     @property
     def store(self) -> DiskStore:
-        """Entries on disk, those a remote served too; raises ``StoreUnusable`` with caching off, or packs alone."""
+        """The entries on disk, including those fetched from a remote.
+
+        Raises:
+            StoreUnusable: when caching is switched off, or only packs are used.
+        """
         if self._store is None:
             raise StoreUnusable(f"{self._without_store}, so there is no store; set enable_caching, and dir if need be")
         self._serving.settle()
@@ -242,7 +267,7 @@ class Cache:
 
     @cached_property
     def evaluations(self) -> Evaluations:
-        """Results of the evaluator; written at once when the cache is closed, else at the end of the process."""
+        """The results of the evaluator. They are written when the cache is closed, else at the end of the process."""
         from cache_engine.evaluator.results import Evaluations
 
         s = self.settings
@@ -253,19 +278,19 @@ class Cache:
 
     @cached_property
     def timings(self) -> Timings:
-        """Measurements of this store's kernels."""
+        """The measurements of this store's kernels."""
         from cache_engine.store.timings import Timings
 
         return Timings(self.layout, durable=self.settings.is_durable, lock_timeout_s=self.settings.lock_timeout_s)
 
     def _timings_there(self) -> Timings | None:
-        """The measurements, if there are any, by a single look at the disk."""
+        """The measurements; ``None`` if the store has none. Takes one disk access."""
         there = "timings" in self.__dict__ or (self._store is not None and self._store.layout.timings.is_dir())
         return self.timings if there else None
 
     @cached_property
     def demand(self) -> Demand:
-        """The requests to this store: ``demand("shape")`` is each shape's share, ``demand.ledger()`` all counts."""
+        """The requests to this store: ``demand("shape")`` gives each shape's share, ``demand.ledger()`` all counts."""
         from cache_engine.cache.demand import Demand
 
         return Demand(self.layout, self.journal, self.timings, self.select)
@@ -279,7 +304,7 @@ class Cache:
         return self.store.records()
 
     def text(self, record: Record, part: str) -> str:
-        """One of an entry's texts: ``source``, ``ptx``, ``log``, or ``sass``, which may raise ``ToolMissing``."""
+        """A text of an entry: ``source``, ``ptx``, ``log`` or ``sass``; ``sass`` may raise ``ToolMissing``."""
         if part == "sass":
             from cache_engine.compilers.disassembly import sass
 
@@ -287,27 +312,27 @@ class Cache:
         return self.section(record, part).decode("utf-8", "replace")
 
     def section(self, record: Record, part: str) -> bytes:
-        """One of an entry's ``SECTIONS``, checked; raises ``CorruptEntry`` when it is missing or damaged."""
+        """The checked content of one of an entry's ``SECTIONS``; raises ``CorruptEntry`` if missing or damaged."""
         return self.store.section(record, part)
 
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``index.queries`` now; raises ``IndexUnavailable``."""
+        """The answer of the index to a question from ``index.queries``; raises ``IndexUnavailable``."""
         self.index.sync()
         return self.index.query(question, *arguments, **options)
 
     def scan_caches(self, given: Iterable[str] = (), progress: Progress | None = None) -> Scanned:
         """Brings the index of the caches of other frameworks up to date, for ``index.framework_queries``.
 
-        Directories that are not in use here are left out (``Place.replaced_by``).
+        Directories that the frameworks do not use on this machine are left out (``Place.replaced_by``).
 
         Args:
             given: further directories as ``KIND=DIR``, besides those of the setting ``caches``.
-            progress: called after each part with the number of entries seen.
+            progress: a function called from time to time with the number of entries seen.
 
         Raises:
-            UsageError: when one is not of that form, or of no known kind.
+            UsageError: when a directory is not of the form ``KIND=DIR``, or the kind is unknown.
             IndexUnavailable: when the index cannot be written.
         """
         from cache_engine.frameworks.registry import load_sources, surroundings
@@ -318,10 +343,12 @@ class Cache:
         return scan(self.index, sources, (place for place in places if not place.replaced_by), progress)
 
     def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
-        """Rows of the entries that match all of ``text``, as ``catalogue.read_search`` reads it, last used first.
+        """Rows of the entries that match the search ``text``, last used first.
+
+        ``catalogue.read_search`` describes the language.
 
         Raises:
-            UsageError: when ``text`` names an unknown field, or gives a field a value that it does not take.
+            UsageError: when ``text`` names an unknown field, or gives a field a value that the field cannot have.
         """
         from cache_engine.evaluator.catalogue import read_search
         from cache_engine.index import queries
@@ -331,7 +358,7 @@ class Cache:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Methods of 0.2 that are elsewhere now, most of them in ``admin``; a warning says where."""
+            """Attributes of 0.2 that have moved, most of them to ``admin``; a warning gives the new name."""
             from cache_engine.upkeep.admin import Admin
 
             if name.startswith("_") or not (name in _MOVED or hasattr(Admin, name)):
@@ -347,7 +374,10 @@ class Cache:
         return count(self.layout)
 
     def stats(self) -> Statistics:
-        """The store's state and history; this process's own counts included. With packs alone, only those."""
+        """The state and history of the store, including unwritten counts of this process.
+
+        With only packs: this process's counts.
+        """
         self._serving.settle()
         self.journal.flush()
         s = self.settings
@@ -362,7 +392,7 @@ class Cache:
         return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day, s.reads_remote, *memory)
 
     def tally(self) -> Tally:
-        """The sums of the journal: over time, use and the last events; this process's own counts included."""
+        """The sums of the journal: use over time, and the last events; including unwritten counts of this process."""
         from cache_engine.store.journal import read_journal
 
         self._serving.settle()
@@ -370,14 +400,14 @@ class Cache:
         return read_journal(self.layout.journal)
 
     def queue(self) -> QueueState:
-        """The compiles that run and those that wait now, in all processes of the store."""
+        """The compiles that run or wait now, in all processes of the store."""
         return queue_state(self.layout, self.settings.slots)
 
     def __repr__(self) -> str:
         return f"<Cache of {self._store.layout.root if self._store else 'no store'}, {len(self.packs)} packs>"
 
     def close(self) -> None:
-        """Writes the last usage counts, ends cleaning and compiles in the background; safe in a signal handler."""
+        """Writes the last usage counts, and ends background cleaning and compiles. Safe in a signal handler."""
         if "stand_ins" in self.__dict__:
             self.stand_ins.close(wait=not self.journal.is_interrupted)
         for opened in {"evaluations", "timings"} & self.__dict__.keys():
@@ -400,19 +430,19 @@ def open_cache(
     create: bool = True,
     **overrides: Any,
 ) -> Cache:
-    """Opens the store in ``dir``, making it when it does not exist.
+    """Opens the store in ``dir``, and creates it if it does not exist.
 
     Args:
         dir: the store's directory; by default ``GEMM_CACHE_DIR``, else the user cache directory.
-        policy: ``"standard"``, ``"development"`` or ``"production"``: when entries expire.
-        settings: in place of those of the environment.
-        create: whether to make a store where there is none.
-        overrides: single settings by name.
+        policy: ``"standard"``, ``"development"`` or ``"production"``; it decides when entries expire.
+        settings: the settings to use in place of those of the environment.
+        create: whether to create the store if it does not exist.
+        overrides: values of single settings, by name.
 
     Raises:
-        UsageError: when there is no setting of a name, or it cannot have a value.
+        UsageError: when a setting does not exist, or cannot have the value.
         StoreUnusable: when the directory cannot serve as a store; see ``opening.store_of``.
-        PackUnusable: when only packs are used, and none of them can serve here.
+        PackUnusable: when only packs are used, and no kernel in them can serve on this machine.
     """
     overrides |= {name: value for name, value in (("dir", dir), ("policy", policy)) if value is not None}
     settings = Settings.load(**overrides) if settings is None else settings.with_overrides(overrides)
@@ -429,13 +459,13 @@ def open_cache(
 
 
 def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Settings, str]:
-    """The store to open a ``Cache`` with, or none, the settings, and the reason why there is none.
+    """The store for a ``Cache``, or ``None``; the settings; and the reason why there is no store.
 
-    Where the settings name packs, a directory that cannot be found, made or written is no error: a read-only container
-    has such a directory.
+    If the settings name packs, a directory that cannot be found, created or written is no error, because a read-only
+    container has such a directory.
 
     Args:
-        create: whether to make a store where there is none.
+        create: whether to create the store if it does not exist.
 
     Raises:
         StoreUnusable: when the directory cannot serve as a store.
@@ -457,7 +487,7 @@ def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Set
 
 
 def journal_of(store: DiskStore | None) -> Journal:
-    """The journal of a store; without one, counts in memory."""
+    """The journal of a store; without a store, one that counts in memory only."""
     if store is None:
         return NoJournal()
     return Journal(
@@ -468,7 +498,10 @@ def journal_of(store: DiskStore | None) -> Journal:
 
 
 def packs_of(settings: Settings, journal: Journal) -> tuple[list[Pack], list[str]]:
-    """Opens the packs, if caching is on: those that can be used, and why the others cannot, warned of and counted."""
+    """The packs of the settings that could be opened, and the reason for each that could not.
+
+    A reason is also logged as a warning, and the failure is counted. Opens none if caching is switched off.
+    """
     packs: list[Pack] = []
     refused: list[str] = []
     if not (settings.packs and settings.enable_caching):

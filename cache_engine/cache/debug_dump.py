@@ -1,4 +1,4 @@
-"""A debug dump: all that went into one compile and came out of it, in a folder, also when it fails."""
+"""A debug dump: a folder with all inputs and outputs of one compile, also of one that fails."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from cache_engine.model.artifact import Artifact, RecordedProblem
 from cache_engine.settings import SETTINGS, variable
 from cache_engine.store.ownership import private
 
-SOURCE = "kernel"  # and the suffix of what the compiler takes
+SOURCE = "kernel"  # the name; the suffix depends on the compiler
 PREPROCESSED, LOG, PTX, CUBIN, SASS = "kernel.ii", "compile.log", "kernel.ptx", "kernel.cubin", "kernel.sass"
 CONFIG, ENVIRONMENT, RESULT, REPRODUCE = "config.json", "environment.json", "result.json", "reproduce.py"
 FILES = (f"{SOURCE}.cu", f"{SOURCE}.py", PREPROCESSED, LOG, PTX, CUBIN, SASS, CONFIG, ENVIRONMENT, RESULT, REPRODUCE)
 
-# No others are written down: a variable or a package may have a secret in its value, or in its name.
+# Other variables and packages are not written: a value, or even a name, may contain a secret.
 _TOLD = tuple(variable(setting.name) for setting in SETTINGS if not setting.metadata["kind"].is_secret)
 _VARIABLES = ("CUDA_HOME", "NVCC_CCBIN", *KEYED, *_TOLD)
 _PACKAGES = (
@@ -70,9 +70,9 @@ sys.stdout.write(compiled.log.decode())
 
 
 def make_artifact_and_dump(folder: Path, selection: Selection, stages: StageClock) -> Artifact:
-    """Does what ``make_artifact`` does, and writes into ``folder`` what it saw.
+    """As ``make_artifact``, and writes the inputs and outputs into ``folder``.
 
-    What goes in is written before the compiler starts. Files that an earlier dump left there are replaced or removed.
+    The inputs are written before the compiler starts. Files of an earlier dump are replaced or deleted.
 
     Raises:
         UsageError: when the folder cannot be written.
@@ -132,7 +132,7 @@ def _write_inputs(folder: Path, selection: Selection) -> None:
 
 
 def _write_preprocessed(folder: Path, selection: Selection) -> None:
-    """Writes the preprocessed source where the compiler shows it; one that it refuses may still be preprocessed."""
+    """Writes the preprocessed source, if the compiler can show it; this may work for a source that does not compile."""
     try:
         source = (folder / _source_name(selection)).read_text("utf-8")
         text = selection.compiler.preprocess(source, selection.problem.arch or "")
@@ -185,14 +185,14 @@ def _write(folder: Path, name: str, text: str) -> None:
 
 
 def _write_bytes(folder: Path, name: str, data: bytes) -> None:
-    """Writes a new file for the user alone: the source and the environment are private."""
+    """Writes a new file that only the user can read: the source and the environment are private."""
     with open(folder / name, "xb", opener=private) as file:
-        os.fchmod(file.fileno(), 0o600)  # also where the umask is odd
+        os.fchmod(file.fileno(), 0o600)  # even with an unusual umask
         file.write(data)
 
 
 def _make_private(folder: Path) -> None:
-    """Creates the folder, private to the user; an existing one stays unchanged."""
+    """Creates the folder, private to the user; an existing folder stays unchanged."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)

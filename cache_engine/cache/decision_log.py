@@ -1,7 +1,7 @@
-"""The log's entry for a miss: its cause, as far as the store shows it now, and the choice of the config.
+"""The entry in the log of decisions for a miss: its cause, as far as the store shows it now, and the choice of config.
 
-A hit calls nothing here. A miss costs a compile, of a tenth of a second at least; this takes a thousandth of that. What
-needs a look at the past is found when the log is read.
+A hit calls nothing here. A miss compiles for 0.1 s or more, and this takes a thousandth of that. Causes that only the
+past shows are worked out when the log is read.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from cache_engine.store.journal import Journal
 def log_miss(
     journal: Journal, store: DiskStore, selector: Selector, selection: Selection, fault: Exception | None, forced: bool
 ) -> None:
-    """Notes a miss and the choice behind it.
+    """Logs a miss and the choice of its config.
 
     Args:
-        fault: what reading the entry on disk raised.
-        forced: whether compiling was asked for.
+        fault: the error of reading the entry on disk, if there was one.
+        forced: whether the caller asked for a compile with ``force``.
     """
     reason, detail = FORCED if forced else "", ""
     if isinstance(fault, CorruptEntry):
@@ -56,7 +56,7 @@ def log_miss(
 
 
 def _other_config(store: DiskStore, selector: Selector, selection: Selection) -> str:
-    """The kernel that the store has for the problem with a config that was chosen before a timing came, in words."""
+    """A text about a stored kernel for the same problem, whose config was chosen before a timing changed the choice."""
     if selection.config_from in (GIVEN, COST_MODEL):
         return ""
     problem = selection.problem
@@ -70,7 +70,7 @@ def _other_config(store: DiskStore, selector: Selector, selection: Selection) ->
 
 
 def _runner_up(selector: Selector, selection: Selection) -> tuple[str, float | None]:
-    """The config that came second, and by how much; empty where there was no choice."""
+    """The config that was second best, and by how much it is slower; empty if there was no choice."""
     chosen = (selection.family.name, selection.config)
     ranked: list[tuple[float, tuple[str, KernelConfig]]] = []
     if selection.config_from == COST_MODEL:

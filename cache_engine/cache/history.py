@@ -1,9 +1,11 @@
-"""Measured history: which configs were fastest for a problem, on the local GPU or on a named one.
+"""Measured history: the configs that were fastest for a problem, on the local GPU or on a named one.
 
-Only what was verified counts, and of each config only its latest timing. Measurements are those of the same problem in
-everything but m, which may be off by a factor of two, the nearest first: with twice the rows a tile divides them much
-as before, with more it does not. A process reads its store's measurements once, when it first chooses a config, so its
-keys do not change under it but by its own measuring.
+Only verified timings count, and only the latest of each config. Timings of the same problem with another m count too,
+if that m is at most twice or half as large; nearer m come first. A tile divides twice the rows in much the same way,
+and more rows differently.
+
+A process reads its store's measurements once, when it first chooses a config. After that, its choices, and so its keys,
+change only by its own measurements.
 """
 
 from __future__ import annotations
@@ -34,22 +36,22 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 
 NEAREST = 2.0
-"""The factor by which m may be larger or smaller."""
+"""A measured m counts if it is at most this factor larger or smaller than the problem's m."""
 
 _Kind = tuple[object, ...]
 _Rankings = dict[_Kind, dict[int, list[Measurement]]]
 
 
 class History:
-    """Verified measurements by problem. Safe to use from several threads at once."""
+    """Verified measurements, by problem. Safe to use from several threads."""
 
     def __init__(self, timings: Callable[[], Timings | None], device: str | None = None) -> None:
         """Reads nothing yet.
 
         Args:
-            timings: gives the measurements, if there are any.
-            device: whose: a GPU's name, or the first digits of its fingerprint. By default the local GPU, so without
-                one there is no history.
+            timings: a function that returns the measurements, if there are any.
+            device: the device whose measurements count: a GPU's name, or the first digits of its fingerprint. By
+                default the local GPU; without a GPU there is no history.
         """
         self._timings = timings
         self._device = device
@@ -59,11 +61,14 @@ class History:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
         self._lock = threading.Lock()
 
     def rankings(self, problem: GemmProblem) -> Sequence[list[Measurement]]:
-        """For each m that was measured near the problem's, the nearest first: its configs' timings, fastest first."""
+        """The timings for each measured m near the problem's, the nearest m first.
+
+        Each list has the fastest config first.
+        """
         by_m = self._by_m(problem)
         if not by_m:
             return ()
@@ -76,38 +81,38 @@ class History:
 
     @property
     def has_exact(self) -> bool:
-        """Whether any exact kernel was timed."""
+        """Whether any exact kernel (for one m only) was timed."""
         return any(Specialisation.EXACT.value in kind for kind in self._rankings())
 
     def median_us(self, problem: GemmProblem, family: str, compiler: str, config: KernelConfig) -> float | None:
-        """The time of one config for the very problem; ``None`` where it was not measured."""
+        """The median time of one config for exactly this problem, in microseconds; ``None`` if it was not measured."""
         ranked = (self._by_m(problem) or {}).get(problem.m, ())
         wanted = (family, compiler, config)
         return next((one.median_us for one in ranked if (one.family, one.compiler, one.config) == wanted), None)
 
     def turning_points(self, problem: GemmProblem, last: int) -> set[int]:
-        """Each m above the problem's, up to ``last``, at which ``rankings`` may differ from those of m - 1.
+        """Each m above the problem's, up to ``last``, for which ``rankings`` may differ from those for m - 1.
 
-        What was measured at x counts from m = x / 2 to 2 * x. Of x and a larger y, x is as near or nearer up to
-        m * m = x * y, and y is nearer beyond. Nothing else about ``rankings`` changes with m.
+        A measurement at x counts from m = x / 2 to 2 * x. Of x and a larger y, x is nearer as long as m * m <= x * y,
+        and y is nearer above that. Nothing else in ``rankings`` depends on m.
         """
         by_m = self._by_m(problem)
         sizes = sorted(by_m or ())
         points = {ceil(size / NEAREST) for size in sizes} | {floor(size * NEAREST) + 1 for size in sizes}
         for size, larger in combinations(sizes, 2):
-            if larger <= NEAREST * NEAREST * size:  # else no m counts both
+            if larger <= NEAREST * NEAREST * size:  # otherwise no m counts both measurements
                 points.add(isqrt(size * larger) + 1)
         return {point for point in points if problem.m < point <= last}
 
     def factors(self) -> Factors:
-        """The corrections of the cost model by the device's timings; none where there are too few."""
+        """The factors that correct the cost model, from the device's timings; none if there are too few."""
         if self._factors is None:
             known = self._rankings()
             self._factors = _factors(known) if known else ()
         return self._factors
 
     def forget(self) -> None:
-        """Has the measurements read again when they are next asked for."""
+        """Forgets the measurements, so that the next use reads them again."""
         self._read = self._factors = None
 
     def _rankings(self) -> _Rankings:
@@ -122,18 +127,18 @@ class History:
         return known.get(_kind(RecordedProblem.of(problem), problem.arch or "")) if known else None
 
     def promoted(self, measurement: Measurement, kernel: object) -> str:
-        """The reason, in words, for a config in place of the cost model's choice; also logs it."""
+        """The reason, as text, why a config was chosen in place of the cost model's choice; also logs it."""
         one, words = measurement, self.in_words(measurement)
         extra = fields("promotion", kernel=kernel, family=one.family, median_us=one.median_us)
         _log.info("promoted: in place of %s, %s with %s, %s", kernel, one.family, one.config, words, extra=extra)
         return words
 
     def in_words(self, measurement: Measurement) -> str:
-        """As what chose a config."""
+        """The text for ``config_from`` of a choice that this measurement decided."""
         return f"measured on {measurement.device.name}: {measurement.median_us:.4g} µs at m = {measurement.problem.m}"
 
     def _measurements(self) -> list[Measurement]:
-        """The device's timings; none where they are unreadable: a lookup never fails for that."""
+        """The device's timings; none if they cannot be read, because a lookup must not fail for that."""
         try:
             timings = self._timings()
             if timings is None:
@@ -149,7 +154,7 @@ class History:
         return timings.of_device(device.digest()) if isinstance(device, DeviceFingerprint) else []
 
     def _of_named(self, timings: Timings, name: str) -> list[Measurement]:
-        """Those of the named device; where several have the name, of the one that was measured on last."""
+        """The timings of the device with this name; if several have the name, of the one measured last."""
         wanted = name.lower()
         named = []
         for fingerprint in timings.fingerprints():
@@ -166,7 +171,7 @@ class History:
 
 
 def _rank(measurements: list[Measurement]) -> _Rankings:
-    """By problem without m, then by m: the configs that their latest timing verified, fastest first."""
+    """The configs that their latest timing verified, fastest first; by problem without m, then by m."""
     latest: dict[tuple[_Kind, int, str, str, KernelConfig], Measurement] = {}
     for one in measurements:  # newest first
         latest.setdefault((_kind(one.problem, one.arch), one.problem.m, one.family, one.compiler, one.config), one)
@@ -181,7 +186,7 @@ def _rank(measurements: list[Measurement]) -> _Rankings:
 
 
 def compared(measurements: Iterable[Measurement]) -> list[Compared]:
-    """The latest verified timing of each config of a device, newest first as given, with what is predicted for it."""
+    """The latest verified timing of each config of a device, newest first, with the cost model's prediction for it."""
     return list(_compared(_rank(list(measurements))))
 
 
@@ -206,6 +211,6 @@ def _compared(rankings: _Rankings) -> Iterator[Compared]:
 
 
 def _kind(problem: RecordedProblem, arch: str) -> _Kind:
-    """The properties that measurements must share with a problem: everything but m."""
+    """The properties that a measurement must have in common with a problem to count for it: all except m."""
     _m, *rest = msgspec.structs.astuple(problem)  # m is the first field
     return (*rest, arch)

@@ -1,4 +1,4 @@
-"""``matmul`` and ``grouped_matmul``: from arrays on a GPU to products in one call, with a kernel from the cache."""
+"""``matmul`` and ``grouped_matmul``: multiply arrays on a GPU in one call, with a kernel from the cache."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def matmul(
     wait_ms: float | None = None,
     wait: float | None = None,
 ) -> Any:
-    """``activation(alpha · A · B + beta · out + bias)``, started on the current stream, not waited for.
+    """``activation(alpha · A · B + beta · out + bias)``, started on the current stream; does not wait for the result.
 
-    The kernel comes from the cache the first time, and from this process's memory from then on.
+    The first call gets the kernel from the cache; later calls use it from this process's memory.
 
     Example:
         ```python
@@ -54,43 +54,47 @@ def matmul(
 
     Args:
         a: a matrix m × k, or a batch of them, on the current GPU: anything with ``__cuda_array_interface__`` or
-            DLPack. It is read as it lies if that is row by row or column by column without a gap, at a multiple of 16
-            bytes; else a copy of it is.
-        b: likewise k × n. Without a batch it multiplies all of ``a``.
-        out: where the product goes; row by row without a gap, sharing no memory with the others. By default a new
-            CuPy array, of bf16 as uint16 unless ``a`` is a CuPy array of a bfloat16 type.
-        a_scales: of fp8, a scale for each row of ``a`` and 128 of k, which is a multiple of it: m × k / 128 of fp32;
-            or of E8M0 as ``uint8``, with columns filled up to a multiple of four. With a batch as ``a``.
-        b_scales: likewise for each column of ``b``, n × k / 128, or for each 128 × 128, n / 128 (rounded up) × k / 128.
-            ``quantise`` makes both. ``b`` must lie column by column, as a ``weight.T``.
-        dtype: what the elements of ``a`` and ``b`` mean where the arrays cannot say it: ``"bf16"``, ``"fp8_e4m3"`` or
+            DLPack. It is read in place if it is contiguous, by rows or by columns, and starts at a multiple of 16
+            bytes; otherwise a copy is made.
+        b: a matrix k × n or a batch of them, as ``a``. One matrix multiplies every matrix of ``a``.
+        out: the array for the product; contiguous by rows, and without memory in common with the inputs. By default a
+            new CuPy array; bf16 is stored as uint16, unless ``a`` is a CuPy array of a bfloat16 type.
+        a_scales: for fp8, one scale for each row of ``a`` and each 128 elements of k: m × k / 128 of fp32, or of E8M0
+            as ``uint8`` with the columns padded to a multiple of four. k must be a multiple of 128. Batched if ``a``
+            is.
+        b_scales: the same for each column of ``b``: n × k / 128; or one scale for each block of 128 × 128: n / 128
+            (rounded up) × k / 128. ``quantise`` makes ``a_scales`` and ``b_scales``. ``b`` must be contiguous by
+            columns, as ``weight.T`` is.
+        dtype: the element type of ``a`` and ``b``, if the arrays cannot express it: ``"bf16"``, ``"fp8_e4m3"`` or
             ``"fp8_e5m2"`` in unsigned integers, ``"tf32"`` for fp32 rounded to ten bits of mantissa.
-        out_dtype: element type of the product; by default that of ``out``, else that of the inputs where it can be.
+        out_dtype: the element type of the product; by default that of ``out``, else that of the inputs if a product can
+            have it.
         alpha: factor of the product.
-        beta: factor of ``out``, which it needs.
-        bias: an element for each column, added to every row.
+        beta: factor of ``out``; needs ``out``.
+        bias: n elements, one for each column, added to every row.
         activation: applied last: ``"none"``, ``"relu"`` or ``"gelu"``.
-        scale_result: of fp8 results (``out_dtype="fp8_e4m3"``), what they are multiplied by before they are rounded;
-            what is beyond the largest value becomes that. ``beta`` and ``fusion=False`` are not for these.
-        family: of kernels to take; by default the best for the types.
-        cache: where kernels come from; by default the one that operators share.
-        fusion: whether the kernel applies all but the product; by default as ``switches`` say. Else separate steps do,
-            and the product is rounded to the type of the result once more, before them.
-        stream: to use in place of CuPy's current one: a CuPy or PyTorch stream, or a handle.
-        wait_ms: at most for a kernel that must be compiled; 0 is not at all. Then another kernel serves
-            that is there and right, else CuPy does; the kernel takes its place in a later call.
+        scale_result: for fp8 results (``out_dtype="fp8_e4m3"``), the factor applied before rounding; larger results
+            become the largest fp8 value. Not together with ``beta`` or ``fusion=False``.
+        family: the family of kernels to use; by default the best for the types.
+        cache: the cache that kernels come from; by default the one that operators share.
+        fusion: whether the kernel also applies alpha, beta, bias and activation; by default as ``switches`` say.
+            Otherwise separate steps apply them, and the product is first rounded to the type of the result.
+        stream: the stream to use in place of CuPy's current one: a CuPy or PyTorch stream, or a handle.
+        wait_ms: the longest wait for a kernel that must be compiled, in milliseconds; 0 for no wait. After it, another
+            stored kernel that is correct for the arrays is used, else CuPy multiplies. A later call uses the compiled
+            kernel.
         wait: the old name of ``wait_ms``.
 
     Returns:
-        ``out``, or the new array; with ``wait_ms`` a ``Product`` with that.
+        ``out``, or the new array; with ``wait_ms`` a ``Product`` that contains it.
 
     Raises:
         GpuRequired: when there is no GPU.
-        UsageError: when the arrays do not go together; the text says why.
-        OutOfDeviceMemory: when there is no room for a copy.
+        UsageError: when the arrays do not fit together; the text says why.
+        OutOfDeviceMemory: when the GPU has no memory for a copy.
         CompilerMissing, CompileError: as ``Cache.get_or_compile``.
-        NotCached: with compiling switched off, when no tier has a kernel of the ``family`` that was named. Without a
-            family CuPy multiplies, with cuBLAS.
+        NotCached: when compiling is switched off and no tier has a kernel of the given ``family``. Without a given
+            family, CuPy multiplies with cuBLAS instead.
     """
     require_gpu("matmul")
     wait_ms = check_wait(wait_ms, wait)
@@ -132,7 +136,7 @@ def grouped_matmul(
     cache: Cache | None = None,
     stream: Any | None = None,
 ) -> Any:
-    """``matmul`` of groups of rows, each with a matrix of its own in ``b``: the experts of a mixture.
+    """Multiplies each group of rows of ``a`` by its own matrix in ``b``: the experts of a mixture.
 
     Example:
         ```python
@@ -140,29 +144,29 @@ def grouped_matmul(
         y = grouped_matmul(tokens, weights.swapaxes(1, 2), counts)
         ```
 
-    Arguments not named here are those of ``matmul``. The kernel always applies the epilogue.
+    Arguments not listed here are those of ``matmul``. The kernel always applies the epilogue.
 
     Args:
-        a: m × k, the rows of all groups, those of the first group first; or groups × m × k, where the first rows of
-            each matrix are used. Read as it lies where that is row by row without a gap; else a copy of it is.
+        a: m × k, the rows of all groups in the order of the groups; or groups × m × k, with the rows of a group at the
+            start of its matrix. It is read in place if it is contiguous by rows; otherwise a copy is made.
         b: groups × k × n.
-        counts: how many rows each group has. An array of int32 on the GPU, which is not waited for; or whole numbers in
-            a list, a tuple or a NumPy array, which are checked.
-        out: as of ``matmul``: m × n, or groups × m × n. Rows that belong to no group are left as they are.
-        a_scales: as of ``matmul``: with a row for each of ``a``.
-        b_scales: as of ``matmul``, for each group.
+        counts: the number of rows of each group: an array of int32 on the GPU, which the call does not wait for or
+            check; or integers in a list, a tuple or a NumPy array, which are checked.
+        out: as for ``matmul``: m × n, or groups × m × n. Rows that belong to no group stay unchanged.
+        a_scales: as for ``matmul``, with a row for each row of ``a``.
+        b_scales: as for ``matmul``, for each group.
         bias: groups × n.
-        check: whether counts on the GPU are checked too, which waits for it. The kernel clamps those that are not, so
-            it never writes outside of ``out``.
+        check: whether counts on the GPU are checked too, which waits for the GPU. The kernel clamps unchecked counts,
+            so it never writes outside of ``out``.
 
     Returns:
-        ``out``, or a new array, whose rows of no group may hold anything.
+        ``out``, or a new array; in a new array, rows that belong to no group have any values.
 
     Raises:
         GpuRequired: when there is no GPU.
-        UsageError: when the arrays do not go together, or counts are wrong: a number below 0 or beyond m, or, where the
-            groups share ``a``, numbers whose sum is not m.
-        OutOfDeviceMemory: when there is no room for a copy.
+        UsageError: when the arrays do not fit together, or counts are wrong: below 0, above m, or, if ``a`` is one
+            matrix for all groups, with a sum other than m.
+        OutOfDeviceMemory: when the GPU has no memory for a copy.
         NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
     """
     require_gpu("grouped_matmul")
@@ -186,7 +190,7 @@ def grouped_matmul(
 
 @cached
 def _given_counts() -> Callable[..., GroupCounts]:
-    """Imported when it is first needed: few programs pass counts."""
+    """The function that prepares ``counts``, imported at its first use, because few programs pass counts."""
     from cache_engine.gpu.groups import given_counts
 
     return given_counts
@@ -201,7 +205,7 @@ def _asked(
     bias: bool,
     activation: ActivationLike,
 ) -> ArrayForms:
-    """The arguments that calls with the same names share: one object, by which plans are looked up."""
+    """The arguments that decide a plan, as one object: calls with equal arguments get the same object."""
     epilogue = _epilogue(alpha, beta, bias, str(activation))
     return asked_alike(_dtype("dtype", dtype), _dtype("out_dtype", out_dtype), epilogue)
 

@@ -1,8 +1,7 @@
-"""Operators: one kind of GEMM that is asked for with many sizes, behaving the same with the persistent cache on or off.
+"""Operators: a kind of GEMM (types, layout, epilogue) to be called with many sizes. It works with the cache on or off.
 
-What can be switched — whether to compile, whether to cache, where — is looked for in the operator, then in
-``switches``, which hold for all operators of the process, then in the environment, the settings file and the defaults:
-what the program says comes first, as everywhere.
+A switch (whether to compile, whether to cache, where) is taken from the operator; if not set there, from ``switches``,
+which are for all operators of the process; then from the environment, the settings file and the defaults.
 """
 
 from __future__ import annotations
@@ -53,13 +52,16 @@ _Got = TypeVar("_Got")
 
 @dataclass(slots=True)
 class Switches:
-    """An operator's switches; ``None`` leaves one to the next in line.
+    """The switches of an operator or of the process.
+
+    ``None``: not set, so the next source in the module's list decides.
 
     Attributes:
         enable_jit: whether a kernel that no tier has may be compiled.
-        enable_caching: whether kernels are looked up in packs and on disk, and stored there, or in packs alone.
+        enable_caching: whether kernels are looked up in packs and on disk and stored on disk; ``"packs"`` for packs
+            only.
         cache_dir: the store's directory.
-        fusion: whether kernels apply epilogues; else they are applied in separate steps after the product.
+        fusion: whether kernels apply epilogues; if not, separate steps do after the product.
     """
 
     enable_jit: bool | None = None
@@ -68,19 +70,19 @@ class Switches:
     fusion: bool | None = None
 
     def in_force(self) -> Settings:
-        """The settings of an operator that sets no switch itself."""
+        """The settings of an operator that sets no switch of its own."""
         return _in_force((None, None, None), _of_a_cache(self))
 
 
 switches = Switches()
-"""Those of all operators in this process."""
+"""The switches for all operators of this process."""
 
 
 def default_cache() -> Cache:
-    """The cache of operators without switches of their own.
+    """The cache of operators that set no switch of their own.
 
     Raises:
-        StoreUnusable: when a directory that is named cannot serve as a store.
+        StoreUnusable: when the settings name a directory that cannot serve as a store.
     """
     return _opened(switches.in_force())
 
@@ -92,12 +94,12 @@ class GemmOperator:
         ```python
         linear = GemmOperator(dtype="bf16", epilogue="bias+gelu")
         y = linear(x, weight.T, bias=b)  # on a GPU; x: m × k, weight: n × k
-        kernel = linear.kernel(m=16, n=7168, k=2048)  # also without one
+        kernel = linear.kernel(m=16, n=7168, k=2048)  # also without a GPU
         linear.statistics().kernels  # {"compiled": 1, "memory": 1}
         ```
 
-    Operators that come to the same settings share one cache. Their own switches can be set and asked at any time; what
-    is asked is what is in force.
+    Operators with the same settings share one cache. An operator's switches can be set and read at any time; reading
+    one gives the value in force.
     """
 
     def __init__(
@@ -124,28 +126,29 @@ class GemmOperator:
         """Compiles and opens nothing yet.
 
         Args:
-            dtype: element type of A and B, as of ``GemmProblem``; likewise the next eight.
+            dtype: element type of A and B. This argument and the next eight are as for ``GemmProblem``.
             out_dtype: element type of C.
             layout: how A and B are stored.
             arch: the target.
-            epilogue: what is done to the product, such as ``"bias"``.
-            specialisation: which sizes are constants of the kernel.
-            opt_level: how hard the compiler may optimise.
+            epilogue: the steps applied to the product, such as ``"bias"``.
+            specialisation: the sizes that are constants in the kernel.
+            opt_level: the optimisation level of the compiler.
             scales: the blocks of A and B that have a scale each, such as ``"1x128,128x128"``.
             fast_math: whether the compiler may use less exact arithmetic.
-            family: of kernels to take, as of ``Cache.get_or_compile``.
-            compiler: which compiler makes them.
+            family: the family of kernels to use, as for ``Cache.get_or_compile``.
+            compiler: the compiler to use.
             enable_jit: whether this operator may compile; by default as ``switches`` say.
-            enable_caching: whether it looks kernels up in packs and on disk, and stores them there.
-            cache_dir: its store's directory.
-            fusion: whether its kernels apply the epilogue; see ``fusion``.
-            wait_ms: at most for a kernel that must be compiled, as of ``matmul``. Then a call
-                returns a ``Product``, and ``kernel`` may return another kernel that serves, as ``get_or_compile``.
+            enable_caching: whether it looks kernels up in packs and on disk, and stores them on disk.
+            cache_dir: the directory of its store.
+            fusion: whether its kernels apply the epilogue; see the property ``fusion``.
+            wait_ms: the longest wait for a kernel that must be compiled, in milliseconds, as for ``matmul``. If set, a
+                call returns a ``Product``, and ``kernel`` may return another kernel that serves, as ``get_or_compile``
+                does.
             wait: the old name of ``wait_ms``.
 
         Raises:
             InvalidProblem: when the types, layout, target, epilogue or scales are not supported.
-            UsageError: when ``wait_ms`` is no time.
+            UsageError: when ``wait_ms`` is not a valid time.
         """
         self._kind = GemmProblem(
             1, 1, SCALE_BLOCK, dtype=dtype, out_dtype=out_dtype, layout=layout, arch=arch, epilogue=epilogue,
@@ -175,17 +178,17 @@ class GemmOperator:
     ) -> Any:
         """``activation(alpha · A · B + beta · out + bias)`` with the operator's types and epilogue, as ``matmul``.
 
-        The arguments are those of ``matmul``. A single row or column is read in the operator's layout. An operand that
-        lies the other way is refused; one that no layout describes, such as padded rows, is copied at every call.
+        The arguments are those of ``matmul``. A single row or column is read in the operator's layout. An operand in
+        the other layout is refused. One in no known layout, such as with padded rows, is copied at every call.
 
         Returns:
-            ``out``, or the new array; of an operator with ``wait_ms`` a ``Product`` with that.
+            ``out``, or the new array; with ``wait_ms`` a ``Product`` that contains it.
 
         Raises:
             GpuRequired: when there is no GPU.
-            UsageError: when the arrays do not go together or are not of the operator's types or layout; when the
-                epilogue has a bias and none is given; when alpha, beta or a bias is given that it does not have; when
-                it has scales and none are given, or the other way round.
+            UsageError: when the arrays do not fit together or do not have the operator's types or layout; when the
+                epilogue has a bias and none is given, or alpha, beta or a bias is given that the epilogue does not
+                have; when the operator has scales and none are given, or the other way round.
             OutOfDeviceMemory, NotCached, CompilerMissing, CompileError: as ``matmul``; a compiler counts as a family.
         """
         multiplying, planning, probe = _on_a_gpu()
@@ -220,7 +223,7 @@ class GemmOperator:
         return product if self._wait_ms is None else Product(product, *served[0])
 
     def kernel(self, m: int, n: int, k: int, batch: int = 1) -> CompiledKernel:
-        """The kernel for these sizes, found or compiled.
+        """The kernel for these sizes, from the cache or compiled.
 
         Raises:
             UsageError, NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
@@ -244,7 +247,10 @@ class GemmOperator:
         return self._counted(lambda: self.cache.stand_ins.get(asked, StageClock(), wait_ms))
 
     def _counted(self, get: Callable[[], _Got]) -> _Got:
-        """Calls ``get`` and returns its result; counts it if it is a kernel, and not what CuPy serves for meanwhile."""
+        """Calls ``get`` and returns its result.
+
+        Counts a kernel in the statistics, but not CuPy's product while one is compiled.
+        """
         started = time.perf_counter()
         try:
             got = get()
@@ -257,14 +263,14 @@ class GemmOperator:
         return got
 
     def statistics(self) -> OperatorStatistics:
-        """Counts of this operator's work so far; ``cache.stats()`` is about all users of the store."""
+        """Counts of this operator's work so far; ``cache.stats()`` counts for all users of the store."""
         return self._counts.read()
 
     @contextmanager
     def profiling(self, most: int = 1000) -> Iterator[OperatorCalls]:
-        """Records each call, and each ``kernel``, in the body of the ``with``, of all threads.
+        """Records the calls of the operator and of ``kernel``, in all threads, while the body of the ``with`` runs.
 
-        Launches are measured by events, which a CUDA graph that is captured must not contain.
+        Launches are timed with CUDA events, so do not use this while a CUDA graph is captured.
 
         Example:
             ```python
@@ -275,7 +281,7 @@ class GemmOperator:
             ```
 
         Args:
-            most: how many of the last calls are stored.
+            most: the number of last calls that are stored.
         """
         calls = OperatorCalls(most)
         self._profiles.append(calls)
@@ -290,10 +296,10 @@ class GemmOperator:
 
     @property
     def cache(self) -> Cache:
-        """The cache in force; without a store, when caching is switched off or the default directory cannot be one.
+        """The cache in use. It has no store if caching is switched off, or the default directory cannot be a store.
 
         Raises:
-            StoreUnusable: when a directory that is named cannot serve as a store.
+            StoreUnusable: when the settings name a directory that cannot serve as a store.
         """
         return _opened(self._settings)
 
@@ -308,7 +314,7 @@ class GemmOperator:
 
     @property
     def enable_caching(self) -> bool | str:
-        """Whether kernels are looked up in packs and on disk, and stored there; ``"packs"`` for packs alone."""
+        """Whether kernels are looked up in packs and on disk and stored on disk; ``"packs"`` if only packs are used."""
         return self._settings.enable_caching
 
     @enable_caching.setter
@@ -317,7 +323,7 @@ class GemmOperator:
 
     @property
     def cache_dir(self) -> Path:
-        """The store's directory, in use or not."""
+        """The store's directory, whether or not it is used."""
         return self._settings.directory()
 
     @cache_dir.setter
@@ -326,9 +332,11 @@ class GemmOperator:
 
     @property
     def fusion(self) -> bool:
-        """Whether kernels apply the epilogue. Else separate steps after the product do, to find out where an error is.
+        """Whether kernels apply the epilogue.
 
-        The product is then rounded to C's type before the epilogue, and once more after it; a kernel that applies the
+        If not, separate steps after the product do, which helps to locate an error.
+
+        Then the product is rounded to C's type before the epilogue, and once more after it; a kernel that applies the
         epilogue rounds once.
         """
         return fuses(self._own.fusion)
@@ -343,13 +351,13 @@ class GemmOperator:
 
 
 def fuses(own: bool | None) -> bool:
-    """Whether kernels are to apply epilogues: as is asked, else as ``switches`` say, else yes."""
+    """Whether kernels are to apply epilogues: as ``own`` says; if ``None``, as ``switches`` say; by default yes."""
     asked = switches.fusion if own is None else own
     return asked is not False
 
 
 def _check_parts(epilogue: Epilogue, alpha: float, beta: float, bias: object) -> None:
-    """Refuses what a call gives and the epilogue lacks, and a bias that it has and a call does not give."""
+    """Refuses a call that gives alpha, beta or a bias that the epilogue lacks, or that lacks the epilogue's bias."""
     if epilogue.bias and bias is None:
         raise UsageError(f"the operator's epilogue is {str(epilogue)!r}; give a bias")
     alpha_too, beta_too, bias_too = alpha != 1.0, beta != 0.0, bias is not None
@@ -364,20 +372,23 @@ def _check_parts(epilogue: Epilogue, alpha: float, beta: float, bias: object) ->
 
 @cache
 def _on_a_gpu() -> tuple[ModuleType, ModuleType, ModuleType]:
-    """The modules that calling an operator takes, and only those; an import in each call would take a microsecond."""
+    """The modules that a call needs, imported once: an import statement in each call would take a microsecond."""
     from cache_engine.gpu import matmul_plan, multiply, probe
 
     return multiply, matmul_plan, probe
 
 
 def _of_a_cache(switched: Switches) -> tuple[object, ...]:
-    """The switches that a cache depends on."""
+    """The switches that decide which cache is used."""
     return switched.enable_jit, switched.enable_caching, switched.cache_dir
 
 
 @cache
 def _in_force(own: tuple[object, ...], shared: tuple[object, ...]) -> Settings:
-    """The settings that switches come to. The environment is read once for each combination of them."""
+    """The settings that result from an operator's own switches and the shared ones.
+
+    The environment is read once for each combination of switches.
+    """
     chosen: dict[str, Any] = {}
     for name, *values in zip(("enable_jit", "enable_caching", "dir"), own, shared, strict=True):
         given = [value for value in values if value is not None]
@@ -388,10 +399,10 @@ def _in_force(own: tuple[object, ...], shared: tuple[object, ...]) -> Settings:
 
 @cache
 def _opened(settings: Settings) -> Cache:
-    """One cache for all operators with the same settings.
+    """The one cache of all operators with the same settings.
 
-    Where no directory is named and the default cannot be a store, as in a home that may not be written, kernels are
-    cached in this process's memory alone.
+    If no directory is set and the default directory cannot be a store, as in a read-only home, kernels are cached in
+    this process's memory only.
     """
     try:
         return open_cache(settings=settings)
@@ -409,10 +420,12 @@ def code_found(
     compiler: str | None,
     find: Callable[[], CompiledKernel | PendingKernel[CompiledKernel]],
 ) -> Code:
-    """The code of what ``find`` returns; with compiling switched off, and no kernel in any tier, cuBLAS's product.
+    """The code of the kernel that ``find`` returns.
+
+    If compiling is switched off and no tier has a kernel, the code calls cuBLAS.
 
     Raises:
-        NotCached: when a family or compiler was named: then no other may serve.
+        NotCached: when a family or compiler was named, so that cuBLAS may not serve in its place.
     """
     try:
         return code_of(find(), cache.journal)

@@ -1,7 +1,8 @@
-"""Kernels that other toolchains made: the packs and the store say which those are.
+"""Kernels that other toolchains made; packs and the store say which toolchains these are.
 
-A key names the compiler's build. Where this machine has another build, or none, a key that names the build of a pack
-finds the pack's kernel. Everything else in the key (problem, config, template, flags, target) is this program's.
+A key contains the build of the compiler. If this machine has another build, or no compiler, a key with the build that
+the pack names finds the pack's kernel. All other parts of the key (problem, config, template, flags, target) are those
+of this program.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 
 STORE = "store"
-"""The source of a toolchain that records of the store name."""
+"""The origin of a toolchain that is named by records of the store."""
 MOST_TOOLCHAINS = 32
-"""Toolchains of each compiler that a lookup tries, those of packs first."""
+"""The largest number of toolchains of each compiler that a lookup tries, those of packs first."""
 
 _MOST_RECORDS = 10_000
 
 
 class Stated(msgspec.Struct, frozen=True):
-    """A toolchain, and what says that it made kernels: ``pack NAME`` or ``store``."""
+    """A toolchain, and where it is named as the maker of kernels: ``pack NAME`` or ``store``."""
 
     toolchain: ToolchainFingerprint
     source: str
@@ -45,13 +46,15 @@ class Stated(msgspec.Struct, frozen=True):
 class OtherToolchains:
     """The packs and the store of a process, and the toolchains that made their kernels.
 
-    Packs are asked when a lookup first needs to know. The store's first 10,000 records are read when no pack has a
-    kernel, once in a process. Safe to use from several threads.
+    Safe to use from several threads.
+
+    Packs are read when a lookup first needs this. The store's first 10,000 records are read once in a process, when no
+    pack has a kernel.
 
     Attributes:
-        packs: those that are open, in the order of the settings.
-        refused: why each of the others could not be opened.
-        useless: why packs that are open can serve nothing here, by path; see ``pack_state.check_packs``.
+        packs: the open packs, in the order of the settings.
+        refused: the reason for each pack that could not be opened.
+        useless: by path, the reason why an open pack can serve no kernel here; see ``pack_state.check_packs``.
     """
 
     def __init__(self, packs: Sequence[Pack], store: DiskStore | None, refused: Sequence[str] = ()) -> None:
@@ -62,19 +65,19 @@ class OtherToolchains:
         self._by_store: dict[str, tuple[Stated, ...]] | None = None
 
     def of_packs(self, compiler: str) -> tuple[Stated, ...]:
-        """The toolchains of a compiler that packs name."""
+        """The toolchains of a compiler that made kernels of the packs."""
         if self._by_packs is None:
             self._by_packs = _by_compiler(self._in_packs())
         return self._by_packs.get(compiler, ())
 
     def of_store(self, compiler: str) -> tuple[Stated, ...]:
-        """The toolchains of a compiler that the store's records name."""
+        """The toolchains of a compiler that made kernels of the store."""
         if self._by_store is None:
             self._by_store = _by_compiler(self._in_store())
         return self._by_store.get(compiler, ())
 
     def has(self, key: CacheKey) -> bool:
-        """Whether a pack or the store has an entry of the key, sound or not. Reads none."""
+        """Whether a pack or the store has the key. Does not read or check the entry."""
         for pack in self.packs:
             with suppress(CorruptEntry, OSError):
                 if pack.has(key):
@@ -82,7 +85,7 @@ class OtherToolchains:
         return self._store is not None and os.path.exists(self._store.layout.record_path(key))
 
     def packed(self) -> Iterator[Record]:
-        """Records of the packs, the first 10,000 of each; those that cannot be read are left out."""
+        """Records of the packs, the first 10,000 of each, without those that cannot be read."""
         for pack in self.packs:
             try:
                 yield from pack.records()
@@ -106,7 +109,7 @@ class OtherToolchains:
 
 
 def _by_compiler(stated: Iterable[Stated]) -> dict[str, tuple[Stated, ...]]:
-    """Each toolchain once, under its compiler, as first stated; without those that no key can name."""
+    """The toolchains by compiler, each once, as first named; without those that no key can contain."""
     found: dict[str, dict[ToolchainFingerprint, Stated]] = {}
     for each in stated:
         one = each.toolchain

@@ -1,4 +1,4 @@
-"""The command that compiles a kernel again and arrives at the same key, from what was chosen or from a record."""
+"""Makes the command line that compiles a kernel again with the same key, from a selection or from a record."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def reproducing_command(record: Record, settings: Settings, store: Path, verb: s
     """The command, for a POSIX shell, that compiles the kernel of a record on a machine with the same toolchain.
 
     Args:
-        settings: those in force where the command is shown. Where they ask for flags that the kernel was compiled
-            without, the command switches them off.
-        store: which store the command uses.
+        settings: the settings in force where the command is shown. If they ask for flags that the kernel was compiled
+            without, the command switches these flags off.
+        store: the store that the command uses.
         verb: ``compile``, or ``time`` for the command that times the kernel as well.
     """
     extra = [flag for flag in _extra_flags(record) if flag != FAST_MATH]
@@ -38,7 +38,7 @@ def command_of_choice(
     problem: RecordedProblem, arch: str, compiler: ToolchainFingerprint, family: str, config: KernelConfig,
     extra_flags: Sequence[str],
 ) -> str:  # fmt: skip
-    """The command that compiles what was chosen again, even if it is cached, in the store of the environment."""
+    """The command that compiles the chosen kernel again, even if it is cached, in the environment's store."""
     given = [flag for flag in extra_flags if flag != FAST_MATH]
     variables = [_assignment("compiler_flags", " ".join(given))] if given else []
     variables += _cuda(compiler.compiler, compiler.version, arch)
@@ -47,7 +47,7 @@ def command_of_choice(
 
 
 def _arguments(problem: RecordedProblem, arch: str, compiler: str, family: str, config: KernelConfig) -> list[str]:
-    """The arguments of ``compile`` and ``time`` that ask for one kernel and leave nothing to choose."""
+    """The arguments of ``compile`` and ``time`` that name one kernel completely, so that no choice is left."""
     p = problem
     values = ",".join(f"{field.name}={getattr(config, field.name)}" for field in fields(config))
     asked = chain.from_iterable(
@@ -59,19 +59,19 @@ def _arguments(problem: RecordedProblem, arch: str, compiler: str, family: str, 
 
 
 def _extra_flags(record: Record) -> list[str]:
-    """The flags of a record that the settings asked for: those that the compiler does not get by itself."""
+    """The flags of a record that came from the settings, i.e. those that the program does not add itself."""
     flags = dict(record.components).get("flags", "").split()
     compiler = COMPILERS.get(record.compiler)
     if compiler is not None:
         own = list(flags_at_level(compiler.flags, record.problem.opt_level))
         if flags[: len(own)] == own:
             return flags[len(own) :]
-    # Another version of this program compiled the kernel, so the key differs anyway; what may be asked for is known.
+    # Another version of this program compiled the kernel, so the key differs anyway; use the flags that are known here.
     return [flag for flag in flags if flag.partition("=")[0] in ALLOWED]
 
 
 def _cuda(compiler: str, version: str, arch: str, asked: str = "auto") -> list[str]:
-    """The variable that has the same version of CUDA compile, unless that is what compiles anyway.
+    """The environment variable that selects the same version of CUDA; nothing if that version is used anyway.
 
     Args:
         asked: the setting ``cuda`` where the command runs.

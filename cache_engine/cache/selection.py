@@ -1,4 +1,4 @@
-"""From a problem to a key: which family, config and compiler, and which toolchain the key names."""
+"""Makes a key from a problem: chooses the family, config and compiler, and the toolchain that the key names."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ MOST_WAIT_MS = 3_600_000
 _MOST_KEPT = 8192
 
 INSTALLED = "installed"
-"""The source of a key's toolchain, unless a pack or the store names it."""
+"""The origin of a key's toolchain: it is installed here, not named by a pack or the store."""
 
 Request = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
-"""Problem, family, compiler and config, as ``Selector.select`` has them."""
+"""Problem, family, compiler and config, as for ``Selector.select``."""
 
 
 class _Choice(msgspec.Struct, frozen=True):
-    """The choice for a problem, for any build of the compiler."""
+    """The choice of family, config and compiler for a problem, without the build of the compiler."""
 
     problem: GemmProblem
     family: Family
@@ -57,7 +57,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct):
-    """The choice for a problem, and its key. Not frozen: making a frozen one takes three times as long."""
+    """The choice for a problem, and its key. Not frozen, because creating a frozen struct takes three times as long."""
 
     problem: GemmProblem
     family: Family
@@ -67,13 +67,13 @@ class Selection(msgspec.Struct):
     prefix: KeyPrefix
     key: CacheKey
     config_from: str = COST_MODEL
-    """``"given"``, ``"cost model"`` or ``"measured on …"``."""
+    """The origin of the config: ``"given"``, ``"cost model"`` or ``"measured on …"``."""
     toolchain_from: str = INSTALLED
-    """The source of the toolchain in the key: ``"installed"``, ``"pack NAME"`` or ``"store"``."""
+    """The origin of the toolchain in the key: ``"installed"``, ``"pack NAME"`` or ``"store"``."""
 
     @property
     def is_compilable(self) -> bool:
-        """Whether compiling here makes the kernel of this key: the key names the compiler installed here."""
+        """Whether this machine can compile the kernel of this key: the key names the compiler installed here."""
         return self.toolchain_from == INSTALLED
 
     @property
@@ -83,12 +83,12 @@ class Selection(msgspec.Struct):
 
     @property
     def extra_flags(self) -> tuple[str, ...]:
-        """Those of the compiler's flags that the settings ask for."""
+        """The compiler's flags that come from the settings."""
         return self.compiler.flags[len(COMPILERS[self.compiler.name].flags) :]
 
     @property
     def command(self) -> str:
-        """The command that compiles this again, with every choice stated."""
+        """The command line that compiles this kernel again, with every choice stated."""
         from cache_engine.cache.reproduction import command_of_choice
 
         problem, arch = RecordedProblem.of(self.problem), self.problem.arch or ""
@@ -97,7 +97,7 @@ class Selection(msgspec.Struct):
 
 
 class Selector:
-    """Makes selections. What many of them share is hashed once, and the latest are cached."""
+    """Makes selections. Parts that many keys have in common are hashed once, and the latest selections are cached."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class Selector:
         """Hashes nothing yet.
 
         Args:
-            settings: flags for every kernel, and which toolchains keys may name; the defaults when there are none.
-            history: measurements that choose before the cost model does.
-            elsewhere: the toolchains that a key may name besides the one installed here; none by default.
+            settings: flags for every kernel, and the toolchains that keys may name; by default the default settings.
+            history: measurements, which choose a config before the cost model does.
+            elsewhere: the toolchains that a key may name besides the one installed here; by default none.
         """
         settings = settings or Settings()
         self._compiler_flags, self._cuda = settings.compiler_flags, settings.cuda
@@ -134,9 +134,9 @@ class Selector:
         *,
         missed: Collection[CacheKey] = (),
     ) -> Selection:
-        """The kernel for a problem whose target is set. Takes microseconds.
+        """The selection for a problem whose target is set. Takes microseconds.
 
-        Looks nothing up, unless keys may name other toolchains: then it looks where an entry is, and reads none.
+        Reads no entry. If keys may name other toolchains, it checks which of these keys a pack or the store has.
 
         Args:
             family, compiler: either, both or neither; see ``_compiler_for``.
@@ -144,7 +144,8 @@ class Selector:
 
         Raises:
             UsageError: when the request is invalid.
-            CompilerMissing: when the compiler is not installed, and no toolchain is left that the key could name.
+            CompilerMissing: when the compiler is not installed, and there is no other toolchain that the key could
+                name.
         """
         asked = (problem, family, compiler, config)
         selection = self._kept.get(asked)
@@ -167,35 +168,35 @@ class Selector:
         return self._keyed(self._choice((problem, family, compiler, config)), None)
 
     def select_elsewhere(self, selection: Selection, elsewhere: OtherToolchains) -> Selection | None:
-        """The same kernel made by another toolchain, if a pack or the store has one."""
+        """The same kernel made by another toolchain, if a pack or the store has it; else ``None``."""
         name = selection.compiler.name
         every = self.of_other_toolchains(selection, (*elsewhere.of_packs(name), *elsewhere.of_store(name)))
         return next((found for found in every if elsewhere.has(found.key)), None)
 
     def of_other_toolchains(self, selection: Selection, every: Iterable[Stated]) -> Iterator[Selection]:
-        """The same kernel as each of some toolchains makes it."""
+        """The selection of the same kernel for each of the toolchains ``every``."""
         s = selection
         choice = _Choice(s.problem, s.family, s.config, s.compiler, s.constants, s.config_from)
         return map(partial(self._keyed, choice), every)
 
     def better_here(self, asked: Request, selection: Selection) -> Selection | None:
-        """The selection for the compiler installed here, where a pack's kernel of another build serves."""
+        """The selection with the compiler installed here, if a pack's kernel of another build serves; else ``None``."""
         if selection.is_compilable or not self._installed_first or selection.compiler in self._missing:
             return None
         return self.select_installed(*asked)
 
     def prefer(self, asked: Request, selection: Selection) -> None:
-        """Selects the kernel that was compiled here from now on, in place of a pack's of another build."""
+        """From now on, selects the kernel that was compiled here, in place of a pack's kernel of another build."""
         if self._installed_first:
             self._keep(asked, selection)
 
     def _resolved(self, choice: _Choice, missed: Collection[CacheKey]) -> tuple[Selection, bool]:
-        """The selection of a choice, and whether it stays so: the entry is there, or only one key can be meant."""
+        """The selection for a choice, and whether it is final: its entry exists, or only one key is possible."""
         elsewhere = self._elsewhere
         if elsewhere is None:
             return self._keyed(choice, None), True
         if self._installed_first and choice.compiler not in self._missing:
-            with suppress(CompilerMissing):  # packs may have it
+            with suppress(CompilerMissing):  # a pack may have the kernel
                 return self._here_or_packed(choice, elsewhere, missed), True
         first = None
         for selection in self._candidates(choice, elsewhere):
@@ -212,7 +213,7 @@ class Selector:
             return first, False
 
     def _here_or_packed(self, choice: _Choice, elsewhere: OtherToolchains, missed: Collection[CacheKey]) -> Selection:
-        """The selection for the compiler installed here; for a build of the packs where only that has an entry."""
+        """The selection for the compiler installed here; or for a build that packs name, if only that has an entry."""
         here, packed = self._keyed(choice, None), elsewhere.of_packs(choice.compiler.name)
         if packed and not elsewhere.has(here.key):
             for stated in packed:
@@ -223,7 +224,7 @@ class Selector:
 
     @staticmethod
     def _loads(choice: _Choice, stated: Stated) -> bool:
-        """Whether the driver here, if any, loads what a toolchain makes: not that of a newer CUDA major version."""
+        """Whether the driver here can load a toolchain's kernels: not those of a newer major version of CUDA."""
         made, here = (_cuda_major(one.version) for one in (stated.toolchain, choice.compiler.fingerprint()))
         if choice.compiler.name == "triton" or made <= here:
             return True
@@ -233,7 +234,7 @@ class Selector:
         return isinstance(device, str) or made <= _cuda_major(device.driver)
 
     def _candidates(self, choice: _Choice, elsewhere: OtherToolchains) -> Iterator[Selection]:
-        """The selections of a choice for each toolchain that its key may name, in the order of trial."""
+        """The selections of a choice, one for each toolchain that its key may name, in the order of trial."""
         for stated in elsewhere.of_packs(choice.compiler.name):
             yield self._keyed(choice, stated)
         with suppress(CompilerMissing):
@@ -242,7 +243,7 @@ class Selector:
             yield self._keyed(choice, stated)
 
     def _keyed(self, choice: _Choice, stated: Stated | None) -> Selection:
-        """The selection of a choice whose key names a toolchain; without one, the compiler installed here."""
+        """The selection of a choice with the toolchain ``stated`` in its key; ``None``: the compiler installed here."""
         c = choice
         prefix = self._prefix(c.family, c.compiler, c.problem.arch or "", stated)
         source = INSTALLED if stated is None else stated.source
@@ -252,7 +253,7 @@ class Selector:
         )
 
     def _keyed_if_installed(self, choice: _Choice) -> Selection:
-        """As ``_keyed`` with the compiler installed here; that it is missing is found once."""
+        """As ``_keyed`` with the compiler installed here; remembers if this compiler is missing."""
         if choice.compiler in self._missing:
             raise CompilerMissing(self._missing[choice.compiler])
         try:
@@ -282,7 +283,7 @@ class Selector:
     def _modelled(
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> _Choice:
-        """The choice without measurements of the problem."""
+        """The choice by the arguments and the cost model, without measurements."""
         named = _compiler_for(family, compiler).name
         chosen_compiler = self.compiler(named, problem.arch or "", problem.opt_level, problem.fast_math)
         factors, config_from = (self.factors(), COST_MODEL) if config is None else ((), GIVEN)
@@ -293,11 +294,11 @@ class Selector:
     def _measured(
         self, modelled: _Choice, family: str | None, compiler: str | None, history: History
     ) -> _Choice | None:
-        """The choice by measurements in place of the cost model, if they can make one.
+        """The choice by measurements in place of the cost model; ``None`` if there are too few.
 
-        A time is meaningful only compared with others: the timings of a size must include one of the default family
-        with a config that was not given by hand. Otherwise one bad config, timed alone, would always be used.
-        A family's own compiler counts, unless another was asked for.
+        A time alone says nothing: the timings of a size must include one of the default family whose config was not
+        given by hand. Otherwise a bad config, if it were the only one timed, would always be used. Only timings with
+        the family's own compiler count, unless the caller asked for another.
         """
         for ranked in history.rankings(modelled.problem):
             if not any(
@@ -307,7 +308,7 @@ class Selector:
             ):
                 continue
             for one in ranked:
-                # What was measured may not be feasible, or its compiler not installed, any more.
+                # A measured config may not be feasible any more, or its compiler not installed.
                 with suppress(GemmCacheError):
                     if family in (None, one.family) and _compiler_for(one.family, compiler).name == one.compiler:
                         choice = self._modelled(modelled.problem, one.family, one.compiler, one.config)
@@ -319,9 +320,9 @@ class Selector:
     def turning_points(
         self, problem: GemmProblem, last: int, family: str | None, compiler: str | None
     ) -> Sequence[int]:
-        """The problem's own m, and each up to ``last`` that may get another kernel than m - 1; ascending.
+        """The problem's m, and each m up to ``last`` that may get another kernel than m - 1; ascending.
 
-        Between two of them all m have the same family, config and constants, but for the widths of reads.
+        All m between two of them have the same family, config and constants, except for the widths of reads.
 
         Raises:
             UsageError: as ``select``.
@@ -339,10 +340,10 @@ class Selector:
         return sorted({*points, *self.history.turning_points(problem, last)})
 
     def _check_available(self, choice: _Choice) -> None:
-        """Refuses a choice whose compiler is not installed, unless a pack or the store has kernels of it.
+        """Refuses a choice whose compiler is not installed, unless a pack or the store has kernels made by it.
 
         Raises:
-            CompilerMissing: then no key can be made.
+            CompilerMissing: when so, because no key can be made.
         """
         try:
             self._keyed_if_installed(choice)
@@ -352,17 +353,17 @@ class Selector:
                 raise
 
     def forget(self) -> None:
-        """Has measurements read again, as there are new ones."""
+        """Reads the measurements again at the next selection, because new ones were stored."""
         if self.history is not None:
             self.history.forget()
             self._choices.clear()
             self._kept.clear()
 
     def is_stale(self, record: Record) -> bool:
-        """Whether no kernel asked for here can ever hit the entry: its compiler, template or flags are not these.
+        """Whether no request here can hit the entry, because its compiler, template or flags differ from those here.
 
-        Fast math is no such flag, since any problem can ask for it.
-        Where the compiler that made it is not installed this is unknown, and the answer is no.
+        Fast math does not count, since any problem can ask for it. If the compiler that made the entry is not installed
+        here, this cannot be known, and the answer is no.
         """
         stated = None
         if self._elsewhere is not None and not self._installed_first:
@@ -383,10 +384,10 @@ class Selector:
         self, family: str, compiler: str, level: int, arch: str, fast_math: bool | None = None, *,
         stated: Stated | None = None,
     ) -> Components | None:  # fmt: skip
-        """The first key components of a family, compiler at a level, and target here; ``None`` when there is no such.
+        """The first key components for a family, compiler, level and target here; ``None`` if a name is unknown.
 
         Args:
-            fast_math: as of ``GemmProblem``.
+            fast_math: as for ``GemmProblem``.
             stated: a toolchain in place of the one installed here.
 
         Raises:
@@ -400,14 +401,14 @@ class Selector:
         try:
             return self._prefix(FAMILIES[family], made_by, arch, stated).components
         except CompilerMissing as error:
-            self._missing[made_by] = str(error)  # looking for it takes time, and this is asked for every record
+            self._missing[made_by] = str(error)  # a search takes time, and this is called for every record
             raise
 
     def compiler(self, name: str, arch: str, level: int = OPT_LEVELS[-1], fast_math: bool | None = None) -> Compiler:
-        """A compiler for a target at a level, with the version of CUDA and the flags that the settings ask for.
+        """A compiler for a target at an optimisation level, with the version of CUDA and the flags from the settings.
 
         Raises:
-            UsageError: when it has no levels, or takes no flags.
+            UsageError: when the compiler has no levels, or takes no flags.
         """
         cuda = cuda_for(self._cuda, driver_cuda(), arch)
         fast = FAST_MATH in self._compiler_flags if fast_math is None else fast_math
@@ -422,9 +423,9 @@ class Selector:
         return compiler
 
     def _prefix(self, family: Family, compiler: Compiler, arch: str, stated: Stated | None = None) -> KeyPrefix:
-        """The components that all kernels of a family, compiler with its flags, and target have in common.
+        """The key components that all kernels of a family, compiler with flags, and target have in common.
 
-        A toolchain that is stated takes the place of the compiler's identity, and of nothing else.
+        A toolchain that is stated replaces only the compiler's identity.
         """
         identity = (family.name, compiler, arch, stated)
         prefix = self._prefixes.get(identity)
@@ -443,18 +444,16 @@ class Selector:
 
 
 def _cuda_major(version: str) -> int:
-    """The major version of CUDA in a compiler's or driver's version; 0 where it is none."""
+    """The major version of CUDA in the version text of a compiler or driver; 0 if there is none."""
     major = version.partition(".")[0]
     return int(major) if major.isdecimal() and len(major) < 4 else 0
 
 
 def _compiler_for(family: str | None, compiler: str | None) -> Compiler:
-    """The compiler for a request that names a family, a compiler, both or neither, which is CUDA C++.
-
-    A family goes with the compilers that take its template.
+    """The compiler for a request that names a family, a compiler, both or neither. For neither it is that of CUDA C++.
 
     Raises:
-        UsageError: when there is no such compiler, or it cannot compile the family.
+        UsageError: when the compiler does not exist, or cannot compile the family.
     """
     if compiler is not None and compiler not in COMPILERS:
         raise UsageError(f"unknown compiler {compiler!r}; use one of: {', '.join(COMPILERS)}")
@@ -470,10 +469,10 @@ def _compiler_for(family: str | None, compiler: str | None) -> Compiler:
 
 
 def check_asked(problem: object, config: object) -> None:
-    """Refuses what is no problem, and what is given for a config and is none.
+    """Refuses a problem or a config of the wrong type.
 
     Raises:
-        UsageError: saying what was given.
+        UsageError: with the value that was given.
     """
     if not isinstance(problem, GemmProblem):
         raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
@@ -482,13 +481,13 @@ def check_asked(problem: object, config: object) -> None:
 
 
 def check_wait(wait_ms: object, wait: object = None) -> float | None:
-    """Milliseconds to wait, as given; ``None`` for as long as it takes.
+    """The milliseconds to wait, as given; ``None`` for no limit.
 
     Args:
-        wait: the same under its old name, which is warned of where the caller was called.
+        wait: the old name of ``wait_ms``; using it logs a warning that points to the caller.
 
     Raises:
-        UsageError: saying what was given.
+        UsageError: with the value that was given.
     """
     if wait is not None:
         warnings.warn("wait is wait_ms now; the old name goes with 0.4", DeprecationWarning, stacklevel=3)
@@ -502,19 +501,19 @@ def check_wait(wait_ms: object, wait: object = None) -> float | None:
 
 
 LOOK_AGAIN_S = 60.0
-"""After so long a kernel that was not there is looked for again: another process may have compiled it."""
+"""Seconds after which a missing kernel is looked up again, because another process may have compiled it."""
 
-# ---- Exact kernels in place of those that are asked for, where this store's timings say that they are faster ----
-# Only measured times count: without a timing of both for the very m on one device there is no difference to act on.
+# ---- Exact kernels (for one m) in place of others, if this store's timings show that they are faster ----
+# Only measured times count: both kernels must have been timed for exactly this m on one device.
 
 _REPLACEABLE = (Specialisation.NK, Specialisation.BUCKETED)
 
 _Offer = tuple[Selection | None, float]
-"""The exact kernel, and when to look whether it is there: 0 where it is, infinity where there is no such kernel."""
+"""The exact kernel, and when to look it up again: 0 if the store has it, infinity if there is no such kernel."""
 
 
 class ExactKernels:
-    """Finds the exact kernels that serve in place of others. Safe to use from several threads."""
+    """Finds exact kernels (for one m only) that serve in place of others. Safe to use from several threads."""
 
     def __init__(self, selector: Selector, elsewhere: OtherToolchains) -> None:
         """Reads nothing yet."""
@@ -522,12 +521,12 @@ class ExactKernels:
         self.forget()
 
     def forget(self) -> None:
-        """Has timings and kernels looked at again."""
+        """Forgets timings and stored kernels, so that the next use reads them again."""
         self._is_possible: bool | None = None
         self._kept: dict[Request, _Offer] = {}
 
     def there(self, asked: Request) -> Selection | None:
-        """The exact kernel that serves what is asked for, as it was measured to be faster and is there."""
+        """The exact kernel for a request, if it was measured to be faster and is stored or in a pack; else ``None``."""
         if not self._may_be_any():
             return None
         exact, look_at = self._kept.get(asked) or self._keep(asked, self._measured(asked))
@@ -536,19 +535,19 @@ class ExactKernels:
         return None if look_at else exact
 
     def gone(self, asked: Request) -> None:
-        """Notes that the kernel is no longer there: what was asked for serves again."""
+        """Notes that the exact kernel was deleted, so that the ordinary selection serves again."""
         exact, _ = self._kept.get(asked, (None, 0.0))
         self._kept[asked] = exact, time.monotonic() + LOOK_AGAIN_S
 
     def measured(self, asked: Request) -> Selection | None:
-        """The exact kernel that was measured to be faster than what is selected, be it there or not."""
+        """The exact kernel that was measured to be faster than the selected one, stored or not; else ``None``."""
         if not self._may_be_any():
             return None
         kept = self._kept.get(asked)
         return self._measured(asked) if kept is None else kept[0]
 
     def _may_be_any(self) -> bool:
-        """Whether any exact kernel was timed. Looked up once."""
+        """Whether any exact kernel was timed. Read once."""
         if self._is_possible is None:
             history = self._selector.history
             self._is_possible = history is not None and history.has_exact

@@ -1,4 +1,4 @@
-"""The stages of getting a kernel, timed."""
+"""Times the stages of getting a kernel, such as selecting and compiling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALIDATE, SELECT, LOAD, QUEUE, GENERATE, START_COMPILER, COMPILE, PUBLISH = (
 )
 
 OnStage = Callable[[str, float | None], None]
-"""Called with a stage's name and ``None`` when it starts, and with its milliseconds when it has ended."""
+"""A function called with a stage's name and ``None`` when the stage starts, and with its milliseconds when it ends."""
 
 
 class StageClock:
@@ -30,12 +30,12 @@ class StageClock:
         self._on_stage = on_stage
 
     def __call__(self, stage: str) -> _Running:
-        """Times the body of a ``with`` as ``stage``; a stage entered again adds up."""
+        """Times the body of a ``with`` as the given stage; the times of a stage that is entered again are added."""
         return _Running(stage, self.ms, self._on_stage)
 
 
 class _Running:
-    # A class, where a generator would do: three stages are in every lookup, and this is half the time.
+    # A class in place of a generator: every lookup has three stages, and this takes half the time.
     __slots__ = ("_ms", "_on_stage", "_stage", "_started")
 
     def __init__(self, stage: str, ms: dict[str, float], on_stage: OnStage | None) -> None:

@@ -1,4 +1,4 @@
-"""One ordered probe over the tiers, fastest first; what a slower one has is copied to memory."""
+"""Looks an entry up in the tiers in order, fastest first, and copies an entry of a slower tier to memory."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Found(msgspec.Struct, frozen=True):
 
 
 Find = Callable[[CacheKey], Found | None]
-"""Asks for an entry in a place that is no tier of this machine."""
+"""A function that looks for an entry elsewhere than in the tiers of this machine, such as in a remote."""
 
 
 class Preloaded(msgspec.Struct, frozen=True):
-    """The result of ``Cache.preload``. ``str`` says it in a sentence.
+    """The result of ``Cache.preload``; ``str`` gives it as a sentence.
 
     Attributes:
-        loaded: the kernels that are now in memory, each with the tier that had it: ``"memory"``, ``"pack"``,
-            ``"disk"``, ``"remote"``.
-        missing: those that no tier has whole.
-        no_room: those that are stored, and do not fit in memory together with those that came before them.
-        loaded_bytes: compiled code of those in memory.
-        needed_bytes: what ``memory_bytes`` must be at least for all that are stored to fit.
-        memory_bytes: what it is.
+        loaded: the keys that are now in memory, each with the tier that had it: ``"memory"``, ``"pack"``, ``"disk"`` or
+            ``"remote"``.
+        missing: the keys that no tier has undamaged.
+        no_room: the keys whose kernels do not fit in memory after those before them.
+        loaded_bytes: the bytes of compiled code of ``loaded``.
+        needed_bytes: the value that ``memory_bytes`` needs so that all kernels fit.
+        memory_bytes: the present limit of memory for kernels.
     """
 
     loaded: Mapping[CacheKey, str]
@@ -60,15 +60,15 @@ class Preloaded(msgspec.Struct, frozen=True):
 
 
 class Tiers:
-    """Memory, then the slower tiers in order."""
+    """The tiers of this machine: memory, then the slower ones in order."""
 
     def __init__(
         self, memory: Backfilled, slower: Sequence[Tier], on_failure: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Probes ``memory`` first, then ``slower`` one by one.
+        """Looks in ``memory`` first, then in each of ``slower``.
 
         Args:
-            on_failure: called with the name of each tier that failed and was skipped.
+            on_failure: a function called with the name of a tier that failed and was skipped.
         """
         self.memory = memory
         self._slower = tuple(slower)
@@ -77,14 +77,16 @@ class Tiers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tiers' names in the order of the probe."""
+        """The names of the tiers, in the order of lookup."""
         return (self.memory.name, *(tier.name for tier in self._slower))
 
     def get(self, key: CacheKey, elsewhere: Find = lambda _: None) -> Found | None:
-        """The entry from the first tier that has it whole. A tier that fails is skipped, with a warning.
+        """The entry from the first tier that has it undamaged; ``None`` if none has.
+
+        Skips a tier that fails, with a warning.
 
         Args:
-            elsewhere: asked where no tier has it.
+            elsewhere: a function asked if no tier has the entry.
         """
         loaded = self.memory.get(key)
         if loaded is not None:
@@ -101,13 +103,13 @@ class Tiers:
         elsewhere: Find = lambda _: None,
         each: Callable[[Find, Iterable[CacheKey]], Iterator[Found | None]] = map,
     ) -> Preloaded:
-        """Copies entries to memory, which holds so many bytes; see ``Cache.preload``.
+        """Copies entries to memory, up to ``memory_bytes``; see ``Cache.preload``.
 
-        What does not fit is left where it is: it would only take the place of one that was asked for before it.
+        An entry that does not fit is not copied, because it would only replace one that came earlier in ``keys``.
 
         Args:
-            elsewhere: asked for what no tier has.
-            each: calls for each key in order, maybe for several at once.
+            elsewhere: a function asked for entries that no tier has.
+            each: a function like ``map``, which may make several calls at a time.
         """
 
         def find(key: CacheKey) -> Found | None:
@@ -145,10 +147,10 @@ class Tiers:
         return None
 
     def skip(self, tier: str, key: CacheKey, error: Exception, *, is_said: bool = False) -> None:
-        """Counts the failure of a tier and warns of it; once is enough, and a disk that fails fails often.
+        """Counts the failure of a tier. Warns at its first failure only, since a failing disk fails often.
 
         Args:
-            is_said: whether its user has been warned of this failure.
+            is_said: whether a warning about this failure was already logged.
         """
         self._on_failure(tier)
         level = DEBUG if is_said or tier in self._complained else WARNING
@@ -158,7 +160,7 @@ class Tiers:
 
 
 def _checked(keys: Iterable[str]) -> list[CacheKey]:
-    """All keys, or a ``UsageError`` before anything is read."""
+    """The keys as a list, after checking all of them. Raises ``UsageError`` before anything is read."""
     if isinstance(keys, str):
         raise UsageError(f"preload takes keys in a list, not one text: [{keys[:64]!r}]")
     given = list(keys)

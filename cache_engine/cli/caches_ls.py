@@ -75,8 +75,8 @@ def ls_verb(
 ) -> None:
     """List kernels of other frameworks, newest first.
 
-    TEXT: words that name, id, target, version or config must contain. Prints 50 entries, unless --limit says
-    otherwise, and how many there are.
+    TEXT: words that name, id, target, version or config must contain. Prints 50 entries (see --limit) and the number of
+    all.
     """
     from cache_engine.frameworks.registry import EntryFilter
     from cache_engine.frameworks.values import Entry, ScanFinding

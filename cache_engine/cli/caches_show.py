@@ -1,4 +1,4 @@
-"""``gemm-cache caches show``: one entry of another framework's cache, or what two entries or directories differ in."""
+"""``gemm-cache caches show``: one entry of another framework's cache, or how two entries or directories differ."""
 
 from __future__ import annotations
 
@@ -80,10 +80,12 @@ def show_verb(
 ) -> None:
     """Show one entry, or why one of two missed.
 
-    ID: a prefix is enough. Shows what is known, why the rest is not, its parts, and the inputs of its key.
+    ID: a prefix is enough. Shows the known facts of the entry, why others are unknown, its parts, and the inputs of its
+    key.
 
-    Of two: which inputs of the key differ, and what that means. Two directories, also as KIND=DIR, are compared too:
-    what only one has and what that differs in, and what has one key but other bytes.
+    Of two entries, shows the inputs of the key that differ, and what that means. Two directories, also as KIND=DIR, are
+    compared too: the entries that only one has, with the inputs that differ, and the entries with the same key but
+    other bytes.
     """
     sources, places = known_places(settings)
     if second is not None:
@@ -223,7 +225,7 @@ def _fields(value: Difference) -> dict[str, Any]:
 
 
 def _folder(sources: Sources, places: list[Place], text: str) -> Place | None:
-    """The directory that a text names, if it names one."""
+    """The cache directory that a text on the command line names; ``None`` if it names none."""
     from cache_engine.frameworks.values import Place
     from cache_engine.settings import parse_place
 
@@ -355,7 +357,10 @@ def _fact(entry: Entry, name: str) -> str:
 
 
 def _both(a: str | None, b: str | None) -> tuple[str, str]:
-    """Two values. On a terminal, of long ones the part with the first letter that differs; else they are whole."""
+    """Two differing values as text.
+
+    On a terminal, long values are cut to the part around the first letter that differs.
+    """
     if not sys.stdout.isatty():
         return ("–" if a is None else a), ("–" if b is None else b)
     differs_at = common_letters(a or "", b or "")
@@ -363,7 +368,7 @@ def _both(a: str | None, b: str | None) -> tuple[str, str]:
 
 
 def _around(value: str | None, at: int) -> str:
-    """At most 60 letters of a value, with the one at this position."""
+    """At most 60 letters of a value, around the position ``at``."""
     if value is None or len(value) <= _MOST_LETTERS:
         return "–" if value is None else value
     start = 0 if at < _MOST_LETTERS // 2 else min(at - _MOST_LETTERS // 3, len(value) - _MOST_LETTERS)

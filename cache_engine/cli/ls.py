@@ -116,7 +116,7 @@ def ls_verb(
 
 
 class Page(NamedTuple):
-    """A page of a list: how many kernels there are in all, and these of them, by the columns of the index."""
+    """A page of a list: the number of all kernels, and the rows of this page, by the columns of the index."""
 
     total: int
     rows: Sequence[Mapping[str, Any]]
@@ -128,7 +128,7 @@ class Page(NamedTuple):
 def print_kernels(
     ours: Page, adapted: Page, offset: int, there: Mapping[str, Sequence[str]], meanings: Sequence[str] = ()
 ) -> None:
-    """Prints a page of kernels; when it is empty, hints, and the values ``there`` are to filter by."""
+    """Prints a page of kernels. If it is empty, prints hints, and ``there``: the values that each filter could have."""
     for meaning in meanings:
         print(printable(meaning))
     total = ours.total + adapted.total

@@ -55,8 +55,8 @@ def _url_argument(verb: _F) -> _F:
 def remote_verb() -> None:
     """Share kernels through S3, GCS, Azure, Redis or a directory.
 
-    URL, or the setting remote, names it; credentials come from the environment, as for the provider's own
-    tools. Kernels are signed by who pushes them, and pulled only if the setting trusted_signers has the key.
+    URL, or the setting remote, names the place; credentials come from the environment, as for the provider's own tools.
+    push signs kernels, and pull accepts only those whose key is in the setting trusted_signers.
     """
 
 
@@ -72,7 +72,7 @@ def remote_verb() -> None:
 @json_option
 @click.pass_obj
 def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
-    """Compare the store with a remote, and say what lookups do with it."""
+    """Compare the store with a remote, and show its use."""
     from cache_engine.cache.remote.breaker import YOUNG_S, outage
 
     remote = remote_named(settings, url)
@@ -95,10 +95,7 @@ def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
 
 
 def _of_lookups(url: str, settings: Settings, tally: Tally) -> dict[str, Any]:
-    """Counts of this store's lookups in remotes, and when one last stopped and began again to ask this one.
-
-    Times are seconds since 1970; 0 is never, as far as the journal knows.
-    """
+    """Counts of this store's lookups in remotes, and when lookups last stopped and resumed asking this remote."""
     is_used = settings.remote is not None and without_query(settings.remote) == without_query(url)
 
     def last(kind: str) -> Event | None:
@@ -148,7 +145,7 @@ def _of_lookups(url: str, settings: Settings, tally: Tally) -> dict[str, Any]:
 def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: tuple[str, ...], as_json: bool) -> None:
     """Send kernels that the remote lacks.
 
-    Each kernel is verified first. One that the remote has stays there as it is.
+    Each kernel is verified first. Kernels already in the remote stay as they are.
     """
     from cache_engine.cache.remote.transfer import push
 
@@ -190,8 +187,8 @@ def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: 
 def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: bool, as_json: bool) -> None:
     """Import kernels that the store lacks.
 
-    Each kernel is verified, and who signed it. A kernel is a program for your GPU: with --unsigned, everyone who can
-    write to the remote decides what runs on it.
+    The bytes and the signature of each kernel are verified. A kernel is a program for your GPU: with --unsigned,
+    everyone who can write to the remote decides what runs on it.
     """
     from cache_engine.cache.remote.transfer import pull
 
@@ -241,8 +238,8 @@ def verify_verb(
 ) -> None:
     """Check the kernels of a remote as a lookup would.
 
-    Also compares them with this store's of the same key. --rebuild is the check of those who sign: kernels of another
-    toolchain cannot be compiled here, and are counted as left out.
+    Also compares them with this store's kernels of the same keys. --rebuild compiles kernels again, which checks the
+    signers' work: those of another toolchain cannot be compiled here, and are counted as left out.
     """
     from cache_engine.cache.remote import verification
 
@@ -327,7 +324,10 @@ def _audit_of(settings: Settings) -> Iterator[Journal | None]:
 
 
 def _proof(settings: Settings, unsigned: bool) -> Callable[[bytes], None]:
-    """The check that the bytes of each record must pass; raises ``UsageError`` without keys to check them by."""
+    """The check that each record's bytes must pass.
+
+    Raises ``UsageError`` where no trusted key is set and ``unsigned`` is false.
+    """
     prove = (lambda _: None) if unsigned else proof_for(settings)
     if prove is None:
         raise UsageError(
@@ -342,9 +342,10 @@ class _Verified:
     """The result of a check of a remote.
 
     Attributes:
-        checked: the kernels of the sample. code_bytes: compiled code of those that are sound.
-        refused: those that may not be served, each with the reason.
-        rebuilt: how many were compiled again to the same bytes; not_rebuilt: how many could not be compiled here.
+        checked: the kernels of the sample. code_bytes: the size of the compiled code of the sound kernels.
+        refused: kernels that may not be served, each with the reason.
+        rebuilt: the number of kernels compiled again to the same bytes. not_rebuilt: the number that could not be
+            compiled here.
     """
 
     checked: int
@@ -355,7 +356,7 @@ class _Verified:
 
 
 def _verified(cache: Cache, found: Iterable[Sound | Refused], again: set[CacheKey], total: int) -> _Verified:
-    """The sum of what was found, with those of ``again`` compiled again."""
+    """Sums up the checks of a remote's kernels. Compiles the kernels of ``again`` once more, to compare."""
     from cache_engine.batch.migration import rebuild
 
     d = _Verified(total)
@@ -375,7 +376,7 @@ def _verified(cache: Cache, found: Iterable[Sound | Refused], again: set[CacheKe
 
 
 def remote_named(settings: Settings, url: str | None) -> Remote:
-    """The remote of an argument, else of the setting; raises ``UsageError`` where neither names one."""
+    """The remote that ``url`` or, without it, the setting names. Raises ``UsageError`` where neither does."""
     from cache_engine.cache.remote.client_process import KINDS, open_remote
 
     named = url or settings.remote

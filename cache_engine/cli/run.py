@@ -131,7 +131,7 @@ def _ready(url: str | None, line: str | None, file: Path | None) -> Ready | None
 
 
 def _programs() -> str:
-    """The folders in which to look for the launcher: that of this program first."""
+    """The folders in which to look for the launcher, this program's own folder first."""
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
 
 
@@ -143,7 +143,7 @@ def _root(given: Path | None) -> Path:
 
 
 def _can_write(root: Path) -> bool:
-    """Whether the caches can be below ``root``; says why not. The command runs in any case."""
+    """Whether the caches can be below ``root``. If not, prints why; the command runs in any case."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not os.access(root, os.W_OK | os.X_OK):
@@ -156,7 +156,7 @@ def _can_write(root: Path) -> bool:
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """Says it if another run has this root: what that compiles is in both reports."""
+    """Prints a line if another run uses the same root: kernels compiled by the other run are then in both reports."""
     with ExitStack() as held:
         try:
             held.enter_context(file_lock(root / ".gemm-cache-run.lock", 0.0))
@@ -168,7 +168,7 @@ def _alone(root: Path) -> Iterator[None]:
 
 
 def _publish(report: Run, files: tuple[Path, ...]) -> None:
-    """Writes the report to files and to standard error; a file that cannot be written ends nothing."""
+    """Writes the report to files and to standard error. A file that cannot be written does not stop the rest."""
     for file in files:
         try:
             if file.suffix == ".prom":

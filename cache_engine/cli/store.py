@@ -1,4 +1,4 @@
-"""The verbs ``store migrate``, ``sync`` and ``repair``: a store after an upgrade, its index, and its damage."""
+"""The verbs ``store migrate``, ``sync`` and ``repair``: upgrade the entries, update the index, repair damage."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def repair_verb(settings: Settings, /, as_json: bool) -> None:
 def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json: bool) -> None:
     """Bring a store up to date after an upgrade.
 
-    Counts the entries by format and maker, and says what becomes of each: it is carried over if requests with the
-    settings in force still get it. Kernels whose requests get another key are compiled now, not at the next request.
-    Entries of an older format are written again, which takes half the room, unless they are signed.
-    Deletes nothing: clean --stale toolchain does, and clean --stale format.
+    Counts the entries by format and maker, and says what becomes of each. An entry is carried over if requests with the
+    settings in force still find it. Where a request now has another key, the kernel is compiled now, not at the next
+    request. Unsigned entries of an older format are written in the new one, which takes half the space. Deletes
+    nothing; for that, use clean --stale toolchain and clean --stale format.
     """
     from cache_engine.batch.migration import migrate, plan_migration
 
@@ -101,7 +101,7 @@ def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json
 def sync_verb(settings: Settings, /, rebuild: bool, as_json: bool) -> None:
     """Update the DuckDB index of the store.
 
-    Lists, searches and the dashboard read the index and update it themselves. It holds nothing that the files do not:
+    Lists, searches and the dashboard read the index and update it themselves. It is a copy of what the files hold, so
     it can be deleted at any time.
     """
     with open_cache(settings, create=False) as cache:

@@ -1,4 +1,4 @@
-"""The compilers, by name. A hit imports the one whose kernel it is."""
+"""The compilers, by name. A hit imports only the compiler of its kernel."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -10,7 +10,7 @@ _CLASSES = {"nvrtc": "Nvrtc", "nvcc": "Nvcc", "triton": "Triton"}
 
 
 class _Compilers(Mapping[str, Compiler]):
-    """One compiler for each name, made when it is first asked for."""
+    """A mapping from a name to a compiler, which is created at its first use."""
 
     def __init__(self) -> None:
         self._made: dict[str, Compiler] = {}
@@ -19,7 +19,7 @@ class _Compilers(Mapping[str, Compiler]):
         if name not in self._made:
             kind = _CLASSES[name]
             made: Compiler = getattr(import_module(f"{__name__}.{name}"), kind)()
-            # The first of several threads: what a compiler has learnt of its installation is in the object.
+            # If several threads create it, all use the first, which has what it found out about its installation.
             self._made.setdefault(name, made)
         return self._made[name]
 

@@ -1,4 +1,4 @@
-"""The interface of a compiler, and the extra flags that it may get."""
+"""The interface of a compiler, and the extra flags that a user may add."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cache_engine.settings import FAST_MATH
 
 
 class Cuda(msgspec.Struct, frozen=True):
-    """The major versions of CUDA that may compile.
+    """The major versions of CUDA that may compile a kernel.
 
     Attributes:
-        versions: the best first.
-        why: what excludes the others, as a clause; empty where nothing does.
+        versions: the versions, best first.
+        why: the reason why other versions are excluded, as a clause; empty if none is.
     """
 
     versions: tuple[int, ...] = CUDA_VERSIONS
@@ -31,9 +31,10 @@ class Compiled(msgspec.Struct, frozen=True):
     """The output of a compile: CUBIN, PTX and log.
 
     Attributes:
-        shared_bytes: dynamic shared memory of a launch, where the compiler decides it (Triton); ``None`` where the
-            family's template decides it.
-        irs: what a compiler ``with_lines`` makes on the way to PTX, by name, such as ``ttgir``.
+        shared_bytes: the dynamic shared memory of a launch, if the compiler decides it (Triton); ``None`` if the
+            family's template does.
+        irs: the intermediate representations before PTX by name, such as ``ttgir``; only from a compiler
+            ``with_lines``.
     """
 
     cubin: bytes
@@ -44,19 +45,19 @@ class Compiled(msgspec.Struct, frozen=True):
 
 
 class Compiler(Protocol):
-    """Compiles source to CUBIN. Needs no GPU."""
+    """Compiles source to CUBIN, without a GPU."""
 
     name: str
     takes: str
-    """The templates it compiles, by the suffix of their names: ``.cu`` is CUDA C++, ``.py`` Triton."""
+    """The suffix of the templates that it compiles: ``.cu`` for CUDA C++, ``.py`` for Triton."""
     flags: tuple[str, ...]
     """All flags except the target. They are part of the key."""
 
     def with_flags(self, extra: tuple[str, ...]) -> Compiler:
-        """The same compiler with flags after its own. They are part of the key too.
+        """The same compiler with further flags after its own. They are also part of the key.
 
         Raises:
-            UsageError: when it accepts none.
+            UsageError: when it accepts no further flags.
         """
         ...
 
@@ -69,22 +70,22 @@ class Compiler(Protocol):
         ...
 
     def of_cuda(self, cuda: Cuda) -> Compiler:
-        """The same compiler, of the first of these versions of CUDA that is installed."""
+        """The same compiler, from the first of these versions of CUDA that is installed."""
         ...
 
     def with_lines(self) -> Compiler:
-        """The same compiler, whose output states which line of the source each instruction comes from.
+        """The same compiler, with output that states the source line of each instruction.
 
-        To look at code with, never to fill a store: the CUBIN is another one, and its key does not say so. The machine
-        code is the same (docs/decisions/0016-lines-on-request.md); who relies on it compares.
+        Use it to inspect code, never to fill a store: the CUBIN differs, and its key does not show this. The machine
+        code is the same (docs/decisions/0016-lines-on-request.md); code that relies on this must compare.
         """
         ...
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """Everything that can change its output, found without loading it.
+        """A fingerprint of everything that can change its output, computed without loading the compiler.
 
         Raises:
-            CompilerMissing: when it is not installed; the text says how to get it.
+            CompilerMissing: when the compiler is not installed; the text says how to get it.
         """
         ...
 
@@ -97,10 +98,10 @@ class Compiler(Protocol):
         ...
 
     def compile(self, source: str, arch: str) -> Compiled:
-        """Compiles for one target.
+        """Compiles ``source`` for one target.
 
         Raises:
-            CompileError: with the log, when the compiler rejects the source.
+            CompileError: when the compiler rejects the source; has the compiler's log.
         """
         ...
 
@@ -120,7 +121,7 @@ class Compiler(Protocol):
 # optimisation level. NVRTC and NVCC accept every flag in the list, and none has an effect on a later compile of the
 # same process.
 
-# Of NVRTC and NVCC. Not allowed as an extra flag: the CUBIN is three to four times as large, and its code the same.
+# For NVRTC and NVCC. Not allowed as an extra flag: the CUBIN would be three to four times as large, with the same code.
 LINE_TABLES = "-lineinfo"
 
 _YES_OR_NO = "(true|false)"
@@ -138,23 +139,23 @@ ALLOWED = {
     "|--register-usage-level=(10|[0-9])|--Ofast-compile=(0|min|mid|max)|--disable-optimizer-constants|--dont-merge-basicblocks|--warn-on-spills)",
 }
 
-# Measured with NVRTC 13.5: after one compile with it, every later one of the process has its effect without having it
-# in its flags, so kernels were stored with other code than their key states.
+# Measured with NVRTC 13.5: after one compile with this flag, every later compile of the process has its effect without
+# having it among its flags. So kernels were stored with other code than their key states.
 _STAYS = "--restrict"
 
 _HIGHEST = f"-O{OPT_LEVELS[-1]}"
 
 
 def flags_at_level(flags: tuple[str, ...], level: int) -> tuple[str, ...]:
-    """A compiler's flags with the highest level of ptxas, which every compiler runs last, replaced by ``level``."""
+    """The flags of a compiler, with ``level`` in place of the highest level of ptxas, which each compiler runs last."""
     return tuple(f"{flag.removesuffix(_HIGHEST)}-O{level}" if flag.endswith(_HIGHEST) else flag for flag in flags)
 
 
 def extra_flags(given: Sequence[str]) -> tuple[str, ...]:
-    """The flags that the settings ask for, each checked against ``ALLOWED``; in the order that keys have them.
+    """The extra flags from the settings, each checked against ``ALLOWED``, in the order that keys use.
 
     Raises:
-        UsageError: naming the flag that is not allowed, and those that are.
+        UsageError: when a flag is not allowed; the text names it and the allowed flags.
     """
     for flag in given:
         name, equals, value = flag.partition("=")

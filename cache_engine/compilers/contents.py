@@ -1,11 +1,12 @@
-"""Files of compilers: where they are, the SHA-256 of each, remembered across processes, and what the environment adds.
+"""Files of compilers: their paths, and the SHA-256 of each, stored across processes; and environment variables in keys.
 
-A compiler has hundreds of megabytes, and hashing them takes longer than a compile. So one small file of the user stores
-the digests, each with the identity of its file: device, inode, size, mtime and ctime in nanoseconds. No program can set
-ctime, so a file that was edited in place and got its old mtime back is read again. Where the small file cannot be
-written, or another user could have written it, every file is read.
+The files of a compiler have hundreds of megabytes, and hashing them takes longer than a compile. So a small file in the
+user's cache directory stores the digests, each with the identity of the hashed file: device, inode, size, mtime and
+ctime in nanoseconds. No program can set ctime, so a file that was edited in place and got its old mtime back is hashed
+again. If the small file cannot be written, or another user could have written it, every file is hashed.
 
-The format is a line with the SHA-256 of all that follows, then a line for each file: the five numbers and the digest.
+The small file has a line with the SHA-256 of all lines after it, then a line for each hashed file: the five numbers and
+the digest.
 """
 
 from __future__ import annotations
@@ -29,25 +30,26 @@ from cache_engine.model.key import sha256
 from cache_engine.settings import user_cache_folder
 
 Identity = tuple[int, int, int, int, int]
-"""Of a file: device, inode, size, mtime and ctime in nanoseconds since 1970."""
+"""The identity of a file: device, inode, size, mtime and ctime in nanoseconds since 1970."""
 
 _FORM = b"gemm-cache digests 1"
 _LINE = rb"^(-?\d{1,20} \d{1,20} \d{1,20} -?\d{1,20} -?\d{1,20}) ([0-9a-f]{64})$"
 _MOST_OF_LINE = 5 * 21 + 64 + 1
 # The 170 files of Triton take 25 kB. Forty installations fit; then the file starts empty again.
 _MOST_BYTES = 1024 * 1024
-# A file changed twice within a clock tick looks the same after both changes. Like git, we do not trust one so young.
+# A file changed twice within a clock tick looks the same after both changes. Like git, we do not trust such a young
+# file.
 _SETTLED_NS = 2_000_000_000
 
 Known = dict[bytes, bytes]
-"""Digests of files by identity, both as in the file. No path: two names of one file share an identity."""
+"""Digests by file identity, both as in the small file. Not by path: two names of one file share an identity."""
 
 
 def identities(paths: Iterable[Path]) -> tuple[Identity, ...]:
-    """The identities of files, which show a change without reading them.
+    """The identities of files; a change of a file shows without reading it.
 
     Raises:
-        CompilerMissing: when one no longer exists.
+        CompilerMissing: when a file no longer exists.
     """
     try:
         return tuple(_identity(path.stat()) for path in paths)
@@ -58,7 +60,7 @@ def identities(paths: Iterable[Path]) -> tuple[Identity, ...]:
 
 
 def digests(paths: Sequence[Path]) -> tuple[str, ...]:
-    """The SHA-256 (hex) of each file's content. Reads only files without a remembered digest.
+    """The SHA-256 (hex) of each file's content. Reads only files whose digest is not stored yet.
 
     Raises:
         OSError: when a file cannot be read.
@@ -81,16 +83,16 @@ def digests(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 class WatchedFiles:
-    """Files with the digest and the identities they had when they were hashed."""
+    """Files, with their digest and their identities at the time of hashing."""
 
     def __init__(self, paths: Sequence[Path], digest: Callable[[], str]) -> None:
-        """Hashes them.
+        """Hashes the files.
 
         Args:
-            digest: reads all of them; called again if one may have changed.
+            digest: a function that hashes all the files; called again if one may have changed.
 
         Raises:
-            CompilerMissing: when one does not exist or cannot be read.
+            CompilerMissing: when a file does not exist or cannot be read.
         """
         self._paths, self._digest = tuple(paths), digest
         # Taken before the files are read, so that a change in between is noticed later.
@@ -103,7 +105,7 @@ class WatchedFiles:
         If only ctime changed, e.g. by a new hard link, the content decides.
 
         Args:
-            whose: the subject of the error, such as ``"NVRTC"``.
+            whose: the subject of the error text, such as ``"NVRTC"``.
 
         Raises:
             CompilerMissing: because the kernel would be stored under the key of another compiler.
@@ -130,7 +132,7 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 def _read(path: Path) -> tuple[Identity | None, str]:
-    """A file's digest, and its identity if the file is old enough to remember it."""
+    """A file's digest; and its identity if the file is old enough to store the digest, else ``None``."""
     from hashlib import file_digest
 
     with path.open("rb", buffering=0) as file:
@@ -142,7 +144,7 @@ def _read(path: Path) -> tuple[Identity | None, str]:
 
 
 def _load(place: Path) -> bytes:
-    """The lines of remembered digests; none where the file is damaged or another user could have written it."""
+    """The lines with stored digests; empty if the file is damaged or another user could have written it."""
     with suppress(OSError):
         folder = os.lstat(place)
         if not stat.S_ISDIR(folder.st_mode) or not _is_private(folder):
@@ -163,7 +165,7 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 def _remembered(lines: bytes, identity: Identity) -> str | None:
-    # A search: a file of a thousand lines is read before the first kernel of each process.
+    # A search in the bytes, not by line: this reads a file of a thousand lines before the first kernel of each process.
     start = b"%b " % _text(identity)
     at = 0 if lines.startswith(start) else lines.find(b"\n" + start) + 1
     line, _, _ = lines[at : at + _MOST_OF_LINE].partition(b"\n")
@@ -188,7 +190,7 @@ def _encode(known: Known) -> bytes:
 
 
 def _save(place: Path, known: Known, fresh: Known) -> None:
-    """Replaces the file, unless another process is writing it."""
+    """Replaces the file of digests, unless another process is writing it."""
     data = _encode(known | fresh)
     if len(data) > _MOST_BYTES:
         data = _encode(fresh)
@@ -200,7 +202,7 @@ def _save(place: Path, known: Known, fresh: Known) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(file)
-        # Another process may have renamed it between open and lock; then it is the file that others read.
+        # Another process may have renamed the file between open and lock; then other processes read that file.
         if os.path.samestat(status, os.lstat(new)) and stat.S_ISREG(status.st_mode) and _is_private(status):
             os.ftruncate(file, 0)
             if os.write(file, data) == len(data):
@@ -237,7 +239,7 @@ KEYED = (
     "NVVM_IR_VER_CHK",
     "NV_NVVM_VERSION",
 )
-"""The key contains the values of these where they are set. All belong to NVIDIA or LLVM and are rarely set."""
+"""Environment variables whose values are part of the key if they are set. All belong to NVIDIA or LLVM and are rare."""
 
 _OPENSSL = "read by OpenSSL inside NVRTC, which a compile calls only for checksums"
 _CRASH = "how LLVM prints the stack of a crash"
@@ -275,23 +277,23 @@ LEFT_OUT = {
     "https_proxy": _OPENSSL,
     "no_proxy": _OPENSSL,
 }
-"""These do not change the code; the reason follows each. Hashing them would only make users and folders miss."""
+"""Environment variables that do not change the code, with the reason. In the key they would only cause misses."""
 
 
 @cache
 def environment_of_nvrtc() -> str:
-    """The environment in NVRTC's keys: each variable that is set, with a hash of its value; empty when none is set.
+    """The environment in NVRTC's keys: each variable that is set, with a hash of its value; empty if none is set.
 
-    It is a hash because a value may be a path. NVRTC reads some variables once per process, and so does this.
+    A hash, because a value may be a path. NVRTC reads some variables only once in a process, and so does this function.
     """
     return _environment_now()
 
 
 def check_environment_unchanged() -> None:
-    """Refuses to compile after a variable has changed.
+    """Refuses to compile after an environment variable has changed.
 
     Raises:
-        CompilerMissing: because the kernel would be stored under the key of another environment.
+        CompilerMissing: when one has, because the kernel would be stored under the key of another environment.
     """
     if _environment_now() != environment_of_nvrtc():
         raise CompilerMissing(
@@ -322,8 +324,9 @@ def cuda_for(asked: str, driver: tuple[int, int] | None, arch: str) -> Cuda:
 
     Args:
         asked: the setting ``cuda``.
-        driver: the version of CUDA that the driver supports, if there is a driver; it loads no code of a later one.
-        arch: a target that is not known excludes none.
+        driver: the newest version of CUDA that the driver supports, if there is a driver. It cannot load code of a
+            newer major version.
+        arch: the target; an unknown one excludes no version.
     """
     versions: tuple[int, ...] = CUDA_VERSIONS
     why = []
@@ -340,10 +343,11 @@ def cuda_for(asked: str, driver: tuple[int, int] | None, arch: str) -> Cuda:
 
 
 def package_files(pattern: str, folder: str = "cu13") -> Iterator[Path]:
-    """Files of installed ``nvidia-*`` packages that match, such as ``lib/libnvrtc.so.*``.
+    """Files of installed ``nvidia-*`` packages that match ``pattern``, such as ``lib/libnvrtc.so.*``.
 
     Args:
-        folder: those for CUDA 13 share ``cu13``; for CUDA 12 each has its own, such as ``cuda_nvrtc``.
+        folder: the folder of the package. Those for CUDA 13 share ``cu13``; for CUDA 12 each has its own, such as
+            ``cuda_nvrtc``.
     """
     spec = find_spec("nvidia")
     for location in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -351,7 +355,7 @@ def package_files(pattern: str, folder: str = "cu13") -> Iterator[Path]:
 
 
 def toolkit_files(cuda: int, pattern: str) -> Iterator[Path]:
-    """Files that match in the toolkit that ``CUDA_HOME`` names, then in those of a version in ``/usr/local``."""
+    """Files that match ``pattern`` in the toolkit of ``CUDA_HOME``, then in those of a version in ``/usr/local``."""
     named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     installed = sorted(_LOCAL.glob(f"cuda-{cuda}*"), key=lambda path: (len(path.name), path.name), reverse=True)
     for toolkit in (*([Path(named)] if named else ()), *installed):
@@ -359,10 +363,10 @@ def toolkit_files(cuda: int, pattern: str) -> Iterator[Path]:
 
 
 def find_tool(name: str, package: str) -> Path:
-    """The executable called ``name``: the package's, else the one on the path, else a toolkit's.
+    """The path of the program ``name``: from an installed package, else from ``PATH``, else from a toolkit.
 
     Raises:
-        ToolMissing: naming the package that has it.
+        ToolMissing: when it is not installed; the text names the package that has it.
     """
     for path in find_tools(name):
         return path
@@ -370,9 +374,9 @@ def find_tool(name: str, package: str) -> Path:
 
 
 def find_tools(name: str) -> Iterator[Path]:
-    """Every executable called ``name``, as ``find_tool`` prefers them."""
+    """The paths of every program ``name``, in the order in which ``find_tool`` prefers them."""
     yield from package_files(f"bin/{name}")
-    from shutil import which  # 1.5 ms, and no hit asks
+    from shutil import which  # takes 1.5 ms, and no hit needs it
 
     on_path = which(name)
     if on_path is not None:

@@ -1,4 +1,4 @@
-"""Parses a compiler's log: warnings and errors, their lines, and a readable report of a failed compile."""
+"""Parses a compiler's log: warnings, errors and their lines; and makes a readable report of a failed compile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_ERRORS = 10
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One message of a compiler. ``line`` is a line of the source, from 1; ``None`` where the message has none."""
+    """One message of a compiler. ``line`` is the line of the source, from 1; ``None`` if the message names none."""
 
     level: Level
     message: str
@@ -40,7 +40,7 @@ class Diagnostic:
 
 
 def diagnostics(log: str) -> list[Diagnostic]:
-    """The warnings and errors of a log, in its order."""
+    """The warnings and errors of a log, in the same order."""
     found = []
     for text in log.splitlines():
         if match := _AT_LINE.match(text):
@@ -51,7 +51,7 @@ def diagnostics(log: str) -> list[Diagnostic]:
 
 
 def first_error(log: str) -> str | None:
-    """The first line of a log that reports an error, unchanged; ``None`` when no line does."""
+    """The first line of a log that reports an error, unchanged; ``None`` if there is none."""
     for text in log.splitlines():
         if any(found.level is not Level.WARNING for found in diagnostics(text)):
             return text.strip()
@@ -91,13 +91,13 @@ def excerpt(source: str, lines: Iterable[int]) -> str:
 
 
 def error_excerpt(error: CompileError) -> str:
-    """The source around each error of a failed compile; empty when the log names no line."""
+    """The source around each error of a failed compile; empty if the log names no line."""
     found = diagnostics(error.log)
     return excerpt(error.source, (d.line for d in found if d.level is not Level.WARNING and d.line is not None))
 
 
 def report(error: CompileError) -> str:
-    """Everything about a failed compile: the log, the lines it names, the flags, and the command that repeats it."""
+    """All information about a failed compile: log, source lines, flags, and the command that compiles again."""
     lines = error_excerpt(error)
     parts = [
         error.log,

@@ -1,4 +1,4 @@
-"""Disassembles machine code, counts its instructions, and makes its lines comparable.
+"""Disassembles machine code, counts its instructions, and removes differences of lines that have no meaning.
 
 The input is the output of nvdisasm or cuobjdump, one instruction per line::
 
@@ -43,11 +43,10 @@ _LABEL = re.compile(r"^(?P<label>\.L_x?_?\d+|\$\S+):")
 
 @dataclass(frozen=True, slots=True)
 class InstructionMix:
-    """The static number of instructions per opcode, however often each runs.
+    """The number of instructions in the code for each opcode, not how often they run.
 
     Attributes:
-        opcodes: counts by opcode without its modifiers, the most frequent first. NOP, which pads the end, is
-            left out.
+        opcodes: counts by opcode without its modifiers, most frequent first. Without NOP, which only fills the end.
     """
 
     opcodes: dict[str, int]
@@ -59,13 +58,13 @@ class InstructionMix:
 
     @property
     def classes(self) -> dict[str, int]:
-        """Counts of the opcodes in ``CLASSES`` that occur, in that order, then of all others together."""
+        """The counts of the opcodes in ``CLASSES`` that occur, in that order, then the sum of all others."""
         named = {name: self.opcodes[name] for name in CLASSES if name in self.opcodes}
         return {**named, OTHER: self.total - sum(named.values())}
 
     @property
     def others(self) -> dict[str, int]:
-        """Counts of the opcodes in no class, the most frequent first."""
+        """The counts of opcodes that belong to no class, most frequent first."""
         return {name: count for name, count in self.opcodes.items() if name not in CLASSES}
 
 
@@ -77,10 +76,10 @@ def instruction_mix(sass: str) -> InstructionMix:
 
 
 def comparable_lines(sass: str, kernel: str) -> list[str]:
-    """Instructions and labels, one per line, without addresses and names, which differ between equal kernels.
+    """Instructions and labels, one per line, without addresses and names, because these differ between equal kernels.
 
     Args:
-        kernel: the kernel's name, which is replaced by ``kernel``.
+        kernel: the kernel's name, which is replaced by the word ``kernel``.
     """
     lines = []
     for line in sass.splitlines():
@@ -98,9 +97,9 @@ def _instructions(sass: str) -> Iterator[re.Match[str]]:
     return (match for line in sass.splitlines() if (match := _INSTRUCTION.match(line)))
 
 
-# ---- NVIDIA's tools: what they print of a CUBIN ----
+# ---- NVIDIA's tools, and what they print about a CUBIN ----
 
-_MOST_BYTES, _TIMEOUT_S = 64 << 20, 60  # of what a tool prints: ten times the usual; a forged CUBIN may be large
+_MOST_BYTES, _TIMEOUT_S = 64 << 20, 60  # bytes of a tool's output: ten times the usual; a forged CUBIN may be large
 _USAGE = re.compile(r"REG:(?P<registers>\d+)\s+STACK:(?P<stack>\d+)\s+SHARED:(?P<shared>\d+)")
 _SPILLS = re.compile(rb"(?<!\d)(\d{1,18}) bytes spill (?:stores|loads)")
 
@@ -109,8 +108,8 @@ def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
     """The resources that the kernel in a CUBIN uses.
 
     Args:
-        log: the report of ptxas on the same compile; the only source of spills.
-        dynamic_shared_bytes: the amount that the launch asks for; a CUBIN does not contain it.
+        log: the report of ptxas on the same compile; only this has the spills.
+        dynamic_shared_bytes: the dynamic shared memory that the launch asks for; a CUBIN does not contain it.
 
     Raises:
         ToolMissing: when cuobjdump is not installed.
@@ -121,7 +120,7 @@ def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
         raise GemmCacheError(f"cuobjdump reported no resource usage: {usage.strip()[:200]!r}")
     return Resources(
         registers=int(found["registers"]),
-        # The reported SHARED is what the system reserves; the kernels have no static shared memory.
+        # The reported SHARED is reserved by the system; the kernels have no static shared memory.
         shared_bytes=dynamic_shared_bytes,
         stack_bytes=int(found["stack"]),
         spill_bytes=sum(int(count) for count in _SPILLS.findall(log)),
@@ -129,7 +128,7 @@ def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
 
 
 def sass(cubin: bytes) -> str:
-    """The machine code as text.
+    """The disassembled machine code.
 
     Raises:
         ToolMissing: when nvdisasm is not installed.
@@ -138,7 +137,7 @@ def sass(cubin: bytes) -> str:
 
 
 def linked_sass(cubin: bytes) -> str:
-    """The machine code as text, after lines that say which lines of source and PTX it comes from, where it states them.
+    """The disassembled machine code, with lines before it that name its lines of source and PTX, if the CUBIN has them.
 
     Raises:
         ToolMissing: when nvdisasm is not installed.
@@ -147,7 +146,7 @@ def linked_sass(cubin: bytes) -> str:
 
 
 def live_registers(cubin: bytes) -> str:
-    """The machine code as text, with the number of registers that hold a value at each instruction.
+    """The disassembled machine code, with the number of registers in use at each instruction.
 
     Raises:
         ToolMissing: when nvdisasm is not installed.
@@ -156,7 +155,7 @@ def live_registers(cubin: bytes) -> str:
 
 
 def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
-    find_tool(tool, package)  # else it says how to get one
+    find_tool(tool, package)  # otherwise it raises an error that says how to get the tool
     failure = ""
     for executable in find_tools(tool):
         printed, failure = _printed(executable, arguments, cubin)
@@ -164,14 +163,14 @@ def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
             return printed
         if "is deprecated" not in failure:
             raise GemmCacheError(f"{tool} failed: {failure}")
-    raise ToolMissing(f"{failure}; set CUDA_HOME to such a toolkit")  # of sm_70, which CUDA 13.0 was the last to read
+    raise ToolMissing(f"{failure}; set CUDA_HOME to such a toolkit")  # for sm_70: CUDA 13.0 is the last with it
 
 
 def _printed(executable: Path, arguments: list[str], cubin: bytes) -> tuple[str, str]:
-    """The output of a tool for a CUBIN, and the reason why it failed, if it did.
+    """The output of a tool for a CUBIN; and the reason why the tool failed, or an empty text.
 
     Raises:
-        GemmCacheError: when it cannot be started, or prints more than ``_MOST_BYTES``.
+        GemmCacheError: when the tool cannot be started, or prints more than ``_MOST_BYTES``.
     """
     # Files in memory: a temporary folder may be full, and every compile calls this.
     image, errors = os.memfd_create("kernel.cubin"), os.memfd_create("errors")
@@ -192,7 +191,7 @@ def _printed(executable: Path, arguments: list[str], cubin: bytes) -> tuple[str,
                 process.wait()
             finally:
                 limit.cancel()
-                process.kill()  # does nothing to one that has ended
+                process.kill()  # does nothing to a process that has ended
         failure = os.pread(errors, 500, 0) or printed[:500] or b"it was ended after %d s" % _TIMEOUT_S
     except OSError as error:
         raise GemmCacheError(f"cannot run {executable.name}: {error}") from error

@@ -22,13 +22,13 @@ _FORMAT_SIZED = 4  # EIFMT_SVAL: the attribute's value is so many bytes that fol
 _REGCOUNT, _MIN_STACK_SIZE = 0x2F, 0x12  # EIATTR_…, of a function: its symbol and a number
 _TOOLS, _TEXT = b".note.nv.tkinfo", b".text."
 _Section = tuple[int, int, int]
-"""Its kind, its place in the file, and its size, which may be larger where it has no bytes in the file."""
+"""A section's type, its position in the file, and its size, which may be larger if it has no bytes in the file."""
 _ARCH_OPTION = re.compile(rb"-arch[ =](sm_\d{2,3}[af]?)\b")
 _RELEASE = re.compile(rb"ptxas[^\0]{0,40}+\0[^\0]{0,100}?release [^\0]{0,100}?V(\d[\d.]{0,30})")
-# More than any compiler writes; a hostile file could make us walk for minutes.
+# Sections: more than any compiler writes. Without a limit, a hostile file could take minutes.
 _MOST_SECTIONS, _MOST_ATTRIBUTES = 20_000, 200_000
-_MOST_NOTES = 1 << 16  # of what tools say of themselves: less than a kilobyte
-_LONGEST_NAME, _MOST_LETTERS = 1 << 16, 64 << 20  # names of templates have thousands of letters; and all names together
+_MOST_NOTES = 1 << 16  # bytes of the notes that tools write about themselves; usual are less than a kilobyte
+_LONGEST_NAME, _MOST_LETTERS = 1 << 16, 64 << 20  # letters of one name (of templates: thousands), and of all
 _MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian, version 1
 _ET_EXEC, _EM_CUDA = 2, 190
 # EI_OSABI and EI_ABIVERSION -> the bit in e_flags where the target's number starts. CUDA 13 writes the second.
@@ -36,10 +36,10 @@ _TARGET_AT = {b"\x33\x07": 0, b"\x41\x08": 8}
 
 
 def cubin_fault(image: bytes, arch: str) -> str | None:
-    """The fault of these bytes as code for a target such as ``sm_90a``; ``None`` when the header has no contradiction.
+    """The reason why these bytes are not code for a target such as ``sm_90a``; ``None`` if the header fits the target.
 
     Only the number is compared, because not every ABI distinguishes ``sm_90a`` from ``sm_90`` in the flags. A target
-    that is not CUDA's, which a later version may have, is not checked.
+    that does not look like one of CUDA is not checked, because a later version may have others.
     """
     if not arch.startswith("sm_"):
         return None
@@ -62,7 +62,7 @@ def cubin_fault(image: bytes, arch: str) -> str | None:
 
 
 def machine_of(data: bytes) -> int | None:
-    """The machine that an ELF image is code for, of any class and byte order; ``None`` for what is no ELF image."""
+    """The machine number in the header of an ELF image, of any class and byte order; ``None`` if it is no ELF."""
     if not data.startswith(b"\x7fELF"):
         return None
     order: Literal["little", "big"] = "big" if data[5:6] == b"\x02" else "little"
@@ -71,9 +71,10 @@ def machine_of(data: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A kernel, or another function, in a CUBIN. Numbers that the file does not state are ``None``.
+    """A kernel, or another function, in a CUBIN.
 
-    ``shared_bytes`` is static: what a launch adds is in no CUBIN. ``code_bytes`` is the machine code alone.
+    Values that the file does not state are ``None``. ``shared_bytes`` is only the static part: a CUBIN does not contain
+    what a launch adds. ``code_bytes`` is the size of the machine code.
     """
 
     name: str
@@ -85,7 +86,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A CUBIN's description of itself: its target, the assembler that made it (empty if unknown), its functions."""
+    """The contents of a CUBIN's headers: its target, the assembler that made it (empty if unknown), its functions."""
 
     arch: str
     assembler: str = ""
@@ -93,10 +94,10 @@ class Image:
 
 
 def read_cubin(image: bytes) -> Image:
-    """The description in a CUBIN's bytes.
+    """The contents of a CUBIN's headers.
 
     Raises:
-        ValueError: when they are not CUDA code, or contradict themselves; the message says how.
+        ValueError: when the bytes are not CUDA code, or contradict themselves; the text says how.
     """
     if len(image) < _HEADER.size or image[:7] != _MAGIC:
         raise ValueError("it is not a 64-bit ELF image")
@@ -115,7 +116,7 @@ def read_cubin(image: bytes) -> Image:
 
 
 def code_of(image: bytes) -> dict[str, bytes]:
-    """The machine code of each function of a CUBIN, by the name of its section.
+    """The machine code of each function of a CUBIN, by section name.
 
     Raises:
         ValueError: when the bytes contradict themselves.
@@ -131,7 +132,7 @@ def code_of(image: bytes) -> dict[str, bytes]:
 
 
 def lacks_last_byte(image: bytes) -> bool:
-    """Whether the headers of a CUBIN end one byte after it does."""
+    """Whether the CUBIN is one byte shorter than its headers say."""
     if len(image) < _HEADER.size or image[:7] != _MAGIC:
         return False
     fields = _HEADER.unpack_from(image)
@@ -140,7 +141,7 @@ def lacks_last_byte(image: bytes) -> bool:
 
 
 def _sections(image: bytes, *, offset: int, size: int, count: int, names: int) -> dict[bytes, _Section]:
-    """The sections by name. Their bytes are not copied: most are asked for by no caller."""
+    """The sections by name. Their bytes are not copied, because callers use few of them."""
     if not count:
         return {}
     if size != _SECTION_HEADER.size or count > _MOST_SECTIONS or offset + size * count > len(image) or names >= count:
@@ -157,7 +158,10 @@ def _sections(image: bytes, *, offset: int, size: int, count: int, names: int) -
 
 
 def _names(texts: bytes) -> Callable[[int], bytes]:
-    """Reads names by their places; one that does not end is empty. All together are bounded, as they may overlap."""
+    """A function that returns the name at a position; empty if the name has no end.
+
+    The total length of all names is limited, because names may overlap.
+    """
     left = _MOST_LETTERS
 
     def name_at(start: int) -> bytes:
@@ -174,7 +178,7 @@ def _names(texts: bytes) -> Callable[[int], bytes]:
 
 
 def _content(image: bytes, section: _Section | None) -> bytes:
-    """The bytes of a section; none where there is no such section, or it has none in the file."""
+    """The bytes of a section; empty if the section is ``None`` or has no bytes in the file."""
     if section is None or section[0] == _NOBITS:
         return b""
     return image[section[1] : section[1] + section[2]]

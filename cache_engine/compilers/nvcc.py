@@ -1,7 +1,7 @@
-"""NVCC, as a subprocess. Compiles for any target it knows on a machine without a GPU.
+"""Runs NVCC as a subprocess. It compiles for all its targets, without a GPU.
 
-``nvcc --cubin`` runs three programs: the host's C++ compiler, which only preprocesses; ``cicc``, which makes PTX; and
-``ptxas``, which makes CUBIN. It compiles nothing for the host and links nothing, but it needs a host compiler.
+``nvcc --cubin`` runs three programs: the host's C++ compiler, here only to preprocess; ``cicc``, which makes PTX; and
+``ptxas``, which makes CUBIN. It compiles nothing for the host, but it needs a host compiler.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class _Installation:
-    """The installed NVCC: its programs, its fingerprint, and a check that the files have not changed since."""
+    """The installed NVCC: its programs, its fingerprint, and a check that its files have not changed since."""
 
     nvcc: Path
     host: Path
@@ -42,13 +42,13 @@ class _Installation:
     headers: frozenset[Path]
 
     def check_unchanged(self, preprocessed: str) -> None:
-        """Refuses files replaced or added since, e.g. by an upgrade while this process runs.
+        """Refuses to compile if files were replaced or added since, such as by an upgrade while this process runs.
 
         Args:
-            preprocessed: the source of this compile; a new header may hide one that is in the key.
+            preprocessed: the preprocessed source of this compile; it shows a new header that hides one in the key.
 
         Raises:
-            CompilerMissing: because the kernel would be stored under the key of another compiler.
+            CompilerMissing: when files changed, because the kernel would be stored under the key of another compiler.
         """
         self.files.check_unchanged("NVCC or a header it includes")
         added = [header for header in _headers(preprocessed) if header not in self.headers]
@@ -57,7 +57,7 @@ class _Installation:
 
 
 class Nvcc:
-    """The ``nvcc`` compiler."""
+    """The compiler ``nvcc``."""
 
     name = "nvcc"
     takes = ".cu"
@@ -74,7 +74,7 @@ class Nvcc:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
         self._finding = Lock()
 
     def with_flags(self, extra: tuple[str, ...]) -> Nvcc:
@@ -86,7 +86,7 @@ class Nvcc:
         return Nvcc(flags_at_level(self.flags, level), self._cuda)
 
     def of_cuda(self, cuda: Cuda) -> Nvcc:
-        """The same compiler of other versions of CUDA; see ``Compiler.of_cuda``."""
+        """The same compiler, from other versions of CUDA; see ``Compiler.of_cuda``."""
         return self if cuda == self._cuda else Nvcc(self.flags, cuda)
 
     def with_lines(self) -> Nvcc:
@@ -94,21 +94,21 @@ class Nvcc:
         return self.with_flags((LINE_TABLES,))
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """The content of its programs and of every header it includes by default; see ``Compiler.fingerprint``.
+        """The content of its programs, and of every header that it includes by default; see ``Compiler.fingerprint``.
 
-        Once per process it runs the host's preprocessor to find those headers (0.1 s).
+        To find these headers, it runs the host's preprocessor once in a process (0.1 s).
         """
         return self._installation().fingerprint
 
     def load(self) -> None:
-        """Finds NVCC, and removes the folders of killed compiles; see ``Compiler.load``."""
+        """Finds NVCC, and deletes the folders of killed compiles; see ``Compiler.load``."""
         self._installation()
         if not self._swept:
             self._swept = True
             sweep()
 
     def compile(self, source: str, arch: str) -> Compiled:
-        """Compiles for one target; see ``Compiler.compile``. Other threads run meanwhile."""
+        """Compiles for one target; see ``Compiler.compile``. Other threads can run meanwhile."""
         self.load()
         flags = (f"-arch={arch}", *self.flags)
         # With --keep, one run leaves both PTX and CUBIN.
@@ -119,7 +119,7 @@ class Nvcc:
             return Compiled(place.read("kernel.cubin"), place.read("kernel.ptx"), log.encode())
 
     def preprocess(self, source: str, arch: str) -> str:
-        """The source as ``cicc`` gets it, with every header NVCC includes by default; see ``Compiler.preprocess``."""
+        """The source as ``cicc`` gets it, with all headers that NVCC always includes; see ``Compiler.preprocess``."""
         self.load()
         flags = (f"-arch={arch}", *self.flags)
         with self._at_work(source, flags) as place:
@@ -128,7 +128,7 @@ class Nvcc:
 
     @contextmanager
     def _at_work(self, source: str, flags: tuple[str, ...]) -> Iterator[Workplace]:
-        """A folder with the source in it. An ``OSError`` of the disk becomes a ``CompileError``."""
+        """A folder that contains the source. An ``OSError`` of the disk becomes a ``CompileError``."""
         try:
             with workplace() as place:
                 place.write("kernel.cu", source.encode())
@@ -142,7 +142,7 @@ class Nvcc:
             ) from error
 
     def _run(self, place: Workplace, source: str, arch: str, arguments: tuple[str, ...]) -> str:
-        """Runs it on ``kernel.cu``; returns what it printed."""
+        """Runs NVCC on ``kernel.cu``; returns its output."""
         found = self._installation()
         code, log = _execute((str(found.nvcc), f"--compiler-bindir={found.host}", *arguments, "kernel.cu"), place)
         if code == 0:
@@ -191,7 +191,7 @@ def _text(place: Workplace, name: str) -> str:
 
 
 def _find_nvcc(cuda: Cuda) -> Path:
-    """The one in ``CUDA_HOME``, which the user chose; else the package's; else the first on the path."""
+    """The path of NVCC: in ``CUDA_HOME``, which the user set; else in a package; else the first on ``PATH``."""
     if not cuda.versions:
         raise CompilerMissing(f"no NVCC fits, as {cuda.why}; {HOW_TO_CHOOSE}")
     places = [Path(os.environ.get("CUDA_HOME") or os.devnull, "bin", "nvcc")]
@@ -211,7 +211,7 @@ def _find_nvcc(cuda: Cuda) -> Path:
 
 
 def _find_host_compiler() -> Path:
-    """The compiler NVCC preprocesses with: the one in ``NVCC_CCBIN``, NVCC's own variable, else the first installed."""
+    """The path of the C++ compiler with which NVCC preprocesses: that in ``NVCC_CCBIN``, else the first installed."""
     for name in filter(None, (os.environ.get("NVCC_CCBIN"), "g++", "clang++", "c++")):
         found = shutil.which(name)
         if found is not None:
@@ -223,7 +223,7 @@ def _find_host_compiler() -> Path:
 
 
 def _tools(nvcc: Path, plan: str) -> tuple[Path, ...]:
-    """The files that turn preprocessed source into code, in the folders that a dry run names."""
+    """The files that compile preprocessed source, in the folders that a dry run of NVCC names."""
     folders = dict(re.findall(r"^#\$ (\w+)=(.*)$", plan, re.MULTILINE))
     here = Path(folders.get("_HERE_", nvcc.parent))
     tools = (
@@ -240,7 +240,7 @@ def _tools(nvcc: Path, plan: str) -> tuple[Path, ...]:
 
 
 def _headers(preprocessed: str) -> tuple[Path, ...]:
-    """The files that a preprocessed text includes, in the order of their first line markers."""
+    """The files that a preprocessed text includes, in the order in which it first names them."""
     named = dict.fromkeys(re.findall(r'^# \d+ "(/[^"]+)"', preprocessed, re.MULTILINE))
     # One marker names the working folder, with a slash at the end.
     return tuple(Path(name) for name in named if not name.endswith("/"))
@@ -266,7 +266,7 @@ def _digest_of_files(files: Sequence[Path]) -> str:
 
 
 def _digest_of_headers(preprocessed: str, headers: Sequence[Path]) -> str:
-    """Of the host compiler's predefined macros, and of whole headers, since targets use different branches of them."""
+    """A digest of the host compiler's predefined macros and of whole headers: targets use different branches."""
     from xxhash import xxh3_128
 
     defined = xxh3_128(re.sub(r"^# .*\n", "", preprocessed, flags=re.MULTILINE).encode()).hexdigest()
@@ -275,12 +275,12 @@ def _digest_of_headers(preprocessed: str, headers: Sequence[Path]) -> str:
 
 
 def _execute(command: tuple[str, ...], place: Workplace) -> tuple[int | None, str]:
-    """Runs a program in the workplace; returns its exit code (``None``: timed out) and its output.
+    """Runs a program in the folder; returns its exit code (``None``: timed out) and its output.
 
     The program and its children form a session, which is killed as a whole if this call is interrupted. It gets only
-    the variables it needs: compilers read flags and folders from variables such as CPATH and NVCC_APPEND_FLAGS, which
-    the key does not contain. NVCC runs its programs through a shell, so every path it passes must be a safe name of
-    ours: its folder for temporary files is the workplace, called ".".
+    the variables that it needs: compilers read flags and folders from variables such as CPATH and NVCC_APPEND_FLAGS,
+    which the key does not contain. NVCC runs its programs through a shell, so every path that it passes on must be a
+    safe name: its folder for temporary files is this folder, named ".".
     """
     import subprocess
 
@@ -317,28 +317,28 @@ _PREFIX = "gemm-cache-compile-"
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """A folder, and the open descriptor that holds its lock."""
+    """A temporary folder for a compile, and the open descriptor that holds its lock."""
 
     folder: Path
     lock: int
 
     def write(self, name: str, data: bytes) -> None:
-        """Writes a file in it."""
+        """Writes a file in the folder."""
         (self.folder / name).write_bytes(data)
 
     def read(self, name: str) -> bytes:
-        """The content of a file in it."""
+        """The content of a file in the folder."""
         return (self.folder / name).read_bytes()
 
 
 @contextmanager
 def workplace() -> Iterator[Workplace]:
-    """An empty folder, readable only by this user. It is removed with its content at the end.
+    """A context manager with an empty folder that only this user can read. It is deleted with its content at the end.
 
     Raises:
-        OSError: when it cannot be created, e.g. on a full disk.
+        OSError: when the folder cannot be created, such as on a full disk.
     """
-    import tempfile  # 3 ms, on the path of every hit
+    import tempfile  # takes 3 ms, and every hit imports this module
 
     place = None
     while place is None:
@@ -353,7 +353,7 @@ def workplace() -> Iterator[Workplace]:
 
 
 def sweep() -> None:
-    """Removes the folders of killed processes, where possible."""
+    """Deletes the folders of killed processes, if possible."""
     import tempfile
 
     left: list[str] = []
@@ -377,7 +377,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 
 
 def _locked(folder: Path) -> Workplace | None:
-    """The folder with its lock held; ``None`` when another process holds the lock or has removed the folder."""
+    """The folder with its lock held; ``None`` if another process holds the lock or has deleted the folder."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:

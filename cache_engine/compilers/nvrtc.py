@@ -1,7 +1,7 @@
-"""NVRTC, called through ctypes. Compiles for any target on a machine without a GPU.
+"""Calls NVRTC through ctypes. It compiles for all its targets, without a GPU.
 
-Its C interface is small. Loading it with ctypes takes 10 ms, and loads the file that was fingerprinted. A binding takes
-more than 200 ms to import and may call another library of that name: docs/decisions/0013-light-install.md.
+NVRTC's C interface is small. ctypes takes 10 ms and loads exactly the file that was fingerprinted. A Python binding
+takes more than 200 ms to import and may call another library of the same name: docs/decisions/0013-light-install.md.
 Source: NVRTC documentation, "Basic API"; every call returns 0 for success.
 """
 
@@ -35,15 +35,16 @@ from cache_engine.process import renew_after_fork, unforked
 
 # The version of CUDA: the folder of its package, and how pip names the package.
 _PACKAGES = {13: ("cu13", "nvidia-cuda-nvrtc"), 12: ("cuda_nvrtc", "'nvidia-cuda-nvrtc-cu12>=12.9'")}
+# NVRTC 12.8 has neither ``--no-cache`` nor all targets. A driver for any CUDA 12 loads code that 12.9 makes.
 _OLDEST = (12, 9)
 _BUILTINS = r"libnvrtc-builtins\.so\.(\d{1,4})\.(\d{1,4})(\.\d{1,4}){0,4}"
-"""NVRTC 12.8 has neither ``--no-cache`` nor all targets. A driver for any CUDA 12 loads what 12.9 makes."""
+"""The file name of NVRTC's companion library, with its version."""
 _NO_BUILTINS = 7  # NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, from nvrtc.h
 _WRONG_OPTION = 5  # NVRTC_ERROR_INVALID_OPTION, of nvrtc.h
 
 
 class _Installation(msgspec.Struct, frozen=True):
-    """The installed NVRTC: its files, its fingerprint, and a check that the files have not changed since."""
+    """The installed NVRTC: its files, its fingerprint, and a check that its files have not changed since."""
 
     library: Path
     builtins: Path
@@ -53,17 +54,17 @@ class _Installation(msgspec.Struct, frozen=True):
 
     @property
     def companion_name(self) -> str:
-        """The file name that NVRTC asks the loader for."""
+        """The file name of the companion library (builtins), which NVRTC has the dynamic loader find by name."""
         return f"libnvrtc-builtins.so.{self.fingerprint.version}"
 
     def load(self) -> ctypes.CDLL:
-        """Loads both libraries.
+        """Loads NVRTC and its companion library (builtins), the companion first, unless other code has loaded one.
 
-        The companion first, unless other code has loaded one: NVRTC asks the loader for it by name, and the one of CUDA
-        13.0's package does not say that the file is next to it.
+        NVRTC has the dynamic loader find the companion by name, and the NVRTC of CUDA 13.0's package does not tell the
+        loader that the file is in the same folder.
 
         Raises:
-            CompilerMissing: when one cannot be loaded, or they are of two versions.
+            CompilerMissing: when one cannot be loaded, or their versions differ.
         """
         try:
             if not _is_loaded(self.companion_name):
@@ -82,10 +83,10 @@ class _Installation(msgspec.Struct, frozen=True):
         return library
 
     def check_unchanged(self) -> None:
-        """Refuses files or variables that have changed since.
+        """Refuses to compile if files or environment variables have changed since.
 
         Raises:
-            CompilerMissing: because the kernel would be stored under the key of another compiler.
+            CompilerMissing: when they have, because the kernel would be stored under the key of another compiler.
         """
         self.files.check_unchanged("NVRTC")
         check_environment_unchanged()
@@ -93,10 +94,10 @@ class _Installation(msgspec.Struct, frozen=True):
     def check_loaded(self) -> None:
         """Refuses a library that other code in this process loaded from this path before the file was replaced.
 
-        The dynamic loader returns the library already loaded for a path, even if the file has changed.
+        For a path that is already loaded, the dynamic loader returns the old library, even if the file has changed.
 
         Raises:
-            CompilerMissing: because that library is not the one that was fingerprinted.
+            CompilerMissing: when so, because the loaded library is not the one that was fingerprinted.
         """
         with open("/proc/self/maps", encoding="utf-8") as maps:
             if any(line.rstrip("\n").endswith(f" {self.library} (deleted)") for line in maps):
@@ -105,12 +106,12 @@ class _Installation(msgspec.Struct, frozen=True):
     def check_companion(self) -> None:
         """Refuses a companion library that other code in this process has loaded from another path.
 
-        At its first compile NVRTC asks the loader for the companion by name, and gets one that is already loaded.
+        At its first compile, NVRTC has the loader find the companion by name, and gets one that is already loaded.
 
         Raises:
-            CompilerMissing: naming the other file.
+            CompilerMissing: when so; the text names the other file.
         """
-        # A toolkit's has the whole version in its name.
+        # The file of a toolkit has the whole version in its name.
         named = re.compile(rf"/{re.escape(self.companion_name)}[.\s]")
         with open("/proc/self/maps", encoding="utf-8") as maps:
             paths = {line.split(maxsplit=5)[5].strip() for line in maps if named.search(line)}
@@ -144,17 +145,17 @@ def _find_installation(cuda: Cuda) -> _Installation:
 
 
 def _libraries(version: int) -> Iterator[Path]:
-    """The libraries of a version of CUDA: its package's, those of toolkits, and the system's."""
+    """The NVRTC libraries of a version of CUDA: from installed packages, from toolkits, and from the system."""
     name = f"libnvrtc.so.{version}"
     yield from package_files(f"lib/{name}", _PACKAGES[version][0])
     yield from toolkit_files(version, f"lib*/{name}")
-    # Where the system's loader finds it, only the loader can tell (0.15 s).
+    # Only the loader can tell where it finds a library of the system (0.15 s).
     with suppress(OSError):
         yield _path_of(ctypes.CDLL(name).nvrtcVersion)
 
 
 def _is_loaded(name: str) -> bool:
-    """Whether this process has loaded a library of a name."""
+    """Whether this process has loaded a library with this name."""
     try:
         ctypes.CDLL(name, mode=os.RTLD_NOLOAD)
     except OSError:
@@ -163,14 +164,14 @@ def _is_loaded(name: str) -> bool:
 
 
 def _path_of(function: object) -> Path:
-    """The file of the loaded library that has a function."""
+    """The path of the loaded library that contains a function."""
     info = (ctypes.c_char_p * 4)()  # Dl_info begins with the path
     ctypes.CDLL(None).dladdr(function, info)
     return Path(os.fsdecode(info[0] or b""))
 
 
 def _companion(library: Path, version: int, package: str) -> tuple[Path, tuple[int, int]]:
-    """The library that NVRTC loads at its first compile, and the version of both."""
+    """The companion library, which NVRTC loads at its first compile, and the version of both."""
     found = [
         ((version, int(match[2])), library.with_name(name))
         for name in os.listdir(library.parent)
@@ -191,7 +192,7 @@ def _reinstall(package: str) -> str:
 
 
 class Nvrtc:
-    """The ``nvrtc`` compiler."""
+    """The compiler ``nvrtc``."""
 
     name = "nvrtc"
     takes = ".cu"
@@ -210,7 +211,7 @@ class Nvrtc:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
         self._loading = Lock()
 
     def with_flags(self, extra: tuple[str, ...]) -> Nvrtc:
@@ -222,7 +223,7 @@ class Nvrtc:
         return Nvrtc(flags_at_level(self.flags, level), self._cuda)
 
     def of_cuda(self, cuda: Cuda) -> Nvrtc:
-        """The same compiler of other versions of CUDA; see ``Compiler.of_cuda``."""
+        """The same compiler, from other versions of CUDA; see ``Compiler.of_cuda``."""
         return self if cuda == self._cuda else Nvrtc(self.flags, cuda)
 
     def with_lines(self) -> Nvrtc:
@@ -230,11 +231,11 @@ class Nvrtc:
         return self.with_flags((LINE_TABLES,))
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """The content of the library and of its companion, and the environment; see ``Compiler.fingerprint``."""
+        """The content of the library and its companion, and the environment variables; see ``Compiler.fingerprint``."""
         return self._installation().fingerprint
 
     def _installation(self) -> _Installation:
-        # Two threads may both look; they find the same.
+        # Two threads may both search; they find the same.
         if self._found is None:
             self._found = _find_installation(self._cuda)
         return self._found
@@ -253,7 +254,7 @@ class Nvrtc:
             return self._library
 
     def compile(self, source: str, arch: str) -> Compiled:
-        """Compiles for one target; see ``Compiler.compile``. Other threads run meanwhile, and those that fork wait."""
+        """Compiles for one target; see ``Compiler.compile``. Other threads can run meanwhile, but a fork waits."""
         options = (f"-arch={arch}", *self.flags)
         with unforked(), _program(nvrtc := self._loaded(), source) as program:
             given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
@@ -291,7 +292,7 @@ class Nvrtc:
 
 @contextmanager
 def _program(nvrtc: ctypes.CDLL, source: str) -> Iterator[ctypes.c_void_p]:
-    """An NVRTC program for the length of the body."""
+    """A context manager with an NVRTC program, which is destroyed at the end of the body."""
     program = ctypes.c_void_p()
     _check(
         nvrtc,
@@ -304,7 +305,7 @@ def _program(nvrtc: ctypes.CDLL, source: str) -> Iterator[ctypes.c_void_p]:
 
 
 def _unsupported(nvrtc: ctypes.CDLL, arch: str) -> str:
-    """The reason a library cannot compile for a target, by its own report; empty where that names the capability."""
+    """The reason why NVRTC cannot compile for a target, from its own list of targets; empty if it can."""
     count = ctypes.c_int()
     _check(nvrtc, nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
     known = (ctypes.c_int * count.value)()
@@ -315,7 +316,7 @@ def _unsupported(nvrtc: ctypes.CDLL, arch: str) -> str:
 
 
 def _text(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
-    """The bytes of one result of a program: ``ProgramLog``, ``PTX`` or ``CUBIN``."""
+    """One result of an NVRTC program, as bytes: ``ProgramLog``, ``PTX`` or ``CUBIN``."""
     size = ctypes.c_size_t()
     _check(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)

@@ -1,7 +1,7 @@
-"""Triton, in a separate process. Compiles for any target on a machine without a GPU.
+"""Runs Triton in a separate process. It compiles for all its targets, without a GPU.
 
-A worker process isolates three things. Triton's settings come from the environment and from other code that uses
-Triton, and can change the output. Triton's cache would return earlier output. LLVM ends its process on some errors.
+The worker process avoids three problems. Triton's settings come from the environment and from other code that uses
+Triton, and can change the output. Triton's cache would return earlier output. And LLVM ends its process on some errors.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class _Installation:
-    """The installed Triton: its files, its fingerprint, and a check that the files have not changed since."""
+    """The installed Triton: its files, its fingerprint, and a check that its files have not changed since."""
 
     packages: Path
     fingerprint: ToolchainFingerprint
@@ -61,10 +61,10 @@ class _Installation:
     files: WatchedFiles
 
     def check_unchanged(self) -> None:
-        """Refuses files replaced or added since, e.g. by an upgrade while this process runs.
+        """Refuses to compile if files were replaced or added since, such as by an upgrade while this process runs.
 
         Raises:
-            CompilerMissing: because the kernel would be stored under the key of another compiler.
+            CompilerMissing: when files changed, because the kernel would be stored under the key of another compiler.
         """
         self.files.check_unchanged("Triton")
         if parts(self.packages / "triton") != self.names:
@@ -100,10 +100,11 @@ def _find_installation() -> _Installation:
 def parts(package: Path) -> tuple[str, ...]:
     """The files of the package that a compile may use, as sorted paths relative to the package.
 
-    Without bytecode, which the worker never reads.
+    Without bytecode files, which the worker never reads.
 
     Raises:
-        CompilerMissing: when a folder cannot be listed: a compile would use its files, and the key would not have them.
+        CompilerMissing: when a folder cannot be listed: a compile would use its files, but the key would not contain
+            them.
     """
     names = []
     for folder, folders, files in os.walk(package, followlinks=True, onerror=_refuse):
@@ -121,12 +122,12 @@ def _refuse(error: OSError) -> None:
 
 @cache
 def _worker() -> str:
-    """The worker's program, read once per process, so that the text that runs is the text in the key."""
+    """The text of the worker program, read once in a process, so that the text that runs is the text in the key."""
     return Path(__file__).with_name("triton_worker.py").read_text(encoding="utf-8")
 
 
 class Triton:
-    """The ``triton`` compiler."""
+    """The compiler ``triton``."""
 
     name = "triton"
     takes = ".py"
@@ -141,15 +142,15 @@ class Triton:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the workers are the parent's."""
+        """In a forked child: forgets the workers, which belong to the parent."""
         self._idle = []
 
     def with_flags(self, extra: tuple[str, ...]) -> Triton:  # noqa: ARG002
-        """Refuses them, because they are flags of CUDA C++; see ``Compiler.with_flags``."""
+        """Raises ``UsageError``: the flags are for CUDA C++; see ``Compiler.with_flags``."""
         raise UsageError("Triton accepts no compiler_flags and no fast math; unset them, or leave out --fast-math")
 
     def at_level(self, level: int) -> Triton:
-        """The same compiler at another level of ptxas, with workers of its own; see ``Compiler.at_level``."""
+        """The same compiler at another level of ptxas, with its own workers; see ``Compiler.at_level``."""
         other = Triton()
         other.flags = flags_at_level(self.flags, level)
         return other
@@ -159,7 +160,7 @@ class Triton:
         return self
 
     def with_lines(self) -> Triton:
-        """The same compiler with line tables and its IRs; see ``Compiler.with_lines``."""
+        """The same compiler with line tables and intermediate representations; see ``Compiler.with_lines``."""
         other = Triton()
         other.flags = (*(_LINES if flag == _NO_LINES else flag for flag in self.flags), _DUMP)
         return other
@@ -168,7 +169,7 @@ class Triton:
         """``None``: Python has no preprocessor; see ``Compiler.preprocess``."""
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """Hash of every file that a compile may use and of the worker's program; see ``Compiler.fingerprint``."""
+        """A hash of every file that a compile may use, and of the worker program; see ``Compiler.fingerprint``."""
         return self._installation().fingerprint
 
     def _installation(self) -> _Installation:
@@ -182,7 +183,9 @@ class Triton:
         self._idle.append(self._worker())
 
     def compile(self, source: str, arch: str) -> Compiled:
-        """Compiles for one target; see ``Compiler.compile``. Threads do not share a worker.
+        """Compiles for one target; see ``Compiler.compile``.
+
+        Threads that compile at the same time use different workers.
 
         Raises:
             InfeasibleConfig: when the compiled kernel needs more shared memory than the target has.
@@ -231,10 +234,10 @@ class Triton:
 
 
 class _Worker:
-    """A process with Triton in it. It answers one request at a time."""
+    """A process with Triton in it. It handles one request at a time."""
 
     def __init__(self, installation: _Installation, flags: tuple[str, ...]) -> None:
-        """Starts it, and waits until it is ready.
+        """Starts the process, and waits until it is ready.
 
         Raises:
             CompilerMissing: when it does not start, or its Triton is not the fingerprinted one.
@@ -280,7 +283,7 @@ class _Worker:
             raise CompilerMissing(f"the key names {package}, but {hello['package']} was loaded; remove one of the two")
 
     def ask(self, question: dict[str, object]) -> dict[str, Any]:
-        """The worker's answer; with ``error`` and ``log`` when it fails or dies."""
+        """Sends a request; returns the worker's answer, or ``error`` and ``log`` if it fails or dies."""
         import json
 
         os.truncate(self._printed, 0)
@@ -309,7 +312,10 @@ class _Worker:
         return {**answer, "log": f"{answer.get('log', '')}{printed}"}
 
     def dumped(self) -> tuple[tuple[str, str], ...]:
-        """The IRs of the last compile, by name, where they were asked for; each is read once."""
+        """The intermediate representations of the last compile, by name, if they were asked for.
+
+        Each can be read once.
+        """
         found = []
         for name in _DUMPED:
             for path in self._dumps.glob(f"*/*.{name}"):
@@ -318,11 +324,11 @@ class _Worker:
         return tuple(found)
 
     def is_usable(self) -> bool:
-        """Whether it is alive and its temporary folder still exists."""
+        """Whether the process is alive and its temporary folder still exists."""
         return self._process.poll() is None and self._printed.exists()
 
     def end(self) -> None:
-        """Ends it, and deletes its folder."""
+        """Ends the process, and deletes its folder."""
         import shutil
 
         self._forget()
@@ -335,7 +341,7 @@ class _Worker:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: releases the pipes, so that the worker ends when its parent does."""
+        """In a forked child: closes the pipes, so that the worker can end when the parent does."""
         self._forget()
         self._process.returncode = 0  # the parent waits for it
         # Not closed: another thread of the parent may have held their locks.

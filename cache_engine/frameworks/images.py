@@ -41,7 +41,7 @@ from cache_engine.units import printable
 
 TRITON, VLLM = "triton", "vllm"
 KSERVE_ROOT = "/home/kserve/.cache/vllm"
-"""``VLLM_CACHE_ROOT`` where KServe mounts a cache of vLLM."""
+"""The value of ``VLLM_CACHE_ROOT`` where KServe mounts vLLM's cache."""
 _BELOW = "torch_compile_cache"
 _CONFIG, _LAYER = "application/vnd.oci.image.config.v1+json", "application/vnd.oci.image.layer.v1.tar+gzip"
 _LAYERS = (_LAYER, "application/vnd.docker.image.rootfs.diff.tar.gzip")
@@ -50,9 +50,11 @@ _RANK = re.compile(r"rank_\d+_\d+")
 _ARTIFACT = "artifact_compile_range_"
 _MOST_CONFIG_BYTES, _MOST_FILES, _MOST_BYTES = 4 * 1024**2, 1_000_000, 64 * 1024**3
 _MOST_HEADER_BYTES = 4 * 1024**2
-"""The most bytes between the contents of two files of a layer: thousands of folders, or names of any length in use."""
+"""The most bytes between the contents of two files of a layer. It allows thousands of folders, and names longer than
+any in use.
+"""
 HIDDEN = "hidden"
-"""In place of the value of a secret."""
+"""The text that replaces the value of a secret."""
 
 
 @dataclass(slots=True)
@@ -61,12 +63,12 @@ class Image:
 
     Attributes:
         kind: ``triton`` or ``vllm``.
-        targets: such as ``sm_90``.
-        entries: kernels of Triton, or graphs of vLLM.
-        left: what was left out, with the reason.
-        hidden: variables whose values are not published.
-        labels: those of the image.
-        manifest: its manifest.json.
+        targets: the targets of the code, such as ``sm_90``.
+        entries: the number of Triton's kernels, or of vLLM's graphs.
+        left: the entries that were left out, each with the reason.
+        hidden: the variables whose values are not published.
+        labels: the labels of the image.
+        manifest: the content of its manifest.json.
     """
 
     kind: str
@@ -88,13 +90,13 @@ def export_image(
     Args:
         folder: the directory to make.
         place: the cache directory of Triton, or vLLM's ``torch_compile_cache``.
-        mount_path: of Triton, the directory where the server's ``TRITON_CACHE_DIR`` will be; of vLLM, its
+        mount_path: for Triton, the directory that the server's ``TRITON_CACHE_DIR`` will name; for vLLM, its
             ``VLLM_CACHE_ROOT``.
         archs: the targets, used if the cache has no CUBIN to read them from.
 
     Raises:
-        UsageError: when the cache is empty, or its target is not known, or there is something named ``folder``.
-        OSError: when it cannot be read or written.
+        UsageError: when the cache is empty, when its target is not known, or when ``folder`` already exists.
+        OSError: when the cache cannot be read, or the image cannot be written.
     """
     image = Image(place.kind)
     prefix = "" if place.kind == TRITON else f"{_BELOW}/"
@@ -131,7 +133,7 @@ def export_image(
 
 
 def read_image(folder: Path) -> Image:
-    """The labels and the manifest of an image, bounded; raises ``PackUnusable`` where it is not one of these."""
+    """The labels and the manifest of an image, of bounded size; raises ``PackUnusable`` if it is not such an image."""
     image, layer = _opened(folder)
     for _ in _cached(image, folder, layer):
         pass
@@ -139,12 +141,12 @@ def read_image(folder: Path) -> Image:
 
 
 def extract_image(folder: Path, target: Path) -> Image:
-    """Writes the cache of an image to a new directory, which is complete or does not exist.
+    """Writes the cache in an image to a new directory, which is complete or does not exist.
 
     Raises:
-        PackUnusable: when it is not such an image, is damaged, or has a name that leads elsewhere.
-        UsageError: when there is something named ``target``.
-        OSError: when it cannot be written.
+        PackUnusable: when ``folder`` is not such an image, is damaged, or contains a path that leads outside.
+        UsageError: when ``target`` already exists.
+        OSError: when the directory cannot be written.
     """
     image, layer = _opened(folder)
     if target.exists():
@@ -168,7 +170,7 @@ def extract_image(folder: Path, target: Path) -> Image:
 
 
 def is_image(folder: Path) -> bool:
-    """Whether a layout has an image of this kind, and not a pack."""
+    """Whether an OCI image layout has an image of a cache, not a pack."""
     try:
         _opened(folder)
     except (PackUnusable, OSError):
@@ -180,7 +182,7 @@ def is_image(folder: Path) -> bool:
 
 
 class _Layer:
-    """A compressed tar, and the digest of what is compressed: the same for the same files."""
+    """Writes a compressed tar. Its digest, of the uncompressed bytes, is the same for the same files."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._hash = hashlib.sha256()
@@ -218,7 +220,7 @@ def _info(name: str, kind: bytes, mode: int, size: int) -> tarfile.TarInfo:
 
 
 def _triton_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
-    """The files of complete entries."""
+    """Yields the files of complete entries."""
     entries = []
     for seen in Triton().scan(place, {}):
         if isinstance(seen, ScanFinding):
@@ -237,7 +239,7 @@ def _triton_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
 
 
 def _vllm_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
-    """All files, and the targets of the CUBINs among them."""
+    """Yields all files, and adds the targets of the CUBINs among them to ``image``."""
     where = Surroundings({}, Path("/nonexistent"), Path("/nonexistent"), "", ((VLLM, place.path),))
     for triton in Triton().discover(where):
         if triton.path.is_relative_to(place.path):
@@ -247,7 +249,7 @@ def _vllm_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
 
 
 def _published(name: str, data: bytes, mount_path: PurePosixPath, image: Image) -> bytes:
-    """A file as it goes into the image: group files name files below the mount, and secrets are hidden."""
+    """The bytes of a file in the image: paths in group files are below the mount, and secrets are hidden."""
     folder, _, file = name.rpartition("/")
     if file.startswith(_GROUP) and file.endswith(".json"):
         document = json_object(data)
@@ -268,7 +270,7 @@ def _published(name: str, data: bytes, mount_path: PurePosixPath, image: Image) 
 
 
 def _note_kernel(document: Mapping[str, Any], image: Image) -> None:
-    """A row of the manifest for the metadata of a kernel."""
+    """Adds a row to the manifest, from the metadata of a kernel."""
     target = document.get("target")
     if not document.get("hash") or not isinstance(target, dict):
         return
@@ -279,7 +281,7 @@ def _note_kernel(document: Mapping[str, Any], image: Image) -> None:
 
 
 def _note_graph(name: str, document: dict[str, Any], image: Image) -> None:
-    """A row of the manifest for the factors of a graph's key; the values of secrets are replaced in ``document``."""
+    """Adds a row to the manifest, from the factors of a graph's key. Replaces the values of secrets in ``document``."""
     environment = document.get("env")
     environment = environment if isinstance(environment, dict) else {}
     for variable, value in environment.items():
@@ -294,7 +296,7 @@ def _note_graph(name: str, document: dict[str, Any], image: Image) -> None:
 
 
 def _note_artifact(name: str, image: Image) -> None:
-    """Counts a compiled part of a graph in its row of the manifest; a folder counts once."""
+    """Counts a compiled part of a graph in the graph's row of the manifest; a folder counts once."""
     parts = name.split("/")
     row = _graph(name, image)
     if row is None or len(parts) < 5:
@@ -307,7 +309,10 @@ def _note_artifact(name: str, image: Image) -> None:
 
 
 def _graph(name: str, image: Image) -> dict[str, Any] | None:
-    """The row of the graph that a file belongs to; of those compiled ahead, the row has the model alone."""
+    """The manifest's row for the graph that a file belongs to.
+
+    The row of a graph that was compiled ahead of time has only the model.
+    """
     parts = name.split("/")[1:]
     ahead = parts[:1] == [AHEAD]
     parts = parts[ahead:]
@@ -331,7 +336,7 @@ def _graph(name: str, image: Image) -> dict[str, Any] | None:
 
 
 def _describe(image: Image) -> None:
-    """The labels, by which the format knows what the image is."""
+    """Sets the labels, by which readers of the format recognise the image."""
     vllm = image.kind == VLLM
     targets = [
         {"backend": "cuda", "arch": f"sm_{target}" if vllm else target, "warp_size": 32} for target in image.targets
@@ -356,7 +361,7 @@ def _describe(image: Image) -> None:
 
 
 def _numbered(arch: str) -> str:
-    """``sm_90a`` as the format has it: ``90``."""
+    """A target as the format writes it: ``sm_90a`` becomes ``90``."""
     return arch.removeprefix("sm_").rstrip("af")
 
 
@@ -364,7 +369,7 @@ def _numbered(arch: str) -> str:
 
 
 def _opened(folder: Path) -> tuple[Image, Path]:
-    """The image of a layout, by its labels, and its layer."""
+    """The image of a layout, described by its labels, and the path of its layer."""
     for manifest in manifests(folder):
         layers = [layer for layer in manifest.layers if layer.mediaType in _LAYERS]
         if not layers or manifest.config.size > _MOST_CONFIG_BYTES:
@@ -394,7 +399,7 @@ def _targets(summary: str) -> Iterator[str]:
 
 
 def _cached(image: Image, folder: Path, layer: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The name and content of each file of the cache; counts the files, and reads the image's manifest.json."""
+    """Yields the name and content of each file of the cache; counts the files, and reads the image's manifest.json."""
     prefix = f"io.{image.kind}.cache/"
     for name, size, content in _members(folder, layer):
         if name == f"io.{image.kind}.manifest/manifest.json" and size <= _MOST_CONFIG_BYTES:
@@ -407,7 +412,7 @@ def _cached(image: Image, folder: Path, layer: Path) -> Iterator[tuple[str, IO[b
 
 
 def _members(folder: Path, layer: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """The files of a layer; links and devices are left out, and a name that leads elsewhere is refused."""
+    """Yields the files of a layer, without links and devices; refuses names that lead outside."""
     total = count = 0
     too_large = PackUnusable(f"{folder} is larger than an image of a kernel cache can be")
     try:
@@ -437,7 +442,7 @@ def _tar_of(bounded: _Bounded) -> tarfile.TarFile:
 
 
 def _plain_name(folder: Path, name: str) -> str:
-    """The name of a member, where each of its parts is one: an empty part would make the rest an absolute path."""
+    """The name of a member, if each part of it is valid: an empty part would make the rest an absolute path."""
     name = name.removeprefix("./")
     if "\0" in name or any(part in ("", "..") for part in name.split("/")):
         raise PackUnusable(f"{folder} has the name {printable(name[:80])!r}, which leads elsewhere")
@@ -446,7 +451,7 @@ def _plain_name(folder: Path, name: str) -> str:
 
 @contextmanager
 def _refusing_names(folder: Path, name: str) -> Iterator[None]:
-    """Refuses an image whose names exclude each other or are too long, which is no fault of the disk."""
+    """Raises ``PackUnusable`` for names that are too long, or that exclude each other: the image is at fault."""
     try:
         yield
     except OSError as error:
@@ -457,9 +462,9 @@ def _refusing_names(folder: Path, name: str) -> Iterator[None]:
 
 
 class _Bounded:
-    """A tar that is read in turn: next to the content of its files it may have a bounded number of bytes.
+    """A tar that is read in order. Apart from the content of its files, it may have only a bounded number of bytes.
 
-    ``tarfile`` reads a header of any length into memory, long before it names the file that the header is for.
+    ``tarfile`` reads a header of any length into memory, long before it names the file of that header.
     """
 
     def __init__(self, file: gzip.GzipFile, refusal: PackUnusable) -> None:
@@ -467,7 +472,7 @@ class _Bounded:
         self._left = _MOST_HEADER_BYTES
 
     def allow(self, size_bytes: int) -> None:
-        """Lets the content of a file be read, and the headers of the next."""
+        """Allows reading the content of a file of this size, and the headers of the next file."""
         self._left = size_bytes + _MOST_HEADER_BYTES
 
     def read(self, size: int) -> bytes:

@@ -1,1 +1,1 @@
-"""The only package that uses a GPU. Everything here is imported lazily and reports clearly when there is no GPU."""
+"""The only room that uses a GPU. It is imported when first used, and says so clearly if there is no GPU."""

@@ -1,4 +1,4 @@
-"""Descriptions of arrays on a GPU, through ``__cuda_array_interface__`` or DLPack. Touches no GPU.
+"""Descriptions of arrays on a GPU, from ``__cuda_array_interface__`` or DLPack. Does not use the GPU.
 
 Sources: Numba documentation, "CUDA Array Interface (Version 3)"; DLPack 1.1, ``dlpack.h``.
 """
@@ -16,9 +16,9 @@ from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType
 
 BITS8, BITS16 = "8 bits", "16 bits"
-"""Elements whose type the array does not say."""
+"""The types of elements whose meaning the array does not state, only their size."""
 
-# By kind and bytes, as in a typestr: NumPy's names for what it knows, and for what it does not (u, V).
+# Types by kind and bytes, as in a typestr: for the types that NumPy knows, and for others (u, V).
 _BY_TYPESTR = {
     "f2": DType.FP16.value,
     "f4": DType.FP32.value,
@@ -30,13 +30,13 @@ _BY_TYPESTR = {
     "u2": BITS16,
     "V2": BITS16,
 }
-# By the name of the array's own dtype, where the typestr cannot say it: those of ml_dtypes and of PyTorch.
+# Types by the name of the array's own dtype, if the typestr cannot express it: those of ml_dtypes and of PyTorch.
 _BY_NAME = {
     "bfloat16": DType.BF16.value,
     "float8_e4m3fn": DType.FP8_E4M3.value,
     "float8_e5m2": DType.FP8_E5M2.value,
 }
-# By DLDataTypeCode and bits.
+# Types by DLDataTypeCode and bits.
 _BY_DLPACK = {
     (0, 8): DType.INT8.value,
     (0, 32): DType.INT32.value,
@@ -53,15 +53,18 @@ _DL_CUDA = (2, 13)  # DLDeviceType: kDLCUDA, kDLCUDAManaged
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 
 ITEMSIZE = {**{dtype.value: dtype.itemsize for dtype in DType}, BITS8: 1, BITS16: 2}
-"""Bytes of an element."""
+"""The bytes of an element, by type."""
 
 
 class Form(NamedTuple):
-    """An array's layout in memory. A tuple, whose hash costs least: each call of ``matmul`` looks plans up by forms.
+    """The layout of an array in memory.
+
+    A tuple, because its hash is fastest: each call of ``matmul`` looks a plan up by the layouts of its arrays.
 
     Attributes:
-        element: a ``DType``'s name, or ``BITS8`` or ``BITS16``.
-        strides: in elements.
+        element: the name of a ``DType``, or ``BITS8`` or ``BITS16``.
+        shape: the number of elements along each axis.
+        strides: the strides, in elements.
     """
 
     element: str
@@ -70,15 +73,15 @@ class Form(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """The bytes of an element."""
         return ITEMSIZE[self.element]
 
     def is_packed(self) -> bool:
-        """Whether elements lie row by row without a gap."""
+        """Whether the elements are contiguous, row by row."""
         return self.strides == packed_strides(self.shape) or _packed(self.shape, self.strides)
 
     def transposed(self) -> Form:
-        """The same elements with the last two axes exchanged."""
+        """The layout of the same elements with the last two axes exchanged."""
         *outer, rows, columns = self.shape
         *outer_strides, row, column = self.strides
         return Form(self.element, (*outer, columns, rows), (*outer_strides, column, row))
@@ -86,13 +89,13 @@ class Form(NamedTuple):
 
 @dataclass(slots=True)
 class ArrayView:
-    """An array where it is. Not frozen, which would take three times as long to make, for each array of each call.
+    """An array: its layout and its address. Not frozen, because creating a frozen one takes three times as long.
 
     Attributes:
-        address: of its first element.
+        address: the address of its first element.
         read_only: whether it must not be written.
-        stream: the stream, as its handle, on which what fills it may still run; ``None`` when it is unknown.
-        owner: what keeps its memory from being freed.
+        stream: the handle of the stream on which its contents may still be computed; ``None`` if unknown.
+        owner: an object that keeps its memory alive.
     """
 
     form: Form
@@ -102,12 +105,12 @@ class ArrayView:
     owner: object = field(default=None, compare=False, repr=False)
 
     def extent(self) -> tuple[int, int]:
-        """The addresses from which and up to which it has bytes."""
+        """The lowest address of its bytes, and the address after the highest."""
         low, high = _reach(self.form)
         return self.address + low, self.address + high
 
     def overlaps(self, other: ArrayView) -> bool:
-        """Whether the two may share bytes."""
+        """Whether the two arrays may share bytes."""
         (low, high), (other_low, other_high) = _reach(self.form), _reach(other.form)
         ahead = other.address - self.address
         return low < ahead + other_high and ahead + other_low < high and low < high and other_low < other_high
@@ -115,7 +118,7 @@ class ArrayView:
 
 @lru_cache(maxsize=4096)
 def _reach(form: Form) -> tuple[int, int]:
-    """From which and up to which byte an array has some, counted from its first element."""
+    """The lowest byte of an array and the byte after the highest, relative to its first element."""
     if 0 in form.shape:
         return 0, 0
     ends = [(extent - 1) * stride for extent, stride in zip(form.shape, form.strides, strict=True)]
@@ -124,18 +127,18 @@ def _reach(form: Form) -> tuple[int, int]:
 
 
 def view(array: Any, name: str, stream: int = 0) -> ArrayView:
-    """An array's description of itself.
+    """The description of an array, which the array itself provides.
 
     Args:
-        name: what to call it in errors.
-        stream: the handle of the stream that it will be used on.
+        name: the name of the array in errors.
+        stream: the handle of the stream on which it will be used.
 
     Raises:
-        UsageError: when it is no array on a GPU, or one that cannot be used.
+        UsageError: when it is not an array on a GPU, or one that cannot be used.
     """
     try:
         interface = array.__cuda_array_interface__
-    except (AttributeError, KeyError, TypeError):  # PyTorch raises these for what the interface has no name for
+    except (AttributeError, KeyError, TypeError):  # PyTorch raises these for types that the interface has no name for
         interface = None
     except Exception as error:
         raise UsageError(f"{name} cannot be used: {error}") from error
@@ -158,13 +161,13 @@ def view(array: Any, name: str, stream: int = 0) -> ArrayView:
 
 
 def read_interface(interface: Mapping[str, Any], name: str, owner: object = None) -> ArrayView:
-    """A ``__cuda_array_interface__``.
+    """The array that a ``__cuda_array_interface__`` describes.
 
     Args:
-        owner: the array, whose ``dtype`` names element types that the interface cannot.
+        owner: the array; its ``dtype`` names element types that the interface cannot.
 
     Raises:
-        UsageError: when it cannot be used.
+        UsageError: when the array cannot be used.
     """
     typestr, strides, own = interface["typestr"], interface.get("strides"), ""
     if interface.get("mask") is not None:
@@ -181,11 +184,11 @@ def read_interface(interface: Mapping[str, Any], name: str, owner: object = None
 
 @lru_cache(maxsize=4096)
 def _form(name: str, typestr: str, own: str, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> Form:
-    """The form of what an interface says; made once for arrays that are alike.
+    """The layout from the values of an interface, cached by these values.
 
     Args:
-        own: what the array itself calls its type, where the interface has no name for it.
-        strides: in bytes.
+        own: the array's own name for its type, for types that the interface has no name for.
+        strides: the strides, in bytes.
     """
     element = _BY_TYPESTR.get(typestr[1:]) if typestr[:1] in ("<", "|", "=") else None
     element = _BY_NAME.get(own.removeprefix("torch."), element)
@@ -234,10 +237,10 @@ _pointer_of.argtypes, _pointer_of.restype = (ctypes.py_object, ctypes.c_char_p),
 
 
 def read_capsule(capsule: Any, name: str) -> ArrayView:
-    """The tensor in a DLPack capsule, which still owns the tensor.
+    """The array in a DLPack capsule. The capsule keeps ownership of the tensor.
 
     Raises:
-        UsageError: when it cannot be used.
+        UsageError: when the array cannot be used.
     """
     read_only = False
     if _is_capsule(capsule, b"dltensor_versioned"):
@@ -262,7 +265,7 @@ def read_capsule(capsule: Any, name: str) -> ArrayView:
 
 
 def _refuse_without_memory(form: Form, name: str) -> None:
-    """Refuses elements at address 0, where a kernel would fault: PyTorch's fake tensors have no memory."""
+    """Refuses an array at address 0, such as PyTorch's fake tensors, because a kernel would fault there."""
     if 0 not in form.shape:
         raise UsageError(
             f"{name} has no memory on a GPU (its address is 0), as a fake tensor of PyTorch; give a real array"
@@ -270,12 +273,12 @@ def _refuse_without_memory(form: Form, name: str) -> None:
 
 
 def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in elements, of elements that lie row by row without a gap."""
+    """The strides, in elements, of an array that is contiguous row by row."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """The same, ignoring strides of axes with one element."""
+    """Whether an array is contiguous row by row; strides of axes with one element do not matter."""
     wanted = packed_strides(shape)
     return all(extent == 1 or stride == want for extent, stride, want in zip(shape, strides, wanted, strict=True))
 

@@ -1,4 +1,4 @@
-"""The two 8-bit floating-point types as tables, and matrices of them with a scale for each block.
+"""The two 8-bit floating-point types as tables, and matrices of these types with a scale for each block.
 
 Sources: OCP 8-bit Floating Point Specification (OFP8), table 2; for E8M0, OCP Microscaling Formats 1.0, 5.4.1.
 """
@@ -23,7 +23,7 @@ _E8M0_NAN, _FP8_NAN = 255, 127
 
 
 def fp8_values(dtype: DType) -> Floats:
-    """The values of the 256 codes."""
+    """The values of the 256 codes of an fp8 type."""
     import numpy
 
     mantissa_bits, bias = (3, 7) if dtype is DType.FP8_E4M3 else (2, 15)
@@ -42,12 +42,12 @@ def fp8_values(dtype: DType) -> Floats:
 
 
 def fp8_codes(values: Any, dtype: DType, arrays: Any) -> Any:
-    """The codes of float32 values: of the nearest, of two the even one; beyond the largest value, of that.
+    """The fp8 codes nearest to float32 values; ties go to the even code, and larger values become the largest one.
 
     Args:
-        arrays: the module, NumPy or CuPy, of ``values``.
+        arrays: the module of ``values``: NumPy or CuPy.
     """
-    finite = arrays.asarray(fp8_values(dtype)[: LARGEST[dtype] + 1])  # in order: each at the place that its code says
+    finite = arrays.asarray(fp8_values(dtype)[: LARGEST[dtype] + 1])  # ascending: the index is the code
     between, sizes = (finite[1:] + finite[:-1]) / 2, abs(values)
     codes = arrays.searchsorted(between, sizes)
     is_tie = sizes == between[arrays.minimum(codes, len(between) - 1)]
@@ -58,12 +58,12 @@ def fp8_codes(values: Any, dtype: DType, arrays: Any) -> Any:
 def quantise(
     values: Any, scales: ScalesLike, *, of_b: bool = False, dtype: DTypeLike = DType.FP8_E4M3
 ) -> tuple[Codes, numpy.typing.NDArray[Any]]:
-    """A, or B with ``of_b``, as fp8 with a scale for each block; on the CPU, with NumPy.
+    """Converts A, or with ``of_b`` B, to fp8 with a scale for each block; on the CPU, with NumPy.
 
-    A scale is the largest magnitude of its block over the type's largest value (448 for ``fp8_e4m3``), of E8M0 the next
-    power of two from that on; 1 for a block of zeroes. An element is rounded to the nearest value, ties to even. So an
-    element x of a block with scale s is off by at most 2⁻⁴ · |x|, or 2⁻¹⁰ · s where that is more (``fp8_e5m2``: 2⁻³ and
-    2⁻¹⁷): half the distance between neighbours.
+    A scale is the largest magnitude of its block divided by the type's largest value (448 for ``fp8_e4m3``). For E8M0
+    this is rounded up to a power of two. For a block of zeroes it is 1. An element is rounded to the nearest value,
+    ties to even. So the error of an element x in a block with scale s is at most 2⁻⁴ · |x| or 2⁻¹⁰ · s, whichever is
+    larger (for ``fp8_e5m2``: 2⁻³ and 2⁻¹⁷): half the distance between neighbouring values.
 
     Example:
         ```python
@@ -71,12 +71,12 @@ def quantise(
         ```
 
     Args:
-        values: rows × k of any float, A as m × k and B as n × k; more axes in front are a batch.
-        scales: as of ``GemmProblem``.
+        values: rows × k of any float type: A as m × k, B as n × k; further axes in front are a batch.
+        scales: the blocks that have a scale, as for ``GemmProblem``.
 
     Returns:
-        The codes, as ``uint8`` of the shape of ``values``, and the scales as a kernel takes them, in the shape that
-        ``Scales.shapes`` says: ``float32``, or ``uint8`` of E8M0.
+        The codes, as ``uint8`` in the shape of ``values``; and the scales as a kernel takes them, in the shape of
+        ``Scales.shapes``: ``float32``, or ``uint8`` for E8M0.
 
     Raises:
         UsageError: when k is not a multiple of 128, or a value is NaN or infinite.
@@ -106,7 +106,7 @@ def quantise(
 
 
 def _to_e8m0(wanted: Any) -> Any:
-    """Codes of the powers of two that are not less; four of a row make a word, and the rest of the last is 0."""
+    """The E8M0 codes of the values, rounded up to powers of two. Rows are padded with 0 to words of four codes."""
     import numpy
 
     mantissa, exponent = numpy.frexp(wanted)
@@ -118,7 +118,7 @@ def _to_e8m0(wanted: Any) -> Any:
 
 
 def scale_values(stored: Any, blocks: int) -> Any:
-    """Scales as ``float32``, so many in a row, of fp32 or of E8M0, whose 255 is NaN. Arrays of NumPy or of CuPy."""
+    """The first ``blocks`` scales of each row as ``float32``. E8M0's code 255 is NaN. Arrays of NumPy or of CuPy."""
     found = stored[..., :blocks]
     if found.dtype != "uint8":
         return found
@@ -129,14 +129,17 @@ def scale_values(stored: Any, blocks: int) -> Any:
 
 
 def scaled(values: Any, stored: Any, height: int = 1) -> Any:
-    """Values × scales: rows × k with a scale for each block of ``height`` rows. Arrays of NumPy or of CuPy."""
+    """Values × scales, where ``values`` is rows × k with a scale for each block of ``height`` rows.
+
+    For NumPy or CuPy.
+    """
     *outer, rows, k = values.shape
     of_rows = scale_values(stored, k // SCALE_BLOCK).repeat(height, axis=-2)[..., :rows, :]
     return (values.reshape(*outer, rows, k // SCALE_BLOCK, SCALE_BLOCK) * of_rows[..., None]).reshape(values.shape)
 
 
 def dequantise(codes: Codes, stored: Any, scales: ScalesLike, *, of_b: bool = False, dtype: DTypeLike) -> Any:
-    """The values that ``quantise``'s result stands for, in ``float64``."""
+    """The values that the codes and scales of ``quantise`` represent, in ``float64``."""
     blocks = Scales(str(scales))
     values = fp8_values(DType(str(dtype)))[codes].astype("float64")
     return scaled(values, stored, blocks.b_columns if of_b else 1)

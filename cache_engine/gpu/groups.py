@@ -1,4 +1,4 @@
-"""Groups of rows that are multiplied each by a B of its own: what counts mean, and what is done with arrays."""
+"""Groups of rows, each multiplied by its own B: the meaning of the row counts, and the plan for such arrays."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, L
 
 @dataclass(frozen=True, slots=True)
 class GroupCounts:
-    """The rows of each group: where the kernel reads them, and what they are, if that is known.
+    """The number of rows of each group, for the kernel and for checks.
 
     Attributes:
-        array: on the GPU, an int32 for each group.
-        known: the same numbers, to be checked.
+        array: an int32 for each group, on the GPU, which the kernel reads.
+        known: the same numbers on the CPU, to be checked; ``None`` if they are only on the GPU.
     """
 
     array: Any
@@ -27,10 +27,9 @@ class GroupCounts:
 
 
 def rows_of_groups(problem: GemmProblem, counts: Iterable[int]) -> list[tuple[int, slice]]:
-    """For each group: which matrix of A and C has its rows, and which rows of that they are.
+    """For each group, the index of the matrix of A and C that has its rows, and the range of its rows there.
 
-    Counts are clamped as kernels clamp them: one below 0 counts as 0, and one that reaches beyond m, or beyond what the
-    groups before it have left of m, is cut off.
+    Counts are clamped as kernels clamp them: a count below 0 is 0, and a group ends at m at the latest.
     """
     found, first = [], 0
     for group, count in enumerate(counts):
@@ -44,18 +43,18 @@ def rows_of_groups(problem: GemmProblem, counts: Iterable[int]) -> list[tuple[in
 
 
 def given_counts(counts: Any, *, check: bool) -> GroupCounts:
-    """Counts as a caller gives them: on the GPU, or as numbers, which are copied there on the current stream.
+    """The caller's counts: an array on the GPU, or numbers, which are copied to the GPU on the current stream.
 
     Args:
-        check: whether those on the GPU are read, which waits for it.
+        check: whether to read counts that are on the GPU, which waits for it.
 
     Raises:
-        UsageError: when they are no row of whole numbers, or on the GPU not of int32.
+        UsageError: when the counts are not a row of integers, or on the GPU not int32.
     """
     import cupy
     import numpy
 
-    # The type first: a CuPy array makes a new interface each time that it is asked for one.
+    # The type is checked first: a CuPy array creates a new interface each time it is asked for one.
     name = "__cuda_array_interface__"
     speaks_cuda = hasattr(type(counts), name) or hasattr(counts, name)
     speaks_dlpack = hasattr(counts, "__dlpack_device__") and not isinstance(counts, numpy.ndarray)
@@ -70,18 +69,21 @@ def given_counts(counts: Any, *, check: bool) -> GroupCounts:
 
 @lru_cache(maxsize=64)
 def _check_element(dtype: Hashable) -> None:
-    """Refuses all types of CuPy, NumPy or PyTorch but int32. Cached: NumPy takes a microsecond to write a name."""
+    """Refuses all types of CuPy, NumPy or PyTorch except int32.
+
+    Cached, as formatting NumPy's type takes a microsecond.
+    """
     element = str(dtype).removeprefix("torch.")
     if element != "int32":
         raise UsageError(f"counts has elements of {element}; on a GPU they must be int32: convert them")
 
 
 def check_counts(problem: GemmProblem, counts: Sequence[int]) -> None:
-    """Checks counts that are known.
+    """Checks counts whose values are known.
 
     Raises:
-        UsageError: naming the group whose rows are below 0 or beyond m, or saying that the sum is not m where groups
-            share it.
+        UsageError: when the rows of a group are below 0 or above m, or when the groups share m rows and the sum is not
+            m; the text names the group or the sum.
     """
     for group, count in enumerate(counts):
         if not 0 <= count <= problem.m:
@@ -104,15 +106,15 @@ def plan_groups(
     a_scales: Form | None = None,
     b_scales: Form | None = None,
 ) -> MatmulPlan:
-    """As ``plan_matmul``, for groups: of an A with two axes those of ``grouped``, with three those of ``masked``.
+    """As ``plan_matmul``, for groups: with the mode ``grouped`` if A has two axes, ``masked`` if it has three.
 
     Args:
         b: groups × k × n.
-        counts: an int32 for each group.
+        counts: the layout of the counts, an int32 for each group.
         bias: groups × n.
 
     Raises:
-        UsageError: when the arrays do not go together; the text says why.
+        UsageError: when the arrays do not fit together; the text says why.
     """
     if len(b.shape) != 3 or len(a.shape) not in (2, 3):
         raise UsageError(
@@ -140,5 +142,5 @@ def plan_groups(
 
 
 def _one(form: Form) -> Form:
-    """The first matrix of a batch."""
+    """The layout of the first matrix of a batch."""
     return Form(form.element, form.shape[1:], form.strides[1:])

@@ -1,4 +1,4 @@
-"""Running compiled kernels, through CuPy. Needs a GPU."""
+"""Loads and starts compiled kernels, through CuPy. Needs a GPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cache_engine.gpu.probe import require_gpu
 from cache_engine.model.gemm import FP8, DType, GemmProblem, Mode
 from cache_engine.model.kernel import Box, Launch
 
-# What NumPy and CuPy know elements as. They have bf16 and fp8 only with a package more, so their bits travel as whole
-# numbers.
+# The types in which NumPy and CuPy hold elements. bf16 and fp8 need a further package, so their bits are held as
+# integers.
 ARRAY_TYPES = {
     DType.FP16: "float16",
     DType.BF16: "uint16",
@@ -27,19 +27,19 @@ ARRAY_TYPES = {
     DType.INT8: "int8",
     DType.INT32: "int32",
 }
-# Elements made or compared at a time, so that what is needed for it in higher precision stays small.
+# Elements that are made or compared at a time, so that the values in higher precision need little memory.
 CHUNK_ELEMENTS = 2**26
-_MAPS = 64  # of places where operands were, before they are forgotten
+_MAPS = 64  # cached maps of addresses at which operands were
 
 
 @dataclass(slots=True)
 class Operands:
-    """A kernel's operands: A, B and C as stored, and those of the epilogue. Not frozen, as ``ArrayView``.
+    """The operands of a kernel: A, B and C as stored, and the values of the epilogue. Not frozen, for speed.
 
-    Arrays are CuPy's, or addresses as ``numpy.uint64``. ``alpha`` and ``beta`` are factors, ``bias`` has n elements of
-    C's type; what the epilogue does not name may keep its default. ``scale_result`` is for a C of fp8. Scales are there
-    where the problem has them. For groups ``counts`` has the rows of each, of int32, and ``bias`` has n elements for
-    each.
+    Arrays are CuPy's, or addresses as ``numpy.uint64``. ``alpha`` and ``beta`` are factors; ``bias`` has n elements of
+    C's type. Values that the epilogue does not use may keep their default. ``scale_result`` is for a C of fp8. The
+    scales are set if the problem has scales. For groups, ``counts`` has the rows of each group as int32, and ``bias``
+    has n elements for each group.
     """
 
     a: Any
@@ -59,7 +59,7 @@ _GIVEN = ("a", "b", "c", "bias", "a_scales", "b_scales", "counts")
 
 
 def cupy_version() -> str:
-    """Of the CuPy that launches."""
+    """The version of the CuPy that launches kernels."""
     import cupy
 
     return str(cupy.__version__)
@@ -87,24 +87,24 @@ def load_function(cubin: bytes, name: str, shared_bytes: int) -> Any:
 
 
 class Startable(Protocol):
-    """A kernel that can be launched, with the name of its function and the problem it is for."""
+    """A kernel that can be launched; it has the name of its function and its problem."""
 
     name: str
     problem: GemmProblem
 
     def __call__(self, operands: Operands) -> None:
-        """Starts it on the current stream."""
+        """Starts the kernel on the current stream."""
         ...
 
 
 class LoadedKernel:
-    """A kernel in a GPU's memory, with the memory that its blocks exchange sums in."""
+    """A kernel loaded on a GPU, with the device memory through which its blocks exchange sums."""
 
     def __init__(
         self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem, function: Any | None = None, *,
         has_workspace: bool = True,
     ) -> None:  # fmt: skip
-        """Loads compiled code, unless it is given as a ``function`` that was loaded before.
+        """Loads compiled code, unless ``function`` was already loaded from it.
 
         Args:
             has_workspace: whether it has a workspace of its own; else each launch gives one, of zeroes, which the
@@ -113,7 +113,7 @@ class LoadedKernel:
         Raises:
             GpuRequired: when there is no GPU.
             UsageError: when the code is for another target.
-            OutOfDeviceMemory: when there is no room for what blocks exchange.
+            OutOfDeviceMemory: when the GPU has no memory for the sums that blocks exchange.
         """
         require_gpu("launching a kernel")
         import cupy
@@ -138,7 +138,7 @@ class LoadedKernel:
             "groups": numpy.int32(problem.batch),
             "workspace": numpy.uint64(0) if workspace is None else workspace,
         }
-        # What is the same in each launch is put together once: a launch costs the host microseconds.
+        # The parts that are the same in each launch are prepared once: a launch costs the host only microseconds.
         self._arguments = [fixed.get(argument, numpy.uint64(0)) for argument in launch.arguments]
         places = list(enumerate(launch.arguments))
         given = _GIVEN if has_workspace else (*_GIVEN, "workspace")
@@ -150,7 +150,7 @@ class LoadedKernel:
         self._maps: dict[tuple[str, int], Any] = {}
 
     def __call__(self, operands: Operands) -> None:
-        """Starts it on the current stream. Launches of one ``LoadedKernel`` must not overlap on the device."""
+        """Starts the kernel on the current stream. Launches of one ``LoadedKernel`` must not overlap on the device."""
         arguments = self._arguments.copy()
         for place, given in self._given:
             value = given(operands)
@@ -163,8 +163,8 @@ class LoadedKernel:
         self._function(self._grid, self._block, tuple(arguments), shared_mem=self._shared_bytes)
 
     def _map(self, box: Box, operand: Any) -> Any:
-        """An operand's tensor map, made once for each place that it was at lately."""
-        from cache_engine.gpu import tensor_map  # for few kernels
+        """An operand's tensor map, cached for its last addresses."""
+        from cache_engine.gpu import tensor_map  # only few kernels need it
 
         address = tensor_map.address_of(operand)
         key = (box.operand, address)
@@ -176,16 +176,16 @@ class LoadedKernel:
 
 
 def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
-    """Standard normal A and B (of int8, 32 times that), and a C whose every bit is set: NaN, where its type has it.
+    """Random operands: A and B are standard normal (for int8, times 32), and all bits of C are set: NaN for floats.
 
-    Scales are powers of two from 1/4 to 4. With an epilogue, factors and a bias for it, and a C to be added to. Of
-    groups the first has about half of the rows, and every fifth none.
+    Scales are powers of two from 1/4 to 4. For an epilogue there are factors, a bias, and a C to be added to. Of the
+    groups, the first has about half of the rows, and every fifth has none.
 
     Args:
-        seed: for the same again; by default another every time.
+        seed: a number that gives the same operands again; by default they differ each time.
 
     Raises:
-        OutOfDeviceMemory: when they do not fit.
+        OutOfDeviceMemory: when the operands do not fit on the GPU.
     """
     import cupy
 
@@ -224,7 +224,7 @@ def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
 
 
 def _some_counts(problem: GemmProblem, generator: Any) -> Any:
-    """Rows of each group: uneven, some none, together at most m where the groups share it."""
+    """Random row counts of groups: uneven, some 0, with a sum of at most m if the groups share m rows."""
     import cupy
     import numpy
 
@@ -236,7 +236,7 @@ def _some_counts(problem: GemmProblem, generator: Any) -> Any:
 
 
 def poisoned(problem: GemmProblem) -> Any:
-    """A C whose every bit is set: what a kernel does not write shows as NaN, or as -1 where C is of whole numbers."""
+    """A C with all bits set: an element that a kernel does not write then shows as NaN, or as -1 for an integer."""
     import cupy
 
     size = problem.row_matrices * problem.m * problem.n
@@ -245,7 +245,7 @@ def poisoned(problem: GemmProblem) -> Any:
 
 
 def to_stored(values: Any, dtype: DType) -> Any:
-    """Device float32 values as elements of ``dtype``, rounded to the nearest; ties, in bf16 and fp8, to even."""
+    """Device float32 values as elements of ``dtype``, rounded to the nearest; ties in bf16 and fp8 go to even."""
     import cupy
 
     if dtype in FP8:

@@ -1,7 +1,7 @@
-"""From the forms of arrays to a GemmProblem, and what must be copied for it. Pure: touches no GPU.
+"""Makes a GemmProblem from the layouts of arrays, and decides which arrays must be copied. Does not use the GPU.
 
-A kernel takes operands that lie row by row or column by column without a gap, each at a multiple of 16 bytes. A and B
-that do not are copied; C cannot be.
+A kernel needs operands that are contiguous, by rows or by columns, and start at a multiple of 16 bytes. An A or B that
+does not is copied; C cannot be.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from cache_engine.gpu.arrays import BITS8, BITS16, ITEMSIZE, ArrayView, Form
 from cache_engine.model.gemm import NO_EPILOGUE, SCALE_BLOCK, DType, Epilogue, GemmProblem, Layout, Scales
 
 ALIGNMENT = 16
-"""Operands start at multiples of so many bytes (``Launch``)."""
+"""Operands must start at a multiple of this number of bytes (``Launch``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulPlan:
-    """A plan of ``matmul`` for arrays of certain forms.
+    """A plan of ``matmul`` for arrays with certain layouts.
 
     Attributes:
-        problem: without its target, unless the kind that was asked for names one.
-        copy_a, copy_b: whether the operand is copied, because no layout describes it.
-        shape: of C.
+        problem: the problem; its target is set only if the operator names one.
+        copy_a, copy_b: whether the operand is copied, because a kernel cannot read its layout.
+        shape: the shape of C.
     """
 
     problem: GemmProblem
@@ -36,7 +36,10 @@ class MatmulPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayForms:
-    """Arguments that many calls share, as of ``plan_matmul``. Plans are looked up by identity: see ``asked_alike``."""
+    """The arguments of ``plan_matmul`` that many calls have in common.
+
+    Plans are cached by its identity: see ``asked_alike``.
+    """
 
     dtype: DType | None
     out_dtype: DType | None
@@ -48,7 +51,7 @@ class ArrayForms:
 def asked_alike(
     dtype: DType | None, out_dtype: DType | None, epilogue: Epilogue, kind: GemmProblem | None = None
 ) -> ArrayForms:
-    """The same object for the same values."""
+    """The ``ArrayForms`` with these values; equal values give the same object."""
     return ArrayForms(dtype, out_dtype, epilogue, kind)
 
 
@@ -66,21 +69,21 @@ def plan_matmul(
 ) -> MatmulPlan:
     """The plan for C = A · B.
 
-    The last two axes are rows and columns, the others a batch. Both have the same batch, or B has none: then the rows
-    of all of A's matrices are those of one.
+    The last two axes are rows and columns, the others a batch. Both have the same batch, or B has none: then all
+    matrices of A are treated as one with all their rows.
 
     Args:
-        out, bias: of C and of the bias, where they are given.
-        dtype: what the elements of A and B mean, where the arrays cannot say: bf16 or fp8 in unsigned integers or raw
+        out, bias: the layouts of C and of the bias, if given.
+        dtype: the element type of A and B, if the arrays cannot express it: bf16 or fp8 in unsigned integers or raw
             bits, tf32 in fp32.
-        out_dtype: the type of C; by default that of ``out``, else the first that the inputs can give.
-        epilogue: what is done to the product.
-        kind: the problem is to be as this one but for its sizes, whose types and epilogue are given as well. By default
-            its layout is that of the arrays, and the rest as ``GemmProblem`` has it.
-        a_scales, b_scales: of the scales of blocks of A and of B: both or neither. B is then stored n × k.
+        out_dtype: the type of C; by default that of ``out``, else the default for the inputs.
+        epilogue: the steps applied to the product.
+        kind: a problem whose values, except the sizes, the planned problem gets; its types and epilogue are given as
+            well. By default the layout is that of the arrays, and other values are the defaults of ``GemmProblem``.
+        a_scales, b_scales: the layouts of the scales of A and of B: both or neither. With them, B is stored n × k.
 
     Raises:
-        UsageError: when the arrays do not go together, or are not of the kind; the text says why.
+        UsageError: when the arrays do not fit together or do not fit ``kind``; the text says why.
     """
     for name, form in (("A", a), ("B", b)):
         if len(form.shape) < 2:
@@ -122,10 +125,10 @@ def plan_matmul(
 def check_places(
     a: ArrayView, b: ArrayView, out: ArrayView | None, bias: ArrayView | None, *scales: ArrayView | None
 ) -> None:
-    """Checks where arrays lie that ``plan_matmul`` has found to go together.
+    """Checks the addresses of arrays whose layouts ``plan_matmul`` has accepted.
 
     Raises:
-        UsageError: when C cannot be written where it is to be, or an array cannot be read where it is.
+        UsageError: when C cannot be written at its address, or an array cannot be read at its address.
     """
     if bias is not None and bias.address % bias.form.itemsize:
         raise UsageError(f"the bias starts at an address that is no multiple of {bias.form.itemsize}; copy it first")
@@ -145,10 +148,10 @@ def check_places(
 
 
 def _layout(form: Form) -> str | None:
-    """Row by row (n), column by column (t), or ``None``.
+    """The layout of a matrix: ``n`` by rows, ``t`` by columns, or ``None`` if it is not contiguous.
 
-    Where both are true, for a single row or column, it is the one with the longer rows in memory: those are read with
-    wider accesses.
+    A single row or column has both layouts. Then the result is the one with the longer rows in memory, because those
+    are read with wider accesses.
     """
     rows, columns = form.shape[-2:]
     as_is, transposed = form.is_packed(), form.transposed().is_packed()
@@ -158,10 +161,10 @@ def _layout(form: Form) -> str | None:
 
 
 def _layout_asked(name: str, form: Form, own: str | None, asked: Layout, *, folded: bool = False) -> str | None:
-    """The layout that is asked for, where the operand lies so; ``None`` where no layout describes it.
+    """The layout that the operator needs, if the operand has it; ``None`` if the operand has neither layout.
 
     Raises:
-        UsageError: when it lies the other way. Copying it at every call would hide a mistake that costs a pass over it.
+        UsageError: when the operand has the other layout. Copying it at every call would be slow and hide the mistake.
     """
     wanted = asked[0] if name == "A" else asked[1]
     if folded and wanted == "t":
@@ -180,14 +183,14 @@ def _layout_asked(name: str, form: Form, own: str | None, asked: Layout, *, fold
 
 
 def _element(a: Form, b: Form, asked: DType | None) -> DType:
-    """The type of the elements of A and B."""
+    """The element type of A and B."""
     if a.element != b.element:
         raise UsageError(f"A has elements of {a.element} and B of {b.element}; convert one of them")
     return _meaning("A and B", a.element, asked)
 
 
 def _meaning(name: str, element: str, asked: DType | None) -> DType:
-    """The type of elements, by themselves and by what is asked."""
+    """The element type for arrays whose own element name is ``element``, when the caller asked for ``asked``."""
     raw = element in (BITS8, BITS16)
     if asked is None:
         if raw:
@@ -201,7 +204,7 @@ def _meaning(name: str, element: str, asked: DType | None) -> DType:
 
 
 def _out_dtype(out: Form | None, asked: DType | None) -> DType | None:
-    """The type of C; ``None`` leaves it to the problem."""
+    """The type of C; ``None`` for the default of the problem."""
     if asked is not None or out is None or out.element in (BITS8, BITS16):
         return asked
     return DType(out.element)
@@ -224,7 +227,7 @@ def _check_bias(bias: Form, n: int, dtype: DType) -> None:
 
 
 def _scales(a: Form | None, b: Form | None, n: int) -> Scales:
-    """The blocks that have scales, by the number of B's scales: as many rows as B has columns, or as it has blocks."""
+    """The blocks that have scales, from the shape of B's scales: a row for each column of B, or each 128 columns."""
     if a is None and b is None:
         return Scales.NONE
     if a is None or b is None:
@@ -238,7 +241,7 @@ def _scales(a: Form | None, b: Form | None, n: int) -> Scales:
 
 
 def _check_scales_asked(given: Scales, asked: Scales) -> None:
-    """Whether an operator's scales are given; their blocks show in their shapes."""
+    """Checks that scales are given if and only if the operator has scales; their shapes show their blocks."""
     if asked and not given:
         raise UsageError(f"the operator's operands have scales, {asked}; give a_scales and b_scales")
     if given and not asked:
@@ -258,7 +261,7 @@ def _check_scales(name: str, scales: Form, shape: tuple[int, ...]) -> None:
 
 
 def _bits(dtype: DType) -> str | None:
-    """The name for elements of a type in arrays that have no name for the type."""
+    """The name for elements of a type in arrays that have no name for it; ``None`` if they have one."""
     names = {DType.BF16: BITS16, DType.FP8_E4M3: BITS8, DType.FP8_E5M2: BITS8}
     return names.get(dtype)
 

@@ -1,7 +1,7 @@
-"""Device memory for operands and workspaces: CuPy's pool, with statistics, and an error that says what is free.
+"""Device memory for operands and workspaces: CuPy's pool with statistics, and errors that say how much memory is free.
 
-Launching and timing take memory from ``shared_pool``, inside ``with pool.serving():``, where all that CuPy
-allocates in this thread comes from it. What is freed stays with the pool, for the next to ask, until ``free_all``.
+Launching and timing use ``shared_pool`` inside ``with pool.serving():``; there, everything that CuPy allocates in this
+thread comes from the pool. Freed memory stays in the pool for later requests, until ``free_all``.
 """
 
 from __future__ import annotations
@@ -23,53 +23,53 @@ from cache_engine.settings.kinds import parse_bytes
 MOST_ALLOCATIONS = 1000
 """The number of allocations that a pool remembers."""
 
-_MOST_RESERVED = 1.1  # a GPU's memory over what its programs can have
+_MOST_RESERVED = 1.1  # the memory of a GPU divided by the memory that programs can use
 
 
 class Allocator(Protocol):
-    """The part of ``cupy.cuda.MemoryPool`` that is used here; of each device, what concerns the current one."""
+    """The part of ``cupy.cuda.MemoryPool`` that is used here. All values are for the current device."""
 
     def malloc(self, size: int) -> Any:
-        """A pointer to so many bytes."""
+        """A pointer to ``size`` bytes."""
         ...
 
     def used_bytes(self) -> int:
-        """Bytes in use."""
+        """The bytes in use."""
         ...
 
     def total_bytes(self) -> int:
-        """Bytes taken from the driver."""
+        """The bytes taken from the driver."""
         ...
 
     def n_free_blocks(self) -> int:
-        """Blocks that wait to be used again."""
+        """The number of freed blocks that the pool keeps for later requests."""
         ...
 
     def free_all_blocks(self) -> None:
-        """Gives those back to the driver."""
+        """Returns the freed blocks to the driver."""
         ...
 
     def set_limit(self, size: int) -> None:
-        """Bytes to take from the driver at most; 0 for no limit."""
+        """Sets the largest number of bytes to take from the driver; 0 for no limit."""
         ...
 
     def get_limit(self) -> int:
-        """That limit; 0 for none."""
+        """The limit set with ``set_limit``; 0 for none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """A pool's memory on the current device, in bytes, blocks as the pool rounds them.
+    """The memory of a pool on the current device, in bytes, including the pool's rounding.
 
     Attributes:
-        allocated_bytes: taken from the driver, in use or cached.
-        in_use_bytes: handed out and not freed.
-        cached_blocks: pieces that are freed, and cached for the next request.
-        peak_bytes: the most that was ever in use.
-        allocations: how often memory was asked for.
-        failures: how often there was not enough.
-        limit_bytes: what may be taken from the driver at most; ``None`` for all there is.
+        allocated_bytes: bytes taken from the driver, in use or cached.
+        in_use_bytes: bytes that are allocated and not freed.
+        cached_blocks: the number of freed blocks, cached for later requests.
+        peak_bytes: the largest number of bytes that were in use at once.
+        allocations: the number of requests for memory.
+        failures: the number of requests for which there was not enough memory.
+        limit_bytes: the largest number of bytes to take from the driver; ``None`` for no limit.
     """
 
     allocated_bytes: int
@@ -82,14 +82,14 @@ class PoolStatistics:
 
     @property
     def cached_bytes(self) -> int:
-        """Freed, and cached for the next request."""
+        """The bytes that are freed, and cached for later requests."""
         return self.allocated_bytes - self.in_use_bytes
 
     @property
     def fragmentation(self) -> float:
-        """The share of all allocated that is cached in pieces: cached / allocated · (1 - 1 / pieces).
+        """The share of allocated memory that is cached in small blocks: cached / allocated · (1 - 1 / blocks).
 
-        0 when nothing is cached, or all of it lies in one block; towards 1 when all is cached and in many.
+        0 if nothing is cached, or all of it is one block; near 1 if everything is cached in many blocks.
         """
         if not self.cached_blocks or not self.allocated_bytes:
             return 0.0
@@ -98,13 +98,13 @@ class PoolStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One time that memory was asked for.
+    """A request for memory.
 
     Attributes:
-        at: when, in seconds since 1970.
-        size_bytes: what was asked for.
-        in_use_bytes: of the pool on the current GPU, afterwards.
-        is_failed: whether there was not enough.
+        at: the time, in seconds since 1970.
+        size_bytes: the bytes requested.
+        in_use_bytes: the bytes of the pool in use on the current GPU after it.
+        is_failed: whether there was not enough memory.
     """
 
     at: float
@@ -115,21 +115,21 @@ class Allocation:
 
 @dataclass(slots=True)
 class PoolLimit:
-    """The most bytes that a pool takes from the driver on each device by default; ``None``: no limit."""
+    """The most bytes that a pool takes from the driver on each device by default; ``None`` for no limit."""
 
     size_bytes: int | None = None
 
 
 shared_limit = PoolLimit()
-"""That of ``shared_pool``: as the setting ``device_memory_bytes`` says, which a cache applies when it is opened."""
+"""The limit of ``shared_pool``: the setting ``device_memory_bytes``, which is applied when a cache is opened."""
 
 
 class DeviceMemoryPool:
-    """Memory of the current device. Safe to use from several threads.
+    """A pool of memory on the current device. Safe to use from several threads.
 
     Attributes:
-        on_allocation: called after each time that memory was asked for, in the thread that asked; ``None`` for nothing.
-            What it raises reaches the one who asked.
+        on_allocation: a function called after each request for memory, in the requesting thread, which also gets its
+            exceptions; ``None`` for no call.
     """
 
     def __init__(
@@ -143,9 +143,9 @@ class DeviceMemoryPool:
 
         Args:
             allocator: a ``cupy.cuda.MemoryPool``.
-            free_bytes: gives what the driver has left on the current device; by default the driver is asked.
-            every_limit: that of every device, which can change at any time; by default none.
-            current: gives the number of the current device; by default CuPy is asked.
+            free_bytes: returns the free bytes of the current device; by default the driver is asked.
+            every_limit: the limit for every device, which can change at any time; by default no limit.
+            current: returns the number of the current device; by default CuPy is asked.
         """
         self._allocator = allocator
         self._free_bytes = free_bytes or (lambda: free_and_total_bytes()[0])
@@ -158,26 +158,26 @@ class DeviceMemoryPool:
         self.on_allocation: Callable[[Allocation], None] | None = None
 
     def limit(self, size_bytes: int | str | None) -> None:
-        """Sets what may be taken from the driver at most, on the current device; ``None`` for all there is.
+        """Sets the largest number of bytes to take from the driver on the current device; ``None`` for no limit.
 
         Args:
             size_bytes: a number of bytes above 0, or a text such as ``2GiB``.
 
         Raises:
-            UsageError: when the limit is no size.
+            UsageError: when the limit is not such a size.
         """
         if isinstance(size_bytes, str):
             size_bytes = parse_bytes(size_bytes)
         if size_bytes is not None and size_bytes <= 0:
             raise UsageError(f"the pool's limit is {size_bytes}; it must be a number of bytes above 0, or None")
-        self._apply_limit()  # so that it is not applied later, in place of this one
+        self._apply_limit()  # so that the default limit is not set later, in place of this one
         self._allocator.set_limit(size_bytes or 0)
 
     def allocate(self, size_bytes: int) -> Any:
-        """A CuPy pointer to so many bytes, which are freed when nothing refers to it any more.
+        """A CuPy pointer to ``size_bytes`` bytes, which are freed when nothing refers to the pointer any more.
 
         Raises:
-            OutOfDeviceMemory: naming what was asked for and what is free.
+            OutOfDeviceMemory: when there is not enough; the text has the bytes requested and the bytes free.
         """
         from cupy.cuda.memory import OutOfMemoryError
 
@@ -198,7 +198,7 @@ class DeviceMemoryPool:
 
     @property
     def allocation_log(self) -> tuple[Allocation, ...]:
-        """The last ``MOST_ALLOCATIONS`` times that memory was asked for, the oldest first."""
+        """The last ``MOST_ALLOCATIONS`` requests for memory, oldest first."""
         return tuple(self._log)
 
     def _noted(self, size_bytes: int, in_use_bytes: int, *, is_failed: bool) -> None:
@@ -209,19 +209,19 @@ class DeviceMemoryPool:
 
     @contextmanager
     def serving(self) -> Iterator[DeviceMemoryPool]:
-        """For the body, all that CuPy allocates in this thread comes from the pool."""
+        """A context manager: while its body runs, everything that CuPy allocates in this thread comes from the pool."""
         import cupy
 
         with cupy.cuda.using_allocator(self.allocate):
             yield self
 
     def statistics(self) -> PoolStatistics:
-        """The memory it holds now, and counts of what has happened so far."""
+        """The memory that the pool has now, and counts since its creation."""
         self._apply_limit()
         allocator = self._allocator
         in_use = allocator.used_bytes()
         return PoolStatistics(
-            allocated_bytes=max(allocator.total_bytes(), in_use),  # another thread may have taken some in between
+            allocated_bytes=max(allocator.total_bytes(), in_use),  # another thread may have taken memory in between
             in_use_bytes=in_use,
             cached_blocks=allocator.n_free_blocks(),
             peak_bytes=max(self._peak_bytes, in_use),
@@ -231,13 +231,13 @@ class DeviceMemoryPool:
         )
 
     def free_all(self) -> int:
-        """Gives back to the driver what is cached; returns how many bytes. What is in use stays."""
+        """Returns cached memory to the driver; returns the number of bytes. Memory in use stays."""
         before = self._allocator.total_bytes()
         self._allocator.free_all_blocks()
         return before - self._allocator.total_bytes()
 
     def _apply_limit(self) -> None:
-        """Sets the limit of every device on the current one, once, and again when it has changed."""
+        """Sets the limit for every device on the current device, once, and again if the limit has changed."""
         limit = self._every_limit.size_bytes
         if limit is not None and self._applied.get(gpu := self._current()) != limit:
             self._applied[gpu] = limit
@@ -246,7 +246,7 @@ class DeviceMemoryPool:
 
 @cache
 def shared_pool() -> DeviceMemoryPool:
-    """That of this process.
+    """The memory pool of this process.
 
     Raises:
         GpuRequired: when there is no GPU.
@@ -260,16 +260,18 @@ def shared_pool() -> DeviceMemoryPool:
 def release_device_memory() -> int:
     """Unloads every kernel that ``matmul`` and operators have loaded, and gives the pool's cached memory to the driver.
 
-    It waits for launches under way; no other thread may launch meanwhile. Kernels stay in the store and in the host's
+    It waits for running launches; no other thread may launch meanwhile. Kernels stay in the store and in the host's
     memory, so the next call loads its kernel again and compiles nothing. Memory of arrays in use stays. Without a GPU,
     and in a process that has launched nothing, it does nothing.
 
     A CUDA graph that was captured with these kernels must not be replayed afterwards.
 
     Returns:
-        Bytes that the pool gave back, on the current GPU and on all that had kernels. Unloaded code does not count.
+        The bytes that the pool returned to the driver, on the current GPU and on all GPUs that had kernels; without the
+        unloaded code.
     """
-    # Not imported here, because it imports this module. Until someone imports it, nothing can be launched.
+    # Not imported here, because ``multiply`` imports this module. Until it is imported, no kernel can have been
+    # launched.
     multiply = sys.modules.get("cache_engine.gpu.multiply")
     gpus: set[int] = set() if multiply is None else multiply.unload()
     if not shared_pool.cache_info().currsize:
@@ -285,12 +287,12 @@ def release_device_memory() -> int:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """The first GPU's memory, in bytes.
+    """The memory of the first GPU, in bytes.
 
     Attributes:
-        free_bytes, used_bytes, total_bytes: of all programs; ``None`` where the driver does not say.
-        pool_in_use_bytes, pool_cached_bytes: of this process's pool.
-        limit_bytes: what the pool may take at most; ``None`` for all there is.
+        free_bytes, used_bytes, total_bytes: the memory over all programs; ``None`` if the driver does not say.
+        pool_in_use_bytes, pool_cached_bytes: the memory of this process's pool.
+        limit_bytes: the largest memory that the pool may take; ``None`` for no limit.
     """
 
     free_bytes: int | None
@@ -302,13 +304,13 @@ class DeviceMemory:
 
 
 def device_memory() -> DeviceMemory | None:
-    """The first GPU's memory; ``None`` without a GPU. Starts nothing on the GPU, and makes no pool."""
+    """The first GPU's memory; ``None`` without a GPU. Starts nothing on the GPU, and creates no pool."""
     device = gpu()
     if isinstance(device, str):
         return None
     bus = pci_bus_id()
     found = None if bus is None else memory_bytes(bus)
-    # Of a part of a GPU (MIG), NVML says what the whole has, which is more by more than what the driver reserves.
+    # For a part of a GPU (MIG), NVML reports the whole GPU's memory, which differs by more than the driver reserves.
     if found is not None and found[2] > _MOST_RESERVED * device.memory_bytes:
         found = None
     free, used, total = found or (None, None, device.memory_bytes)
@@ -319,7 +321,7 @@ def device_memory() -> DeviceMemory | None:
 
 
 def free_and_total_bytes() -> tuple[int, int]:
-    """The memory that the driver has left on the current device, and all there is."""
+    """The free and the total memory of the current device, in bytes."""
     import cupy
 
     free, total = cupy.cuda.runtime.memGetInfo()

@@ -1,4 +1,4 @@
-"""Multiplying arrays on a GPU as they are, with a kernel that the caller finds. Needs a GPU."""
+"""Multiplies arrays on a GPU, with a kernel that the caller finds. Needs a GPU."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
 
 
 class Later(Protocol):
-    """A successor of a kernel, which takes its place once it is ready."""
+    """A kernel that is being compiled, and takes the place of another when it is ready."""
 
     @property
     def ready(self) -> bool:
-        """Whether it is."""
+        """Whether the kernel is ready."""
         ...
 
 
 Tell = Callable[[str, "Later | None"], object]
-"""Gets the name of the kernel that serves, and what takes its place later, if anything does."""
+"""A function called with the name of the kernel that serves, and with the kernel that will take its place, if any."""
 
-# Kernels ready to launch; those of one CacheKey share their code, which has a cache to itself.
+# The number of kernels ready to launch; and of loaded codes, because kernels of one CacheKey share their code.
 _KERNELS_PER_GPU, _LIGHT_PER_GPU, _CODES_PER_GPU = 512, 8192, 256
 Views = tuple[
     ArrayView, ArrayView, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None
 ]
-"""Views of ``_ARRAYS``, in that order."""
+"""The views of the arrays in ``_ARRAYS``, in that order."""
 Forms = tuple[Form, Form, Form | None, Form | None, Form | None, Form | None, Form | None]
 _ARRAYS = ("A", "B", "out", "the bias", "a_scales", "b_scales", "counts")
-_LEGACY, PER_THREAD = 1, 2  # handles with a meaning of their own: cudaStreamLegacy, cudaStreamPerThread
+_LEGACY, PER_THREAD = 1, 2  # handles with a special meaning: cudaStreamLegacy, cudaStreamPerThread
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Compiled code, how to launch it for the problem it was found for, and what counts each further launch.
+    """The compiled code for a problem, its launch, and a function that counts each further launch.
 
-    ``cubin`` and ``launch`` are ``None`` while no kernel is ready. ``better`` replaces this one once it is ready.
-    ``loaded`` gets the milliseconds that loading the code took.
+    ``cubin`` and ``launch`` are ``None`` while no kernel is ready. ``better`` replaces this code when it is ready.
+    ``loaded`` is called with the milliseconds of loading the code.
     """
 
     key: CacheKey
@@ -66,7 +66,7 @@ class Code:
 
 
 Find = Callable[[GemmProblem], Code]
-"""Finds the code for a problem whose target is set."""
+"""A function that finds the code for a problem whose target is set."""
 
 
 def multiply(
@@ -77,21 +77,21 @@ def multiply(
 ) -> Any:  # fmt: skip
     """``activation(alpha · A · B + beta · out + bias)`` on a stream; see ``cache_engine.matmul``.
 
-    What the forms of the arrays decide is found out once for each combination of them. Where they lie, on which GPU and
-    stream, and what may still write them is looked at in each call.
+    The plan is made once for each combination of the arrays' layouts. Each call checks their addresses, GPU, stream,
+    and the streams that may still write to them.
 
     Args:
-        find: asked when a kernel is needed for the first time.
-        found_by: what else than the problem ``find`` depends on.
-        fusion: whether the kernel applies the epilogue; else steps after it do, see ``gpu.products``.
-        watch: to measure the launch.
-        stream: by default the current one.
-        tell: called with what serves, once in each call.
-        counts: of groups, see ``cache_engine.grouped_matmul``; then without a kind, and with fusion.
-        scale_result: of a C of fp8.
+        find: called when a kernel is needed for the first time.
+        found_by: everything besides the problem that the result of ``find`` depends on.
+        fusion: whether the kernel applies the epilogue; otherwise separate steps do, see ``gpu.products``.
+        watch: measures the launch.
+        stream: the stream; by default the current one.
+        tell: called once in each call, with the kernel that serves.
+        counts: the rows of groups, see ``cache_engine.grouped_matmul``; only without ``kind`` and with ``fusion``.
+        scale_result: the factor for a C of fp8.
 
     Raises:
-        UsageError: as ``plan_matmul`` and ``check_places``; and when there is no ``out`` to be added.
+        UsageError: as ``plan_matmul`` and ``check_places``; and when ``beta`` needs ``out`` and it is not given.
     """
     if beta and out is None:
         raise UsageError(f"beta is {beta}, and there is no out to be added; give one")
@@ -114,7 +114,7 @@ def multiply(
     kernel = _kernel(wanted, find, found_by, gpu, queue, fusion=fusion, tell=tell)
     if views[2] is None:
         same = isinstance(a, cupy.ndarray) and views[0].form.element == plan.problem.output.value
-        # The type object of A if it is the same type, else a name that every version of CuPy knows.
+        # The type object of A if C has the same type, else a name that every version of CuPy knows.
         out = c = cupy.empty(plan.shape, dtype=a.dtype if same else ARRAY_TYPES[plan.problem.output])
     else:
         c = _address(views[2])
@@ -134,7 +134,9 @@ def prepare(
     asked: ArrayForms, a: Any, b: Any, out: Any | None = None, bias: Any | None = None, a_scales: Any | None = None,
     b_scales: Any | None = None, counts: GroupCounts | None = None, stream: int = 0,
 ) -> tuple[MatmulPlan, Wanted, Views]:  # fmt: skip
-    """The plan for some arrays, what its kernel is looked up by, and checked views of them. Touches no GPU.
+    """The plan for some arrays, the value by which its kernel is looked up, and checked views of the arrays.
+
+    Does not use the GPU.
 
     Raises:
         UsageError: as ``plan_matmul`` and ``check_places``.
@@ -156,7 +158,10 @@ def prepare(
 
 
 class Wanted:
-    """A problem to look kernels up by, whose hash is computed once: that of a problem takes as long as ten look-ups."""
+    """A problem by which kernels are looked up.
+
+    Its hash is computed once, since hashing takes as long as ten look-ups.
+    """
 
     __slots__ = ("_hash", "problem")
 
@@ -172,14 +177,14 @@ class Wanted:
 
 @lru_cache(maxsize=4096)
 def planned(asked: ArrayForms, forms: Forms) -> tuple[MatmulPlan, Wanted]:
-    """The plan for arrays of these forms, and what its kernel is looked up by."""
+    """The plan for arrays with these layouts, and the value by which its kernel is looked up."""
     a, b, out, bias, a_scales, b_scales, counts = forms
     if counts is None:
         plan = plan_matmul(
             a, b, out, bias, asked.dtype, asked.out_dtype, asked.epilogue, asked.kind, a_scales, b_scales
         )
     else:
-        from cache_engine.gpu.groups import plan_groups  # for few callers
+        from cache_engine.gpu.groups import plan_groups  # only few callers need it
 
         plan = plan_groups(a, b, counts, out, bias, asked.dtype, asked.out_dtype, asked.epilogue, a_scales, b_scales)
     return plan, _wanted(plan.problem)
@@ -189,7 +194,7 @@ _wanted = lru_cache(maxsize=4096)(Wanted)
 
 
 def _check_counts(problem: GemmProblem, counts: GroupCounts, where: ArrayView, out: ArrayView | None) -> None:
-    """Checks counts as far as they are known, and where they lie."""
+    """Checks counts whose values are known, and the address of the array of counts."""
     if counts.known is not None:
         from cache_engine.gpu.groups import check_counts  # here, because few callers need it
 
@@ -205,7 +210,7 @@ def _check_counts(problem: GemmProblem, counts: GroupCounts, where: ArrayView, o
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A kernel ready to launch, what counts a launch, and what takes its place once that is ready."""
+    """A kernel ready to launch, a function that counts a launch, and the kernel that replaces it when that is ready."""
 
     kernel: Startable
     count: Callable[[], object]
@@ -226,18 +231,18 @@ light_kernels: Resident[Ready] = Resident(_LIGHT_PER_GPU, synchronize)
 
 
 def unload() -> set[int]:
-    """Unloads all kernels, once nothing runs on their GPUs; returns the GPUs that ever had one."""
+    """Unloads all kernels, after waiting for their GPUs; returns the GPUs that ever had a kernel."""
     return _kernels.clear() | light_kernels.clear() | _codes.clear()
 
 
 def _kernel(
     wanted: Wanted, find: Find, found_by: Hashable, gpu: int, stream: int, *, fusion: bool, tell: Tell | None
 ) -> Startable:
-    """The kernel for a problem, ready to launch: one for each stream, since launches of one must not overlap.
+    """The kernel for a problem, ready to launch; each stream has its own, because launches of one must not overlap.
 
-    One that is loaded already is counted as asked for; to find one counts it.
+    Counts the request if the kernel is already loaded; otherwise ``find`` counts it.
     """
-    # A product that is rounded to fp8 has no steps after it: it lacks the bits, and the range.
+    # A product rounded to fp8 cannot have steps after it: it lacks the precision and the range.
     if not fusion and wanted.problem.epilogue != NO_EPILOGUE and not wanted.problem.has_result_scale:
         from cache_engine.gpu.products import Unfused  # a rare need
 
@@ -267,7 +272,7 @@ def ready_kernel(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, m
 
 
 def _load(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, make: Make | None) -> Ready:
-    """A kernel that is not loaded, or that another takes the place of."""
+    """Loads a kernel that is not loaded yet, or that takes the place of a loaded one."""
     asked, is_loaded, kept = key[0].problem, True, _kernels if make is None else light_kernels
     make = make or Make(LoadedKernel, _by_cupy)
 
@@ -294,7 +299,7 @@ def _load(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, make: Ma
 
     ready = kept.get(gpu, key, load)
     if ready.better is not None and ready.better.ready:
-        # Launches under way end on the old one: its code stays loaded, and its memory is used again in their order.
+        # Running launches finish with the old kernel: its code stays loaded, and its memory is reused in stream order.
         kept.discard(gpu, key, ready)
         ready = kept.get(gpu, key, load)
     if is_loaded:
@@ -315,7 +320,7 @@ def _by_cupy(problem: GemmProblem) -> Startable:
 
 
 def operands_of(plan: MatmulPlan, views: Views, c: Any, alpha: float = 1.0, beta: float = 0.0) -> Operands:
-    """The kernel's operands: arrays where they lie, or copies of them."""
+    """The kernel's operands: the arrays themselves, or copies of them."""
     a, b, _, bias, of_a, of_b, counts = views
     layout = plan.problem.layout
     operands = Operands(_operand(a, plan.copy_a, layout[0]), _operand(b, plan.copy_b, layout[1]), c, alpha, beta)
@@ -329,10 +334,10 @@ def operands_of(plan: MatmulPlan, views: Views, c: Any, alpha: float = 1.0, beta
 
 
 def _operand(one: ArrayView, copy: bool, stored: str = "n") -> Any:
-    """A, B or the bias as the kernel takes it: where it lies, or a copy, as a kernel reads several elements at once.
+    """A, B or the bias as the kernel takes it: in place, or as a copy that the kernel can read with wide accesses.
 
     Args:
-        stored: how a copy is to lie, row by row (n) or column by column (t).
+        stored: the layout of a copy: by rows (n) or by columns (t).
     """
     if not copy and one.address % ALIGNMENT == 0:
         return _address_type()(one.address)
@@ -357,14 +362,14 @@ def _address(one: ArrayView) -> Any:
 
 @cache
 def _address_type() -> Any:
-    """The type that CuPy takes as an address. Cached: an import for each array takes longer than making an address."""
+    """The type that CuPy accepts as an address. Cached, because an import for each array is slower than the rest."""
     import numpy
 
     return numpy.uint64
 
 
 def _check_devices(views: Sequence[ArrayView | None], gpu: int, attributes: Callable[[int], Any], current: Any) -> None:
-    """Refuses arrays of another GPU, and has the current stream wait for those that another may still fill."""
+    """Refuses arrays on another GPU, and lets the current stream wait for streams that may still write the arrays."""
     in_order = (None, current.ptr or _LEGACY)
     for place, one in enumerate(views):
         if one is None:
@@ -391,16 +396,16 @@ class _Handle:
 
 
 def stream_of(given: Any) -> Any:
-    """A CuPy stream from one of CuPy or PyTorch, from what speaks the CUDA stream protocol, or from a handle.
+    """A CuPy stream from a CuPy or PyTorch stream, from an object with the CUDA stream protocol, or from a handle.
 
-    In a ``with`` it is the current one.
+    In the body of a ``with`` it is the current stream.
 
     Raises:
-        UsageError: when it is none of these.
+        UsageError: when ``given`` is none of these.
     """
     import cupy
 
-    handle = getattr(given, "cuda_stream", given)  # PyTorch's
+    handle = getattr(given, "cuda_stream", given)  # for a stream of PyTorch
     if isinstance(handle, int) and not isinstance(handle, bool):
         if handle in (0, _LEGACY):
             return cupy.cuda.Stream.null
@@ -424,7 +429,7 @@ _stream_of_handle = cache(stream_of)
 
 
 def _wait_for(stream: int, current: Any) -> None:
-    """Has the current stream wait for what another, an array's own, has been asked so far."""
+    """Lets the current stream wait for all work that is now in another stream."""
     if stream == current.ptr:
         return
     import cupy

@@ -1,4 +1,4 @@
-"""Is there a GPU, and which. Asks the driver itself, so that the answer costs milliseconds and imports nothing."""
+"""Finds the GPU, if there is one. Asks the driver directly, which takes milliseconds and imports no package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cache_engine.errors import GpuRequired
 
-# No package is imported here: a bare Python asks which packages fit the driver.
+# No package is imported here: a Python without packages uses this to find out which packages fit the driver.
 if TYPE_CHECKING:
     from cache_engine.model.fingerprint import DeviceFingerprint
 
@@ -22,16 +22,17 @@ _SM_CLOCK = 1  # nvmlClockType_t
 
 
 class _Memory(ctypes.Structure):
-    """``nvmlMemory_t``."""
+    """NVML's struct ``nvmlMemory_t``."""
 
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
 def sm_clock_mhz(pci_bus_id: str) -> int | None:
-    """The current clock of a GPU's SMs.
+    """The current clock of a GPU's SMs, in MHz; ``None`` if it is unknown.
 
     Args:
-        pci_bus_id: of the GPU, as CUDA gives it, such as ``"0000:17:00.0"``: the two number GPUs differently.
+        pci_bus_id: the GPU's bus id, as CUDA gives it, such as ``"0000:17:00.0"``. Not a number, because CUDA and NVML
+            number GPUs differently.
     """
     library, device = _library(), ctypes.c_void_p()
     if library is None or not _found(library, pci_bus_id, device):
@@ -43,12 +44,12 @@ def sm_clock_mhz(pci_bus_id: str) -> int | None:
 
 
 def memory_bytes(pci_bus_id: str) -> tuple[int, int, int] | None:
-    """A GPU's memory over all programs: free, used and total.
+    """The free, used and total memory of a GPU in bytes, over all programs. Starts nothing on the GPU.
 
-    It starts nothing on the GPU. Of a GPU in parts (MIG) it is the whole GPU's.
+    For a part of a GPU (MIG), it is the memory of the whole GPU.
 
     Args:
-        pci_bus_id: as of ``sm_clock_mhz``.
+        pci_bus_id: as for ``sm_clock_mhz``.
     """
     library, device = _library(), ctypes.c_void_p()
     if library is None or not _found(library, pci_bus_id, device):
@@ -60,7 +61,7 @@ def memory_bytes(pci_bus_id: str) -> tuple[int, int, int] | None:
 
 
 def driver_release() -> str | None:
-    """The driver's own version, such as ``"580.65.06"``."""
+    """The version of the driver, such as ``"580.65.06"``; ``None`` if it is unknown."""
     library = _library()
     if library is None:
         return None
@@ -71,7 +72,7 @@ def driver_release() -> str | None:
 
 
 def _found(library: ctypes.CDLL, pci_bus_id: str, device: ctypes.c_void_p) -> bool:
-    """Sets the handle of a GPU."""
+    """Sets ``device`` to the NVML handle of a GPU; returns whether it was found."""
     return bool(library.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(device)) == 0)
 
 
@@ -93,7 +94,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @cache
 def gpu() -> DeviceFingerprint | str:
-    """The first GPU, or why there is none to use."""
+    """The first GPU; or, as text, the reason why there is none to use."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -132,7 +133,7 @@ def gpu() -> DeviceFingerprint | str:
 
 @cache
 def pci_bus_id() -> str | None:
-    """Of the first GPU, as NVML finds it, such as ``"0000:17:00.0"``; ``None`` without one. Starts nothing on it."""
+    """The bus id of the first GPU, such as ``"0000:17:00.0"``; ``None`` without a GPU. Starts nothing on the GPU."""
     if isinstance(gpu(), str):
         return None
     driver, device, text = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.create_string_buffer(64)
@@ -144,9 +145,9 @@ def pci_bus_id() -> str | None:
 
 @cache
 def driver_cuda() -> tuple[int, int] | None:
-    """The newest version of CUDA that the driver supports, major and minor; ``None`` without a driver.
+    """The newest version of CUDA that the driver supports, as (major, minor); ``None`` without a driver.
 
-    It does not start the driver: after that, a forked child could not use the GPU.
+    It does not initialise the driver: after that, a forked child could not use the GPU.
     """
     version = ctypes.c_int()
     with suppress(OSError, AttributeError):
@@ -155,15 +156,15 @@ def driver_cuda() -> tuple[int, int] | None:
 
 
 def gpu_extra() -> str:
-    """The extra that brings CuPy for this machine's driver."""
+    """The name of the extra that installs CuPy for this machine's driver."""
     return "cuda12" if (driver_cuda() or (13,)) < (13,) else "gpu"
 
 
 def choose(number: int) -> DeviceFingerprint:
-    """Has this process see one GPU alone, which is then the first for everything: timings, targets, memory.
+    """Makes one GPU the only one that this process sees, so that timings, targets and memory are of this GPU.
 
-    It must be called before anything asks the driver, which reads the environment once. A number counts those that
-    ``CUDA_VISIBLE_DEVICES`` names, else all; see the CUDA C++ Programming Guide, "CUDA Environment Variables".
+    Call it before any use of the driver, which reads the environment once. ``number`` counts the GPUs that
+    ``CUDA_VISIBLE_DEVICES`` names, or else all; see the CUDA C++ Programming Guide, "CUDA Environment Variables".
 
     Raises:
         GpuRequired: when there is no such GPU.
@@ -184,9 +185,9 @@ def choose(number: int) -> DeviceFingerprint:
 
 
 def local_arch() -> str | None:
-    """The target for the first GPU; ``None`` when there is no GPU or its target is not one we know.
+    """The target for the first GPU; ``None`` if there is no GPU, or its target is unknown.
 
-    With the instructions of that one chip where a family needs them: ``"sm_90a"`` on a Hopper GPU.
+    If the chip has instructions of its own that kernels use, the target includes them: ``"sm_90a"`` on a Hopper GPU.
     """
     device = gpu()
     if isinstance(device, str):
@@ -197,10 +198,10 @@ def local_arch() -> str | None:
 
 
 def require_gpu(what: str) -> DeviceFingerprint:
-    """The first GPU, which CuPy can launch kernels on.
+    """The first GPU, after checking that CuPy can launch kernels on it.
 
     Raises:
-        GpuRequired: when there is none; the text says what needed it and why there is none.
+        GpuRequired: when there is no GPU; the text says what needed it, and why there is none.
         ExtraMissing: when CuPy is not installed.
     """
     device = gpu()
@@ -212,7 +213,7 @@ def require_gpu(what: str) -> DeviceFingerprint:
 
 @cache
 def _import_cupy(what: str) -> None:
-    """Imports CuPy, which every user of a GPU then does; cached, as ``matmul`` asks at each call."""
+    """Imports CuPy, which every use of a GPU needs. Cached, because ``matmul`` calls this each time."""
     from cache_engine.settings.extras import needing
 
     with needing(gpu_extra(), what):

@@ -1,6 +1,6 @@
-"""Products without a kernel of ours: by CuPy, the last resort while a kernel is compiled; epilogues in separate steps.
+"""Products without one of our kernels: CuPy multiplies while a kernel is compiled; epilogues run in separate steps.
 
-The steps also serve to find out where a difference comes from.
+The separate steps also help to find the cause of a numerical difference.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cache_engine.model.gemm import DType, Epilogue, GemmProblem
 
 
 class Unfused:
-    """A kernel without an epilogue, then the epilogue. Called as a ``LoadedKernel``.
+    """A kernel without an epilogue, then the epilogue in separate steps. Called like a ``LoadedKernel``.
 
-    The product is rounded to C's type, as every kernel without an epilogue does; the steps are in the type of the sums,
-    and their result is rounded again. A kernel with the epilogue rounds once, so the two may differ by one unit in the
-    last place of the product, times alpha, and what the activation makes of that.
+    The product is rounded to C's type, as by every kernel without an epilogue. The steps compute in the type of the
+    sums, and their result is rounded again. A kernel with the epilogue rounds once. So the two may differ by one unit
+    in the last place of the product, times alpha, and by the effect of the activation on this.
     """
 
     def __init__(self, kernel: Startable, epilogue: Epilogue) -> None:
@@ -29,10 +29,10 @@ class Unfused:
         self.problem = replace(kernel.problem, epilogue=epilogue)
 
     def __call__(self, operands: Operands) -> None:
-        """Starts all steps on the current stream; takes memory for a part of C at a time, and with beta for all of it.
+        """Starts all steps on the current stream; needs device memory for a part of C, and with beta for all of C.
 
         Raises:
-            OutOfDeviceMemory: when there is no room for that.
+            OutOfDeviceMemory: when the GPU does not have this memory.
         """
         problem = self.problem
         epilogue, output, rows = problem.epilogue, problem.output, problem.batch * problem.m
@@ -52,7 +52,7 @@ class Unfused:
 
 
 def array_at(place: Any, dtype: DType, *shape: int) -> Any:
-    """An array, or what is at an address, as elements that CuPy knows."""
+    """A CuPy array of a type that CuPy knows, from an array or an address."""
     import cupy
     import numpy
 
@@ -63,16 +63,15 @@ def array_at(place: Any, dtype: DType, *shape: int) -> Any:
     return cupy.ndarray(shape, dtype=ARRAY_TYPES[dtype], memptr=cupy.cuda.MemoryPointer(memory, 0))
 
 
-# What CuPy multiplies as it lies, sums in at least fp32, and returns in the same type.
+# The types that CuPy multiplies without conversion, with sums in at least fp32, and with a result of the same type.
 _AS_IT_LIES = (DType.FP16, DType.FP32, DType.FP64)
 
 
 class ByCupy:
-    """C = A · B without an epilogue, by CuPy, which multiplies with cuBLAS. Called as a ``LoadedKernel``.
+    """C = A · B without an epilogue, by CuPy, which multiplies with cuBLAS. Called like a ``LoadedKernel``.
 
-    Where C is of fp8, it applies the epilogue, before it rounds.
-    Types that CuPy does not know are converted to fp32, whole numbers to fp64, in which their sums are exact. So it is
-    slower than a kernel, and takes memory for that.
+    If C is fp8, it applies the epilogue before rounding. Types that CuPy does not know are converted to fp32, integers
+    to fp64, in which their sums are exact. This makes it slower than a kernel, and needs device memory.
     """
 
     name = "cuBLAS, by CuPy"
@@ -82,10 +81,10 @@ class ByCupy:
         self.problem = problem
 
     def __call__(self, operands: Operands) -> None:
-        """Starts it on the current stream.
+        """Starts the product on the current stream.
 
         Raises:
-            OutOfDeviceMemory: when there is no room for what is converted.
+            OutOfDeviceMemory: when the GPU has no memory for converted operands.
         """
         import cupy
 
@@ -110,7 +109,7 @@ class ByCupy:
             c[...] = product if product.dtype == c.dtype else to_stored(product, p.output)
 
     def _scales(self, place: Any, shape: tuple[int, int]) -> Any:
-        # Bytes of E8M0 are of the size, and of CuPy's type, of fp8.
+        # E8M0 scales have the size of fp8, and the same type in CuPy.
         return array_at(
             place, DType.FP8_E4M3 if self.problem.scales.is_e8m0 else DType.FP32, self.problem.batch, *shape
         )

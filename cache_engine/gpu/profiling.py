@@ -1,4 +1,4 @@
-"""Profiles of operators: sums, and single calls, whose time on the GPU is measured by events."""
+"""Profiles of operators: sums over calls, and single calls with their time on the GPU, measured with CUDA events."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """Counts of an operator's work in this process since it was made.
+    """Counts of an operator's work in this process since its creation.
 
     Attributes:
-        calls: products that it started on a GPU.
-        kernels: how often it got a kernel from its cache, by the tier that had it: ``"memory"``, ``"pack"``,
-            ``"disk"``, ``"remote"``, or ``"compiled"``. A call whose kernel is loaded on the GPU already gets none.
-        compiles: how many of these were compiled.
-        refused: how often there was an error in place of a kernel, such as ``NotCached``.
-        get_ms: milliseconds of getting all of these, compiling and waiting for others included.
-        compile_ms: milliseconds of these that compiling took.
+        calls: the number of products that it started on a GPU.
+        kernels: the number of kernels that it got from its cache, by tier: ``"memory"``, ``"pack"``, ``"disk"``,
+            ``"remote"``, or ``"compiled"``. A call whose kernel is already loaded on the GPU gets none.
+        compiles: the number of these kernels that were compiled.
+        refused: the number of errors in place of a kernel, such as ``NotCached``.
+        get_ms: the milliseconds of getting all kernels, including compiling and waiting for other processes.
+        compile_ms: the milliseconds of these that were spent compiling.
     """
 
     calls: int = 0
@@ -39,7 +39,7 @@ class OperatorStatistics:
 
 
 class ProfilerCounts:
-    """Adds up what an operator does. Safe to use from several threads."""
+    """Adds up the work of an operator. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._calls = self._compiles = self._refused = 0
@@ -49,7 +49,7 @@ class ProfilerCounts:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
         self._lock = threading.Lock()
 
     def called(self) -> None:
@@ -58,7 +58,7 @@ class ProfilerCounts:
             self._calls += 1
 
     def got(self, tier: str, get_ms: float, compile_ms: float, *, is_compiled: bool) -> None:
-        """Counts a kernel."""
+        """Counts a kernel that was got from the cache."""
         with self._lock:
             self._kernels[tier] += 1
             self._compiles += is_compiled
@@ -72,7 +72,7 @@ class ProfilerCounts:
             self._get_ms += get_ms
 
     def read(self) -> OperatorStatistics:
-        """The sums."""
+        """The sums so far."""
         with self._lock:
             kernels = dict(self._kernels)
             return OperatorStatistics(
@@ -81,7 +81,7 @@ class ProfilerCounts:
 
 
 class Watch:
-    """Starts a kernel between two events on the current stream. For one launch."""
+    """Starts a kernel between two CUDA events on the current stream. For one launch."""
 
     def __init__(self) -> None:
         self.kernel: Startable | None = None
@@ -89,7 +89,7 @@ class Watch:
         self._ms: float | None = None
 
     def launch(self, kernel: Startable, operands: Operands) -> None:
-        """Starts it, and waits for nothing."""
+        """Starts the kernel, and does not wait."""
         import cupy
 
         self.kernel = kernel
@@ -100,7 +100,7 @@ class Watch:
         self._events = start, end
 
     def ms(self) -> float | None:
-        """Milliseconds between the events; waits for the second, the first time. ``None`` where nothing was started."""
+        """The milliseconds between the events; waits for the second event. ``None`` if nothing was started."""
         events = self._events
         if events is not None:
             import cupy
@@ -113,14 +113,14 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """One call of an operator, or one of its ``kernel``.
+    """One call of an operator, or of its method ``kernel``.
 
     Attributes:
         kernel: the name of the kernel's function.
         problem: the sizes, types and target.
         tier: the tier that had the kernel: ``"memory"``, ``"pack"``, ``"disk"``, ``"remote"`` or ``"compiled"``;
-            ``None`` where the kernel was loaded on the GPU already.
-        stages_ms: milliseconds of each stage of getting the kernel, by name; empty where it was loaded already.
+            ``None`` if the kernel was already loaded on the GPU.
+        stages_ms: the milliseconds of each stage of getting the kernel, by name; empty if it was already loaded.
     """
 
     kernel: str
@@ -131,10 +131,10 @@ class OperatorCall:
 
     @property
     def gpu_ms(self) -> float | None:
-        """Milliseconds from the start of the kernel on its stream to its end; waits until it has ended.
+        """The milliseconds from the kernel's start on its stream to its end; waits until it has ended.
 
-        Between two CUDA events, so it has the time to start a kernel on an idle GPU, some microseconds, and not that of
-        copying operands. ``None`` where nothing was launched, as by ``kernel``: no time is estimated.
+        It is measured between two CUDA events, so it includes the start of a kernel on an idle GPU, some microseconds,
+        but not the copying of operands. ``None`` if nothing was launched, as by ``kernel``: no time is estimated.
         """
         return None if self._watch is None else self._watch.ms()
 
@@ -143,7 +143,7 @@ class OperatorCalls:
     """The last calls of an operator, oldest first. Safe to use from several threads."""
 
     def __init__(self, most: int) -> None:
-        """Stores the last ``most``; raises ``UsageError`` when that is no number of calls."""
+        """Stores the last ``most`` calls; raises ``UsageError`` if ``most`` is not a valid number."""
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise UsageError(f"profiling stores the last {most!r} calls; give a whole number of at least 1")
         self._calls: deque[OperatorCall] = deque(maxlen=most)
@@ -152,18 +152,18 @@ class OperatorCalls:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """As of ``ProfilerCounts``."""
+        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
         self._lock = threading.Lock()
 
     def add(self, call: OperatorCall) -> None:
-        """Stores one more, in place of the oldest where there is no room."""
+        """Stores a call, in place of the oldest one if there is no room."""
         with self._lock:
             self._calls.append(call)
             self._count += 1
 
     @property
     def dropped(self) -> int:
-        """The number of calls that are no longer here, because later ones took their place."""
+        """The number of calls that were replaced by later ones."""
         with self._lock:
             return self._count - len(self._calls)
 

@@ -1,4 +1,4 @@
-"""References for our kernels: the same in higher precision, for being right, and cuBLAS, for being fast."""
+"""References for our kernels: the same product in higher precision, to check results; and cuBLAS, to compare speed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cache_engine.gpu.launch import CHUNK_ELEMENTS, LoadedKernel, Operands, from
 from cache_engine.gpu.probe import gpu_extra
 from cache_engine.model.gemm import FP8, NO_EPILOGUE, Activation, DType, Epilogue, GemmProblem
 
-# Largest error allowed, relative to the largest element of C: eight units in the last place of the coarser of the
-# output type and the accumulator; of fp8, whose units are so large that eight would hide mistakes, one.
+# The largest error allowed, relative to the largest element of C: eight units in the last place of the coarser of the
+# output type and the accumulator. For fp8, one unit: its units are so large that eight would hide mistakes.
 _TOLERANCE = {
     DType.BF16: 2**-5, DType.FP16: 2**-8, DType.FP32: 2**-16, DType.FP64: 2**-45, DType.INT32: 0.0,
     DType.FP8_E4M3: 2**-3, DType.FP8_E5M2: 2**-2,
 }  # fmt: skip
 # Inputs of tf32 keep as many bits as those of fp16. Tensor cores may sum products of fp8 with fewer bits than fp32 has:
-# those of the H100 do with 14 (DeepSeek-V3 Technical Report, 2024, section 3.3.2).
+# those of the H100 use 14 (DeepSeek-V3 Technical Report, 2024, section 3.3.2).
 _COARSE = (DType.TF32, *FP8)
 
 # cudaDataType_t, from library_types.h; CuPy names most of them, but not all.
@@ -33,8 +33,8 @@ _CUDA_TYPES = {
     DType.INT32: 10,
     DType.BF16: 14,
 }
-# What cublasGemmEx takes, by the types of A and B and of C: the name of its compute type, and the type of its factors.
-# Source: cuBLAS documentation, "cublasGemmEx()".
+# The arguments of cublasGemmEx by the types of A and B and of C: the name of its compute type, and the type of its
+# factors. Source: cuBLAS documentation, "cublasGemmEx()".
 _CUBLAS = {
     (DType.FP16, DType.FP16): ("CUBLAS_COMPUTE_32F", "float32"),
     (DType.FP16, DType.FP32): ("CUBLAS_COMPUTE_32F", "float32"),
@@ -49,26 +49,26 @@ _CUBLAS = {
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Something that computes the same: its name and version, and what starts it on the current stream."""
+    """Another program for the same product: its name, its version, and a function that starts it on the stream."""
 
     name: str
     run: Callable[[], None]
 
 
 def tolerance(problem: GemmProblem) -> float:
-    """The largest relative error with which a result counts as right."""
+    """The largest relative error of a result that counts as correct."""
     allowed = _TOLERANCE[problem.output]
     return max(allowed, _TOLERANCE[DType.FP16]) if problem.dtype in _COARSE else allowed
 
 
 def check(kernel: LoadedKernel, problem: GemmProblem, seed: int | None = None) -> tuple[Operands, float]:
-    """Launches a kernel on random operands; returns them and ``largest_error``.
+    """Launches a kernel on random operands; returns the operands and the result of ``largest_error``.
 
     Args:
-        seed: of the operands; by default others every time.
+        seed: the seed of the operands; by default they differ each time.
 
     Raises:
-        OutOfDeviceMemory: when they do not fit.
+        OutOfDeviceMemory: when the operands do not fit on the GPU.
     """
     operands = random_operands(problem, seed)
     before = operands.c.copy() if problem.epilogue.beta else None
@@ -77,15 +77,16 @@ def check(kernel: LoadedKernel, problem: GemmProblem, seed: int | None = None) -
 
 
 def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> float:
-    """Largest difference of C from the same in higher precision, relative to the largest element of that; or NaN.
+    """The largest difference between C and its exact value, relative to the largest exact element; or NaN.
 
-    Of groups, of the rows that they have. A part at a time, so that it fits next to operands that fill the GPU.
+    The exact value is computed in higher precision, in parts that fit in the memory beside the operands. For groups,
+    only their rows count.
 
     Args:
-        before: C as it was before the kernel, where the epilogue takes that; else not looked at.
+        before: C before the launch, if the epilogue reads C; otherwise unused.
 
     Raises:
-        NotHereError: when cuBLAS is not installed, which CuPy multiplies with.
+        NotHereError: when cuBLAS, with which CuPy multiplies, is not installed.
     """
     import cupy
     import numpy
@@ -111,24 +112,24 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
             errors.append(float(abs(computed - expected).max()))
             sizes.append(float(abs(expected).max()))
     largest = float(numpy.max(sizes))
-    # An expected C of zeroes alone, which random operands do not make, has no size to be relative to. NaN stays NaN.
+    # If all expected elements are 0, which random operands do not give, a relative error is not defined. NaN stays NaN.
     return float(numpy.max(errors)) / (largest or 1.0)
 
 
 def _rows(problem: GemmProblem, operands: Operands) -> list[tuple[int, slice]]:
-    """For each product which matrix of A and C has its rows, and which rows of that they are."""
+    """For each product, the index of the matrix of A and C that has its rows, and the range of its rows there."""
     if not problem.mode:
         return [(batch, slice(0, problem.m)) for batch in range(problem.batch)]
     return rows_of_groups(problem, operands.counts.tolist())
 
 
 def finish(expected: Any, problem: GemmProblem, operands: Operands, old: Any) -> None:
-    """Does to a part of A · B, in place, what the epilogue does.
+    """Applies the epilogue, in place, to a part of A · B.
 
     Args:
-        expected: of any type of float, with columns as the bias.
-        operands: with the factors, and a bias as it is stored.
-        old: that part of C as it was, in the same type; looked at where the epilogue has beta.
+        expected: the part, of any float type, with as many columns as the bias.
+        operands: have the factors, and the bias as stored.
+        old: the same part of C before the launch, in the same type; used only if the epilogue has beta.
     """
     import cupy
 
@@ -152,12 +153,12 @@ def finish(expected: Any, problem: GemmProblem, operands: Operands, old: Any) ->
 
 
 def cublas(problem: GemmProblem, operands: Operands) -> Reference | str:
-    """The same operands given to cuBLAS, or in words why they cannot be. It writes C, and has done so once already.
+    """The same product by cuBLAS, which has already computed it once; or, as text, the reason why cuBLAS cannot.
 
-    It multiplies, scales and adds C; a bias and an activation are left out, and the name says so.
+    cuBLAS writes to C. It multiplies, scales and adds C; it leaves out a bias and an activation, and the name says so.
 
     Raises:
-        NotHereError: when it is not installed.
+        NotHereError: when cuBLAS is not installed.
     """
     if problem.mode:
         return "cublasGemmEx does not multiply groups that are counted on the device"
@@ -199,7 +200,7 @@ def cublas(problem: GemmProblem, operands: Operands) -> Reference | str:
 
 
 def _cublas_library() -> Any:
-    """CuPy's binding of cuBLAS, which CuPy itself multiplies with.
+    """CuPy's binding of cuBLAS, with which CuPy itself multiplies.
 
     Raises:
         NotHereError: when the library is not installed.
@@ -215,13 +216,13 @@ def _cublas_library() -> Any:
 
 
 def _column_major(problem: GemmProblem) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int, int]]:
-    """The arguments for cuBLAS, to which matrices lie column by column, that make C as it lies row by row.
+    """The arguments for cuBLAS, whose matrices are stored by columns, so that it computes C stored by rows.
 
-    What is stored row by row is, column by column, its transpose; and the transpose of C is that of B times that of A.
+    A matrix stored by rows is, read by columns, its transpose; and the transpose of C is that of B times that of A.
 
     Returns:
-        For B, its first operand, then for A: 1 when cuBLAS is to transpose it, else 0, and how long its columns are.
-        Then its m, n and k.
+        For B, which is cuBLAS's first operand, and then for A: 1 if cuBLAS must transpose it, else 0, and the length of
+        its columns. Then the m, n and k of cuBLAS.
     """
     m, n, k = problem.m, problem.n, problem.k
     b = (1, k) if problem.layout.b_transposed else (0, n)
@@ -230,7 +231,7 @@ def _column_major(problem: GemmProblem) -> tuple[tuple[int, int], tuple[int, int
 
 
 def _without(problem: GemmProblem) -> str:
-    """The parts of the epilogue that cuBLAS leaves out, as part of its name."""
+    """A text with the parts of the epilogue that cuBLAS leaves out, for its name."""
     epilogue = problem.epilogue
     left_out = Epilogue(bias=epilogue.bias, activation=epilogue.activation)
     return "" if left_out == NO_EPILOGUE else f", without {str(left_out).replace('+', ' and ')}"

@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class Resident(Generic[T]):
-    """Things made when they are first asked for. Safe to use from several threads."""
+    """Objects that are created at their first use. Safe to use from several threads."""
 
     def __init__(self, most: int, before_eviction: Callable[[int], object] = lambda _: None) -> None:
-        """Keeps nothing yet.
+        """Starts empty.
 
         Args:
-            most: how many of each GPU.
-            before_eviction: called with the GPU's number before one is let go of.
+            most: the largest number of objects for each GPU.
+            before_eviction: a function called with the GPU's number before an object is dropped.
         """
         self._most = most
         self._before_eviction = before_eviction
@@ -26,9 +26,9 @@ class Resident(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, gpu: int, key: Hashable, make: Callable[[], T]) -> T:
-        """The object cached under the key; made where there is none.
+        """The object cached under the key; created by ``make`` if there is none.
 
-        Two threads that ask for the same at once may both make it; both get the one that is cached.
+        Two threads that ask at the same time may both call ``make``; both get the object that is cached.
         """
         kept = self._kept[gpu]
         with self._lock:
@@ -44,7 +44,7 @@ class Resident(Generic[T]):
         return made
 
     def find(self, gpu: int, key: Hashable) -> T | None:
-        """The object cached under the key; ``None`` where there is none."""
+        """The object cached under the key; ``None`` if there is none."""
         kept = self._kept[gpu]
         with self._lock:
             found = kept.get(key)
@@ -53,7 +53,7 @@ class Resident(Generic[T]):
             return found
 
     def discard(self, gpu: int, key: Hashable, made: T) -> None:
-        """Lets go of what is cached under the key if it is this, without a call before."""
+        """Drops the object cached under the key if it is ``made``, without calling ``before_eviction``."""
         kept = self._kept[gpu]
         with self._lock:
             if kept.get(key) is made:
@@ -64,7 +64,7 @@ class Resident(Generic[T]):
         return len(self._kept[gpu])
 
     def clear(self) -> set[int]:
-        """Removes everything; returns the GPUs for which anything was ever cached."""
+        """Drops all objects; returns the GPUs that ever had one."""
         with self._lock:
             gpus = set(self._kept)
             for gpu in gpus:
@@ -75,7 +75,7 @@ class Resident(Generic[T]):
 
 
 def synchronize(gpu: int) -> None:
-    """Waits until a GPU is idle: it may still run code that is to be unloaded."""
+    """Waits until a GPU is idle, because it may still run code that is to be unloaded."""
     import cupy
 
     cupy.cuda.Device(gpu).synchronize()

@@ -1,6 +1,6 @@
-"""Tensor maps: what the copy engine of sm_90 and later must know of a matrix to copy boxes of it.
+"""Tensor maps: descriptions of a matrix from which the copy engine (TMA) of sm_90 and newer copies boxes (parts) of it.
 
-The driver makes them; its rules are checked here first, where an error can say what to do.
+The driver encodes them. Its rules are checked here first, so that an error can say what to do.
 Source: CUDA Driver API 13, "Tensor Map Object Management", ``cuTensorMapEncodeTiled``.
 """
 
@@ -14,24 +14,27 @@ from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import Box
 
 MAP_BYTES = 128
-_ALIGNED = 64  # where the driver writes one
+_ALIGNED = 64  # the driver writes a map at a multiple of this many bytes
 _ADDRESS_STEP = _STRIDE_STEP = _LINE_STEP = 16
 _MOST_SIZE, _MOST_STRIDE, _MOST_EDGE, _SWIZZLED_BYTES = 1 << 32, 1 << 40, 256, 128
 # Enumerations of cuda.h: CU_TENSOR_MAP_DATA_TYPE_…, _INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_L2_128B and
-# _FLOAT_OOB_FILL_NONE, which means zeroes. Of TFLOAT32 the copy engine rounds fp32 to tf32; codes of fp8 are bytes.
+# _FLOAT_OOB_FILL_NONE, which means zeroes. For TFLOAT32, the copy engine rounds fp32 to tf32; fp8 codes are copied as
+# bytes.
 _DATA_TYPES = {DType.FP16: 6, DType.BF16: 9, DType.FP32: 7, DType.TF32: 11, DType.FP8_E4M3: 0, DType.FP8_E5M2: 0}
 _INTERLEAVE, _SWIZZLE, _PROMOTION, _FILL = 0, 3, 2, 0
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tensor in device memory and the boxes that are copied of it, swizzled by 128 bytes; dimensions fastest first.
+    """A tensor in device memory, and the boxes that are copied from it, swizzled by 128 bytes.
+
+    The fastest dimension is first.
 
     Attributes:
-        address: of its first element.
-        sizes: in elements.
-        strides: bytes from one to the next of each dimension but the first.
-        box: in elements.
+        address: the address of its first element.
+        sizes: the sizes, in elements.
+        strides: for each dimension but the first, the bytes from one index to the next.
+        box: the size of a box, in elements.
     """
 
     dtype: DType
@@ -41,10 +44,10 @@ class TensorMap:
     box: tuple[int, ...]
 
     def check(self) -> None:
-        """Checks the driver's rules.
+        """Checks the rules of the driver.
 
         Raises:
-            UsageError: naming the first that is broken.
+            UsageError: when a rule is broken; the text names the first.
         """
         line = self.box[0] * self.dtype.itemsize
         rules = (
@@ -67,7 +70,7 @@ class TensorMap:
 
 
 def map_of(problem: GemmProblem, box: Box, address: int) -> TensorMap:
-    """The map of an operand as it is stored: batch × rows × columns."""
+    """The tensor map of an operand as it is stored: batch × rows × columns."""
     m, n, k, layout = problem.m, problem.n, problem.k, problem.layout
     columns, rows = {
         "a": (m, k) if layout.a_transposed else (k, m),
@@ -81,10 +84,10 @@ def map_of(problem: GemmProblem, box: Box, address: int) -> TensorMap:
 
 
 def encode(tensor: TensorMap) -> Any:
-    """The map in the driver's form: an array of one element of 128 bytes, as CuPy passes no array of more by value.
+    """The map in the driver's encoding: an array with one element of 128 bytes, because CuPy passes only this by value.
 
     Raises:
-        UsageError: when a rule is broken, or the driver refuses it.
+        UsageError: when a rule is broken, or the driver refuses the map.
     """
     import ctypes
 
@@ -116,7 +119,7 @@ def encode(tensor: TensorMap) -> Any:
 
 
 def address_of(operand: Any) -> int:
-    """Of a CuPy array, or of an address as ``numpy.uint64``."""
+    """The address of a CuPy array, or of an address given as ``numpy.uint64``."""
     interface = getattr(operand, "__cuda_array_interface__", None)
     return int(operand) if interface is None else int(interface["data"][0])
 

@@ -1,4 +1,4 @@
-"""Timing a kernel on the local GPU, and checking what it computed. Needs a GPU."""
+"""Times a kernel on the local GPU, and checks its result. Needs a GPU."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cache_engine.model.kernel import Launch
 
 _WARM_UP = 10
 _FEWEST, _REPEATS = 10, 50
-# What takes long is repeated less often: all launches of one thing are to take about this long.
+# The total time of all launches of one kernel, in microseconds: slower kernels are repeated less often.
 _BUDGET_US = 500_000
-# Written between launches so that no operand is left in the L2 cache. The GPU is to be at it for longer than Python
-# takes to ask for what comes next, or the time of a short kernel would be that of asking for it.
+# Bytes written between launches so that no operand stays in the L2 cache. Writing them must take the GPU longer than
+# Python takes to queue the next launch; otherwise the time of a short kernel would include the wait for Python.
 _FLUSH_BYTES = 256 * 2**20
 
 
@@ -29,17 +29,19 @@ class Timing:
     """A kernel's timing on a device.
 
     Attributes:
-        median_us, p10_us, p90_us: over ``repeats`` launches, each with a cold L2.
-        tflops: the problem's operations over the median, in 10¹² per second.
-        max_rel_error: largest error against CuPy in higher precision, relative to the largest element of C.
-        verified: whether that is within tolerance and every element was written.
-        seed: of the random operands.
-        reference: what computed the same, launched in turn with the kernel and measured likewise; ``None`` without one.
-        no_reference: why there is none.
-        reference_median_us: its median.
-        speed_ratio: that over the kernel's median: above 1 the kernel is the faster.
-        sm_clock_mhz: the clock of the SMs just after the last launch; ``None`` where it cannot be read.
-        sm_clock_before_mhz: the same before the first.
+        median_us, p10_us, p90_us: the median, the 10th and the 90th percentile of ``repeats`` launches in microseconds,
+            each with a cold L2 cache.
+        tflops: the problem's operations divided by the median time, in 10¹² per second.
+        max_rel_error: the largest error against CuPy in higher precision, relative to the largest element of C.
+        verified: whether that error is within tolerance and every element was written.
+        seed: the seed of the random operands.
+        reference: the name of the program that computed the same, such as cuBLAS, timed in turn with the kernel;
+            ``None`` without one.
+        no_reference: the reason why there is none.
+        reference_median_us: the reference's median time, in microseconds.
+        speed_ratio: the reference's median divided by the kernel's: above 1, the kernel is faster.
+        sm_clock_mhz: the clock of the SMs just after the last launch; ``None`` if it cannot be read.
+        sm_clock_before_mhz: the clock of the SMs before the first launch.
     """
 
     device: DeviceFingerprint
@@ -72,14 +74,15 @@ def time_kernel(
     """Launches a kernel on random operands: checks its result, then times it.
 
     Args:
-        seed: of the operands; by default others every time.
+        seed: the seed of the operands; by default they differ each time.
         compare: whether to time cuBLAS as well.
-        profile: whether to launch it once more at the end, as all that a profiler sees which waits to be started.
+        profile: whether to launch the kernel once more at the end, between the start and the stop of a profiler, so
+            that the profiler records only this launch.
 
     Raises:
         GpuRequired: when there is no GPU.
         NotHereError: when cuBLAS is not installed.
-        OutOfDeviceMemory: when the operands do not fit.
+        OutOfDeviceMemory: when the operands do not fit on the GPU.
     """
     device = require_gpu("timing a kernel")
     import cupy
@@ -121,7 +124,10 @@ def time_kernel(
 
 
 def _launch_times_us(launches: Sequence[Callable[[], None]], l2_bytes: int) -> list[list[float]]:
-    """Times of each, launched in turn, each with a cold L2. The GPU is busy from the first to the last."""
+    """The times of each of ``launches`` in microseconds. They run in turn, each with a cold L2 cache.
+
+    They are queued without waiting, so that the GPU is busy from the first to the last.
+    """
     import cupy
 
     stream = cupy.cuda.get_current_stream()
@@ -136,7 +142,7 @@ def _launch_times_us(launches: Sequence[Callable[[], None]], l2_bytes: int) -> l
             end.record(stream)
         return events
 
-    queued()  # what is loaded when first used is loaded now
+    queued()  # loads everything that is loaded at its first use
     first = queued()
     stream.synchronize()
     repeats = repeats_within(max(_elapsed_us(*pair) for pair in first))
@@ -159,7 +165,7 @@ def _profiled(launch: Callable[[], None]) -> None:
 
 
 def repeats_within(once_us: float, budget_us: float = _BUDGET_US) -> int:
-    """The number of launches that fit a time budget, between a least and a most."""
+    """The number of launches that fit a time budget, but at least and at most fixed numbers."""
     return max(_FEWEST, min(_REPEATS, int(budget_us / max(once_us, 1.0))))
 
 

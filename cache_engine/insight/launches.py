@@ -1,4 +1,4 @@
-"""Explanations for commands of nvcc's launcher: a hit, or the header, option, variable or file that made a miss."""
+"""Explains a command of nvcc's launcher: a hit, or a miss and the header, option, variable or file that caused it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from cache_engine.store.quick import Slow, UnknownGroup
 
 @dataclass(frozen=True, slots=True)
 class LaunchExplained:
-    """The result that a command would have now.
+    """The result that a command would have if it were run now.
 
     Attributes:
         result: ``hit``, ``miss`` or ``passes through``.
-        key: of the stored result: the one that is served, or on a miss the nearest.
-        reasons: why it is no hit, in words.
+        key: the key of the stored result: on a hit, of the one served; on a miss, of the nearest.
+        reasons: why the command is not a hit, in words.
     """
 
     result: str
@@ -51,7 +51,7 @@ def explain_launch(layout: StoreLayout, words: Sequence[str]) -> LaunchExplained
 
 
 def _nearest(layout: StoreLayout, request: Request) -> tuple[str, list[str]]:
-    """The stored result with the fewest differences, and these."""
+    """The key of the stored result with the fewest differences from the request, and the differences."""
     nearest: tuple[str, list[str]] | None = None
     source = os.path.basename(request.command.source)
     for key in group_keys(layout):

@@ -1,1 +1,1 @@
-"""Kernel families: which configs there are, which is best, and the source it makes."""
+"""Kernel families: their configs, the choice of the best config, and the source text of a kernel."""

@@ -1,8 +1,8 @@
-"""Agreement of the cost model's predictions with timings, and the corrections that the timings make in it.
+"""Compares the cost model's predictions with timings, and derives corrections of the cost model.
 
-A time depends on the problem far more than on the config, and the cost model knows nothing of launching. So timings are
-compared within a problem on a device alone: a residual is the logarithm of measured over predicted, less the mean of
-its problem's.
+A time depends much more on the problem than on the config, and the cost model does not include the time of a launch. So
+only timings of one problem on one device are compared. A residual is log(measured / predicted), minus the mean of this
+value over the problem's timings.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from math import exp, log, sqrt
 from statistics import fmean, median
 
 Tile = tuple[int, int]
-"""Rows and columns of C that a block computes: the class of a config."""
+"""The rows and columns of C that a block computes. Configs with the same tile get one correction."""
 Factors = tuple[tuple[str, Tile, float], ...]
-"""By family and tile: what predicted cycles are multiplied by."""
+"""Factors for predicted cycles, as (family, tile, factor)."""
 
 _LEAST_TIMINGS = 4
 _SHRUNK_BY = 4
 _SURE = 2.0
-# With fewer timings beyond one for each tile, how much they vary is not known, and so nothing is corrected.
+# With fewer timings (beyond one for each tile), their spread is not known, and so nothing is corrected.
 _LEAST_FREEDOM = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A timing next to its prediction.
+    """A timing and its prediction.
 
     Attributes:
-        problem: what it has in common with timings that it may be compared with.
+        problem: a value that is equal for timings that may be compared with each other.
     """
 
     problem: Hashable
@@ -41,13 +41,13 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The correction by timings of a family's configs with one tile.
+    """The correction of the predictions for a family's configs with one tile, from their timings.
 
     Attributes:
-        ratio: how much longer they take than predicted, compared with the other configs of their problems; the mean of
-            its timings, pulled towards 1 by as much as four timings of exactly 1.
-        uncertainty: the standard deviation of the mean's logarithm, which is about that of the ratio as a share.
-        timings: how many it is drawn from.
+        ratio: measured time over predicted time, relative to the other configs of the same problems. It is a mean over
+            the timings and, to be careful with few, over four more values of exactly 1.
+        uncertainty: the standard deviation of the logarithm of ``ratio``, which is about its relative error.
+        timings: the number of timings.
     """
 
     family: str
@@ -58,21 +58,21 @@ class Correction:
 
     @property
     def applies(self) -> bool:
-        """Whether it is so certain that the cost model uses it: at least four timings, and two standard deviations."""
+        """Whether the cost model uses it: it needs at least four timings, and a ratio two deviations from 1."""
         return self.timings >= _LEAST_TIMINGS and abs(log(self.ratio)) > _SURE * self.uncertainty
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The quality of the predictions' ranking of a problem's configs.
+    """The quality of the predictions as a ranking of the configs of a problem.
 
     Attributes:
-        problems: those with at least three timed configs of a family.
-        timings: of these problems.
-        rank_correlation: the median over them of Spearman's coefficient of predicted and measured time; ``None``
-            without one. 1 is the same order, 0 none.
-        lowest: the lowest of these.
-        corrections: what timings say of each family's tiles.
+        problems: the number of problems with at least three timed configs of one family.
+        timings: the number of timings of these problems.
+        rank_correlation: the median of Spearman's coefficient between predicted and measured time over these problems:
+            1 for the same order, 0 for no relation; ``None`` without a problem.
+        lowest: the lowest of these coefficients.
+        corrections: the correction for each family and tile.
     """
 
     problems: int
@@ -83,7 +83,7 @@ class Agreement:
 
 
 def agreement(compared: Iterable[Compared]) -> Agreement:
-    """The agreement of the predictions for one device's timings with these."""
+    """The agreement between one device's timings and their predictions."""
     by_problem: dict[Hashable, list[Compared]] = {}
     for one in compared:
         by_problem.setdefault((one.problem, one.family), []).append(one)
@@ -106,7 +106,7 @@ def agreement(compared: Iterable[Compared]) -> Agreement:
 def _corrections(groups: Iterable[Sequence[Compared]]) -> tuple[Correction, ...]:
     residuals: dict[tuple[str, Tile], list[float]] = {}
     for group in groups:
-        if len({one.tile for one in group}) > 1:  # with one tile alone there is nothing that it could be compared with
+        if len({one.tile for one in group}) > 1:  # with a single tile there is nothing to compare
             logs = [log(one.median_us / one.predicted_cycles) for one in group]
             mean = fmean(logs)
             for one, each in zip(group, logs, strict=True):
@@ -123,14 +123,17 @@ def _corrections(groups: Iterable[Sequence[Compared]]) -> tuple[Correction, ...]
 
 
 def factors(corrections: Iterable[Correction]) -> Factors:
-    """The factors that the cost model multiplies by, from those corrections that are certain enough."""
+    """The factors for the cost model, from those corrections that are certain enough."""
     return tuple((one.family, one.tile, one.ratio) for one in corrections if one.applies)
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's rank correlation; equal values share the mean of their ranks. ``None`` where either has one value."""
+    """Spearman's rank correlation; equal values get the mean of their ranks.
+
+    ``None`` if all values of a side are equal.
+    """
     one, other = _ranks(first), _ranks(second)
-    mean = (len(one) + 1) / 2  # of ranks, whatever the values
+    mean = (len(one) + 1) / 2  # of the ranks, for any values
     together = sum((a - mean) * (b - mean) for a, b in zip(one, other, strict=True))
     apart = sqrt(sum((a - mean) ** 2 for a in one) * sum((b - mean) ** 2 for b in other))
     return together / apart if apart else None

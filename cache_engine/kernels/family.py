@@ -25,17 +25,17 @@ from cache_engine.model.kernel import Box, KernelConfig, Launch, ceil_div
 # Rows of tiles that consecutive blocks walk down before moving one column on (templates/raster.cuh).
 RASTER_ROWS = 8
 
-# Beyond this the last block of a tile is longer at adding up slices than all were at making them.
+# With more slices, the last block of a tile would take longer to add them up than all blocks took to compute them.
 MAX_SPLIT_K = 64
 
 OPERANDS = ("alpha", "beta", "bias", "workspace")
-"""The parameters of the CUDA families' kernels after the sizes."""
+"""The parameters of CUDA kernels after the sizes."""
 FP8_OPERANDS = ("alpha", "scale_result", "bias", "workspace")
-"""The same where C is of fp8."""
+"""The parameters after the sizes if C is fp8."""
 SCALE_OPERANDS = ("a_scales", "b_scales")
-"""Further parameters of kernels for operands with scales, and for groups, before these."""
+"""Further parameters, before ``OPERANDS``, of kernels for operands with scales and of kernels for groups."""
 GROUP_OPERANDS = ("counts", "groups")
-"""Further parameters of kernels for groups, before all of these."""
+"""Further parameters of kernels for groups, before all others."""
 
 Constants = dict[str, str | int]
 
@@ -51,7 +51,7 @@ _C_TYPES = {
     DType.INT32: "int",
 }
 _MOST_STORED = 8  # a row of a box has lanes for this many elements each (templates/boxes.cuh)
-# Tiles of a persistent block, where a batch has enough: while one is stored, the next is on its way.
+# The fewest tiles of a persistent block, if a batch has enough: while a tile is stored, the next one is being loaded.
 _TILES_EACH = 4
 _ACTIVATIONS = {Activation.NONE: 0, Activation.RELU: 1, Activation.GELU: 2}  # templates/epilogue.cuh
 
@@ -59,74 +59,78 @@ _ACTIVATIONS = {Activation.NONE: 0, Activation.RELU: 1, Activation.GELU: 2}  # t
 class Family(Protocol):
     """A generator of kernels of one kind.
 
-    ``constants`` is the heart: with the template it determines the source, so it is also what the key hashes.
+    The method ``constants`` is the most important: the constants and the template determine the source, so the key
+    hashes both.
     """
 
     name: str
     template: str
     unit: str
-    """The unit of an SM that multiplies: ``"mma"``, ``"tensor"`` or ``"cuda"``, as of ``rates.Rates.operations``."""
-    # Floating-point (or integer) operations of one SM of an A100 in one clock, by the type of A and B: the types it
-    # computes, and how fast. For ranking.
+    """The unit of an SM that multiplies: ``"mma"``, ``"tensor"`` or ``"cuda"``, as in ``rates.Rates.operations``."""
+    # Floating-point (or integer) operations of one SM of an A100 in one clock, by the type of A and B. Its keys are the
+    # types that the family computes. Used to rank configs.
     flops_per_clock: Mapping[DType, int]
     takes_epilogue: bool
-    """Whether it can finish C as an ``Epilogue`` asks."""
+    """Whether its kernels can apply an ``Epilogue``."""
     splits_k: bool
     clusters: bool
-    """Whether blocks can share tiles of B. No config is chosen that does, until a GPU has said what it is worth."""
+    """Whether blocks can share tiles of B. No such config is chosen until a GPU has shown that it is faster."""
     copying_threads: int
-    """Threads of a block that multiply nothing: they have tiles copied for those that do."""
+    """The number of threads of a block that only copy tiles for the others and do not multiply."""
     is_persistent: bool
-    """Whether its blocks stay on their SMs, and compute one tile of C after the other."""
+    """Whether a block stays on its SM and computes several tiles of C, one after the other."""
     hidden_parameters: tuple[str, ...]
-    """Of the compiled kernel, last: pointers that the compiler adds and the kernel does not use."""
+    """The last parameters of the compiled kernel: pointers that the compiler adds and the kernel does not use."""
 
     def __hash__(self) -> int:
-        """By identity: each family has one object."""
+        """The hash by identity: each family has one object."""
         ...
 
     def takes(self, problem: GemmProblem) -> bool:
-        """Whether it is for operands of this kind: with or without scales, in groups or not."""
+        """Whether the family computes problems with such operands: with or without scales, in groups or not."""
         ...
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
-        """The first compute capability on which it computes the type."""
+        """The lowest compute capability on which the family computes the type."""
         ...
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
-        """The reason it cannot compute a problem of a type it computes, whatever the config; ``None`` when it can."""
+        """The reason why no config can compute the problem, although the family has its type; ``None`` if one can."""
         ...
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
-        """The configs worth considering, feasible or not."""
+        """The configs to consider; some may break a limit of the target."""
         ...
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Dynamic shared memory of one block."""
+        """The dynamic shared memory of one block, in bytes."""
         ...
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Bytes that pass shared memory's port while one block goes block_k deep. For ranking."""
+        """The bytes that a block reads from shared memory for each step of block_k. Used to rank configs."""
         ...
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Registers a thread needs at least: its part of C and of the tiles it holds. For ranking and refusal."""
+        """A lower bound of a thread's registers: for its part of C and of the tiles.
+
+        Used to rank and to refuse configs.
+        """
         ...
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """The reason why the template cannot be built with these tiles; ``None`` when it can."""
+        """The reason why the template cannot be compiled with these tiles; ``None`` if it can."""
         ...
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """The boxes that the kernel has the copy engine copy, if it uses that."""
+        """The parts of operands that the copy engine (TMA) copies at once; empty if the kernel does not use it."""
         ...
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """A power of two: where m is an argument, ``constants`` has only its greatest common divisor with this."""
+        """A power of two. If m is an argument, ``constants`` depends on m only through gcd(m, this)."""
         ...
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
-        """Everything the template needs, by name."""
+        """All constants that the template needs, by name."""
         ...
 
 
@@ -134,7 +138,7 @@ def check_config(family: Family, problem: GemmProblem, config: KernelConfig, tar
     """Checks a config against the template and the target.
 
     Raises:
-        InfeasibleConfig: naming the first limit broken, and by how much.
+        InfeasibleConfig: when a limit is broken; the text names the first one, and by how much it is broken.
     """
     fault = family.shape_fault(problem, config) or _split_fault(family, problem, config)
     if config.cluster > 1 and not family.clusters:
@@ -154,10 +158,10 @@ def check_config(family: Family, problem: GemmProblem, config: KernelConfig, tar
 
 
 def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared_bytes: int | None = None) -> Launch:
-    """The launch of a kernel of this config for this problem.
+    """The launch parameters of a kernel with this config for this problem.
 
     Args:
-        shared_bytes: dynamic shared memory that the compiled kernel is known to take; else what the family says.
+        shared_bytes: the dynamic shared memory of the compiled kernel, if known; otherwise the family computes it.
     """
     tiles, batch = _tile_rows(problem, config) * ceil_div(problem.n, config.block_n), problem.batch
     if problem.mode:  # blocks find the groups themselves
@@ -184,10 +188,10 @@ def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared
 
 
 def _blocks_each(tiles: int, batch: int, resident: int, config: KernelConfig) -> int:
-    """Persistent blocks for each product of a batch: as many as are resident, and at least a few tiles for each.
+    """The number of persistent blocks for each product of a batch: all resident ones, each with a few tiles.
 
-    Blocks that run together should share rows of A and columns of B, so many work on few products. Of 256 products with
-    one block each, an H200 computed half as many in a second as cuBLAS.
+    Blocks that run at the same time should share rows of A and columns of B, so many blocks work on few products. For
+    256 products with one block each, an H200 reached half of cuBLAS's speed.
     """
     held = max(1, resident // (config.split_k * config.cluster))
     wanted = max(held // batch, ceil_div(tiles, _TILES_EACH * config.cluster))
@@ -195,7 +199,7 @@ def _blocks_each(tiles: int, batch: int, resident: int, config: KernelConfig) ->
 
 
 def _tile_rows(problem: GemmProblem, config: KernelConfig) -> int:
-    """Rows of tiles in each C, as many as whole clusters have; where groups share one, the most that they can have."""
+    """The rows of tiles in each C, rounded up to whole clusters; for groups in one C, the largest possible number."""
     if problem.mode is not Mode.GROUPED:
         return ceil_div(problem.m, config.block_m * config.cluster) * config.cluster
     filled = min(problem.m, problem.batch)
@@ -203,7 +207,7 @@ def _tile_rows(problem: GemmProblem, config: KernelConfig) -> int:
 
 
 def _resident(family: Family, problem: GemmProblem, config: KernelConfig, shared_bytes: int) -> int:
-    """The number of blocks that the target's example GPU holds at once, as far as is known without compiling."""
+    """An estimate, without compiling, of the number of blocks that the target's example GPU holds at once."""
     target, threads = problem.target, threads_of(family, config)
     registers = family.registers_estimate(problem, config)
     held = occupancy(target, threads=threads, registers=registers, shared_bytes=shared_bytes).blocks_per_sm
@@ -211,7 +215,7 @@ def _resident(family: Family, problem: GemmProblem, config: KernelConfig, shared
 
 
 def threads_of(family: Family, config: KernelConfig) -> int:
-    """Threads of one block."""
+    """The threads of one block."""
     return config.threads + family.copying_threads
 
 
@@ -229,10 +233,10 @@ def _split_fault(family: Family, problem: GemmProblem, config: KernelConfig) -> 
 
 
 def kernel_name(family: Family, problem: GemmProblem, config: KernelConfig, assumed: str = "") -> str:
-    """The function's name in the compiled code, as profilers show it.
+    """The name of the kernel's function, as profilers show it.
 
     Args:
-        assumed: what a dynamic kernel takes for granted of its sizes, in short.
+        assumed: a short text with the widths of accesses, which limit the sizes that a dynamic kernel serves.
     """
     p = problem
     types = _types_in_name(p.dtype, p.output, p.scales, p.mode)
@@ -261,7 +265,10 @@ def _end_of_name(epilogue: Epilogue, config: KernelConfig) -> str:
 
 
 def size_constants(problem: GemmProblem) -> Constants:
-    """The sizes that are constants of the kernel, by name, and what bounds m. Those that are arguments are left out."""
+    """The constants of the kernel for its sizes, by name, and an upper bound of m.
+
+    Sizes that are arguments are left out.
+    """
     fixed: Constants = {"N": problem.n, "K": problem.k}
     if problem.specialisation is Specialisation.NK:
         return fixed
@@ -273,7 +280,7 @@ def size_constants(problem: GemmProblem) -> Constants:
 
 
 def vector_elements(extent: int, most: int) -> int:
-    """The number of elements, at most so many, that one access may cover in rows of ``extent`` elements: a divisor."""
+    """The number of elements, at most ``most``, that one access covers in rows of ``extent`` elements: a divisor."""
     elements = most
     while extent % elements:
         elements //= 2
@@ -281,12 +288,12 @@ def vector_elements(extent: int, most: int) -> int:
 
 
 def widest_store(problem: GemmProblem) -> int:
-    """The number of elements of C, at most ``_MOST_STORED``, that one access of 16 bytes at most may cover."""
+    """The number of elements of C, at most ``_MOST_STORED``, that one access of up to 16 bytes can cover."""
     return vector_elements(problem.n, min(16 // problem.output.itemsize, _MOST_STORED))
 
 
 def m_divisor(problem: GemmProblem, widest: int) -> int:
-    """``Family.m_divisor`` of a template that reads at most ``widest`` elements at once: rows of A are m long, or k."""
+    """``Family.m_divisor`` for a template that reads at most ``widest`` elements at once; 1 if rows of A are k long."""
     return widest if problem.layout.a_transposed else 1
 
 
@@ -303,14 +310,15 @@ def scale_constants(problem: GemmProblem) -> Constants:
 def specialised_constants(
     family: Family, problem: GemmProblem, config: KernelConfig, *, widest: int, widest_store: int
 ) -> Constants:
-    """Everything a CUDA template needs, by name: the tiles, and what of the problem is fixed at compile time.
+    """All constants that a CUDA template needs, by name: the tiles, and the parts of the problem fixed at compile time.
 
-    Which sizes are fixed, the specialisation says. One that is an argument enters only as the width of reads and writes
-    along it. The batch is an argument too (it is the grid's z).
+    The specialisation decides which sizes are fixed. A size that is an argument affects only the width of reads and
+    writes along it. The batch is always an argument (the grid's z).
 
     Args:
-        widest: how many elements of A or B the template reads at once, at most.
-        widest_store: how many of C it writes at once where rows allow; else it writes them one by one.
+        widest: the largest number of elements of A or B that the template reads at once.
+        widest_store: the number of elements of C that the template writes at once if the rows allow it; otherwise it
+            writes them one by one.
     """
     layout, epilogue = problem.layout, problem.epilogue
     a_transposed, b_transposed = layout.a_transposed, layout.b_transposed

@@ -1,4 +1,4 @@
-"""Kernels for Hopper alone (sm_90a): tiles copied by the copy engine (TMA), multiplied by warp groups (wgmma)."""
+"""Kernels for Hopper only (sm_90a): the copy engine (TMA) copies tiles, and warp groups multiply them (wgmma)."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from cache_engine.model.kernel import Box, KernelConfig
 
 TARGET = "sm_90a"
 MMA_M = 64
-"""Rows of one wgmma. This and the next nine are fixed in the template."""
+"""The rows of one wgmma. This and the next nine values are fixed in the template."""
 _MMA_N = (64, 128, 256)
 _TURNED_BYTES = 2
 _LINE_BYTES = 128
 GROUP_WARPS = 4
-_WARPS = ((8, 1), (4, 2), (4, 1))  # two warp groups, one above the other or side by side; or one
-_MOST_SUMS = 128  # that a thread holds
+_WARPS = ((8, 1), (4, 2), (4, 1))  # two warp groups, by rows or by columns; or one
+_MOST_SUMS = 128  # that one thread holds
 _MOST_SCALED = 200  # with scales: sums, products of one wgmma, and scales
 _STORED_ROWS = 16
-_STORING_BOXES = 2  # of a warp, each so many lines
-_REGISTERS = 64 * 1024  # of an SM, which a block has alone; a thread's share is whole eights, and 255 at most
+_STORING_BOXES = 2  # boxes of a warp, each of so many lines
+_REGISTERS = 64 * 1024  # of an SM, all for one block; a thread's share is a multiple of eight, at most 255
 _BOX_EDGE = 256
 _MOST_CLUSTER = 2
 _VECTOR_BYTES = 16
 
 
 class Hopper:
-    """The ``hopper`` family: the first choice for its target, wherever the copy engine can read the operands."""
+    """The ``hopper`` family. On its target it is chosen first, if the copy engine can read the operands."""
 
     name = "hopper"
     template = "hopper.cu"
     unit = "tensor"
-    # NVIDIA A100 white paper: as tensor_core's.
+    # NVIDIA A100 white paper, as for ``tensor_core``.
     flops_per_clock: Mapping[DType, int] = {
         DType.FP16: 2048,
         DType.BF16: 2048,
@@ -48,15 +48,15 @@ class Hopper:
     is_persistent = True
 
     def takes(self, problem: GemmProblem) -> bool:
-        """Operands in no groups, with scales or without."""
+        """Whether the problem has no groups; it may have scales."""
         return not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
-        """The first compute capability on which it computes the type."""
+        """The lowest compute capability on which the family computes the type."""
         return (9, 0)
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
-        """Tensor maps need rows of whole 16 bytes; wgmma exists on one target, and overlaps where ptxas optimises."""
+        """The reason why it cannot compute the problem: the target, the level, the layout, or the length of rows."""
         if problem.arch != TARGET:
             return f"it needs the target {TARGET}, and this is for {problem.arch}"
         if problem.opt_level == 0:
@@ -72,25 +72,28 @@ class Hopper:
         return None
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
-        """The configs worth considering, feasible or not."""
+        """The configs to consider; some may break a limit of the target."""
         return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The ring of A and B tiles, two barriers for each of its buffers, and boxes of C on their way to it."""
+        """Dynamic shared memory in bytes: buffers of A and B tiles, two barriers for each, and boxes of C to store."""
         ring = config.stages * ((config.block_m + config.block_n) * _LINE_BYTES + 2 * 8)
         return ring + config.warps_m * config.warps_n * _STORING_BOXES * _STORED_ROWS * _LINE_BYTES
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Every wgmma reads its rows of A and columns of B."""
+        """The bytes read from shared memory for a step of block_k: every wgmma reads its rows of A and columns of B."""
         rows, columns = config.block_m // MMA_M, config.block_n // config.warps_n
         return rows * config.warps_n * (MMA_M + columns) * _LINE_BYTES
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The registers of a thread on average: all threads of a block divide those of the SM among them."""
+        """The average registers of a thread: the threads of a block divide the registers of an SM among them."""
         return min(_REGISTERS // (config.threads + self.copying_threads) // 8 * 8, 255)
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """Warp groups, tiles that divide into wgmma's, lines of 128 bytes, boxes that the copy engine takes."""
+        """The reason why the template cannot have these tiles; ``None`` if it can.
+
+        They must fit warp groups, the sizes of wgmma, lines of 128 bytes, and the copy engine.
+        """
         if (config.warps_m, config.warps_n) not in _WARPS:
             return "one or two warp groups multiply: warps_m and warps_n must be 8 and 1, 4 and 2, or 4 and 1"
         if config.stages < 2:
@@ -112,7 +115,7 @@ class Hopper:
         return _cluster_fault(problem, config) or (_scaled_fault(problem, sums, columns) if problem.scales else None)
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """A tile of A, and of B a block's part (or, stored across k, a panel as wide as a line); what a warp stores."""
+        """The parts copied at once: a tile of A, a block's share of a tile of B (or a panel), a warp's part of C."""
         line, part = _LINE_BYTES // problem.dtype.itemsize, config.block_n // config.cluster
         a, b = Box("a", line, config.block_m), Box("b", line, part if problem.layout.b_transposed else line)
         if not _is_boxed(problem):
@@ -120,11 +123,11 @@ class Hopper:
         return a, b, Box("c", _LINE_BYTES // problem.output.itemsize, _STORED_ROWS)
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """Rows of A are never m long here."""
+        """Always 1: rows of A are k long in this family."""
         return 1
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
-        """Everything the template needs, by name."""
+        """All constants that the template needs, by name."""
         widest = _VECTOR_BYTES // problem.dtype.itemsize
         return {
             **specialised_constants(self, problem, config, widest=widest, widest_store=widest_store(problem)),
@@ -135,12 +138,12 @@ class Hopper:
 
 
 def _is_boxed(problem: GemmProblem) -> bool:
-    """Whether the copy engine can store C: its rows are whole 16 bytes."""
+    """Whether the copy engine can store C: its rows must be multiples of 16 bytes."""
     return problem.n * problem.output.itemsize % _VECTOR_BYTES == 0
 
 
 def _cluster_fault(problem: GemmProblem, config: KernelConfig) -> str | None:
-    """The reason why so many blocks cannot share tiles of B; ``None`` when they can."""
+    """The reason why ``config.cluster`` blocks cannot share tiles of B; ``None`` if they can."""
     if config.cluster > _MOST_CLUSTER:
         return f"cluster must be 1 or {_MOST_CLUSTER}"
     panel = 1 if problem.layout.b_transposed else _LINE_BYTES // problem.dtype.itemsize
@@ -152,7 +155,12 @@ def _cluster_fault(problem: GemmProblem, config: KernelConfig) -> str | None:
 
 
 def _scaled_fault(problem: GemmProblem, sums: int, columns: int) -> str | None:
-    """The reason why scales cannot be taken with so many sums of a thread, and columns of a warp group."""
+    """The reason why a kernel with scales cannot have these tiles; ``None`` if it can.
+
+    Args:
+        sums: the sums that a thread holds.
+        columns: the columns of C of a warp group.
+    """
     if columns > SCALE_BLOCK:
         return f"block_n must be at most {SCALE_BLOCK} · warps_n, so that the columns of a warp group share scales"
     scales = columns // 4 if problem.scales.b_columns == 1 else 1
@@ -163,12 +171,13 @@ def _scaled_fault(problem: GemmProblem, sums: int, columns: int) -> str | None:
 
 
 def _or_nn(dtype: DType) -> str:
-    """The layouts besides nt that wgmma can read: it turns matrices of 16-bit elements alone."""
+    """A text with further layouts that wgmma can read; it can transpose matrices of 16-bit elements only."""
     return " or nn" if dtype.itemsize == _TURNED_BYTES else ""
 
 
-# By the size of an element. (block_m, block_n, warps_m, warps_n, stages): each ring takes about 200 KB of the 227 that
-# a block may have; C on its way takes 32. One warp group alone is for few rows: a second one would have none.
+# By the size of an element: (block_m, block_n, warps_m, warps_n, stages). The buffers of A and B take about 200 KB of
+# the 227 KB that a block may have, those of C take 32. A single warp group is for few rows, where a second one would
+# have none.
 _CONFIGS = {
     itemsize: tuple(
         KernelConfig(block_m, block_n, _LINE_BYTES // itemsize, warps_m, warps_n, stages)

@@ -1,9 +1,8 @@
-"""The cost model: how many cycles each feasible config of a family is predicted to take.
+"""The cost model: predicts how many cycles each feasible config of a family takes, to rank configs.
 
-A ranking, not a promise: it knows tiles, waves, slices of k, and the target's ``rates``. From m, n and k it takes only
-the number of tiles and of k-steps.
-
-Where kernels convert fp8, predictions count the conversions, and choices do not: docs/decisions/0024.
+It is not exact: it knows tiles, waves, slices of k, and the ``rates`` of the target. m, n and k enter only as the
+number of tiles and of steps along k. If kernels convert fp8, ``predicted_cycles`` counts the conversions, and the
+choice of a config does not: docs/decisions/0024.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ if TYPE_CHECKING:
     from cache_engine.kernels.agreement import Factors
 
 STEADY = 0.05
-"""Configs within this share of the fewest predicted cycles count as equally fast."""
+"""Configs whose predicted cycles exceed the lowest by at most this share count as equally fast."""
 
 NOT_HIDDEN = 0.25
-"""The share of the other work that does not overlap with the bottleneck."""
-# Clocks from the request of a tile to its arrival, shared by the stages in flight.
+"""The share of the shorter work that is not hidden behind the longest (computing, L2, shared memory)."""
+# Cycles from the request of a tile to its arrival, shared by the stages in flight.
 _LATENCY = 800
-# Split-k: the fewest steps of a slice, the most slices of a tile, and the clocks to report and to wait for the last.
+# Split-k: the fewest steps of a slice, the most slices of a tile, and the cycles to report and wait for the last slice.
 _STEPS_PER_SLICE = 4
 _MOST_SLICES = 16
 _HANDING_OVER = 4 * _LATENCY
-_REGISTER_BYTES = 4 * 32  # of a warp
+_REGISTER_BYTES = 4 * 32  # bytes of a register of a whole warp
 _ROUNDING = 1e-9  # a share, far above the rounding errors of a prediction
 
 CYCLES = itemgetter(0)
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A feasible config, with the parts of its prediction that do not depend on m, n and k.
+    """A feasible config, with the parts of its prediction that do not depend on m, n and k. Cycles are of one SM.
 
     Attributes:
-        blocks_per_sm: how many an SM holds at once.
-        busy_cycles: of the SM, for one step in k of one block.
-        wait_cycles: no step is shorter than this.
+        blocks_per_sm: the number of blocks that an SM holds at once.
+        busy_cycles: the cycles of work for one step along k of one block.
+        wait_cycles: the shortest time of a step, because of memory latency.
         step_cycles: the longer of the two.
-        full_cycles: of a step, when the SM holds as many blocks as it can.
-        slice_cycles: to write or to read one slice's sums.
-        by_a100: the same with an A100's rates.
+        full_cycles: the cycles of a step when the SM holds as many blocks as it can.
+        slice_cycles: the cycles to write, or to read, the sums of one slice of k.
+        by_a100: the same values with the rates of an A100.
     """
 
     config: KernelConfig
@@ -80,10 +79,10 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
     """The feasible configs of a family for one type, kind of scales and target. Each combination has one object.
 
     Attributes:
-        by_tile: rows and columns of a tile; consecutive members with this tile, in the order of ``members``; and the
-            fewest cycles of an SM that any of these takes for one element of C and one of k.
-        sms: of the target's example GPU.
-        most_slices: of a tile.
+        by_tile: for each tile, its rows and columns, the members with it in the order of ``members``, and the lowest
+            cycles of any of them for one element of C and one of k.
+        sms: the number of SMs of the target's example GPU.
+        most_slices: the largest number of slices of k.
         steps: three numbers that divide every member's block_m, block_n and block_k. Values of m that round up to the
             same multiple of the first have the same predictions; the same holds for n and k.
     """
@@ -95,7 +94,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
     steps: tuple[int, int, int]
 
     def predicted(self, m: int, n: int, k: int, batch: int, within: float = inf) -> list[Predicted]:
-        """Predicted cycles of every member, without split-k, and with the split of k that it would use.
+        """The predicted cycles of every member: without split-k, and with the number of slices that it would use.
 
         Args:
             within: predictions that exceed the fewest cycles by more than this share may be left out. For a large
@@ -112,9 +111,10 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
         return found
 
     def add(self, found: list[Predicted], members: Sequence[Candidate], tiles: int, k: int) -> None:
-        """Appends predictions of some members for a number of tiles of C, with and without split-k.
+        """Appends the predictions of ``members`` for a number of tiles of C, with and without split-k, to ``found``.
 
-        The arithmetic is that of ``cycles_of``, written out: choosing for a new shape spends most of its time here.
+        The arithmetic is that of ``cycles_of``, repeated here for speed: choosing for a new shape spends most of its
+        time here.
         """
         sms = self.sms
         slices = sms // tiles
@@ -129,7 +129,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
                     cycles = steps * (busy if busy > wait else wait)  # noqa: FURB136 (faster than calling max)
                 found.append((cycles, one, tiles, 1))
             return
-        # Tiles that leave SMs idle: as many slices as fill them once, each of a few steps at least.
+        # The tiles leave SMs idle: take as many slices as fill the SMs once, each of a few steps at least.
         most = min(slices, self.most_slices)
         for one in members:
             steps, stages, step_cycles = -(-k // one.block_k), one.stages, one.step_cycles
@@ -144,20 +144,20 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
                 found.append((cycles, one, tiles, split))
 
     def steadiest(self, predicted: Sequence[Predicted], k: int) -> KernelConfig:
-        """Of those within ``STEADY`` of the fewest cycles, the config with the fewest by an A100's rates."""
+        """Of the configs within ``STEADY`` of the lowest prediction, that with the fewest cycles by an A100's rates."""
         most = min(predicted, key=CYCLES)[0] * (1 + STEADY)
         near = [one for one in predicted if one[0] <= most]
         _, candidate, _, split = near[0] if len(near) == 1 else min(near, key=lambda one: self.by_a100(k, one))
         return split_config(candidate.config, split)
 
     def by_a100(self, k: int, one: Predicted) -> float:
-        """Predicted cycles by an A100's rates."""
+        """The predicted cycles by an A100's rates."""
         _, candidate, tiles, split = one
         return cycles_of(candidate.by_a100 or candidate, tiles, k, self.sms, split)
 
 
 def cycles_of(candidate: Candidate, tiles: int, k: int, sms: int, split: int) -> float:
-    """Predicted cycles for a number of tiles of C, each in ``split`` slices of k, with all slices at once."""
+    """The predicted cycles for a number of tiles of C, each divided into ``split`` slices of k that run together."""
     steps, stages = -(-k // candidate.block_k), candidate.stages
     if split > 1:
         made = (-(-steps // split) + stages) * candidate.step_cycles
@@ -170,7 +170,7 @@ def cycles_of(candidate: Candidate, tiles: int, k: int, sms: int, split: int) ->
 
 @lru_cache(maxsize=1024)
 def split_config(config: KernelConfig, slices: int) -> KernelConfig:
-    """The config with a number of slices of k."""
+    """The config with ``slices`` slices of k."""
     return config if slices == 1 else replace(config, split_k=slices)
 
 
@@ -188,9 +188,9 @@ def candidates_of(
     """The feasible configs of a family.
 
     Args:
-        factors: corrections of the predictions by timings.
+        factors: corrections of the predictions, from timings.
         converted: see ``candidate_of``.
-        fp8_result: the type of C, where it is of fp8; limits depend on no other.
+        fp8_result: the type of C if it is fp8; other types of C do not change a limit.
     """
     # Limits depend neither on sizes nor on the mode.
     problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, out_dtype=fp8_result, scales=scales, arch=target.name)
@@ -218,7 +218,7 @@ def candidates_of(
 
 
 def _least_cycles(candidate: Candidate) -> float:
-    """A lower bound of every prediction, for one element of C and one of k; waits, partial tiles and idle SMs add."""
+    """A lower bound of the predicted cycles for one element of C and k: without waits, partial tiles and idle SMs."""
     size = candidate.block_m * candidate.block_n * candidate.block_k
     return candidate.busy_cycles / size * (1 - _ROUNDING)
 
@@ -227,11 +227,11 @@ def candidate_of(
     family: Family, problem: GemmProblem, config: KernelConfig, target: Architecture, factor: float = 1.0, *,
     converted: bool = False,
 ) -> Candidate:  # fmt: skip
-    """A config with its prediction, and the same by an A100's rates.
+    """A config with its prediction, and its prediction by an A100's rates.
 
     Args:
-        factor: correction of the prediction by timings.
-        converted: whether elements are converted to fp16 and multiplied as such.
+        factor: the correction of the prediction, from timings.
+        converted: whether the kernel converts elements to fp16 and multiplies those.
     """
     resident = occupancy(
         target,
@@ -257,7 +257,7 @@ def candidate_of(
 def _busy_cycles(
     family: Family, problem: GemmProblem, config: KernelConfig, flops_per_clock: float, *, converted: bool = False
 ) -> float:
-    """Of the SM, for one step in k of one block."""
+    """The cycles of work of an SM for one step along k of one block."""
     itemsize = problem.dtype.itemsize
     compute = 2 * config.block_m * config.block_n * config.block_k / flops_per_clock
     from_l2 = (config.block_m + config.block_n) * config.block_k * itemsize / L2_BYTES

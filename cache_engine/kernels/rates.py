@@ -1,7 +1,7 @@
-"""Speeds of each target in computing and moving data: for ranking configs, never a claim about a kernel.
+"""Speeds of each target in computing and moving data. They serve to rank configs, not to claim a kernel's speed.
 
-Of one SM in one clock where nothing else is said, of the GPU that ``model.architecture`` names as the target's example.
-Sources are NVIDIA's, by compute capability:
+They are for one SM and one clock unless stated otherwise, for the GPU that ``model.architecture`` names as the target's
+example. Sources are NVIDIA's, by compute capability:
 
 - 7.0: Volta white paper, V100 data sheet (SXM2); 8-bit integers by ``dp4a``. 7.5: Turing white paper, T4 data sheet.
   8.0: A100 white paper and data sheet (80 GB SXM). 8.6: GA102 white paper, A10 data sheet. 8.7: Jetson AGX Orin
@@ -10,15 +10,15 @@ Sources are NVIDIA's, by compute capability:
 - Clocks are those at which the data sheet's peak holds. Rates of CUDA cores: CUDA C++ Programming Guide, "Throughput
   of Native Arithmetic Instructions".
 - ``mma.sync`` reaches 62.9 % of what ``wgmma`` does on H100: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper
-  GPU Architecture", arXiv 2402.13499, section 6.2. No such figure is public for 10.x and 11.0: there it is taken to be
-  what it is on H100, in absolute terms.
-- 8.8 is taken as 8.6, 10.3, 10.7 and 11.0 as 10.0 and 12.1 as 12.0, but for what ``_RATES`` says of them.
-- fp8 has no ``mma.sync`` from 9.0 to 11.0 (PTX ISA, "mma"; what ptxas makes of it is HMMA): kernels convert to fp16.
+  GPU Architecture", arXiv 2402.13499, section 6.2. No such figure is public for 10.x and 11.0: there the absolute rate
+  of an H100 is used.
+- 8.8 has the rates of 8.6; 10.3, 10.7 and 11.0 those of 10.0; and 12.1 those of 12.0, except where ``_RATES`` differs.
+- fp8 has no ``mma.sync`` from 9.0 to 11.0 (PTX ISA, "mma"; ptxas compiles it to HMMA): kernels convert to fp16.
 - Each of an SM's four schedulers issues one warp instruction per clock: CUDA C++ Programming Guide, "Multiprocessor
   Level".
 
-Bandwidth of L2 has no figure for most targets: an A100's stands for all. ``calibrated`` has the shares of these rates
-that are reached, where the evaluator's GPU model was first fitted on measurements.
+Most targets have no published bandwidth of L2, so an A100's is used for all. ``calibrated`` has the shares of these
+rates that real kernels reach, from the first fit of the evaluator's GPU model to measurements.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from cache_engine.model.architecture import Architecture
 from cache_engine.model.gemm import DType
 
 L2_BYTES = 48
-"""5,120 bytes a clock on an A100 (its white paper), which has 108 SMs."""
+"""Bytes from L2 per clock and SM: an A100, with 108 SMs, has 5,120 bytes a clock (its white paper)."""
 SHARED_BYTES = 128
 SCHEDULERS = 4
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Rates of a target. Multiplying and adding are two operations.
+    """The rates of a target; a multiply-add counts as two operations. Operations are for one SM in one clock.
 
     Attributes:
-        clock_mhz: of the SMs.
-        dram_gb_s: memory bandwidth of the whole GPU, 10⁹ bytes a second.
-        tensor: operations on 16-bit floats by tensor cores, sums in fp32, dense, by the target's best instruction.
-        mma: the same by ``mma.sync``.
-        tensor_int8: operations on 8-bit integers, by the best instruction.
+        clock_mhz: the clock of the SMs.
+        dram_gb_s: the memory bandwidth of the whole GPU, in 10⁹ bytes per second.
+        tensor: operations on 16-bit floats by tensor cores, with fp32 sums, dense, with the target's fastest
+            instruction.
+        mma: the same with ``mma.sync``.
+        tensor_int8: operations on 8-bit integers, with the fastest instruction.
         fp32, fp64: operations by CUDA cores.
-        reached: the share of ``tensor`` that large tiles reach; 1 where it has not been fitted. Likewise
-        dram_reached: of ``dram_gb_s``.
+        reached: the share of ``tensor`` that large tiles reach; 1 if it was not measured.
+        dram_reached: the share of ``dram_gb_s`` that is reached; 1 if it was not measured.
         has_fp8_mma: whether ``mma.sync`` multiplies fp8.
     """
 
@@ -61,18 +62,18 @@ class Rates(msgspec.Struct, frozen=True):
     has_fp8_mma: bool = True
 
     def converts(self, unit: str, dtype: DType) -> bool:
-        """Whether kernels that use a unit (see ``operations``) convert a type to fp16 and multiply that."""
+        """Whether kernels that use ``unit`` (see ``operations``) convert a type to fp16 and multiply that."""
         return unit == "mma" and dtype in (DType.FP8_E4M3, DType.FP8_E5M2) and not self.has_fp8_mma
 
     @property
     def dram_bytes_per_clock(self) -> float:
-        """Bytes that the whole GPU's memory moves in one clock."""
+        """The bytes that the whole GPU's memory moves in one clock of the SMs."""
         return self.dram_gb_s * self.dram_reached * 1e3 / self.clock_mhz
 
     def operations(self, unit: str, dtype: DType) -> float:
-        """Of a type, in one clock of one SM, by ``"mma"``, ``"tensor"`` or ``"cuda"``, the units that families use."""
+        """The operations on a type in one clock of one SM, by the unit ``"mma"``, ``"tensor"`` or ``"cuda"``."""
         if unit == "cuda":
-            # What is narrower than fp32 is widened; multiplying whole numbers takes twice as long on all but 12.x.
+            # Types narrower than fp32 are widened; multiplying integers takes twice as long on all targets but 12.x.
             return self.fp64 if dtype is DType.FP64 else 128 if dtype is DType.INT8 else self.fp32
         share = self.mma / self.tensor if unit == "mma" else 1.0
         if dtype is DType.INT8:
@@ -81,8 +82,8 @@ class Rates(msgspec.Struct, frozen=True):
         return self.tensor * by_size.get(dtype, 1.0) * share * self.reached
 
 
-# ``reached`` and ``dram_reached``: of the first edition of the evaluator's GPU model (docs/decisions/0014). They stay
-# when that model is fitted again: a choice that changes makes kernels of every store a miss.
+# ``reached`` and ``dram_reached`` are from the first edition of the evaluator's GPU model (docs/decisions/0014). They
+# stay when that model is fitted again: a changed choice of configs would make kernels of every store a miss.
 A100 = Rates(1410, 2039, 2048, 2048, 4096, 128, 64, 0.92438, 0.79343)
 _H100_MMA = 2576  # 62.9 % of 4,096
 _HOPPER = Rates(1830, 3352, 4096, _H100_MMA, 8192, 256, 128, 0.87191, 0.85876, has_fp8_mma=False)

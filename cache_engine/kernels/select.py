@@ -1,9 +1,10 @@
-"""Selection of the family and config for a problem, as far as is known without measuring.
+"""Chooses the family and config for a problem without measuring.
 
-A simple cost model chooses: of the configs that are feasible on the target, the one with the fewest cycles by
-``prediction``. Of configs within ``STEADY`` of the fewest, it takes the one that an A100's rates would choose: these
-once stood for every target, and a kernel that is in a store is worth more than a difference too small to be certain.
-Measurements, where there are any, come before the model: see ``selection`` and ``history``.
+Of the configs that are feasible on the target, it takes the one with the fewest cycles in the cost model
+(``prediction``). Among configs within ``STEADY`` of the fewest, it takes the one that an A100's rates would choose.
+These rates were once used for every target, so stores have kernels with that choice, and a stored kernel is worth more
+than a difference that is too small to be certain. Measurements, if there are any, replace the cost model: see
+``selection`` and ``history``.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 _ALL: tuple[Family, ...] = (TensorCore(), Scaled(), Simt(), TritonMatmul(), Hopper(), Grouped())
 FAMILIES = {family.name: family for family in _ALL}
-_ROUNDS_TO_FP8 = (8, 9)  # the first compute capability that does
-# The first that computes a problem serves. Hopper computes fewer problems than the others, and these faster.
+_ROUNDS_TO_FP8 = (8, 9)  # the first compute capability that rounds to fp8
+# The first family that computes a problem is used. Hopper computes fewer problems than the others, but faster.
 _BY_PREFERENCE = sorted(_ALL, key=lambda family: family.name != Hopper.name)
 
 
@@ -60,11 +61,11 @@ def choose(
         config: the config, which is checked. ``None``: the one with the fewest predicted cycles.
         templates: without ``family``, only families whose templates have this suffix are considered: ``.cu`` for CUDA
             compilers, ``.py`` for Triton.
-        factors: what timings correct in the predictions.
+        factors: corrections of the predictions, from timings.
 
     Raises:
         InvalidProblem: when no family computes these dtypes on this target.
-        UsageError: when ``family`` is unknown or does not.
+        UsageError: when ``family`` is unknown or does not compute them.
         InfeasibleConfig: when ``config`` breaks a limit.
     """
     target = problem.target
@@ -79,7 +80,7 @@ def _family_for(problem: GemmProblem, target: Architecture, name: str | None, te
 
 
 def _families_for(problem: GemmProblem, target: Architecture, name: str | None, templates: str) -> list[Family]:
-    """The families that compute a problem, the best first; raises when there is none."""
+    """The families that compute a problem, best first; raises an error if there is none."""
     p = problem
     if p.has_result_scale and target.compute_capability < _ROUNDS_TO_FP8:
         raise InvalidProblem(
@@ -95,7 +96,7 @@ def _families_for(problem: GemmProblem, target: Architecture, name: str | None, 
 def _family_of_config(
     problem: GemmProblem, target: Architecture, name: str | None, templates: str, config: KernelConfig
 ) -> Family:
-    """Hopper where it can use a config, else the first of the others; raises what keeps that one from it."""
+    """Hopper if it can use the config, else the first of the other families; raises the reason if that one cannot."""
     first, *others = _families_for(problem, target, name, templates)
     if first.name == Hopper.name and others:
         with suppress(InfeasibleConfig):
@@ -110,7 +111,11 @@ def _family_of_config(
 def _suitable(
     name: str | None, templates: str, dtype: DType, scales: Scales, mode: Mode, target: Architecture, finishes: bool
 ) -> tuple[Family, ...]:
-    """The families that compute problems of a kind, the best first. ``finishes``: with an epilogue."""
+    """The families that compute problems of this kind, best first.
+
+    Args:
+        finishes: whether the problem has an epilogue.
+    """
     problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, mode=mode)
     return tuple(
         family
@@ -124,7 +129,7 @@ def _suitable(
 
 
 def _refusal(problem: GemmProblem, target: Architecture, name: str | None, templates: str) -> GemmCacheError:
-    """The error that says why no family computes a problem."""
+    """The error that states why no family computes a problem."""
     if name is not None and name not in FAMILIES:
         return UsageError(f"unknown family {name!r}; use one of: {', '.join(FAMILIES)}")
     of_kind = [family for family in FAMILIES.values() if family.takes(problem)]
@@ -169,7 +174,7 @@ def _best_config(family: Family, problem: GemmProblem, target: Architecture, fac
 
 @lru_cache(maxsize=4096)
 def _steadiest(among: Candidates, rows: int, columns: int, depth: int, batch: int) -> KernelConfig:
-    """The config for all problems whose m, n and k, rounded up, are this many ``Candidates.steps``."""
+    """The config for all problems whose m, n and k round up to this many ``Candidates.steps``."""
     step_m, step_n, step_k = among.steps
     m, n, k = rows * step_m, columns * step_n, depth * step_k
     return among.steadiest(among.predicted(m, n, k, batch, STEADY), k)
@@ -185,9 +190,9 @@ def _candidates(
 
 
 def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tuple[float, KernelConfig]]:
-    """Every feasible config of a family with its predicted cycles, the fewest first; raises what ``choose`` raises.
+    """Every feasible config of a family with its predicted cycles, fewest first; raises the errors of ``choose``.
 
-    Except for the first, which is the one that ``choose`` takes: it is within ``STEADY`` of the fewest.
+    The first one is an exception: it is the config that ``choose`` takes, which is within ``STEADY`` of the fewest.
     """
     target = problem.target
     chosen = _family_for(problem, target, family, "")
@@ -203,9 +208,9 @@ def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tu
 
 
 def predicted_cycles(problem: GemmProblem, family: str, config: KernelConfig) -> float:
-    """The cycles that the cost model predicts for a config; what moves through memory included.
+    """The cycles that the cost model predicts for a config, including memory traffic.
 
-    Memory is not in ``ranking``: every config moves the same, so it changes no order.
+    ``ranking`` does not include memory traffic: it is the same for every config, so it does not change the order.
 
     Raises:
         InvalidProblem: when the target is unknown, or the family does not compute the problem's type.
@@ -232,13 +237,13 @@ def turning_points(
 ) -> tuple[int, ...]:
     """The problem's own m, and each m up to ``last`` for which the cost model chooses another config than for m - 1.
 
-    It is for specialisations under which a config is chosen for m itself.
+    Use it for specialisations whose config is chosen for m itself.
 
-    Exact, without trying each m. Of m, the prediction of a candidate depends on its rows of tiles alone,
+    The result is exact, without trying each m. A candidate's prediction depends on m only through its rows of tiles,
     ceil(m / block_m): tiles, waves and slices follow from these (``Candidates.add``). Let ``step`` be a number
     that divides block_m. Then ceil(m / block_m) is one number for all m from j * step + 1 to (j + 1) * step. With a
     step that divides the block_m of every candidate, all predictions are the same over such a stretch, and so is their
-    minimum. So one look at each stretch is enough, and at a candidate only where its own rows change.
+    minimum. So it is enough to compute once for each stretch, and for a candidate only where its rows of tiles change.
 
     Raises:
         InvalidProblem, UsageError: as ``choose``.
@@ -247,7 +252,7 @@ def turning_points(
     chosen = _family_for(problem, target, family, templates).name
     if problem.mode is not Mode.GROUPED:
         return _turning_points(chosen, problem, target, last, factors)
-    # The choice depends on how many rows a group has on average.
+    # The choice depends on the average number of rows of a group.
     each, groups = replace(problem, m=-(-problem.m // problem.batch), mode=Mode.MASKED), problem.batch
     points = _turning_points(chosen, each, target, -(-last // groups), factors)
     return tuple(max(problem.m, (point - 1) * groups + 1) for point in points)
@@ -259,7 +264,8 @@ def _turning_points(
 ) -> tuple[int, ...]:
     among = _candidates(FAMILIES[family], problem, target, factors)
     candidates, step = among.members, among.steps[0]
-    # By how many stretches have the same rows of tiles: the candidates and their positions, which decide a draw.
+    # Candidates, with their positions, by the number of stretches over which their rows of tiles stay the same. Between
+    # equal predictions, the position decides.
     by_height: dict[int, list[tuple[int, Candidate, int]]] = {}
     for position, candidate in enumerate(candidates):
         columns = -(-problem.n // candidate.block_n) * problem.batch

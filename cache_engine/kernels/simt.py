@@ -1,4 +1,4 @@
-"""Kernels for the ordinary arithmetic units: fp32, fp64, int8 and, where there are no tensor cores for it, fp16."""
+"""Kernels for the CUDA cores: fp32, fp64, int8 and, on targets without tensor cores for it, fp16."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cache_engine.kernels.family import Constants, m_divisor, specialised_consta
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import Box, KernelConfig, ceil_div
 
-LANES_M, LANES_N = 4, 8  # how a warp's lanes stand over its part of C; fixed in the template
+LANES_M, LANES_N = 4, 8  # the arrangement of a warp's lanes over its part of C; fixed in the template
 _STAGES = 2  # two shared buffers; fixed in the template
 
 # (block_m, block_n, block_k, warps_m, warps_n)
@@ -28,12 +28,12 @@ _TILES = (
 
 
 class Simt:
-    """The ``simt`` family."""
+    """The ``simt`` family: kernels that multiply on CUDA cores."""
 
     name = "simt"
     template = "simt.cu"
     unit = "cuda"
-    # NVIDIA A100 white paper; fp32 of its successors. The others are widened first.
+    # NVIDIA A100 white paper; for fp32, that of its successors. The other types are widened first.
     flops_per_clock: Mapping[DType, int] = {
         DType.FP32: 256,
         DType.FP64: 128,
@@ -49,40 +49,43 @@ class Simt:
     hidden_parameters: tuple[str, ...] = ()
 
     def takes(self, problem: GemmProblem) -> bool:
-        """Operands without scales, in no groups."""
+        """Whether the problem has no scales and no groups."""
         return not problem.scales and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
-        """The first compute capability on which it computes the type; converting to bf16 came with 8.0."""
+        """The lowest compute capability on which the family computes the type; rounding to bf16 needs 8.0."""
         return (8, 0) if dtype is DType.BF16 else (7, 0)
 
     def problem_fault(self, problem: GemmProblem) -> None:
-        """It computes every problem of its types."""
+        """``None``: the family computes every problem of its types."""
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
-        """The configs worth considering, feasible or not."""
+        """The configs to consider; some may break a limit of the target."""
         return _CONFIGS[problem.accumulate.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Two buffers of A and B in the type of the sums, each row padded by 16 bytes."""
+        """Dynamic shared memory in bytes: two buffers for A and B in the type of the sums, with padded rows."""
         vector = 16 // problem.accumulate.itemsize
         rows = config.block_m + vector + config.block_n + vector
         return rows * config.block_k * _STAGES * problem.accumulate.itemsize
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Every lane reads its rows and columns 16 bytes at a time; a warp's read takes two passes of 128 bytes."""
+        """The bytes read from shared memory for each step of block_k.
+
+        Every lane reads its rows and columns 16 bytes at a time; a warp's read takes two passes of 128 bytes.
+        """
         thread_m, thread_n = _thread_tile(config)
         reads = (thread_m + thread_n) * problem.accumulate.itemsize // 16
         return config.warps_m * config.warps_n * reads * config.block_k * 256
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The thread's part of C, a column of A and a row of B, and the tile pieces it carries a step ahead."""
+        """A thread's registers: its part of C, a column of A, a row of B, and its pieces of the next tiles."""
         thread_m, thread_n = _thread_tile(config)
         carried = ceil_div((config.block_m + config.block_n) * config.block_k, config.threads)
         return (thread_m * thread_n + thread_m + thread_n + carried) * problem.accumulate.itemsize // 4
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """Each lane must hold whole 16-byte vectors, and tiles must divide into them."""
+        """The reason why the template cannot have these tiles: each lane needs whole vectors of 16 bytes."""
         vector = 16 // problem.accumulate.itemsize
         if config.stages != _STAGES:
             return f"stages must be {_STAGES}"
@@ -98,15 +101,15 @@ class Simt:
         return None
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """Its threads copy tiles themselves."""
+        """Empty: threads copy tiles themselves, without TMA."""
         return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """The number of elements that a read of A's rows covers at most, where these are m long; else 1."""
+        """The largest number of elements that a read of a row of A covers, if rows of A are m long; else 1."""
         return m_divisor(problem, 16 // problem.accumulate.itemsize)
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
-        """Everything the template needs, by name."""
+        """All constants that the template needs, by name."""
         vector = 16 // problem.accumulate.itemsize
         return specialised_constants(self, problem, config, widest=vector, widest_store=vector)
 
@@ -115,7 +118,7 @@ def _thread_tile(config: KernelConfig) -> tuple[int, int]:
     return config.block_m // config.warps_m // LANES_M, config.block_n // config.warps_n // LANES_N
 
 
-# By the size of a sum. Deeper tiles of fp64 would take all registers that a thread can have.
+# By the size of a sum. Deeper tiles of fp64 would need all registers that a thread can have.
 _CONFIGS = {
     4: tuple(KernelConfig(*tile, stages=_STAGES) for tile in _TILES),
     8: tuple(KernelConfig(m, n, min(k, 16), warps_m, warps_n, _STAGES) for m, n, k, warps_m, warps_n in _TILES),

@@ -1,11 +1,11 @@
-"""Source text from templates.
+"""Makes the source text of a kernel from a template.
 
-A kernel's source is its template with every include put in place, headed by its constants: one ``#define`` each in CUDA
-C++, one dictionary in Python. So it is a pure function of two things the key hashes: the template's text and the
-constants. Nothing else can reach it.
+The source is the template with every include replaced by the file's text, after the constants: one ``#define`` for each
+in CUDA C++, one dictionary in Python. So the source depends only on the template's text and the constants, and the key
+hashes both.
 
-A template is read once in a process, and both its digest and every source are made of that text: one that is edited or
-upgraded under a running process is that of the next.
+A template is read once in a process; its digest and all sources are made from that text. If the file is edited or
+upgraded while a process runs, only later processes see it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from cache_engine.model.key import sha256
 _TEMPLATES = Path(__file__).with_name("templates")
 _INCLUDE = re.compile(r'^#include\s+(["<])([^">]+)[">]\s*$', re.MULTILINE)
 
-# Enters every key. To be raised when render() changes what it makes of the same template and constants.
+# Part of every key. Increase it when render() makes another text of the same template and constants.
 RENDER_VERSION = "1"
 
-# Kernels whose C is of fp8 have the second file in place of the first, and a constant with its digest. So the text of
-# templates, which enters the keys of all kernels, has nothing of it.
+# Kernels whose C is fp8 include the second file in place of the first, and have a constant with its digest. So the text
+# of the templates, which is part of the keys of all kernels, does not contain the second file.
 _EPILOGUES = ("epilogue.cuh", "fp8_epilogue.cuh")
 _FP8_EPILOGUE = "FP8_EPILOGUE"
 
 
 def render(template: str, constants: Mapping[str, str | int], replacements: Mapping[str, str] | None = None) -> str:
-    """The complete source of a kernel; it includes nothing.
+    """The complete source of a kernel; it includes no other file.
 
     Args:
-        template: file name in ``templates/``.
-        constants: names and values, written in the order given.
-        replacements: texts to use, as they are, in place of the named files (the tests swap the hardware out).
+        template: the file name in ``templates/``.
+        constants: names and values, written in the given order.
+        replacements: texts to use in place of the named files (tests replace the hardware).
     """
     text = _with_includes(template, replacements) if replacements else _text(template)
     if _FP8_EPILOGUE in constants:
@@ -49,19 +49,19 @@ def render(template: str, constants: Mapping[str, str | int], replacements: Mapp
 
 
 def template_digest(template: str) -> str:
-    """SHA-256 (hex) of a template's text with all it includes, and of the way it is rendered."""
+    """SHA-256 (hex) of a template's text with all its includes, and of the version of ``render``."""
     return sha256(f"{RENDER_VERSION}\n{_text(template)}".encode()).hexdigest()
 
 
 @cache
 def fp8_constants() -> dict[str, str | int]:
-    """The constants of kernels whose C is of fp8 alone, by which ``render`` gives them their epilogue."""
+    """The constants for kernels whose C is fp8; with them, ``render`` includes the epilogue for fp8."""
     return {_FP8_EPILOGUE: template_digest(_EPILOGUES[1])}
 
 
 @cache
 def _text(template: str) -> str:
-    """A template with all it includes, as it was when this process first asked."""
+    """A template with all its includes, as it was at its first use in this process."""
     return _with_includes(template, {})
 
 

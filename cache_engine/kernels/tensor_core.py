@@ -1,6 +1,6 @@
 """Tensor-core kernels: mma.sync with ldmatrix and multi-stage cp.async, for inputs of 8, 16 and 32 bits; sm_80 on.
 
-Three families compute a tile so: of plain operands, of fp8 with scales, and of rows in groups.
+Three families use it: for plain operands, for fp8 with scales, and for rows in groups.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _TILES = (
     (16, 64, 1, 2),
 )
 MMA_M, MMA_N, MMA_K_BYTES = 16, 8, 32
-"""One mma instruction: its tile of C in elements, and its depth in bytes of k; fixed in the template."""
+"""The size of one mma instruction: its tile of C in elements, and its depth in bytes of k. Fixed in the template."""
 _DEPTHS = ((128, 3), (64, 4))  # (bytes in k, stages)
-_BOX_ROWS, _BOX_COLUMNS = 16, 32  # what a warp stores at a time, at most (templates/boxes.cuh)
+_BOX_ROWS, _BOX_COLUMNS = 16, 32  # the largest part that a warp stores at a time (templates/boxes.cuh)
 
 
 class TensorCore:
-    """The ``tensor_core`` family."""
+    """The ``tensor_core`` family: for operands without scales and groups."""
 
     name = "tensor_core"
     template = "tensor_core.cu"
     unit = "mma"
-    # NVIDIA A100 white paper; fp8 as int8. They rank configs of one type alone.
+    # NVIDIA A100 white paper; fp8 as int8. They only rank configs of one type.
     flops_per_clock: Mapping[DType, int] = {
         DType.FP16: 2048,
         DType.BF16: 2048,
@@ -55,39 +55,46 @@ class TensorCore:
     hidden_parameters: tuple[str, ...] = ()
 
     def takes(self, problem: GemmProblem) -> bool:
-        """Operands without scales, in no groups."""
+        """Whether the problem has no scales and no groups."""
         return not problem.scales and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
-        """The first compute capability on which it computes the type."""
+        """The lowest compute capability on which the family computes the type."""
         return (8, 9) if dtype in (DType.FP8_E4M3, DType.FP8_E5M2) else (8, 0)
 
     def problem_fault(self, problem: GemmProblem) -> None:
-        """It computes every problem of its types."""
+        """``None``: the family computes every problem of its types."""
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
-        """The configs worth considering, feasible or not."""
+        """The configs to consider; some may break a limit of the target."""
         return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The ring of A and B tiles; afterwards a box of sums for each warp, which needs more with many small warps."""
+        """Dynamic shared memory in bytes: the larger of the buffers of A and B tiles, and a box of sums for each warp.
+
+        The sums use the same memory after the tiles. They need more with many small warps.
+        """
         tiles = (config.block_m + config.block_n) * config.block_k
         columns = config.warps_n * min(config.block_n // config.warps_n, _BOX_COLUMNS)
         boxes = config.warps_m * _BOX_ROWS * columns * problem.accumulate.itemsize
         return max(tiles * config.stages * problem.dtype.itemsize, boxes)
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Every warp reads its rows of A and columns of B once (ldmatrix reads nothing twice)."""
+        """The bytes read from shared memory for a step of block_k: a warp reads its rows of A and columns of B once."""
         warp_edges = config.block_m // config.warps_m + config.block_n // config.warps_n
         return config.warps_m * config.warps_n * warp_edges * config.block_k * problem.dtype.itemsize
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The warp's part of C, and a slice of its A and B 32 bytes deep, spread over 32 lanes."""
+        """A thread's registers: the warp's part of C, and 32 bytes of k of its A and B, divided among 32 lanes."""
         warp_m, warp_n = config.block_m // config.warps_m, config.block_n // config.warps_n
         return (warp_m * warp_n + (warp_m + warp_n) * 32 // 4) // 32
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """Tiles must divide into 16 x 16 parts per warp; rows of shared memory into power-of-two runs of 16 bytes."""
+        """The reason why the template cannot have these tiles; ``None`` if it can.
+
+        They must divide into parts of 16 x 16 for each warp, and rows of shared memory into power-of-two runs of 16
+        bytes.
+        """
         if config.stages < 2:
             return "stages must be at least 2"
         for letter, block, warps in (("m", config.block_m, config.warps_m), ("n", config.block_n, config.warps_n)):
@@ -101,21 +108,21 @@ class TensorCore:
         return None
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """Its threads copy tiles themselves."""
+        """Empty: threads copy tiles themselves, without TMA."""
         return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """The number of elements that a read of A's rows covers at most, where these are m long; else 1."""
+        """The largest number of elements that a read of a row of A covers, if rows of A are m long; else 1."""
         return m_divisor(problem, 16 // problem.dtype.itemsize)
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
-        """Everything the template needs, by name."""
+        """All constants that the template needs, by name."""
         widest, store = 16 // problem.dtype.itemsize, widest_store(problem)
         return specialised_constants(self, problem, config, widest=widest, widest_store=store)
 
 
-# By the size of an element. 64 x 256 with 128 bytes of k is left out: its four warps have so much to copy that some
-# layouts spill, and an SM has room for only one such block.
+# By the size of an element. 64 x 256 with 128 bytes of k is left out: its four warps have so much to copy that
+# registers spill with some layouts, and an SM has room for only one such block.
 _CONFIGS = {
     itemsize: tuple(
         KernelConfig(block_m, block_n, depth // itemsize, warps_m, warps_n, stages)
@@ -142,8 +149,8 @@ _SCALED_TILES = (
     (16, 64, 1, 2, 4),
     (16, 32, 1, 1, 4),
 )
-# Where each column of B has a scale, lanes hold one for each of theirs: warp tiles of at most 32 x 32, as registers are
-# spilled with larger ones; and with four stages of 16 x 128.
+# If each column of B has a scale, each lane holds the scales of its columns. So warp tiles are at most 32 x 32, since
+# registers spill with larger ones; and with four stages of 16 x 128.
 _SCALED_TILES_OF_COLUMNS = (
     (128, 64, 4, 2, 3),
     (64, 128, 2, 4, 3),
@@ -151,7 +158,7 @@ _SCALED_TILES_OF_COLUMNS = (
     (16, 128, 1, 4, 3),
     *_SCALED_TILES[8:],
 )
-# By the columns of B that share a scale.
+# By the number of columns of B that share a scale.
 _SCALED_CONFIGS = {
     columns: tuple(
         KernelConfig(block_m, block_n, SCALE_BLOCK, warps_m, warps_n, stages)
@@ -159,11 +166,11 @@ _SCALED_CONFIGS = {
     )
     for columns, tiles in ((1, _SCALED_TILES_OF_COLUMNS), (SCALE_BLOCK, _SCALED_TILES))
 }
-_PLAIN = TensorCore()  # whose tiles of A and B the other two read in the same way
+_PLAIN = TensorCore()  # the other two families read tiles of A and B in the same way
 
 
 class Scaled:
-    """The ``scaled`` family: fp8 with a scale for each block of 128 along k; sm_89 on."""
+    """The ``scaled`` family: fp8 with a scale for each block of 128 along k; sm_89 and newer."""
 
     name = "scaled"
     template = "scaled.cu"
@@ -177,35 +184,35 @@ class Scaled:
     hidden_parameters: tuple[str, ...] = ()
 
     def takes(self, problem: GemmProblem) -> bool:
-        """Operands with scales, in no groups."""
+        """Whether the problem has scales and no groups."""
         return bool(problem.scales) and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
-        """The first compute capability on which it computes the type."""
+        """The lowest compute capability on which the family computes the type."""
         return _PLAIN.min_capability(dtype)
 
     def problem_fault(self, problem: GemmProblem) -> None:
-        """It computes every problem of its types."""
+        """``None``: the family computes every problem of its types."""
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
-        """The configs worth considering, feasible or not."""
+        """The configs to consider; some may break a limit of the target."""
         return _SCALED_CONFIGS[problem.scales.b_columns]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The ring of A and B tiles; scales are read where they lie."""
+        """Dynamic shared memory in bytes: the buffers of A and B tiles; scales are read from global memory."""
         return _PLAIN.shared_bytes(problem, config)
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Every warp reads its rows of A and columns of B once."""
+        """The bytes read from shared memory for a step of block_k: a warp reads its rows of A and columns of B once."""
         return _PLAIN.shared_traffic_bytes(problem, config)
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Of ``tensor_core``, and the sums of one block of k next to those of all."""
+        """A thread's registers: as for ``TensorCore``, and the sums of one block of k in addition to the total sums."""
         sums = config.block_m * config.block_n // config.threads
         return _PLAIN.registers_estimate(problem, config) + sums
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """A step in k is a block of scales; the rest as of ``tensor_core``."""
+        """The reason why the template cannot have these tiles: block_k is not a block of scales; see ``TensorCore``."""
         if config.block_k != SCALE_BLOCK:
             return f"block_k must be {SCALE_BLOCK}, the length of a block of scales"
         if config.block_n > SCALE_BLOCK * config.warps_n:
@@ -213,15 +220,15 @@ class Scaled:
         return _PLAIN.shape_fault(problem, config)
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """Its threads copy tiles themselves."""
+        """Empty: threads copy tiles themselves, without TMA."""
         return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """1: rows of A are k long."""
+        """Always 1: rows of A are k long in this family."""
         return 1
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
-        """Everything the template needs, by name."""
+        """All constants that the template needs, by name."""
         return {
             **specialised_constants(self, problem, config, widest=16, widest_store=widest_store(problem)),
             **scale_constants(problem),
@@ -234,7 +241,7 @@ _SCALED = Scaled()
 
 
 class Grouped:
-    """The ``grouped`` family: groups of rows with a B each, counted on the device, for mixtures of experts."""
+    """The ``grouped`` family, for mixtures of experts: groups of rows, each with its own B, counted on the GPU."""
 
     name = "grouped"
     template = "grouped.cu"
@@ -248,46 +255,49 @@ class Grouped:
     hidden_parameters: tuple[str, ...] = ()
 
     def takes(self, problem: GemmProblem) -> bool:
-        """Groups, with scales or without."""
+        """Whether the problem has groups; it may have scales."""
         return bool(problem.mode)
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
-        """The first compute capability on which it computes the type."""
+        """The lowest compute capability on which the family computes the type."""
         return _PLAIN.min_capability(dtype)
 
     def problem_fault(self, problem: GemmProblem) -> None:
-        """It computes every problem of its types."""
+        """``None``: the family computes every problem of its types."""
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
-        """The configs worth considering, feasible or not."""
+        """The configs to consider; some may break a limit of the target."""
         return _of_tiles(problem).configs(problem)
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The ring of A and B tiles."""
+        """Dynamic shared memory in bytes: the buffers of A and B tiles."""
         return _of_tiles(problem).shared_bytes(problem, config)
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Bytes that warps read from shared memory: each reads its rows of A and columns of B once."""
+        """The bytes read from shared memory for a step of block_k: a warp reads its rows of A and columns of B once."""
         return _of_tiles(problem).shared_traffic_bytes(problem, config)
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Those of a tile."""
+        """A thread's registers, as for ``TensorCore`` or ``Scaled``, whose tiles it computes."""
         return _of_tiles(problem).registers_estimate(problem, config)
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """As of the family that computes a tile so."""
+        """The reason why the template cannot have these tiles; ``None`` if it can.
+
+        See ``TensorCore`` and ``Scaled``.
+        """
         return _of_tiles(problem).shape_fault(problem, config)
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """None: threads copy tiles themselves, without TMA."""
+        """Empty: threads copy tiles themselves, without TMA."""
         return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """1: rows of A are k long."""
+        """Always 1: rows of A are k long in this family."""
         return 1
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
-        """Everything the template needs, by name."""
+        """All constants that the template needs, by name."""
         widest = 16 // problem.dtype.itemsize
         return {
             **specialised_constants(self, problem, config, widest=widest, widest_store=widest_store(problem)),

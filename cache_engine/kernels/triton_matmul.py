@@ -1,7 +1,7 @@
 """Kernels in Triton: fp16, bf16 and tf32; fp32 sums; sm_80 on.
 
-Triton chooses the instructions (mma.sync, wgmma or tcgen05) and places warps and stages itself. Of a config it gets
-the tile, how many warps and how many stages.
+Triton chooses the instructions (mma.sync, wgmma or tcgen05) and arranges warps and stages itself. From a config it uses
+the tile, the number of warps and the number of stages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TILES = (
 
 
 class TritonMatmul:
-    """The ``triton`` family. It serves only when it is asked for by name."""
+    """The ``triton`` family. It is used only if the caller names it."""
 
     name = "triton"
     template = "triton_matmul.py"
@@ -47,27 +47,27 @@ class TritonMatmul:
     hidden_parameters: tuple[str, ...] = ("global_scratch", "profile_scratch")
 
     def takes(self, problem: GemmProblem) -> bool:
-        """Operands without scales, in no groups."""
+        """Whether the problem has no scales and no groups."""
         return not problem.scales and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
-        """The first compute capability on which it computes the type."""
+        """The lowest compute capability on which the family computes the type."""
         return (8, 0)
 
     def problem_fault(self, problem: GemmProblem) -> str | None:
-        """It computes every problem of its types, and takes no argument that a C of fp8 needs."""
+        """The reason why it cannot compute the problem: C is fp8, for which it lacks an argument; else ``None``."""
         return (
             f"it makes no {problem.output}, which needs the scale of the result" if problem.has_result_scale else None
         )
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
-        """The configs worth considering, feasible or not."""
+        """The configs to consider; some may break a limit of the target."""
         return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The most that Triton was seen to take: all stages of A and B, then, in the same place, the tile of C.
+        """The most dynamic shared memory that Triton was seen to use: all stages of A and B; later C in their place.
 
-        For mma.sync (8.x and 12.x) it takes one stage less, and lays C out in two halves.
+        For mma.sync (8.x and 12.x) Triton uses one stage less, and stores C in two halves.
         """
         ring = (config.block_m + config.block_n) * config.block_k * config.stages * problem.dtype.itemsize
         c_tile = config.block_m * config.block_n * problem.output.itemsize
@@ -75,16 +75,16 @@ class TritonMatmul:
         return max(ring, c_tile // 2 if halved else c_tile)
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """As if the warps stood two abreast, each reading its rows of A and columns of B once."""
+        """An estimate of the bytes read from shared memory for a step of block_k: as if warps stood in two columns."""
         edges = config.block_m // (config.warps_m // 2) + config.block_n // 2
         return config.warps_m * edges * config.block_k * problem.dtype.itemsize
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The thread's part of C. On sm_100 it passes through registers on its way from tensor memory."""
+        """A thread's registers: its part of C. On sm_100, C passes through registers on its way from tensor memory."""
         return config.block_m * config.block_n // config.threads
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """Triton's tiles are powers of two; no dot product is less than 16 deep or wide here."""
+        """The reason why Triton cannot have these tiles: sizes must be powers of two, at least 16 each."""
         if config.warps_n != 1 or config.warps_m not in (4, 8):
             return "Triton places the warps itself: warps_m must be 4 or 8, and warps_n 1"
         for name in ("block_m", "block_n", "block_k"):
@@ -94,15 +94,15 @@ class TritonMatmul:
         return None
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """Its threads copy tiles themselves."""
+        """Empty: threads copy tiles themselves, without TMA."""
         return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """The number of elements that a read of A's rows covers at most, where these are m long; else 1."""
+        """The largest number of elements that a read of a row of A covers, if rows of A are m long; else 1."""
         return m_divisor(problem, 16 // problem.dtype.itemsize)
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
-        """Everything the template needs, by name."""
+        """All constants that the template needs, by name."""
         layout = problem.layout
         divisors = _divisors(problem)
         assumed = "_".join(f"{name[0].lower()}x{divisor}" for name, divisor in divisors.items())
@@ -126,7 +126,7 @@ class TritonMatmul:
 
 
 def _divisors(problem: GemmProblem) -> Constants:
-    """Of each size that is an argument: a number it is a multiple of, where rows are that long, else 1."""
+    """For each size that is an argument: a divisor of it that the kernel relies on if rows are that long; else 1."""
     layout, widest = problem.layout, 16 // problem.dtype.itemsize
     divisors: Constants = {"M_DIVISOR": vector_elements(problem.m, widest) if layout.a_transposed else 1}
     if problem.specialisation is Specialisation.DYNAMIC:

@@ -1,1 +1,1 @@
-"""Values, nothing else: what is asked, what was chosen, what came of it, and the key of it all."""
+"""Plain values: the problem, the config chosen for it, the resulting artifact and record, and the key."""

@@ -1,7 +1,7 @@
-"""Targets and their limits.
+"""The targets of compiling, and their limits.
 
 Limits are those of the CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability", as NVIDIA
-also ships them in code (CCCL, ``cuda/__device/arch_traits.h``); a test holds this table against that header.
+also ships them in code (CCCL, ``cuda/__device/arch_traits.h``); a test compares this table with that header.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from cache_engine.model.kernel import ceil_div
 
 KIB = 1024
 CUDA_VERSIONS: tuple[int, ...] = (13, 12)
-"""The major versions of CUDA whose compilers are used, the newest first."""
+"""The major versions of CUDA whose compilers are used, newest first."""
 
 
-# Each target is one value of the table below, so that it is found by its identity, in nanoseconds, in what is cached.
+# Each target is one object of the table below, so that caches find it by identity, in nanoseconds.
 class Architecture(msgspec.Struct, frozen=True, eq=False):
-    """One compile target.
+    """A compile target.
 
     Attributes:
-        name: as the compiler takes it, such as ``"sm_90a"``. A trailing ``a`` allows instructions of that one chip, an
-            ``f`` those of its family; code without either runs on later chips of the same major version too.
-        major, minor: compute capability.
-        shared_bytes_per_block: the most shared memory a block may ask for (opt-in limit).
-        shared_bytes_per_sm: shared memory of one streaming multiprocessor (SM).
-        warps_per_sm, blocks_per_sm: the most that can be resident on one SM.
-        example: a GPU of this target, and
-        example_sms: how many SMs it has. Used only to rank configs when no measurement is at hand; it never enters a
-            limit or a claim. Source: the data sheets of the GPUs named.
+        name: the name that the compiler takes, such as ``"sm_90a"``. A trailing ``a`` allows instructions of that one
+            chip, a trailing ``f`` those of its family; code without either also runs on later chips of the same major
+            version.
+        major, minor: the compute capability.
+        shared_bytes_per_block: the largest shared memory that a block may ask for (opt-in limit).
+        shared_bytes_per_sm: the shared memory of a streaming multiprocessor (SM).
+        warps_per_sm, blocks_per_sm: the largest numbers that can be resident on an SM.
+        example: the name of a GPU with this target.
+        example_sms: the number of SMs of that GPU. Used only to rank configs when there is no measurement; it is never
+            a limit or a claim. Source: the data sheets of the GPUs named.
     """
 
     name: str
@@ -52,19 +53,19 @@ class Architecture(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def compute_capability(self) -> tuple[int, int]:
-        """(major, minor), comparable."""
+        """The compute capability as (major, minor), which can be compared."""
         return (self.major, self.minor)
 
     @property
     def reserved_shared_bytes_per_block(self) -> int:
-        """Shared memory the system keeps for itself in every resident block (none before 8.0)."""
+        """The bytes of shared memory that the system reserves in each resident block (0 before capability 8.0)."""
         return KIB if self.major >= 8 else 0
 
     @property
     def cuda_versions(self) -> tuple[int, ...]:
-        """Those of ``CUDA_VERSIONS`` whose compilers have this target.
+        """The versions in ``CUDA_VERSIONS`` whose compilers support this target.
 
-        Source: ``nvrtcGetSupportedArchs`` of 12.9, 13.0 and 13.5. CUDA 12 calls 11.0 10.1.
+        Source: ``nvrtcGetSupportedArchs`` of 12.9, 13.0 and 13.5. CUDA 12 names the target 11.0 as 10.1.
         """
         return _ONLY_OF_CUDA.get(self.compute_capability, CUDA_VERSIONS)
 
@@ -108,10 +109,10 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture(name: str) -> Architecture:
-    """The target called ``name``.
+    """The target with this name.
 
     Raises:
-        InvalidProblem: when there is none; the text lists the known ones.
+        InvalidProblem: when the name is unknown; the text lists the known names.
     """
     try:
         return ARCHITECTURES[name]
@@ -128,7 +129,7 @@ _OF_NO_FAMILY = {(10, 7)}
 
 @lru_cache(maxsize=64)
 def runs_on(target: str) -> tuple[Architecture, ...]:
-    """The chips that run code compiled for a target, by their plain names; none for a target that is not known.
+    """The chips, as targets without a suffix, that run code compiled for ``target``; empty if the target is unknown.
 
     Source: CUDA C++ Programming Guide, "Binary Compatibility" and "Feature Set Compiler Targets".
     """
@@ -149,14 +150,14 @@ def runs_on(target: str) -> tuple[Architecture, ...]:
 
 
 def compiled_for(chip: str) -> str:
-    """The target to compile for a chip, given by its plain name: with its own instructions where a family has them."""
+    """The target to compile for, so that code runs on a chip such as ``"sm_90"``: ``"sm_90a"`` for this one."""
     return {"sm_90": "sm_90a"}.get(chip, chip)
 
 
 # ---- Theoretical occupancy: how many blocks and warps of a kernel one SM can hold, and what limits them ----
-# The rules are those of NVIDIA's occupancy calculator, which ships in code (``cuda_occupancy.h`` of the CUDA toolkit,
-# ``cudaOccMaxActiveBlocksPerMultiprocessor``); a test holds this part against that header. It is what can be resident
-# at most: with the SM's memory divided in favour of shared memory, and enough blocks to fill every SM.
+# The rules are those of NVIDIA's occupancy calculator, which is also published as code (``cuda_occupancy.h`` of the
+# CUDA toolkit, ``cudaOccMaxActiveBlocksPerMultiprocessor``); a test compares this part with that header. The result is
+# an upper bound: with the SM's memory divided in favour of shared memory, and enough blocks to fill every SM.
 
 REGISTERS, SHARED, WARPS, BLOCKS = "registers", "shared memory", "warps", "blocks"
 
@@ -169,13 +170,14 @@ _SUB_PARTITIONS = 4
 
 
 class Occupancy(msgspec.Struct, frozen=True):
-    """The blocks and warps of a kernel that one SM holds.
+    """The number of blocks and warps of a kernel that an SM holds at once.
 
     Attributes:
         arch: the target.
-        warps_per_block: warps of one block.
-        most_warps_per_sm: warps an SM has room for.
-        block_limits: how many blocks each limit alone would allow. A limit that the kernel does not touch is missing.
+        warps_per_block: the warps of one block.
+        most_warps_per_sm: the warps that an SM has room for.
+        block_limits: for each limit, the number of blocks that it alone would allow. A limit that the kernel does not
+            reach is missing.
     """
 
     arch: str
@@ -185,17 +187,17 @@ class Occupancy(msgspec.Struct, frozen=True):
 
     @property
     def blocks_per_sm(self) -> int:
-        """Blocks that are resident at once; 0 when not even one can be."""
+        """The blocks that are resident at once; 0 if an SM has no room for one."""
         return min(self.block_limits.values())
 
     @property
     def warps_per_sm(self) -> int:
-        """Warps that are resident at once."""
+        """The warps that are resident at once."""
         return self.blocks_per_sm * self.warps_per_block
 
     @property
     def share(self) -> float:
-        """Resident warps as a share of those there is room for: what is called the occupancy."""
+        """The occupancy: resident warps as a share of the warps that an SM has room for."""
         return self.warps_per_sm / self.most_warps_per_sm
 
     @property
@@ -204,7 +206,7 @@ class Occupancy(msgspec.Struct, frozen=True):
         return tuple(name for name, blocks in self.block_limits.items() if blocks == self.blocks_per_sm)
 
     def __str__(self) -> str:
-        """``"12.5%, 8 of 64 warps (1 block) per SM, bound by registers"``."""
+        """The occupancy as text: ``"12.5%, 8 of 64 warps (1 block) per SM, bound by registers"``."""
         blocks = "1 block" if self.blocks_per_sm == 1 else f"{self.blocks_per_sm} blocks"
         return (
             f"{self.share:.1%}, {self.warps_per_sm} of {self.most_warps_per_sm} warps ({blocks}) per SM, "
@@ -216,9 +218,9 @@ def occupancy(target: Architecture, *, threads: int, registers: int, shared_byte
     """The occupancy of a kernel on a target.
 
     Args:
-        threads: of one block.
-        registers: of one thread.
-        shared_bytes: of one block, static and dynamic together, without what the system reserves.
+        threads: the threads of one block.
+        registers: the registers of one thread.
+        shared_bytes: the shared memory of one block, static and dynamic together, without what the system reserves.
     """
     warps = ceil_div(threads, _WARP)
     limits = {
@@ -235,7 +237,7 @@ def _blocks_by_registers(target: Architecture, warps: int, registers: int) -> in
     if not registers:
         return None
     per_warp = ceil_div(registers * _WARP, _REGISTER_UNIT) * _REGISTER_UNIT
-    # A launch is refused unless the block would fit with its warps spread evenly over the parts of the SM.
+    # A launch is refused unless the block fits with its warps spread evenly over the parts of the SM.
     spread = ceil_div(warps, _SUB_PARTITIONS) * _SUB_PARTITIONS
     if registers > target.registers_per_thread or per_warp * spread > target.registers_per_sm:
         return 0

@@ -12,7 +12,7 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
 from cache_engine.settings import FAST_MATH
 
-# Bounds on numbers in files, far beyond any real one: what is read must fit wherever it goes.
+# Limits of numbers in files, far above any real one, so that a value that is read fits wherever it is used.
 MOST_COUNT = 2**53
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -27,13 +27,13 @@ SECTIONS = (CUBIN, PTX, SOURCE, LOG)
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """The resources that one thread or block of the kernel takes.
+    """The resources that a thread or a block of a kernel uses.
 
     Attributes:
-        registers: per thread.
-        shared_bytes: per block, dynamic and static together, without what the system reserves.
-        stack_bytes: per thread, in local memory.
-        spill_bytes: register contents stored to and loaded from local memory, as ptxas counts them.
+        registers: registers per thread.
+        shared_bytes: shared memory per block, dynamic and static together, without what the system reserves.
+        stack_bytes: local memory per thread for the stack.
+        spill_bytes: register contents that are stored to and loaded from local memory, as ptxas counts them.
     """
 
     registers: Small
@@ -43,7 +43,7 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """Compiled bytes and all that was seen while making them."""
+    """The result of a compile: the compiled bytes, the texts (source, PTX, log) and the resources."""
 
     cubin: bytes
     ptx: bytes
@@ -52,12 +52,12 @@ class Artifact(msgspec.Struct, frozen=True):
     resources: Resources
 
     def section(self, name: str) -> bytes:
-        """The bytes of one of ``SECTIONS``."""
+        """The bytes of the section with this name, one of ``SECTIONS``."""
         return {CUBIN: self.cubin, PTX: self.ptx, SOURCE: self.source, LOG: self.log}[name]
 
 
 class Section(msgspec.Struct, frozen=True):
-    """The place of a part of a blob, and the checksum of its stored bytes."""
+    """The position and size of a section in a blob file, and the checksum of its stored bytes."""
 
     offset: Count
     stored_bytes: Count
@@ -66,7 +66,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """The file that holds an artifact: SHA-256 (hex) of all of it, its size, and its parts by name."""
+    """The file of an artifact: its SHA-256 in hexadecimal, its size, and its sections by name."""
 
     digest: str
     stored_bytes: Count
@@ -78,7 +78,7 @@ _SHOWN_APART = ("scales", "specialisation", "opt_level")
 
 
 class RecordedProblem(Options, frozen=True):
-    """A problem as plain values, so that a record of a program that knows more dtypes or targets can still be read."""
+    """A problem as plain values: a record with dtypes or targets that only a newer program knows can be read too."""
 
     m: Count
     n: Count
@@ -95,14 +95,14 @@ class RecordedProblem(Options, frozen=True):
 
     @property
     def types(self) -> str:
-        """Element types, scales, layout, and other options that change the result, for people."""
+        """Element types, scales, layout, and other options that change the result, as text for people."""
         scales = f" with scales {self.scales}" if self.scales else ""
         others = (f"; {each.in_words(value)}" for each, value in chosen(self) if each.name not in _SHOWN_APART)
         return f"{self.dtype} in{scales}, {self.out_dtype} out; layout {self.layout}{''.join(others)}"
 
     @property
     def served(self) -> str:
-        """The other problems that its kernel serves, for people."""
+        """A text that says which other problems the kernel of this problem serves."""
         bucket, batch = bucket_of(max(self.m, 1)), "number of groups" if self.mode else "batch"
         words: dict[str, str] = {
             Specialisation.NK: f"n and k fixed, for every m and {batch}",
@@ -113,7 +113,7 @@ class RecordedProblem(Options, frozen=True):
         return words.get(self.specialisation, "what it serves is not known to this program")
 
     def on(self, arch: str) -> GemmProblem:
-        """The problem on a target.
+        """The problem, for the target ``arch``.
 
         Raises:
             InvalidProblem: when this program does not know one of its values.
@@ -126,16 +126,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: the entry's CacheKey.
-        components: what the key was hashed from.
+        components: the labels and values from which the key was hashed.
         name: the kernel's function name.
-        problem: the problem it was first compiled for. Which of its sizes are fixed in the kernel, its specialisation
-            says.
-        compile_ms: time the compiler took.
-        stages_ms: every stage of making it, by name.
+        problem: the problem it was first compiled for. Its specialisation says which sizes are constants in the kernel.
+        compile_ms: the milliseconds that the compiler took.
+        stages_ms: the milliseconds of every stage of making it, by name.
         created_at: seconds since 1970, UTC.
         created_by: the program, its version and build, such as ``gemm-cache 0.2.0+3f2a91c0d4e5``.
-        warnings: what is worth knowing about the code, such as register spills.
-        config_from: what chose the config when it was compiled; see ``model.measurement``. Empty in older records.
+        warnings: notes about the code, such as register spills.
+        config_from: the origin of the config when it was compiled; see ``model.measurement``. Empty in older records.
     """
 
     key: str
@@ -157,7 +156,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     config_from: str = ""
 
     def __post_init__(self) -> None:
-        """Reads from the flags what older records do not say of their problem: whether it has fast math."""
+        """Sets ``problem.fast_math`` from the flags if the record is too old to state it."""
         if self.problem.fast_math:
             return
         for name, value in self.components:  # every hit comes here
@@ -169,5 +168,5 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the compiled code."""
+        """The bytes of the compiled code."""
         return self.blob.sections[CUBIN].raw_bytes

@@ -1,6 +1,6 @@
-"""Decisions of a cache, and their reasons: the lines of the log, and the causes of misses that they tell.
+"""Decisions of a cache with their reasons, as lines of the log of decisions; and the causes of misses, found from it.
 
-Pure. ``store.journal`` writes and reads the lines.
+Does not access files: ``store.journal`` writes and reads the lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MISS, CHOICE, REFUSAL, EVICTION, QUARANTINE, PIN, UNPIN, PROMOTION, DEMOTION, SP
     "demotion",
     "speculation",
 )
-# Why a lookup missed. What the store showed at the time is in the line;
+# Why a lookup missed: first the reasons that the store showed at the time, which are in the line;
 FORCED, DAMAGED, UNREADABLE, OTHER_FORMAT, OTHER_CONFIG = (
     "forced",
     "damaged",
@@ -35,7 +35,7 @@ FORCED, DAMAGED, UNREADABLE, OTHER_FORMAT, OTHER_CONFIG = (
     "another format version",
     "another config",
 )
-# what happened before is found when the log is read.
+# then the reasons from earlier events, which are found when the log is read.
 EVICTED, NOT_STORED, NOT_COMPILED, MISSED_BEFORE, OTHER_TOOLCHAIN, NEVER_SEEN = (
     "evicted",
     "not stored",
@@ -46,27 +46,26 @@ EVICTED, NOT_STORED, NOT_COMPILED, MISSED_BEFORE, OTHER_TOOLCHAIN, NEVER_SEEN = 
 )
 
 _OF_EVENTS = {EVICT: EVICTION, CORRUPT: QUARANTINE, UNPUBLISHED: REFUSAL}
-# What an upgrade changes in a key. The rest says what was asked for.
+# The components that an upgrade changes in a key. The others are the request.
 _OF_TOOLCHAINS = ("schema", "template", "compiler_version", "compiler_build", "environment", "flags")
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True):
-    """One line of the log.
+    """A line of the log of decisions.
 
     Attributes:
-        kind: one of ``KINDS``, or one that a newer version writes.
-        at: seconds since 1970, UTC.
-        key: the entry concerned.
-        name: the kernel's.
-        reason: why, in few words that stay the same between versions. Of a choice: what chose.
+        kind: one of ``KINDS``, or a kind that a newer version writes.
+        at: the time, in seconds since 1970, UTC.
+        key: the key of the entry.
+        name: the name of the kernel.
+        reason: the reason, a short text that does not change between versions. For a choice of config: what chose it.
         detail: more about it, for people.
-        runner_up: of a choice, the config that came second.
-        margin: by how much more time the second takes than the first, as a share: 0.1 is a tenth more. Predicted where
-            the cost model chose, measured where timings did.
-        by: who decided it: a user, or ``AUTOMATIC``.
-        request: of a miss, a digest of what was asked for, whatever compiler makes it.
-        toolchain: of a miss, what would make it: the compiler with its version, and a digest of all that an upgrade
-            changes.
+        runner_up: for a choice, the config that was second best.
+        margin: the extra time of the second best as a share of the best one's time: 0.1 is 10 % more. Predicted if the
+            cost model chose, measured if timings chose.
+        by: who decided: a user, or ``AUTOMATIC``.
+        request: for a miss, a digest of the request without the compiler's build.
+        toolchain: for a miss, the compiler with its version, and a digest of everything that an upgrade changes.
     """
 
     kind: str
@@ -83,7 +82,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
 
 
 def decision_of(event: Event) -> Decision | None:
-    """The decision in an event of the journal; ``None`` for an event that is no decision."""
+    """The decision that an event of the journal records; ``None`` if it records none."""
     kind = _OF_EVENTS.get(event.kind)
     if kind is None:
         return None
@@ -93,7 +92,7 @@ def decision_of(event: Event) -> Decision | None:
 
 
 def standing(decisions: Iterable[Decision]) -> dict[str, Decision]:
-    """By key, the last promotion, speculation or demotion of each kernel that has not gone since; the oldest first."""
+    """The last promotion, speculation or demotion of each kernel that was not deleted since; by key, oldest first."""
     last: dict[str, Decision] = {}
     for one in decisions:
         if one.kind in (PROMOTION, SPECULATION, DEMOTION):
@@ -104,7 +103,7 @@ def standing(decisions: Iterable[Decision]) -> dict[str, Decision]:
 
 
 def request_of(components: Components) -> tuple[str, str]:
-    """``request`` and ``toolchain`` of a kernel whose key is hashed from these components."""
+    """The ``request`` and the ``toolchain`` (see ``Decision``) of a kernel with these key components."""
     named = dict(components)
     asked = [pair for pair in components if pair[0] not in _OF_TOOLCHAINS]
     made = [(label, named.get(label, "")) for label in _OF_TOOLCHAINS]
@@ -113,29 +112,29 @@ def request_of(components: Components) -> tuple[str, str]:
 
 
 class Causes:
-    """Finds the cause of each miss of a log, given line by line, the oldest first.
+    """Finds the cause of each miss in a log. Give it the lines one by one, oldest first.
 
-    The order of the lines counts, not their times: clocks jump.
+    It uses the order of the lines, not their times, because clocks can jump.
     """
 
     def __init__(self, made_before: Callable[[Decision], str | None] = lambda _: None) -> None:
-        """Knows nothing yet.
+        """Starts without lines.
 
         Args:
-            made_before: the toolchain of an entry that had been made for the request of a miss by then, where the log
-                does not go back that far.
+            made_before: a function for misses before which the log has nothing: returns the toolchain of an entry that
+                was made for the same request before the miss, if there is one.
         """
         self._made_before = made_before
-        self._last: dict[str, Decision] = {}  # by key, of what makes an entry or ends one
-        self._made: dict[str, str] = {}  # by request, the toolchain that missed last
+        self._last: dict[str, Decision] = {}  # by key, the last decision that made an entry or ended one
+        self._made: dict[str, str] = {}  # by request, the toolchain of its last miss
 
     def explained(self, one: Decision) -> Decision:
-        """The next line of the log; a miss with its cause."""
+        """Takes the next line of the log and returns it; a miss is returned with its cause."""
         explained = self._with_cause(one) if one.kind == MISS and not one.reason else one
         if one.kind == MISS:
             self._made[one.request] = one.toolchain
         elif one.reason == NOT_COMPILED and (miss := self._last.get(one.key)) is not None:
-            self._made.pop(miss.request, None)  # it made nothing
+            self._made.pop(miss.request, None)  # the miss made no kernel
         if one.key and one.kind in (MISS, EVICTION, QUARANTINE, REFUSAL):
             self._last[one.key] = one
         return explained

@@ -1,4 +1,4 @@
-"""JSON documents: the results of verbs and jobs as text, and the parts of a value that a document states."""
+"""JSON documents: their text, and the fields of values that they contain."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 def to_json(document: object) -> str:
-    """The text of a JSON document, indented by two spaces."""
+    """A JSON document as text, indented by two spaces."""
     try:
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-    except UnicodeEncodeError:  # the name of a file whose bytes are no UTF-8; readers in Python get it back
+    except UnicodeEncodeError:  # the name of a file that is not UTF-8; readers in Python can restore it
         return json.dumps(msgspec.to_builtins(document), indent=2)
 
 
 def fields_of(value: DataclassInstance | msgspec.Struct) -> dict[str, Any]:
-    """The fields of a value, as they are."""
+    """The fields of a value by name, not converted."""
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def picked(value: object, *names: str) -> dict[str, Any]:
-    """The fields and properties of these names, in this order."""
+    """The fields and properties with these names, in this order."""
     return {name: getattr(value, name) for name in names}

@@ -1,6 +1,6 @@
-"""The history of a store: events, their sums, and the frozen snapshot that readers get.
+"""The history of a store: events, their sums, and snapshots of the sums.
 
-Pure arithmetic. Events are written and read by ``store.journal``; the index adds up the same events the same way.
+Arithmetic only. ``store.journal`` writes and reads the events; the index computes the same sums.
 """
 
 from __future__ import annotations
@@ -20,39 +20,42 @@ USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RES
 )  # fmt: skip
 REMOTE_DOWN, REMOTE_UP = "remote down", "remote up"
 PRUNE, CLEAN_REMOTE = "prune", "clean remote"
-RECENT = 500  # how many events other than use a folded journal keeps
+RECENT = 500  # the events other than use that a folded journal keeps
 ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD, CLEAN_OTHER, SEEN, PRUNE, CLEAN_REMOTE)
-"""Actions on a whole store, one event per run. Many more of these are kept: they are the audit log."""
+"""Kinds of event for an action on a whole store, one event per run.
+
+They are the audit log, so more of them are stored.
+"""
 RECENT_ACTS = 5000
 REMOTE = "remote"
-"""The tier of an object store that a team shares."""
+"""The name of the tier that is the team's remote."""
 TIERS = ("memory", "pack", "disk", REMOTE)
-"""The tiers that a lookup asks, in this order."""
+"""The tiers, in the order in which a lookup asks them."""
 AUTOMATIC = "automatic"
-"""The author of an automatic cleaning."""
+"""The value of ``by`` for an automatic cleaning."""
 
 HOUR_S, DAY_S = 3600, 86_400
-# How long periods keep their length when a journal is folded: in seconds, from the shortest on; each is a multiple of
-# the one before, so that periods never overlap in part. Beyond the last they are as long as it is.
+# For each length of a period, the age up to which periods keep it, in seconds. Each length is a multiple of the one
+# before, so that periods never overlap in part. Older periods have the longest length.
 _KEPT_FOR_S = ((HOUR_S, 8 * DAY_S), (DAY_S, 400 * DAY_S))
 _LONGEST_S = 28 * DAY_S
 MOST_PERIODS = 2000
 
 
 class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
-    """The counters of one line about use, and of sums of such lines: each counter is declared here alone.
+    """The counters in a line about use, and in sums of such lines. Each counter is declared only here.
 
     Attributes:
         hits: hits by tier.
-        misses: lookups that had to compile.
-        failures: by tier, how often it failed and was skipped.
-        saved_us: microseconds of compiling that hits on disk, in packs and in a remote saved. Hits in memory save
-            nothing: a process that has a kernel in hand would not compile it again without a cache either.
-        lock_waits, lock_timeouts, lock_wait_us: long waits for a key's lock (``engine`` says how long that is), those
-            that timed out, and microseconds of all of these.
-        remote_sent, remote_dropped: kernels that were sent to the remote after they were compiled, and those that were
-            not: too many waited, or the process ended first.
-        passed: by reason, the commands that the launcher of nvcc left to nvcc.
+        misses: lookups after which a kernel had to be compiled.
+        failures: by tier, the number of times that it failed and was skipped.
+        saved_us: the compile time saved by hits on disk, in packs and in a remote, in microseconds. Hits in memory save
+            nothing: a process keeps its kernels in memory even without a cache.
+        lock_waits, lock_timeouts, lock_wait_us: long waits for a key's lock, those of them that timed out, and the
+            microseconds of all long waits.
+        remote_sent, remote_dropped: compiled kernels that were sent to the remote, and those that were dropped because
+            too many waited or the process ended.
+        passed: by reason, the commands that the launcher of nvcc passed on to nvcc.
     """
 
     hits: dict[str, Count] = msgspec.field(default_factory=dict)
@@ -70,7 +73,7 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
 
 
 class EventCounts(UseCounts, kw_only=True):
-    """All that is summed, over a span of time or over all of it."""
+    """All counters that are summed, over a span of time or over all time."""
 
     compiles: Count = 0
     compile_us: Count = 0
@@ -79,24 +82,24 @@ class EventCounts(UseCounts, kw_only=True):
 
     @property
     def compile_ms(self) -> float:
-        """Milliseconds that compiling took, as documents in JSON have it; likewise the next two."""
+        """Compile time in milliseconds; JSON documents have this unit, also for the next two."""
         return self.compile_us / 1e3
 
     @property
     def saved_ms(self) -> float:
-        """Milliseconds of compiling that hits on disk, in packs and in a remote saved."""
+        """Compile time saved by hits on disk, in packs and in a remote, in milliseconds."""
         return self.saved_us / 1e3
 
     @property
     def lock_wait_ms(self) -> float:
-        """Milliseconds of long waits for locks."""
+        """Long waits for locks, in milliseconds."""
         return self.lock_wait_us / 1e3
 
     def add(self, more: EventCounts | UseCounts) -> None:
-        """Adds other counts; those of use alone have fewer."""
-        for name in more.__struct_fields__ if isinstance(more, EventCounts) else UseCounts.__struct_fields__:
-            if name in EventCounts.__struct_fields__:
-                there, added = getattr(self, name), getattr(more, name)
+        """Adds other counts to these; ``UseCounts`` has only some of the counters."""
+        for name in (EventCounts if isinstance(more, EventCounts) else UseCounts).__struct_fields__:
+            if added := getattr(more, name):  # most are 0
+                there = getattr(self, name)
                 if isinstance(there, dict):
                     _add(there, added)
                 else:
@@ -109,24 +112,26 @@ class Event(UseCounts, omit_defaults=True):
     Attributes:
         kind: ``use`` (hits and misses of one key since the last such line), ``publish`` (compiled and stored),
             ``unpublished`` (compiled and served, but not stored; ``detail`` says why), ``corrupt`` (quarantined),
-            ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``remote down`` (a process asks the remote no
-            more; ``detail`` says why), ``remote up`` (it does again), ``set aside`` (a file of no entry put into
-            quarantine), or one of ``ACTS``: ``clean``, ``repair``, ``import``, ``restore`` (out of quarantine),
-            ``discard`` (deleted from quarantine), ``clean other`` (deleted from another framework's cache), ``seen``
-            (failures acknowledged, see ``upkeep.decisions``), ``prune`` (results of the evaluator deleted) and
-            ``clean remote`` (kernels deleted from a remote). The ``detail`` of an act sums up the run.
-        at: seconds since 1970, UTC; of the last use for ``use``.
-        key: the entry concerned.
-        made_at: for ``use``, when the entry was made. An entry evicted and made again starts with no hits.
-        arch: the target of ``misses``; empty in journals written before this was counted.
-        compile_us: microseconds compiling took. Whole numbers, so that sums are exact in any order.
+            ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``remote down`` (a process stops asking the
+            remote; ``detail`` says why), ``remote up`` (it asks again), ``set aside`` (a file that belongs to no entry
+            was moved to quarantine), or one of ``ACTS``: ``clean``, ``repair``, ``import``, ``restore`` (out of
+            quarantine), ``discard`` (deleted from quarantine), ``clean other`` (deleted from another framework's
+            cache), ``seen`` (failures acknowledged, see ``upkeep.decisions``), ``prune`` (results of the evaluator
+            deleted) and ``clean remote`` (kernels deleted from a remote). The ``detail`` of an action sums up the run.
+        at: the time, in seconds since 1970, UTC; for ``use``, that of the last use.
+        key: the key of the entry.
+        made_at: for ``use``, the time when the entry was made. An entry that is evicted and made again starts with no
+            hits.
+        arch: the target of ``misses``; empty in old journals.
+        compile_us: the microseconds of compiling. An integer, so that sums are exact in any order.
         stored_bytes: bytes published, evicted, imported or deleted.
         detail: a reason or summary, for people.
-        by: of an act or an eviction, who did it: a user of this machine, a user who has logged in, or ``AUTOMATIC``.
-        remote: of ``remote down`` and ``remote up``, the remote's URL; empty if an older version wrote the event.
-        waited_us: of ``remote down``, how long a request took until it failed.
-        spans: for ``use``, how long lookups and the work of misses took; see ``store.journal.spans``.
-        hits and so on: as in ``UseCounts``.
+        by: for an action or an eviction, who did it: a user of this machine, a user who has logged in, or
+            ``AUTOMATIC``.
+        remote: for ``remote down`` and ``remote up``, the remote's URL; empty if an older version wrote the event.
+        waited_us: for ``remote down``, the microseconds until the request failed.
+        spans: for ``use``, the durations of lookups and of the steps of misses; see ``store.journal.spans``.
+        hits and the other counters: as in ``UseCounts``.
     """
 
     kind: str
@@ -144,24 +149,26 @@ class Event(UseCounts, omit_defaults=True):
 
 
 class Totals(EventCounts):
-    """Sums over the history of a store, of all processes, across restarts. Counts only grow.
+    """Sums over the whole history of a store, of all its processes. Counts never decrease.
 
     Attributes:
         hits: lookups served, by tier: ``"memory"``, ``"pack"``, ``"disk"``, ``"remote"``.
         misses: lookups that no tier served.
-        failures: by tier, how often it failed and was skipped.
-        saved_us: microseconds of compiling that hits on disk, in packs and in a remote saved; likewise ``saved_ms``.
-        lock_waits, lock_timeouts, lock_wait_us: waits for a key's lock of over a second, how many of these timed out,
-            and microseconds of all; likewise ``lock_wait_ms``.
-        promotions, demotions: kernels compiled ahead, or worth their price again; and those no longer worth it.
-        remote_sent, remote_dropped: kernels sent to the remote after they were compiled, and those dropped.
+        failures: by tier, the number of times that it failed and was skipped.
+        saved_us: the compile time saved by hits on disk, in packs and in a remote, in microseconds; also as
+            ``saved_ms``.
+        lock_waits, lock_timeouts, lock_wait_us: waits of over a second for a key's lock, those of them that timed out,
+            and the microseconds of all; also as ``lock_wait_ms``.
+        promotions, demotions: kernels compiled ahead or promoted again, and kernels demoted.
+        remote_sent, remote_dropped: compiled kernels sent to the remote, and those dropped.
         compiles: kernels compiled.
-        compile_us: microseconds that compiling took; likewise ``compile_ms``.
-        publish_failures: kernels compiled that could not be stored.
-        corruptions, evictions, evicted_bytes: damaged entries found; entries evicted by cleaning, their bytes on disk.
-        last_publish_at: when a kernel was last stored, in seconds since 1970 (UTC); 0 before the first.
+        compile_us: the microseconds of compiling; also as ``compile_ms``.
+        publish_failures: compiled kernels that could not be stored.
+        corruptions, evictions, evicted_bytes: damaged entries found; entries evicted by cleaning, and their bytes on
+            disk.
+        last_publish_at: the time when a kernel was last stored, in seconds since 1970 (UTC); 0 before the first.
         misses_by_arch: misses by target.
-        spans: how long lookups and the work of misses took; ``store.journal.spans`` reads it.
+        spans: the durations of lookups and of the steps of misses; ``store.journal.spans`` reads it.
     """
 
     evictions: Count = 0
@@ -171,24 +178,24 @@ class Totals(EventCounts):
     spans: dict[str, Count] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """On a line, so without the hundreds of counts in ``spans``."""
+        """The sums on one line, without the hundreds of counts in ``spans``."""
         values = {name: getattr(self, name) for name in self.__struct_fields__ if name != "spans"}
         return f"Totals({', '.join(f'{name}={value!r}' for name, value in values.items() if value)})"
 
 
 class EventPeriod(EventCounts, omit_defaults=True):
-    """Sums over the events of a span of time.
+    """Sums over the events in a span of time.
 
     Attributes:
-        start: seconds since 1970, UTC; a multiple of
-        seconds: how long it is.
+        start: the start of the span, in seconds since 1970, UTC; a multiple of ``seconds``.
+        seconds: the length of the span.
     """
 
     start: Count
     seconds: Count
 
     def copied(self, start: int, seconds: int) -> EventPeriod:
-        """The same sums over another span; adding to the copy changes nothing here."""
+        """A copy of the sums, for another span; adding to the copy does not change this object."""
         counts = {
             name: value.copy() for name in self.__struct_fields__ if isinstance(value := getattr(self, name), dict)
         }
@@ -196,7 +203,7 @@ class EventPeriod(EventCounts, omit_defaults=True):
 
 
 class Tally:
-    """Adds events up."""
+    """Sums of events, which grow with each ``add``."""
 
     def __init__(
         self,
@@ -205,7 +212,7 @@ class Tally:
         recent: list[Event] | None = None,
         periods: Iterable[EventPeriod] = (),
     ) -> None:
-        """Starts from earlier sums, which it takes over, or from nothing."""
+        """Starts from earlier sums, which this object then changes; or from nothing."""
         self.totals = totals or Totals()
         self._usage = {(used.key, used.made_at): used for used in usage}
         self._recent = recent or []
@@ -253,12 +260,12 @@ class Tally:
 
     @property
     def periods(self) -> list[EventPeriod]:
-        """Sums by time, the earliest first."""
+        """The sums of each span of time, earliest first."""
         return [self._periods[place] for place in sorted(self._periods)]
 
     @property
     def recent(self) -> list[Event]:
-        """The last acts, and the last events other than these and use, the newest first."""
+        """The last actions on the whole store, and the last other events except uses; newest first."""
         acts = heapq.nlargest(RECENT_ACTS, (event for event in self._recent if event.kind in ACTS), key=_order)
         rest = heapq.nlargest(RECENT, (event for event in self._recent if event.kind not in ACTS), key=_order)
         return sorted((*acts, *rest), key=_order, reverse=True)
@@ -269,10 +276,10 @@ def _order(event: Event) -> tuple[float, str, str, str]:
 
 
 def coarsened(periods: Iterable[EventPeriod], now: float) -> list[EventPeriod]:
-    """The same sums in fewer periods, the longer the farther from ``now``, and never more than ``MOST_PERIODS``.
+    """The same sums in fewer periods, which are longer the farther they are from ``now``; at most ``MOST_PERIODS``.
 
-    Farther in either direction: an event of a clock that was ahead must not stay hourly for ever. Periods that
-    are long already stay so, as when the clock has been set back since.
+    Farther in both directions: an event from a clock that was ahead must not stay an hourly period for ever. Periods
+    never become shorter, even if the clock was set back since.
     """
     merged: dict[tuple[int, int], EventPeriod] = {}
     for period in periods:
@@ -299,14 +306,14 @@ class Statistics(msgspec.Struct, frozen=True):
     """A store's state and history at one moment.
 
     Attributes:
-        entries, stored_bytes: what is on disk.
+        entries, stored_bytes: the entries on disk, and their bytes.
         journal_bytes: the size of the journal, which is not in ``stored_bytes`` and has its own bound.
         max_entries, max_bytes: the limits in force.
         totals: sums over the store's history, across restarts.
-        last_24h: sums over the last 24 hours; of this process where there is no store.
-        asks_remote: whether lookups ask a remote, by the settings.
+        last_24h: sums over the last 24 hours; without a store, those of this process.
+        asks_remote: whether the settings let lookups ask a remote.
         memory_entries, memory_bytes: kernels in the memory tier of this process, and the bytes of their code.
-        max_memory_bytes: the most that it holds.
+        max_memory_bytes: the limit of these bytes.
 
     Example:
         ```python
@@ -334,31 +341,31 @@ class Statistics(msgspec.Struct, frozen=True):
 
     @property
     def hits(self) -> int:
-        """Hits over all tiers."""
+        """The number of hits in all tiers."""
         return sum(self.totals.hits.values())
 
     @property
     def hit_rate(self) -> float | None:
-        """Hits over lookups; ``None`` before the first lookup."""
+        """Hits divided by lookups; ``None`` before the first lookup."""
         return hit_rate(self.hits, self.totals.misses)
 
     @property
     def tier_hit_rates(self) -> dict[str, float | None]:
-        """Hits over the lookups that reached each tier; see ``tier_hit_rates``."""
+        """For each tier, its hits divided by the lookups that reached it; see the function ``tier_hit_rates``."""
         has_remote = self.asks_remote or bool(self.totals.failures.get(REMOTE))
         return tier_hit_rates(self.totals.hits, self.totals.misses, has_remote=has_remote)
 
 
 def hit_rate(hits: int, misses: int) -> float | None:
-    """Hits over lookups; ``None`` when there were none."""
+    """Hits divided by lookups; ``None`` if there were no lookups."""
     return hits / (hits + misses) if hits + misses else None
 
 
 def tier_hit_rates(hits: Mapping[str, int], misses: int, *, has_remote: bool = False) -> dict[str, float | None]:
-    """The hit rate of each tier, in the order of lookups: its hits over the lookups that no tier before it served.
+    """The hit rate of each tier, in the order of lookups: its hits divided by the lookups that no earlier tier served.
 
-    One rate for all tiers hides a disk that never hits behind a memory that always does. ``None`` where no lookup
-    reached the tier. Most stores have no remote, so without a hit it is listed only with ``has_remote``.
+    A single rate for all tiers would hide that the disk never hits, if memory always does. ``None`` if no lookup
+    reached the tier. Most stores have no remote, so the remote is listed only with ``has_remote`` or if it had a hit.
     """
     rates: dict[str, float | None] = {}
     left = sum(hits.get(tier, 0) for tier in TIERS) + misses
@@ -377,11 +384,11 @@ _WEEK_S, _KEPT_WEEKS = 7 * 86_400, 8
 
 
 class EntryUsage(msgspec.Struct):
-    """The usage of one entry: hits by tier, and the last two times (seconds since 1970; 0 is never).
+    """The usage of an entry: hits by tier, and the times of its last two uses (seconds since 1970; 0 for never).
 
-    The second last distinguishes an entry in steady use from one used once.
+    The second last time distinguishes an entry in steady use from one that was used once.
 
-    An entry is a key and when it was made: one made again after it was evicted is another.
+    An entry is identified by its key and the time when it was made. After an eviction, the same key is a new entry.
     """
 
     key: str
@@ -389,23 +396,26 @@ class EntryUsage(msgspec.Struct):
     hits: dict[str, Count] = msgspec.field(default_factory=dict)
     last_used_at: Seconds = 0.0
     previous_used_at: Seconds = 0.0
-    # By week since 1970, so that decayed sums are the same in any order of arrival; of the latest weeks alone.
+    # By week since 1970, so that decayed sums do not depend on the order of events; only the latest weeks.
     weeks: dict[Annotated[int, msgspec.Meta(ge=0, le=2_000_000)], Count] = msgspec.field(default_factory=dict)
 
     def used(self, at: float, count: int) -> None:
-        """Records uses at that time. Keeps the two latest, in any order of arrival."""
+        """Records ``count`` uses at the time ``at``. Keeps the two latest times; calls may come in any order."""
         times = sorted((self.last_used_at, self.previous_used_at, at, at if count > 1 else 0.0))
         self.previous_used_at, self.last_used_at = times[-2:]
         week = _week(at)
         self.weeks[week] = capped_sum(self.weeks.get(week, 0), count)
 
     def recent_hits(self, now: float) -> float:
-        """Hits, each halved for every week since the end of its week; those of a clock that was ahead count in full."""
+        """The number of hits, each counted half for every week since the end of its week.
+
+        Hits dated in the future count fully.
+        """
         weeks = self._every_week().items()
         return sum(count * math.exp2(-max(0.0, now / _WEEK_S - (week + 1))) for week, count in weeks)
 
     def without_old_weeks(self, now: float) -> EntryUsage:
-        """The same with the hits that have decayed to less than a hundredth, before now or after, in week 0."""
+        """The same usage; hits many weeks before or after ``now``, which hardly count, are moved to week 0."""
         weeks: dict[int, int] = {}
         for week, count in self._every_week().items():
             kept = week if abs(week - _week(now)) <= _KEPT_WEEKS else 0
@@ -413,7 +423,10 @@ class EntryUsage(msgspec.Struct):
         return msgspec.structs.replace(self, weeks=weeks)
 
     def _every_week(self) -> dict[int, int]:
-        """Hits by week; those that an older version counted are as of the week before the earliest that is known."""
+        """Hits by week.
+
+        Hits that an older version counted without a week are put in the week before the earliest known one.
+        """
         weeks: dict[int, int] = dict(self.weeks)
         unknown = sum(self.hits.values()) - sum(weeks.values())
         if unknown > 0:
@@ -427,5 +440,5 @@ def _week(at: float) -> int:
 
 
 def capped_sum(one: int, other: int) -> int:
-    """Both together, but no more than a file of sums may say: beyond that no reader would accept it."""
+    """The sum of both, limited to the largest count that readers of files of sums accept."""
     return min(MOST_COUNT, one + other)

@@ -1,4 +1,4 @@
-"""The surroundings of a compile: the toolchain, which can change bytes, and the device, which can change speed."""
+"""Fingerprints: of the toolchain, which can change compiled bytes, and of the device, which can change speed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cache_engine.model.key import Components, sha256
 
 
 class ToolchainFingerprint(msgspec.Struct, frozen=True):
-    """A compiler, identified so closely that two with equal fingerprints make the same bytes.
+    """A compiler, identified so exactly that two compilers with equal fingerprints make the same bytes.
 
     Attributes:
         compiler: its name, such as ``"nvrtc"``.
-        version: for people, such as ``"13.5"``.
-        build: what identifies by content all that makes its code; never a path.
-        environment: variables that reach it, with hashes of their values; empty where none is set.
+        version: its version for people, such as ``"13.5"``.
+        build: a digest of the content of all files that make its code; never a path.
+        environment: the environment variables that it reads, with hashes of their values; empty if none is set.
     """
 
     compiler: str
@@ -26,27 +26,27 @@ class ToolchainFingerprint(msgspec.Struct, frozen=True):
     environment: str = ""
 
     def components(self) -> tuple[tuple[str, str], ...]:
-        """As key components. The environment is one only where it holds something."""
+        """The key components of the fingerprint. The environment is a component only if it is not empty."""
         named = (("compiler", self.compiler), ("compiler_version", self.version), ("compiler_build", self.build))
         return (*named, ("environment", self.environment)) if self.environment else named
 
 
 def toolchain_text(components: Mapping[str, str]) -> str:
-    """The toolchain that a key names, on one line: compiler, version and build, then variables of the environment."""
+    """The toolchain that a key names, on one line: compiler, version and build, then environment variables."""
     named = [components.get(label, "") for label in ("compiler", "compiler_version", "compiler_build")]
     return " ".join((*named, components["environment"]) if "environment" in components else named)
 
 
 class DeviceFingerprint(msgspec.Struct, frozen=True):
-    """A GPU as far as it can change speed; carried by every timing, part of no key.
+    """The properties of a GPU that can change speed. Every timing has one; no key contains it.
 
     Attributes:
-        name: as the driver gives it.
-        arch: the target its own code is compiled for, such as ``"sm_90a"``.
-        sms: streaming multiprocessors.
-        memory_bytes, l2_bytes: sizes.
-        clock_khz: the maximum SM clock.
-        driver: the newest CUDA version the driver supports, such as ``"13.0"``.
+        name: the name that the driver gives.
+        arch: the target to compile for, such as ``"sm_90a"``.
+        sms: the number of streaming multiprocessors.
+        memory_bytes, l2_bytes: the sizes of device memory and of the L2 cache.
+        clock_khz: the maximum clock of the SMs.
+        driver: the newest CUDA version that the driver supports, such as ``"13.0"``.
     """
 
     name: str
@@ -58,7 +58,7 @@ class DeviceFingerprint(msgspec.Struct, frozen=True):
     driver: str
 
     def digest(self) -> str:
-        """32 hexadecimal digits that differ between any two devices that differ in a field."""
+        """32 hexadecimal digits, which differ between devices that differ in any field."""
         return _digest(self)
 
 
@@ -72,9 +72,9 @@ def _digest(device: DeviceFingerprint) -> str:
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """The origin that many kernels of a pack or store share; each field is the key component of that name.
+    """The key components that many kernels of a pack or store have in common; each field is named like its component.
 
-    A component that a key lacks is empty here.
+    A field is empty if the key has no such component.
     """
 
     schema: str = ""
@@ -88,11 +88,11 @@ class Provenance(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, components: Components) -> Provenance:
-        """That of a kernel whose key was hashed from these."""
+        """The provenance of a kernel with these key components."""
         named = dict(components)
         return cls(*(named.get(label, "") for label in cls.__struct_fields__))
 
     @property
     def toolchain(self) -> ToolchainFingerprint:
-        """The compiler's part."""
+        """The compiler of the provenance."""
         return ToolchainFingerprint(self.compiler, self.compiler_version, self.compiler_build, self.environment)

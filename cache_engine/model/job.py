@@ -1,4 +1,4 @@
-"""A job as its file says it: what was asked for, how far it has come, and what became of it."""
+"""A job, as its file states it: its arguments, its progress, and its result."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from cache_engine.errors import CorruptEntry
 RUNNING, DONE, FAILED, DIED, CANCELED = "running", "done", "failed", "died", "canceled"
 
 MOST_BYTES = 8 * 2**20
-"""Of a job's file."""
+"""The largest file of a job, in bytes."""
 
 JobArguments = dict[str, str | int | bool | list[str]]
 """The values of a form, by the names of its fields."""
 
-# A file may say anything. What would be no time, no count or no state makes it one that cannot be read.
+# A file may contain any values. One with an impossible time, count or state counts as unreadable.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2**31), le=1e11)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 
 class JobStage(msgspec.Struct):
-    """A stage of a job; ``ms`` is ``None`` while it is under way."""
+    """A stage of a job; ``ms`` is ``None`` while the stage runs."""
 
     name: str
     ms: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
 
 
 class JobProgress(msgspec.Struct):
-    """The progress of a job: kernels of a table that are done, and their outcomes; of ``tune``, steps."""
+    """The progress of a job: the number of kernels, of those done, and their outcomes; for ``tune``, of steps."""
 
     total: _Count = 0
     compiled: _Count = 0
@@ -38,7 +38,7 @@ class JobProgress(msgspec.Struct):
 
     @property
     def done(self) -> int:
-        """The number that are done, one way or the other."""
+        """The number of kernels or steps that are done, with success or failure."""
         return self.compiled + self.found + self.failed
 
 
@@ -47,17 +47,18 @@ class Job(msgspec.Struct, kw_only=True):
 
     Attributes:
         command: the arguments after ``gemm-cache``.
-        asked: what the form that started the job asked for; empty for a job of an older version.
-        state: running, done, failed, canceled, or died (ended without saying so).
-        pid: the process at work, and
-        process_start: when it started, as the system counts; a number may be given to another process later.
+        asked: the values of the form that started the job; empty for a job of an older version.
+        state: running, done, failed, canceled, or died (the process ended before it could write a result).
+        pid: the id of its process.
+        process_start: the start time of the process, in the system's unit, because a later process can have the same
+            id.
         started_at, ended_at: seconds since 1970.
-        progress: of a job that gets many kernels.
+        progress: the progress of a job that gets many kernels.
         result: the command's JSON document, as text.
-        error: what went wrong, for people, and
-        level: how far it reaches (``errors.Level``).
-        told: what else is known about that, such as a compiler's log, by name.
-        cancel_asked: whether it has been asked to end. Not in the file.
+        error: the error as text for people.
+        level: the scope of the error (``errors.Level``).
+        told: more about the error by name, such as a compiler's log.
+        cancel_asked: whether the job was asked to end. Not in the file.
     """
 
     id: str
@@ -81,10 +82,10 @@ _decode = msgspec.json.Decoder(Job).decode
 
 
 def decode_job(data: bytes) -> Job:
-    """The job in a file.
+    """The job in the content of a job's file.
 
     Raises:
-        CorruptEntry: when it is none.
+        CorruptEntry: when the content is not a job.
     """
     if len(data) > MOST_BYTES:
         raise CorruptEntry("it is larger than any job's")

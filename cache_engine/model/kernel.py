@@ -1,4 +1,4 @@
-"""The choice of a kernel: its tiles, and how it is launched."""
+"""The config of a kernel (its tiles), and its launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cache_engine.errors import UsageError
 
 MAX_TILE = 65_536
 
-# What a record may hold; whether a kernel can be made of it is its family's to say.
+# The values that a record may have; the family decides whether a kernel can have them.
 Tile = Annotated[int, msgspec.Meta(ge=1, le=MAX_TILE)]
 
 # A config's name; its numbers are the fields in order.
@@ -21,14 +21,14 @@ _NAME = r"(\d+)x(\d+)x(\d+)_w(\d+)x(\d+)_s(\d+)(?:_k(\d+))?(?:_c(\d+))?"
 
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
-    """A kernel's division of its work.
+    """The division of a kernel's work into blocks, warps and stages.
 
     Attributes:
-        block_m, block_n, block_k: the tile of C a thread block computes, and how deep in k it goes at a time.
-        warps_m, warps_n: how the block's warps stand over its tile.
-        stages: how many tiles of A and B are in shared memory at once.
-        split_k: how many blocks share a tile of C, each summing a part of k.
-        cluster: how many blocks share each tile of B, and copy a part of it to all of them.
+        block_m, block_n, block_k: the tile of C that a thread block computes, and the elements of k in each step.
+        warps_m, warps_n: the arrangement of the block's warps over its tile.
+        stages: the number of tiles of A and of B that are in shared memory at once.
+        split_k: the number of blocks that share a tile of C; each sums a part of k.
+        cluster: the number of blocks that share each tile of B; each copies a part of it for all of them.
     """
 
     block_m: Tile
@@ -42,7 +42,7 @@ class KernelConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of one block."""
+        """The threads of one block."""
         return 32 * self.warps_m * self.warps_n
 
     def __str__(self) -> str:
@@ -53,13 +53,13 @@ class KernelConfig:
 
     @classmethod
     def parse(cls, text: str) -> KernelConfig:
-        """Reads a config's name, as ``str`` and listings have it, or each field by its name.
+        """Reads a config from its name, as ``str`` gives it, or from a list of fields.
 
         ``128x128x32_w2x2_s4`` is ``block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,stages=4``, in any order;
         split_k and cluster may be left out.
 
         Raises:
-            UsageError: naming the field that is unknown, missing, repeated or not a positive whole number.
+            UsageError: when a field is unknown, missing, repeated or not a positive integer; the text names it.
         """
         names = [field.name for field in fields(cls)]
         values: dict[str, int] = {}
@@ -84,7 +84,7 @@ class KernelConfig:
 
 
 class Box(msgspec.Struct, frozen=True):
-    """The part of a stored operand, ``"a"``, ``"b"`` or ``"c"``, that the copy engine copies at a time; in elements."""
+    """The part of an operand (``"a"``, ``"b"`` or ``"c"``) that the copy engine (TMA) copies at once, in elements."""
 
     operand: str
     columns: int
@@ -92,32 +92,33 @@ class Box(msgspec.Struct, frozen=True):
 
     @property
     def parameter(self) -> str:
-        """The kernel's parameter that says where, and of what: a tensor map, by value."""
+        """The name of the kernel's parameter for the operand's tensor map, which is passed by value."""
         return f"{self.operand}_map"
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Everything but the operands that a launch needs.
+    """The launch parameters of a kernel, without the operands.
 
-    A kernel takes ``arguments``, in that order: pointers to A, B and C, each at a multiple of 16 bytes, m as a 32-bit
-    integer (which a kernel with a constant m does not look at), then ``parameters``.
+    A kernel takes ``arguments`` in this order: pointers to A, B and C, each at a multiple of 16 bytes; m as a 32-bit
+    integer (a kernel with a constant m ignores it); then ``parameters``.
 
     Attributes:
-        grid: blocks along x (tiles of C, or as many as a GPU holds), y (slices of k), z (the batch; for groups 1).
-        threads: threads of one block, along x.
-        shared_bytes: dynamic shared memory of one block. Above 48 KiB a launch needs the function's attribute
-            ``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`` set to it first.
-        parameters: what the kernel takes after m, by name, in order. ``n`` and ``k`` are 32-bit integers. ``alpha`` and
-            ``beta`` are numbers of type ``GemmProblem.accumulate``, as is ``scale_result``, which is in the place of
-            ``beta`` where C is of fp8; ``bias`` and ``workspace`` are pointers. Each is there whether the kernel uses
-            it or not, and 0 where it does not. ``a_map``, ``b_map`` and ``c_map`` are the tensor maps of ``boxes``,
-            128 bytes by value. ``a_scales`` and ``b_scales`` are pointers to the scales; 0 where a kernel for groups
-            has none. ``counts`` is a pointer to an int32 for each group, its number of rows, and ``groups`` is the
-            number of groups, a 32-bit integer. Any other is a pointer that the compiler adds and the kernel does not
-            use, to be given as 0.
-        workspace_bytes: device memory that blocks exchange sums in. All 0 before the first launch; kernels may share it
-            one after the other, never at the same time.
-        boxes: what the kernel has the copy engine copy.
+        grid: the number of blocks along x (tiles of C, or as many as a GPU holds), y (slices of k) and z (the batch; 1
+            for groups).
+        threads: the threads of one block, along x.
+        shared_bytes: the dynamic shared memory of one block. For more than 48 KiB, first set the function's attribute
+            ``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`` to it.
+        parameters: the names of the arguments after m, in order. The kernel takes each of them even if it does not use
+            it; give 0 for an unused one. ``n`` and ``k`` are 32-bit integers. ``alpha``, ``beta`` and ``scale_result``
+            are numbers of type ``GemmProblem.accumulate``; if C is fp8, ``scale_result`` takes the place of ``beta``.
+            ``bias`` and ``workspace`` are pointers. ``a_map``, ``b_map`` and ``c_map`` are the tensor maps of
+            ``boxes``, 128 bytes by value. ``a_scales`` and ``b_scales`` are pointers to the scales; 0 for a kernel for
+            groups without scales. ``counts`` is a pointer to an int32 for each group, its number of rows; ``groups`` is
+            the number of groups, a 32-bit integer. Any other name is a pointer that the compiler adds and the kernel
+            does not use: give 0.
+        workspace_bytes: the device memory through which blocks exchange sums. It must be all 0 before the first launch.
+            Kernels may share it if they never run at the same time.
+        boxes: the parts of operands that the copy engine copies for the kernel.
     """
 
     grid: tuple[int, int, int]
@@ -129,7 +130,7 @@ class Launch(msgspec.Struct, frozen=True):
 
     @property
     def block(self) -> tuple[int, int, int]:
-        """Threads of one block along x, y and z."""
+        """The threads of one block along x, y and z."""
         return (self.threads, 1, 1)
 
     @property
@@ -139,5 +140,5 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 def ceil_div(a: int, b: int) -> int:
-    """A / b rounded up."""
+    """The quotient a / b, rounded up."""
     return -(-a // b)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NewType
 
 from cache_engine.errors import UsageError
 
-# As ``random`` does: ``hashlib`` loads OpenSSL, 2 ms, and a key is too short for it to pay.
+# As Python's ``random`` does: ``hashlib`` loads OpenSSL, which takes 2 ms and pays only for long data.
 if TYPE_CHECKING:
     import hashlib
 
@@ -50,10 +50,10 @@ def is_key(text: str) -> bool:
 
 
 def check_prefix(text: str) -> str:
-    """The start of a key as people type it.
+    """The start of a key that a user typed, in its stored form.
 
     Raises:
-        UsageError: when it cannot be one.
+        UsageError: when it cannot be the start of a key.
     """
     prefix = text.strip().lower() if isinstance(text, str) else ""
     if _PREFIX.fullmatch(prefix) is None:
@@ -62,25 +62,25 @@ def check_prefix(text: str) -> str:
 
 
 class KeyPrefix:
-    """The components that stay the same in a process, hashed once."""
+    """The key components that are the same for many kernels of a process, hashed once."""
 
     def __init__(self, components: Iterable[tuple[str, str]]) -> None:
         self.components: Components = (("schema", SCHEMA), *components)
         self._hash = sha256(_encode(self.components))
 
     def key(self, constants: Mapping[str, str | int]) -> CacheKey:
-        """The key for these further components."""
+        """The key for the common components and these constants."""
         hasher = self._hash.copy()
         hasher.update(_encode(constants.items()))
         return CacheKey(hasher.hexdigest())
 
     def with_constants(self, constants: Mapping[str, str | int]) -> Components:
-        """All components of that key."""
+        """All components of the key for these constants."""
         return (*self.components, *((label, str(value)) for label, value in constants.items()))
 
 
 def key_of(components: Components) -> CacheKey:
-    """The key of a full list of components, schema included."""
+    """The key for a full list of components, including the schema."""
     return CacheKey(sha256(_encode(components)).hexdigest())
 
 
@@ -88,11 +88,11 @@ def _encode(components: Iterable[tuple[str, str | int]]) -> bytes:
     return "".join(starmap(_encoded, components)).encode()
 
 
-# Typed, because True and 1.0 are refused and 1 is not. The key of a new shape shares most components with others.
+# With types, because True and 1.0 are refused and 1 is not. The key of a new shape shares most components with others.
 @lru_cache(maxsize=4096, typed=True)
 def _encoded(label: str, value: str | int) -> str:
     text = str(value) if type(value) is int else value
     if not isinstance(text, str) or not text:
-        # Keying an unknown as if it were a known value is how stale kernels get served.
+        # If an unknown value were keyed like a known one, stale kernels would be served.
         raise ValueError(f"key component {label} is {value!r}; what cannot be observed cannot be keyed")
     return f"{len(label)}:{label}{len(text)}:{text}"

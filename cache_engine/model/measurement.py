@@ -1,4 +1,4 @@
-"""A kernel's stored timing: which kernel, for which problem, on which device, and how long it took."""
+"""The stored timing of a kernel: the kernel, the problem, the device and the duration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import is_key
 
 GIVEN, COST_MODEL, TUNED = "given", "cost model", "tuning"
-"""The origins of a config; ``"measured on …"`` where measurements chose it."""
+"""The possible origins of a config; a config that measurements chose has ``"measured on …"`` instead."""
 
 _TEXTS = ("family", "compiler", "compiler_version", "arch", "config_from", "measured_by")
 _TIMES = ("p10_us", "p90_us", "tflops", "reference_median_us", "speed_ratio", "max_rel_error")
@@ -21,16 +21,16 @@ _LARGEST = 1e300
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One timing of one kernel. It says all that choosing a config needs, so it outlives the entry that was timed.
+    """One timing of one kernel. It has all that choosing a config needs, so it stays useful after the entry is deleted.
 
     Attributes:
         key: the entry's CacheKey.
-        problem: what it was timed with, on ``arch``.
-        config_from: where its config came from; see ``GIVEN``.
-        timing: every field of ``gpu.timer.Timing`` but the device, by name, whatever they are in the program that
-            measured. What is no number (an error that is NaN) is ``None``.
-        measured_at: seconds since 1970, UTC.
-        measured_by: as ``created_by`` of a record.
+        problem: the problem that was timed, on ``arch``.
+        config_from: the origin of the config; see ``GIVEN``.
+        timing: the fields of ``gpu.timer.Timing`` except the device, by name, as the program that measured had them. A
+            value that is not a number (an error that is NaN) is ``None``.
+        measured_at: the time, in seconds since 1970, UTC.
+        measured_by: the program, its version and build, as ``created_by`` of a record.
     """
 
     key: str
@@ -48,17 +48,17 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def median_us(self) -> float:
-        """The median time."""
+        """The median time, in microseconds."""
         return float(self.timing["median_us"])
 
     @property
     def verified(self) -> bool:
-        """Whether the kernel was seen to compute the right thing."""
+        """Whether the kernel's result was checked and correct."""
         return self.timing["verified"] is True
 
     @property
     def fault(self) -> str | None:
-        """The reason why it cannot have been measured; ``None`` when it can."""
+        """The reason why the timing cannot be a real measurement; ``None`` if it can."""
         if not is_key(self.key):
             return "key is not that of a kernel"
         texts = {name: getattr(self, name) for name in _TEXTS}
@@ -80,7 +80,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(self.timing.get("verified"), bool):
             return "verified must be true or false"
         for name, value in self.timing.items():
-            # Those of later versions are not known; any number must fit into a float.
+            # The fields of later versions are unknown; any number must fit into a float.
             if _is_number(value) and not -_LARGEST <= value <= _LARGEST:
                 return f"{name[:40]!r} must be a number of at most 1e300"
             if name in _TIMES and not (value is None or (_is_number(value) and value >= 0)):

@@ -1,4 +1,4 @@
-"""Outcomes of work that may fail without stopping its caller."""
+"""Results of work that may fail without raising an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The reason why something was not done, for people. ``None`` in its place means that it was done."""
+    """The reason why something was not done, for people. A function returns ``None`` instead if it was done."""
 
     reason: str
 
@@ -22,5 +22,5 @@ def in_words(error: Exception) -> str:
 
 
 def in_json(failure: Failure | None) -> str:
-    """The reason, or an empty text where nothing failed: how JSON documents state an outcome."""
+    """The reason as JSON documents state it; empty if nothing failed."""
     return failure.reason if failure is not None else ""

@@ -1,4 +1,4 @@
-"""Demand: a problem without its m, and a line of the journal that says how often each m was asked for."""
+"""Demand: a problem without its m, and the journal line that counts how often each m was asked for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ M = Annotated[int, msgspec.Meta(ge=1, le=MAX_DIMENSION)]
 
 
 class Shape(Options, frozen=True, omit_defaults=True):
-    """A problem without its m, as plain values: one of a program that knows more types or targets can be read too."""
+    """A problem without its m, as plain values; types or targets that only a newer program knows can be read too."""
 
     n: M
     k: M
@@ -30,22 +30,22 @@ class Shape(Options, frozen=True, omit_defaults=True):
         return cls(**problem.plain(cls.__struct_fields__))
 
     def problem(self, m: int) -> GemmProblem:
-        """The problem with this m.
+        """The problem of this shape with the given m.
 
         Raises:
-            InvalidProblem: when the values make none that this program knows.
+            InvalidProblem: when this program does not know one of the values.
         """
         return GemmProblem(m, **{**msgspec.structs.asdict(self), "arch": self.arch or None})
 
 
 class ShapeCounts(msgspec.Struct, frozen=True):
-    """A line of a journal: how often a shape was asked for since the last such line, by m.
+    """A journal line: for each m, how often a shape was asked for since the last such line.
 
     Attributes:
-        kind: ``use``. Versions that do not count demand read a line about use that counts nothing.
-        at: seconds since 1970, UTC, when it was written.
-        shape: what was asked for.
-        asked: how often, by m.
+        kind: ``use``. Versions that do not count demand read it as a line about use with no counts.
+        at: the time of writing, in seconds since 1970, UTC.
+        shape: the shape.
+        asked: the number of requests by m.
     """
 
     kind: str

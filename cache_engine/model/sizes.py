@@ -9,7 +9,7 @@ from cache_engine.errors import InvalidProblem, UsageError
 from cache_engine.model.gemm import MAX_DIMENSION
 
 Sizes = tuple[range, ...]
-"""Disjoint ranges, none of them empty."""
+"""Disjoint, non-empty ranges."""
 
 _EXAMPLE = "1,16,64-512"
 
@@ -18,8 +18,8 @@ def parse_sizes(text: str, name: str = "m") -> Sizes:
     """Reads sizes and ranges of sizes between commas, in any order; returns them ascending, with overlaps joined.
 
     Raises:
-        UsageError: naming the part that is neither, or the range that ends before it starts.
-        InvalidProblem: when one is beyond what is supported.
+        UsageError: when a part is neither, or a range ends before it starts; the text names it.
+        InvalidProblem: when a size is not supported.
     """
     found = []
     for part in text.split(","):
@@ -37,7 +37,7 @@ def parse_sizes(text: str, name: str = "m") -> Sizes:
 
 
 def sizes_text(sizes: Iterable[range]) -> str:
-    """As ``parse_sizes`` reads them, where every step is 1; else with the step: ``8-56 step 16``."""
+    """Sizes as text that ``parse_sizes`` can read. A range with a step other than 1 is written as ``8-56 step 16``."""
     return ",".join(
         str(each[0])
         if len(each) == 1
@@ -51,12 +51,12 @@ def sizes_text(sizes: Iterable[range]) -> str:
 
 
 def count_sizes(sizes: Iterable[range]) -> int:
-    """The number of sizes."""
+    """The number of sizes in all ranges."""
     return sum(map(len, sizes))
 
 
 def joined_sizes(ranges: Iterable[range]) -> Sizes:
-    """Ranges of step 1, ascending, with overlaps joined."""
+    """The same sizes as ranges of step 1, ascending, with overlaps joined."""
     joined: list[range] = []
     for each in sorted(ranges, key=lambda each: each.start):
         if joined and each.start <= joined[-1].stop:

@@ -1,6 +1,6 @@
-"""Settings: one table of names, defaults, kinds and help.
+"""Settings: a table with the name, default, kind and help text of each.
 
-The settings file and the environment are read in one place, once per ``load``.
+``load`` reads the settings file and the environment; nothing else does.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ __all__ = [
 
 GIB = 1024**3
 PACKS = "packs"
-"""A value of ``enable_caching``: packs alone."""
+"""The value of ``enable_caching`` with which only packs are used."""
 AUTO, LOCAL, PACK = "auto", "local", "pack"
-"""Values of ``toolchain``."""
+"""The values of ``toolchain``."""
 NO_DEVICE = "none"
-"""A value of ``timings_of``."""
+"""The value of ``timings_of`` with which no timings choose configs."""
 FAST_MATH = "--use_fast_math"
-"""One of ``compiler_flags``."""
+"""A flag of the compiler that ``compiler_flags`` may contain."""
 _PREFIX = "GEMM_CACHE_"
 _FILE_NAME = "gemm-cache.toml"
 CONFIG_VARIABLE = "GEMM_CACHE_CONFIG"
-"""The environment variable that names the file; ``/dev/null`` means no file."""
+"""The environment variable with the path of the settings file; ``/dev/null`` means no file."""
 _MOST_BYTES = 64 * 1024
 _NOT_THERE = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES}
-)  # the last in a home that this process may not enter
-MOST_SLOTS = 1024  # a lock file each
+)  # the last error: a home directory that this process may not enter
+MOST_SLOTS = 1024  # each has a lock file
 
 
 class Origin(StrEnum):
-    """The source of a setting's value; the value is the text shown."""
+    """The origin of a setting's value; the enumeration's value is the text shown."""
 
     DEFAULT = "default"
     FILE = "settings file"
@@ -61,10 +61,10 @@ def _setting(kind: SettingKind, default: Any, text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Settings:
-    """Everything that can be set: as an argument, as ``GEMM_CACHE_<NAME>`` in the environment, or in a settings file.
+    """All settings, given as arguments, as ``GEMM_CACHE_<NAME>`` in the environment, or in a settings file.
 
-    ``origins`` says where each value that is not the default comes from: an ``Origin``, or the policy that sets it.
-    ``file`` is the settings file that was read, if any.
+    ``origins`` has the origin of each value that is not the default: an ``Origin``, or the policy that set it. ``file``
+    is the settings file that was read, if any.
     """
 
     dir: Path | None = _setting(kinds.path(), None, "The store's directory. Default: the user cache directory.")
@@ -188,7 +188,7 @@ class Settings:
     file: Path | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Reads sizes, lists and places that are texts; raises ``UsageError`` naming a value that cannot be used."""
+        """Parses values given as text (sizes, lists, directories); raises ``UsageError`` for an invalid value."""
         for setting in SETTINGS:
             value = getattr(self, setting.name)
             if value is not setting.default:
@@ -199,15 +199,15 @@ class Settings:
     def load(
         cls, environment: Mapping[str, str] | None = None, *, file: str | Path | None = None, **overrides: Any
     ) -> Settings:
-        """Defaults, overridden by the settings file, overridden by the environment, overridden by arguments.
+        """The defaults, overridden by the settings file, then by the environment, then by arguments.
 
         Args:
-            environment: used instead of the process's environment.
+            environment: the environment variables; by default those of the process.
             file: the settings file; by default the one that ``GEMM_CACHE_CONFIG`` names, else the user's own.
-            overrides: single settings by name.
+            overrides: values of single settings, by name.
 
         Raises:
-            UsageError: naming the setting whose value cannot be used, and the file or variable it is from.
+            UsageError: when a value cannot be used; the text names the setting, and the file or variable of the value.
         """
         if environment is None:
             environment = os.environ
@@ -232,10 +232,10 @@ class Settings:
         return f"Settings({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in changed)})"
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
-        """The same settings with some values changed by the program.
+        """The same settings, with some values replaced by those of the program.
 
         Raises:
-            UsageError: when there is no such setting, or it cannot have that value.
+            UsageError: when a setting does not exist, or cannot have the value.
         """
         given = _without_retired(overrides)
         for name in given:
@@ -249,16 +249,16 @@ class Settings:
 
     @property
     def serves_any_toolchain(self) -> bool:
-        """Whether a kernel of packs and the store serves whichever build of its compiler made it."""
+        """Whether kernels of packs and of the store may serve whatever build of the compiler made them."""
         return self.toolchain == PACK or (self.toolchain == AUTO and not self.enable_jit)
 
     @property
     def serves_packs_of_any_toolchain(self) -> bool:
-        """Whether a kernel of packs serves whichever build of its compiler made it."""
+        """Whether kernels of packs may serve whatever build of the compiler made them."""
         return self.toolchain != LOCAL
 
     def made_here(self) -> Settings:
-        """For a command that makes kernels of the installed compiler, also where a pack has those of another build."""
+        """The same settings, but keys name only the installed compiler, even if a pack has kernels of another build."""
         return self if self.serves_any_toolchain else self.with_overrides({"toolchain": LOCAL})
 
     @property
@@ -273,19 +273,19 @@ class Settings:
 
     @property
     def is_durable(self) -> bool:
-        """Whether what is published is synced to disk."""
+        """Whether published files are synced to disk."""
         return self.durability == "durable"
 
     @property
     def slots(self) -> int:
-        """The number of kernels that may be compiled at a time."""
+        """The number of kernels that may be compiled at the same time."""
         return self.compile_slots or max(1, len(os.sched_getaffinity(0)) - 1)
 
     def for_batch(self, jobs: int | None) -> Settings:
-        """For a command that compiles many kernels and that no request waits for: it may use every processor.
+        """The settings for a command that compiles many kernels while no caller waits: it may use every processor core.
 
         Args:
-            jobs: compiles at a time that were asked for. A number of slots that is set stands.
+            jobs: the number of compiles at the same time, if the user gave one. A number of slots that is set stays.
         """
         if self.compile_slots:
             return self
@@ -297,15 +297,15 @@ class Settings:
         return bool(self.enable_caching) and self.enable_caching != PACKS
 
     def directory(self) -> Path:
-        """The directory of the store, absolute.
+        """The absolute path of the store's directory.
 
         Raises:
-            StoreUnusable: when it is below a home directory that does not exist, as of a container's user without a
+            StoreUnusable: when it would be in a home directory that does not exist, as for a container's user without a
                 name.
         """
         if self.dir is not None:
             return expanded(Path(self.dir)).absolute()
-        from platformdirs import user_cache_path  # 20 ms, and rarely needed
+        from platformdirs import user_cache_path  # takes 20 ms, and is rarely needed
 
         try:
             return user_cache_path("gemm-cache")
@@ -317,13 +317,13 @@ class Settings:
 
     @property
     def directory_exists(self) -> bool:
-        """Whether there is something at the store's path, as far as this user can see."""
+        """Whether this user can see a file or directory at the store's path."""
         with suppress(StoreUnusable):
             return os.path.exists(self.directory())
         return False
 
     def shown(self, name: str) -> str:
-        """The value of a setting as people read it; of a secret, only whether it is set."""
+        """The value of a setting as text for people; for a secret, only whether it is set."""
         if name == "dir":
             with suppress(StoreUnusable):
                 return str(self.directory())
@@ -338,9 +338,9 @@ class Settings:
 
 
 SETTINGS = tuple(setting for setting in fields(Settings) if "help" in setting.metadata)
-"""Everything that can be set, in the order of the docs: name, default, and in ``metadata`` its help and its kind."""
+"""All settings in the order of the documentation: name, default, and in ``metadata`` the help text and the kind."""
 BY_NAME = {setting.name: setting for setting in SETTINGS}
-"""The same by name."""
+"""The settings by name."""
 RETIRED = {
     "compress_results": "the evaluator's results are stored uncompressed; export them with a name that ends in .zst",
     "save_results_later": "results that are found in a row are written together",
@@ -352,12 +352,12 @@ RETIRED = {
     "promote_every_min": "run gemm-cache demand --promote --every MIN as a service",
     "fusion": "set switches.fusion in the program, or fusion=False of an operator or of matmul",
 }
-"""Settings of earlier versions that are gone, and what is so without them. They are ignored, with a warning."""
+"""Settings of earlier versions that no longer exist, with a text about the behaviour now. Ignored with a warning."""
 REPLACED = {
     "fast_math": f"set compiler_flags to {FAST_MATH}",
     "use_timings": f"set timings_of to {NO_DEVICE} to use no timings",
 }
-"""Settings of earlier versions that are a value of another one now. They work, with a warning, until 0.4."""
+"""Settings of earlier versions that are now a value of another setting. They work, with a warning, until 0.4."""
 
 
 def variable(name: str) -> str:
@@ -366,13 +366,13 @@ def variable(name: str) -> str:
 
 
 def _no_setting(name: str) -> str:
-    """The sentence that there is no setting of a name, with the one that may be meant."""
+    """The sentence that a setting does not exist, with the most similar name."""
     meant = _closest(name.lower(), BY_NAME)
     return f"there is no setting {name[:60]!r}{f'; did you mean {meant}?' if meant else ''}"
 
 
 def unknown_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The variables that look like ours and set nothing, each with the one that may be meant, or with no text."""
+    """The variables that begin like ours and set nothing, each with the variable that may be meant, or ``""``."""
     known = [*BY_NAME, *REPLACED, CONFIG_VARIABLE.removeprefix(_PREFIX).lower()]
     for name in sorted(environment):
         if name.startswith(_PREFIX) and name not in map(variable, known):
@@ -400,7 +400,7 @@ def unknown_in_words(name: str, meant: str) -> str:
 
 
 def _without_retired(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """The values of settings that exist; warns of those that are gone."""
+    """The values of existing settings; warns of settings that no longer exist."""
     _warn_of_retired(tuple(name for name in values if name in RETIRED), where)
     return {name: value for name, value in values.items() if name not in RETIRED and name not in REPLACED}
 
@@ -408,14 +408,14 @@ def _without_retired(values: Mapping[str, Any], where: str = "") -> dict[str, An
 def _replaced(
     given: Mapping[str, object], values: Mapping[str, Any], settings: Settings, where: str = ""
 ) -> dict[str, Any]:
-    """The values that ``REPLACED`` settings among the given ones stand for; warns of each.
+    """The values of other settings that the ``REPLACED`` settings in ``given`` stand for; warns of each.
 
     Args:
-        values: of the other settings that are given with them.
-        settings: those in force otherwise.
+        values: the values of the other settings that are given with them.
+        settings: the settings that apply otherwise.
 
     Raises:
-        UsageError: when one is neither yes nor no.
+        UsageError: when a value is neither yes nor no.
     """
     old = {
         name: kinds.yes_or_no().text(str(given[name]), f"{where}setting {name}") for name in REPLACED if name in given
@@ -432,7 +432,7 @@ def _replaced(
 
 @cache
 def _warn_of_retired(names: tuple[str, ...], where: str) -> None:
-    """Warns of settings that are gone; once in a process."""
+    """Warns, once in a process, of settings that no longer exist."""
     if names:
         import logging
 
@@ -445,14 +445,14 @@ def _warn_of_retired(names: tuple[str, ...], where: str) -> None:
 
 
 def _closest(name: str, names: Iterable[str]) -> str:
-    """The name most like another, or no text when none is."""
+    """The name in ``names`` most similar to ``name``; empty if none is similar."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(name, names, n=1, cutoff=0.75)), "")
 
 
 def _overridden(settings: Settings, values: Mapping[str, Any], origin: Origin) -> Settings:
-    """The settings with values that are checked. A policy also sets what is not given with it, whatever that was."""
+    """The settings with these checked values. A policy replaces its settings unless they are given with it."""
     preset = POLICIES[values["policy"]] if "policy" in values else {}
     origins = {
         **settings.origins,
@@ -463,7 +463,7 @@ def _overridden(settings: Settings, values: Mapping[str, Any], origin: Origin) -
 
 
 def _of_file(said: Mapping[str, object], path: Path, settings: Settings) -> dict[str, object]:
-    """The values of a settings file, checked; raises ``UsageError`` with the file and the key."""
+    """The checked values of a settings file; raises ``UsageError``, whose text has the file and the key."""
     where = f"settings file {path}: "
     given = _without_retired(said, where)
     for name in given:
@@ -482,9 +482,9 @@ def _of_file(said: Mapping[str, object], path: Path, settings: Settings) -> dict
 
 
 def default_place(environment: Mapping[str, str]) -> Path | None:
-    """The user's own settings file, there or not; ``None`` where the user has no home.
+    """The path of the user's own settings file, which may not exist; ``None`` if the user has no home directory.
 
-    As platformdirs has it on Linux, whose import takes as long as everything else before the first key.
+    Computed as ``platformdirs`` does on Linux. Importing that package takes as long as all else before the first key.
     """
     folder = environment.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(folder):
@@ -493,9 +493,9 @@ def default_place(environment: Mapping[str, str]) -> Path | None:
 
 
 def user_cache_folder(name: str) -> Path | None:
-    """A folder of ours among the user's caches, made or not; ``None`` where the user has none.
+    """The path of a folder of ours in the user's cache directory; it may not exist. ``None`` without a home.
 
-    As platformdirs has it on Linux, whose import takes as long as everything else before the first key.
+    Computed as ``platformdirs`` does on Linux. Importing that package takes as long as all else before the first key.
     """
     home = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(home):
@@ -504,10 +504,11 @@ def user_cache_folder(name: str) -> Path | None:
 
 
 def _find(environment: Mapping[str, str], named: str | Path | None) -> tuple[Path | None, bool]:
-    """The settings file to read, if any, and whether it was named: then it must be there.
+    """The settings file to read, if any; and whether the user named it, so that it must exist.
 
     Args:
-        named: the file that an argument names; before the environment, and that before the user's own.
+        named: the file that an argument names. It goes before the one in the environment, and that before the user's
+            own.
 
     Raises:
         UsageError: when the name is empty.
@@ -522,13 +523,14 @@ def _find(environment: Mapping[str, str], named: str | Path | None) -> tuple[Pat
 
 
 def _read(path: Path, *, named: bool) -> dict[str, object] | None:
-    """The content of a settings file, by key; ``None`` when there is no file and none was named.
+    """The content of a settings file, by key; ``None`` if it does not exist and was not named by the user.
 
     Args:
-        named: whether the user names the file. Another that users other than you and root can change is refused.
+        named: whether the user named the file. A file that was not named is refused if users other than you and root
+            can change it.
 
     Raises:
-        UsageError: when it cannot be read, is too large, or is not TOML; with the file's name.
+        UsageError: when the file cannot be read, is too large, or is not TOML; the text names the file.
     """
     try:
         with open_input(path) as file:
@@ -543,7 +545,7 @@ def _read(path: Path, *, named: bool) -> dict[str, object] | None:
         raise UsageError(f"settings file {path} {why}; change that, or name the file with {CONFIG_VARIABLE} to use it")
     if len(content) > _MOST_BYTES:
         raise UsageError(f"settings file {path} has more than {_MOST_BYTES // 1024} KiB; it is not a settings file")
-    import tomllib  # 5 ms, where there is a file
+    import tomllib  # takes 5 ms, only if there is a file
 
     try:
         return tomllib.loads(content.decode("utf-8"))

@@ -1,7 +1,7 @@
-"""Packages that only some verbs need, and the command that installs each, from where this program was installed.
+"""Optional packages, which only some verbs need, and the command that installs each.
 
-The core compiles, keeps and serves kernels. ``pyproject.toml`` says what it and each extra install. No command names
-this program as a package of an index: anyone could have registered that name.
+The core compiles, stores and serves kernels. ``pyproject.toml`` lists the packages of the core and of each extra. No
+install command names this program as a package of an index, because anyone could have registered that name there.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ EXTRAS = {
     "cuda12": ("cupy",),
     "team": ("celery", "cryptography", "obstore", "redis"),
 }
-"""The modules that this package imports from what an extra installs."""
+"""For each extra, the modules that this package imports from it."""
 
 
 @contextmanager
 def needing(extra: str, purpose: str) -> Iterator[None]:
-    """For a body that imports modules of an extra.
+    """A context manager for code that imports modules of an extra.
 
     Args:
-        purpose: what needs the modules, to start a sentence with.
+        purpose: the feature that needs the modules, as the start of a sentence.
 
     Raises:
-        ExtraMissing: when one is not installed, with the command that installs it.
+        ExtraMissing: when a module is not installed; the text has the command that installs it.
     """
     try:
         yield
@@ -46,15 +46,15 @@ def needing(extra: str, purpose: str) -> Iterator[None]:
 
 
 def lazy(module: str, extra: str, purpose: str) -> ModuleType:
-    """A stand-in for a module of an extra: imports it at the first use, so that what uses it can be imported without.
+    """An object in place of a module of an extra, which imports the module at its first use.
 
-    Using it raises as ``needing``.
+    So code that mentions the module can be imported without the extra. Using the object raises as ``needing``.
     """
     return _LazyModule(module, extra, purpose)
 
 
 class _LazyModule(ModuleType):
-    """A module that looks up each name in another when it is first asked for."""
+    """A module that imports another module at the first use of one of its names."""
 
     def __init__(self, name: str, extra: str, purpose: str) -> None:
         super().__init__(name)
@@ -70,14 +70,14 @@ class _LazyModule(ModuleType):
 
 
 def require(extra: str, purpose: str, *modules: str) -> None:
-    """Checks that modules of an extra, by default all, are installed; imports none. Raises as ``needing``."""
+    """Checks that modules of an extra (by default all) are installed, without importing them. Raises as ``needing``."""
     for module in modules or EXTRAS[extra]:
         if find_spec(module) is None:
             raise _missing(extra, purpose, module)
 
 
 def how_to_install(extra: str) -> str:
-    """The shell command that installs an extra: from this checkout or wheel, else its packages by their names."""
+    """The shell command that installs an extra: from this checkout or wheel, else the extra's packages by name."""
     import json
     from importlib import metadata
     from pathlib import Path
@@ -104,7 +104,7 @@ def how_to_install(extra: str) -> str:
 
 
 def pip() -> str:
-    """The pip of this Python, as a shell finds it."""
+    """The command for the pip of this Python, as a shell finds it."""
     from shlex import quote
     from shutil import which
 

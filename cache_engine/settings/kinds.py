@@ -1,4 +1,4 @@
-"""Kinds of settings: how a value is read from text, from a settings file and from a program, and what is allowed."""
+"""Kinds of settings: how a value is read from text, from a settings file and from a program, and its allowed values."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     "production": {"expire_days": 30.0},
 }
 LOG_LEVELS = ("debug", "info", "warning", "error")
-MIN_TOKEN_LENGTH = 16  # letters and digits: beyond guessing, at any rate of attempts
-MIN_TOKEN_CHARACTERS = 8  # different ones: of random letters and digits, one in five million has fewer
+MIN_TOKEN_LENGTH = 16  # letters and digits: too many to guess
+MIN_TOKEN_CHARACTERS = 8  # different characters: random letters and digits have fewer once in five million times
 
 
 def _as_given(value: object) -> object:
@@ -38,16 +38,16 @@ def _as_in_file(value: object, folder: Path) -> object:  # noqa: ARG001 (paths n
 
 
 class SettingKind(msgspec.Struct, frozen=True):
-    """The kind of values that a setting can have.
+    """The kind of a setting's values.
 
     Attributes:
-        allowed: what a value must be, in words.
-        is_allowed: whether a value, as the program uses it, is that.
-        of_text: the value of a text, as the environment gives it; raises ``ValueError`` or ``KeyError``.
-        of_file: the value of one in a settings file in a folder; as ``of_text``.
-        of_program: the value of one that a program gives.
-        is_secret: whether a refused value must not be shown.
-        why_not: what is wrong with a value, where ``allowed`` does not say it; else empty.
+        allowed: the allowed values, as text.
+        is_allowed: whether a value, in the form that the program uses, is allowed.
+        of_text: converts a text, as the environment gives it; raises ``ValueError`` or ``KeyError``.
+        of_file: converts a value in a settings file, given the file's folder; raises as ``of_text``.
+        of_program: converts a value that a program gives.
+        is_secret: whether an error must not show the value.
+        why_not: the fault of a value, if ``allowed`` does not explain it; else empty.
     """
 
     allowed: str
@@ -59,15 +59,19 @@ class SettingKind(msgspec.Struct, frozen=True):
     why_not: Callable[[object], str] = lambda _: ""
 
     def text(self, text: str, where: str) -> object:
-        """The value of a text from ``where``; raises ``UsageError`` unless it is allowed."""
+        """The value of the setting in the text ``text``; raises ``UsageError`` unless it is allowed.
+
+        Args:
+            where: the origin of the text, for the error.
+        """
         return self._read(lambda: self.of_text(text), text, where)
 
     def file(self, value: object, folder: Path, where: str) -> object:
-        """The value of one in a settings file in ``folder``; raises as ``text``."""
+        """The value of the setting from a value in a settings file in ``folder``; raises as ``text``."""
         return self._read(lambda: self.of_file(value, folder), value, where)
 
     def program(self, value: object, where: str) -> object:
-        """The value of one that a program gives; raises as ``text``."""
+        """The value of the setting from a value that a program gives; raises as ``text``."""
         return self._read(lambda: self.of_program(value), value, where)
 
     def _read(self, read: Callable[[], object], given: object, where: str) -> object:
@@ -90,14 +94,14 @@ class SettingKind(msgspec.Struct, frozen=True):
 
 
 def yes_or_no() -> SettingKind:
-    """True or false."""
+    """Settings that are true or false."""
     return SettingKind(
         "yes or no (in a file: true or false)", lambda value: isinstance(value, bool), lambda text: _WORDS[text.lower()]
     )
 
 
 def yes_no_or(*names: str) -> SettingKind:
-    """True, false or one of the names."""
+    """Settings that are true, false or one of the names."""
 
     def of_text(text: str) -> object:
         return text.lower() if text.lower() in names else _WORDS[text.lower()]
@@ -109,13 +113,13 @@ def yes_no_or(*names: str) -> SettingKind:
 
 
 def whole(most: int = _MOST) -> SettingKind:
-    """A whole number that is not negative."""
+    """Settings that are an integer from 0 to ``most``."""
     allowed = "a whole number that is not negative" if most == _MOST else f"a whole number from 0 to {most:,}"
     return SettingKind(allowed, lambda value: _is_number(value, int) and value <= most, int)  # type: ignore[operator]
 
 
 def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> SettingKind:
-    """A number of at least, or ``above``, the least, and at most the most."""
+    """Settings that are a number from ``least`` (or with ``above``, greater than ``least``) to ``most``."""
     allowed = "a number that is not negative" if not least else f"a number of at least {least:g}"
     if above:
         allowed = f"a number above {least:g}"
@@ -129,7 +133,7 @@ def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> S
 
 
 def size(least: int = 0, *, optional: bool = False) -> SettingKind:
-    """A number of bytes, as a number or as a text such as ``5GiB``; where it is optional, also none."""
+    """Settings that are a number of bytes, as a number or a text such as ``5GiB``; if ``optional``, also none."""
 
     def parsed(value: object) -> object:
         return parse_bytes(value) if isinstance(value, str) else value
@@ -143,12 +147,12 @@ def size(least: int = 0, *, optional: bool = False) -> SettingKind:
 
 
 def choice(*names: str) -> SettingKind:
-    """One of the names."""
+    """Settings that are one of the names."""
     return SettingKind(f"one of: {', '.join(names)}", lambda value: value in names)
 
 
 def cuda_version() -> SettingKind:
-    """A major version of CUDA, as a number or a text, or ``auto``."""
+    """Settings that are a major version of CUDA, as a number or a text, or ``auto``."""
     names = ("auto", "12", "13")
     return SettingKind(
         f"one of: {', '.join(names)}", lambda value: value in names, of_file=lambda value, _: str(value), of_program=str
@@ -156,7 +160,7 @@ def cuda_version() -> SettingKind:
 
 
 def log_level() -> SettingKind:
-    """The least level of the log messages to print, and their form, or none."""
+    """Settings with the lowest level of the log messages that are printed, and their form; or no value."""
 
     def is_allowed(value: object) -> bool:
         return value is None or (isinstance(value, str) and value.removesuffix(":json") in LOG_LEVELS)
@@ -165,12 +169,12 @@ def log_level() -> SettingKind:
 
 
 def text(*, optional: bool = False) -> SettingKind:
-    """Any text; where it is optional, also none."""
+    """Settings that are any text; if ``optional``, also no value."""
     return SettingKind("a text", lambda value: isinstance(value, str) or (optional and value is None))
 
 
 def broker() -> SettingKind:
-    """The URL of a broker, which may have a password in it; or none."""
+    """Settings that are the URL of a broker, which may contain a password; or no value."""
 
     def is_allowed(value: object) -> bool:
         return value is None or (isinstance(value, str) and value.startswith("redis://"))
@@ -179,7 +183,7 @@ def broker() -> SettingKind:
 
 
 def texts() -> SettingKind:
-    """Several texts: separated by spaces in the environment, an array in a file, a tuple in a program."""
+    """Settings that are a list of texts: separated by spaces in the environment, an array in a file."""
 
     def is_allowed(value: object) -> bool:
         return isinstance(value, tuple) and all(isinstance(part, str) for part in value)
@@ -193,7 +197,7 @@ def texts() -> SettingKind:
 
 
 def path() -> SettingKind:
-    """The name of a file or folder, or none; one in a settings file is relative to the file's folder."""
+    """Settings that are the path of a file or folder, or no value. In a file, it is relative to the file's folder."""
 
     def is_allowed(value: object) -> bool:
         return value is None or _is_path(value)
@@ -202,7 +206,10 @@ def path() -> SettingKind:
 
 
 def paths() -> SettingKind:
-    """Several paths: separated by colons in the environment, an array in a file; one path is a list of one."""
+    """Settings that are a list of paths: separated by colons in the environment, an array in a file.
+
+    A single path is a list of one.
+    """
 
     def is_allowed(value: object) -> bool:
         return isinstance(value, tuple) and all(_is_path(part) for part in value)
@@ -221,7 +228,7 @@ def paths() -> SettingKind:
 
 
 def places() -> SettingKind:
-    """Several directories, each with the kind of the cache in it: ``KIND=DIR``; separated as ``paths``."""
+    """Settings that are a list of directories, each with its kind of cache: ``KIND=DIR``; separated as ``paths``."""
 
     def is_allowed(value: object) -> bool:
         return isinstance(value, tuple) and all(isinstance(part, str) and _is_place(part) for part in value)
@@ -252,7 +259,7 @@ def _is_place(text: str) -> bool:
 
 
 def _place(value: object, folder: Path) -> str:
-    """The same with a path that holds from everywhere."""
+    """The text ``KIND=DIR`` with an absolute path."""
     if not isinstance(value, str):
         raise TypeError(value)
     kind, path = _parted(value)
@@ -267,10 +274,10 @@ def _parted(text: str) -> tuple[str, Path]:
 
 
 def token() -> SettingKind:
-    """A secret, long enough that it cannot be guessed; or empty, for no secret."""
+    """Settings that are a secret long enough that nobody can guess it; or empty for no secret."""
 
     def why_not(value: object) -> str:
-        # Without the value: what is nearly right is nearly a secret.
+        # The text does not show the value: a nearly valid value is nearly the secret.
         if isinstance(value, str) and len(value.strip()) < MIN_TOKEN_LENGTH:
             return f"is too short; it must have {MIN_TOKEN_LENGTH} characters or more"
         if isinstance(value, str) and len(set(value.strip())) < MIN_TOKEN_CHARACTERS:
@@ -290,7 +297,7 @@ def parse_bytes(text: str) -> int:
     """Bytes from text such as ``2GB`` (powers of 1000), ``2GiB`` or ``2G`` (powers of 1024), or a plain number.
 
     Raises:
-        UsageError: when it is not of that form.
+        UsageError: when the text is neither.
     """
     match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([KMGT]?I?B?)", text.strip().upper())
     if match is None or match[2] not in _UNITS:
@@ -299,7 +306,7 @@ def parse_bytes(text: str) -> int:
 
 
 def expanded(path: Path) -> Path:
-    """A path whose first part may be ``~`` or ``~USER``, for a home directory; raises ``StoreUnusable``."""
+    """A path in which a leading ``~`` or ``~USER`` is replaced by the home directory; raises ``StoreUnusable``."""
     try:
         return path.expanduser()
     except RuntimeError as error:

@@ -1,1 +1,1 @@
-"""Entries on disk and in memory: paths, bytes, publishing, locks, journal."""
+"""Entries on disk and in memory: paths, encoding, publishing, locks, the journal, packs and signatures."""

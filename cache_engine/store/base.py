@@ -1,4 +1,4 @@
-"""The interface of a tier, and the simplest one, in memory."""
+"""The interface of a tier, and the simplest tier: memory."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class Tier(Protocol):
-    """A place where entries are looked up.
+    """A place where entries are looked up, such as memory, a pack or a disk.
 
     ``get`` returns only checked entries. It raises ``CorruptEntry`` when an entry exists but must not be served, and
-    ``OSError`` when the place itself fails. The caller treats both as a miss.
+    ``OSError`` when the tier itself fails. The caller treats both as a miss.
     """
 
     name: str
 
     def get(self, key: CacheKey) -> Loaded | None:
-        """The entry, or ``None``."""
+        """The entry of ``key``; ``None`` if the tier has none."""
         ...
 
 
 class Backfilled(Tier, Protocol):
-    """A tier that stores entries found in a slower one."""
+    """A tier that also stores entries that were found in a slower tier."""
 
     def put(self, key: CacheKey, loaded: Loaded) -> None:
         """Stores the entry."""
         ...
 
     def discard(self, key: CacheKey) -> None:
-        """Removes the entry, if it is there."""
+        """Removes the entry, if the tier has it."""
         ...
 
 
-# ---- The memory tier: entries that this process has used, bounded by bytes, with LRU eviction ----
+# ---- The memory tier: entries that this process has used, limited in bytes, with LRU eviction ----
 
 
 class MemoryTier:
-    """Entries in this process. Safe to use from several threads."""
+    """Entries in the memory of this process. Safe to use from several threads."""
 
     name = "memory"
 
@@ -66,11 +66,11 @@ class MemoryTier:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """In a forked child: makes a new lock, because another thread of the parent may have held the old one."""
         self._lock = threading.Lock()
 
     def get(self, key: CacheKey) -> Loaded | None:
-        """The entry, or ``None``."""
+        """The entry of ``key``; ``None`` if it is not in memory."""
         with self._lock:
             loaded = self._entries.get(key)
             if loaded is not None:
@@ -78,7 +78,7 @@ class MemoryTier:
             return loaded
 
     def put(self, key: CacheKey, loaded: Loaded) -> None:
-        """Stores the entry, replacing an older one of its key."""
+        """Stores the entry in place of an older one with the same key."""
         with self._lock:
             self._remove(key)
             if len(loaded.cubin) > self._max_bytes:
@@ -89,12 +89,12 @@ class MemoryTier:
                 self._remove(next(iter(self._entries)))
 
     def discard(self, key: CacheKey) -> None:
-        """Removes the entry, if it is there."""
+        """Removes the entry, if it is in memory."""
         with self._lock:
             self._remove(key)
 
     def held(self) -> tuple[int, int]:
-        """The number of entries, and the bytes of their compiled code."""
+        """The number of entries, and the bytes of their compiled code together."""
         with self._lock:
             return len(self._entries), self._bytes
 

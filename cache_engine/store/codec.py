@@ -1,13 +1,13 @@
 """Encodes and decodes blobs and records.
 
 A **blob** is a 44-byte header (magic, format version, flags, the entry's key) followed by its sections, the compiled
-code first, each a zstd frame with checksum; the other sections, which are texts, with the dictionary of their format. A
-**record** is one JSON object ``{"format", "checksum", "record"}``, with
-``"signature"`` where it has one. Checksum and signature cover the inner object's exact bytes in the file, so
-``jq .record`` reads it and a flipped bit is noticed.
+code first, each a zstd frame with a checksum. The other sections are texts and are compressed with the dictionary of
+the blob's format. A **record** is one JSON object ``{"format", "checksum", "record"}``, with ``"signature"`` if it is
+signed. Checksum and signature cover the inner object's exact bytes in the file, so ``jq .record`` reads it and a
+flipped bit is noticed.
 
-Checksums, which every hit computes, are XXH3 of 128 bits: they find accidental damage. The digest of a whole blob,
-which is part of its name and which ``verify``, export and import compute, is SHA-256.
+A checksum is XXH3 of 128 bits and finds accidental damage; every hit computes it. The digest of a whole blob is
+SHA-256. It is part of the blob's file name; ``verify``, export and import compute it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from cache_engine.model.artifact import CUBIN, SECTIONS, Artifact, Blob, Record,
 from cache_engine.model.key import CacheKey, Components, key_of
 
 FORMAT = 2
-"""The format that is written. Format 1 is read as well: there the texts are compressed without a dictionary."""
+"""The format version of new blobs. Format 1, which compresses the texts without a dictionary, can still be read."""
 _FORMATS = (1, 2)
 MAX_RAW_BYTES = (
     64 * 1024**2
-)  # of one section; hundreds of times the largest seen, and the most a forged frame may allocate
+)  # bytes of one section; hundreds of times the largest seen, and the most that a forged frame may allocate
 MAX_RECORD_BYTES = 1024**2
-MAX_BLOB_BYTES = 5 * MAX_RAW_BYTES  # four sections of that size, and what compression may add
-LIKELY_BYTES = 1024**2  # of compiled code; a larger buffer is allocated only for bytes that exist
+MAX_BLOB_BYTES = 5 * MAX_RAW_BYTES  # four sections of that size, and the bytes that compression may add
 
 _HEADER = struct.Struct("<8sHH32s")
 _MAGIC = b"GEMMBLOB"
@@ -41,7 +40,7 @@ _LEVEL = 3  # higher levels take milliseconds to save a tenth
 
 
 class UnknownFormat(Exception):
-    """A record of a format version this program does not know. Leave it unchanged."""
+    """A record has a format version that this program does not know. Leave its file unchanged."""
 
     def __init__(self, key: CacheKey, version: int) -> None:
         super().__init__(f"record of {key[:12]} has format {version}; this program knows formats up to {FORMAT}")
@@ -97,12 +96,16 @@ def encode_blob(key: CacheKey, artifact: Artifact, *, compress: bool) -> tuple[b
 
 
 def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
-    """One section's raw bytes, from the start of a blob (at least up to that section's end).
+    """The decompressed bytes of one section, from the start of a blob, at least up to that section's end.
 
     Raises:
         CorruptEntry: when the header is not this entry's, or the bytes do not match the record.
     """
     check_header(key, blob, data)
+    return _section(key, blob, name, data)
+
+
+def _section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
     section = blob.sections.get(name)
     if section is None:
         raise CorruptEntry(f"record of {key[:12]} names no {name} section")
@@ -121,11 +124,11 @@ def check_header(key: CacheKey, blob: Blob, data: bytes) -> None:
     """Checks that a blob has the header of ``key``.
 
     Raises:
-        Misplaced: when it is another entry's.
-        CorruptEntry: when it is not a blob.
+        Misplaced: when the header is another entry's.
+        CorruptEntry: when the bytes are not a blob.
     """
     expected = _header(key, blob.compressed)
-    # Most headers are of this format, and a hit looks at one.
+    # Most headers have this format, and a hit checks one.
     if data[: _HEADER.size] == expected:
         return
     if len(data) >= _HEADER.size and _format_of_blob(data) in _FORMATS:
@@ -153,7 +156,7 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes, sections: Sequence[str] =
     if len(data) != blob.stored_bytes:
         kind = Truncated if len(data) < blob.stored_bytes else CorruptEntry
         raise kind(f"blob of {key[:12]} has {len(data):,} bytes where its record says {blob.stored_bytes:,}")
-    cubin, *_ = [decode_section(key, blob, name, data) for name in sections]
+    cubin, *_ = [_section(key, blob, name, data) for name in sections]
     if _digest(data) != blob.digest:
         raise CorruptEntry(f"blob of {key[:12]} does not match the digest in its record")
     return cubin
@@ -165,10 +168,10 @@ def encode_record(record: Record) -> bytes:
 
 
 def signed_part(data: bytes) -> tuple[bytes, str]:
-    """The bytes of a record file that a signature covers, and the signature, which is empty where there is none.
+    """The bytes of a record file that its signature covers, and the signature; the signature is empty if there is none.
 
-    It covers the exact bytes of the inner object, and so the key with all that it was hashed from, the digest of the
-    blob, and who made it.
+    The covered bytes are exactly those of the inner object. So a signature covers the key with all its components, the
+    digest of the blob, and the name of the maker.
 
     Raises:
         CorruptEntry: when the bytes are not a record file.
@@ -181,7 +184,7 @@ def signed_part(data: bytes) -> tuple[bytes, str]:
 
 
 def with_signature(data: bytes, signature: str) -> bytes:
-    """A record file that carries a signature, in place of any other. Older programs read it as well.
+    """A record file that carries ``signature`` in place of any other. Older programs can read it as well.
 
     Raises:
         CorruptEntry: as ``signed_part``.
@@ -191,7 +194,7 @@ def with_signature(data: bytes, signature: str) -> bytes:
 
 
 def enveloped(inner: bytes, *, format: int | None = None, signature: str = "") -> bytes:
-    """The bytes of a record file around an object in JSON; by default of the format of this program."""
+    """The bytes of a record file around the JSON object ``inner``; by default in this program's format."""
     return (
         _encode_json(_Envelope(FORMAT if format is None else format, _checksum(inner), msgspec.Raw(inner), signature))
         + b"\n"
@@ -199,7 +202,7 @@ def enveloped(inner: bytes, *, format: int | None = None, signature: str = "") -
 
 
 def format_of(data: bytes) -> int | None:
-    """The format version that a record file states; ``None`` where that cannot be read."""
+    """The format version that a record file states; ``None`` if it cannot be read."""
     try:
         return _decode_version(data).format
     except _UNREADABLE:
@@ -207,7 +210,7 @@ def format_of(data: bytes) -> int | None:
 
 
 def stored_bytes(record: Record) -> int:
-    """The size of an entry on disk: its blob and its record, without a signature."""
+    """The bytes of an entry on disk: its blob and its record, without a signature."""
     return record.blob.stored_bytes + len(encode_record(record))
 
 
@@ -234,7 +237,7 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
     code = record.blob.sections.get(CUBIN)
     if code is None:
         raise CorruptEntry(f"record of {key[:12]} names no {CUBIN} section")
-    # The file may be as large as it says, of holes that take no room on the disk, but not in memory.
+    # The file may really have its stated size if it is sparse: it then fits on the disk, but not in memory.
     if not code.offset + code.stored_bytes <= record.blob.stored_bytes <= MAX_BLOB_BYTES:
         raise CorruptEntry(f"record of {key[:12]} names a blob of {record.blob.stored_bytes:,} bytes, which none has")
     if record.key != key:
@@ -243,9 +246,9 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
 
 
 def components_of(data: bytes) -> Components | None:
-    """The components that a record file's key was hashed from, as it says; ``None`` where this cannot be read.
+    """The components that a record file's key was made from, as the file says; ``None`` if they cannot be read.
 
-    Checks nothing: what is looked up by it is checked then.
+    Checks nothing: use the components only to find an entry, which is then checked.
     """
     try:
         outline = _decode_outline(data)
@@ -258,7 +261,7 @@ def check_key(record: Record) -> None:
     """Checks that the record's components hash to its key.
 
     Raises:
-        CorruptEntry: when they do not.
+        CorruptEntry: when they hash to another key, or to none.
     """
     try:
         key = key_of(record.components)
@@ -269,7 +272,10 @@ def check_key(record: Record) -> None:
 
 
 def _foreign_or_corrupt(key: CacheKey, data: bytes, error: Exception) -> Exception:
-    """Of a later format, only the place of the version number is known."""
+    """The error for a record that cannot be decoded: ``UnknownFormat`` for another version, else ``CorruptEntry``.
+
+    In a later format, only the position of the version number is known.
+    """
     try:
         version = _decode_version(data).format
     except _UNREADABLE:
@@ -292,14 +298,14 @@ def _checksum(data: bytes | memoryview) -> str:
 
 def _compress(raw: bytes, name: str) -> bytes:
     if name != CUBIN:
-        from cache_engine.store import dictionary  # a hit reads the code alone
+        from cache_engine.store import dictionary  # a hit reads only the code
 
         return dictionary.compress(raw)
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True).compress(raw)
 
 
 def _misplaced(what: str, key: str, found: str) -> str:
-    """A description of the fault, with enough of both keys to tell them apart: one changed bit may be at their end."""
+    """The text of the error ``Misplaced``, with so many digits of both keys that their difference shows."""
     digits = next((length for length in (12, 24, 40) if key[:length] != found[:length]), 64)
     return f"the {what} at the path of {key[:digits]} belongs to {found[:digits]}"
 
@@ -321,7 +327,7 @@ def _decompress(stored: memoryview, section: Section, name: str, key: CacheKey, 
                 f"{name} of {key[:12]} declares {declared:,} bytes where its record says {section.raw_bytes:,}"
             )
         if has_dictionary:
-            from cache_engine.store import dictionary  # likewise
+            from cache_engine.store import dictionary  # a hit reads only the code
 
             return dictionary.decompress(stored)
         decompressor = getattr(_local, "decompressor", None)

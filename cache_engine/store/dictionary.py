@@ -1,8 +1,9 @@
-"""The dictionary that the texts of a kernel are compressed with: one source and the head of one PTX of each family.
+"""The zstd dictionary for the texts of a kernel: one source and the head of one PTX of each family.
 
-Sources of a family differ in their constants alone, so one takes a hundred bytes with it. ``dictionary-1.zst`` comes
-from ``python -m benchmarks.make_dictionary``. The format of a blob names its dictionary: a file that has been
-released is never changed; another one gets the next number, and the blob the next format.
+Sources of a family differ only in constants, so with the dictionary a source takes about a hundred bytes.
+``dictionary-1.zst`` comes from ``python -m benchmarks.make_dictionary``. The format version of a blob says which
+dictionary it needs. So a released dictionary is never changed: a new one gets the next number, and the blobs that use
+it get the next format version.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import zstandard
 
 NAME = "dictionary-1.zst"
 _SHA256 = "38aea46d8052e34a46aeb58216fffa102f566df2c6db16b9fccb14b2af580f9d"
-_LEVEL = 9  # 1 ms a kernel, next to a second of compiling; level 3 takes a fifth more space
+_LEVEL = 9  # takes 1 ms a kernel, while compiling takes a second; level 3 needs a fifth more space
 _MOST_BYTES = 1024**2
 _local = threading.local()  # contexts serve one thread at a time
 
 
 def compress(raw: bytes) -> bytes:
-    """A frame that only ``decompress`` reads."""
+    """A zstd frame of ``raw``, compressed with the dictionary; only ``decompress`` reads it."""
     compressor = getattr(_local, "compressor", None)
     if compressor is None:
         compressor = _local.compressor = zstandard.ZstdCompressor(
@@ -32,10 +33,10 @@ def compress(raw: bytes) -> bytes:
 
 
 def decompress(stored: bytes | memoryview) -> bytes:
-    """The bytes that were compressed; the caller has bounded the size that the frame declares.
+    """The bytes that were compressed. The caller must have checked the size that the frame declares.
 
     Raises:
-        zstandard.ZstdError: when it is no such frame, or is damaged.
+        zstandard.ZstdError: when ``stored`` is not such a frame, or is damaged.
         OSError: when the dictionary is missing or damaged.
     """
     decompressor = getattr(_local, "decompressor", None)
@@ -49,9 +50,9 @@ def _dictionary() -> zstandard.ZstdCompressionDict:
     """The dictionary, read from the package when a text is first written or read.
 
     Raises:
-        OSError: when it is not there, or damaged. That is no fault of an entry, which would be quarantined for it.
+        OSError: when it is missing or damaged. Not ``CorruptEntry``: the entry is good and must not go to quarantine.
     """
-    from hashlib import sha256  # a hit comes without a text
+    from hashlib import sha256  # no hit needs a text
 
     path = os.path.join(os.path.dirname(__file__), NAME)
     try:

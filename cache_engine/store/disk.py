@@ -19,7 +19,6 @@ from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import (
-    LIKELY_BYTES,
     MAX_RECORD_BYTES,
     UnknownFormat,
     check_blob,
@@ -37,7 +36,7 @@ from cache_engine.store.ownership import check_file, open_folder, open_way
 from cache_engine.store.publish import publish_file
 
 _KIND = "gemm-cache store"
-_STORE_FORMAT = 1  # of the directory; entries have formats of their own
+_STORE_FORMAT = 1  # of the store's directory; entries have their own format version
 _ONLY_YOU = (
     "a store is for one user: name a directory that only you and root may write (chmod go-w on what is yours), export "
     "a pack to share kernels, or set GEMM_CACHE_TRUST_STORE=1 to use it without this check"
@@ -50,18 +49,23 @@ class _Marker(msgspec.Struct):
 
 
 class DiskStore:
-    """Entries in a directory."""
+    """A disk tier: the entries of one store."""
 
     name = "disk"
 
     def __init__(self, layout: StoreLayout, *, durable: bool = True, compress: bool = True) -> None:
-        """Serves a directory that ``open_store`` has checked."""
+        """Uses a directory that ``open_store`` has checked.
+
+        Args:
+            durable: whether to sync files to disk before they count as published.
+            compress: whether to compress new blobs.
+        """
         self.layout = layout
         self.durable = durable
         self._compress = compress
 
     def get(self, key: CacheKey) -> Loaded | None:
-        """The entry, every byte checked; ``None`` when there is none.
+        """The entry, every byte checked; ``None`` when the store has none.
 
         Raises:
             CorruptEntry: when the entry must not be served.
@@ -74,10 +78,10 @@ class DiskStore:
         return Loaded(record, decode_section(key, record.blob, CUBIN, data))
 
     def record(self, key: CacheKey) -> Record | None:
-        """The entry's record, checked; ``None`` when there is none, or it has another format version.
+        """The entry's record, checked; ``None`` when the store has none, or one of another format version.
 
         Raises:
-            CorruptEntry: when it is damaged.
+            CorruptEntry: when the record is damaged.
         """
         data = self._record_data(key)
         with suppress(UnknownFormat):
@@ -85,10 +89,10 @@ class DiskStore:
         return None
 
     def stored(self, key: CacheKey) -> tuple[bytes, bytes] | None:
-        """The bytes of an entry's record and blob, all of them checked; ``None`` as for ``record``.
+        """The bytes of an entry's record and of its blob, both checked; ``None`` as for ``record``.
 
         Raises:
-            CorruptEntry: when it is damaged.
+            CorruptEntry: when the entry is damaged.
             OSError: when the disk fails.
         """
         found = self._read(key, _whole_and_more)
@@ -99,12 +103,20 @@ class DiskStore:
         check_blob(key, record.blob, blob_data)
         return record_data, blob_data
 
+    def unchecked(self, key: CacheKey) -> tuple[bytes, bytes] | None:
+        """The same bytes, of which only the record's checksum is checked; the caller checks the rest."""
+        found = self._read(key, _whole_and_more)
+        return None if found is None else (found[0], found[2])
+
     def has_unknown_format(self, key: CacheKey) -> bool:
-        """Whether the entry has another format version; such an entry is not read or replaced."""
+        """Whether the entry has a format version that this program does not know.
+
+        Such an entry is not read or replaced.
+        """
         return self.foreign_format(key) is not None
 
     def foreign_format(self, key: CacheKey) -> int | None:
-        """The format version of an entry that this program does not know; ``None`` for any other."""
+        """The entry's format version if this program does not know it; else ``None``."""
         try:
             data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES, trust=self.layout.trust)
             if data is not None:
@@ -116,17 +128,17 @@ class DiskStore:
         return None
 
     def format(self, key: CacheKey) -> int | None:
-        """The format version that an entry's record states; ``None`` where that cannot be read."""
+        """The format version that an entry's record states; ``None`` if it cannot be read."""
         with suppress(OSError):
             data = self._record_data(key)
             return None if data is None else format_of(data)
         return None
 
     def section(self, record: Record, name: str) -> bytes:
-        """One of the artifact's parts (``ptx``, ``source``, …).
+        """The content of one section of an entry's blob: ``ptx``, ``source``, ….
 
         Raises:
-            CorruptEntry: when it is missing or damaged.
+            CorruptEntry: when the section is missing or damaged.
         """
         key = CacheKey(record.key)
         path = self.layout.blob_path(key, record.blob.digest)
@@ -139,11 +151,11 @@ class DiskStore:
         """Creates or replaces an entry. Call it under the key's lock.
 
         Args:
-            describe: makes the record from the description of the blob.
+            describe: a function that makes the record from the description of the blob.
 
         Raises:
-            OSError: when writing fails; then nothing has changed except, at most, an orphan blob, which ``verify``
-                finds. If only the last sync failed, the entry exists but may not survive a power cut.
+            OSError: when writing fails; then nothing has changed, except that a blob without a record may be left,
+                which ``verify`` finds. If only the last sync failed, the entry exists but may not survive a power cut.
             StoreError: when the existing entry has another format version.
         """
         if self.has_unknown_format(key):
@@ -154,11 +166,7 @@ class DiskStore:
         return record
 
     def place(self, record: Record, record_data: bytes, blob_data: bytes) -> None:
-        """Creates or replaces an entry from checked bytes. Call it under the key's lock.
-
-        Raises:
-            OSError: as ``publish``.
-        """
+        """Creates or replaces an entry from bytes that the caller has checked. Call it under the key's lock."""
         key = CacheKey(record.key)
         path, record_path = self.layout.blob_path(key, record.blob.digest), self.layout.record_path(key)
         if not self.layout.trust:
@@ -172,7 +180,10 @@ class DiskStore:
                     os.unlink(replaced)
 
     def delete(self, key: CacheKey) -> int:
-        """Deletes an entry, the record first, or a group; returns the bytes freed. Call it under the key's lock."""
+        """Deletes an entry, its record first, or a bundle of another framework. Returns the bytes freed.
+
+        Call it under the key's lock.
+        """
         freed = 0
         for path in (self.layout.record_path(key), *self._blobs(key), self.layout.group_path(key)):
             with suppress(FileNotFoundError):
@@ -182,16 +193,19 @@ class DiskStore:
         return freed
 
     def quarantine(self, key: CacheKey) -> None:
-        """Moves an entry to quarantine, the record first. Call it under the key's lock."""
+        """Moves an entry to quarantine, its record first. Call it under the key's lock."""
         for path in (self.layout.record_path(key), *self._blobs(key)):
             self.quarantine_file(Path(path))
 
     def quarantine_file(self, path: Path) -> None:
-        """Moves one file into quarantine, under a unique name that contains its own."""
+        """Moves one file to quarantine, under a unique name that contains the original name."""
         move_to_quarantine(self.layout, path)
 
     def keys(self, start: str = "") -> Iterator[CacheKey]:
-        """The keys of all records, sorted, unread; with ``start`` (two digits) only those that begin with it."""
+        """The keys of all records, sorted.
+
+        Reads only file names. ``start``: two digits that the keys must begin with.
+        """
         for shard in [start] if start else shards_in(self.layout.metadata, links=self.layout.trust):
             with suppress(FileNotFoundError, NotADirectoryError):
                 for name in sorted(os.listdir(self.layout.metadata / shard)):
@@ -226,7 +240,11 @@ class DiskStore:
                     yield record
 
     def _read(self, key: CacheKey, how_much: Callable[[Record], int]) -> tuple[bytes, Record, bytes] | None:
-        """A record's bytes, the record, and the first ``how_much`` bytes of its blob; ``None`` as for ``record``."""
+        """The bytes of an entry's record, the record, and the first bytes of its blob; ``None`` as for ``record``.
+
+        Args:
+            how_much: the number of bytes of the blob to read, from its record.
+        """
         seen = None
         while True:
             data = self._record_data(key)
@@ -236,9 +254,8 @@ class DiskStore:
                 record = decode_record(key, data)
             except UnknownFormat:
                 return None
-            wanted = how_much(record)
             path = self.layout.blob_path(key, record.blob.digest)
-            blob_data = read_file(path, wanted, min(wanted, LIKELY_BYTES), trust=self.layout.trust)
+            blob_data = read_file(path, how_much(record), trust=self.layout.trust)
             if blob_data is not None:
                 return data, record, blob_data
             # Evicted or replaced between the two reads, maybe repeatedly. The blob is missing only if the record did
@@ -254,14 +271,14 @@ class DiskStore:
         return data
 
     def _stamp(self, key: CacheKey) -> tuple[int, int] | None:
-        """The identity of a record's file, which changes when it is replaced; ``None`` when there is none."""
+        """The identity of a record's file, which changes when the file is replaced; ``None`` if there is no file."""
         with suppress(FileNotFoundError):
             status = os.lstat(self.layout.record_path(key))
             return status.st_ino, status.st_mtime_ns
         return None
 
     def _blobs(self, key: CacheKey) -> list[str]:
-        """All blobs of a key: the one its record names, and any that a kill left behind."""
+        """The paths of all blobs of a key: the one that its record names, and those that a killed process left."""
         folder = self.layout.kernels / key[:2]
         with suppress(FileNotFoundError, NotADirectoryError):
             return [f"{folder}/{name}" for name in os.listdir(folder) if key_of_blob_name(name, key[:2]) == key]
@@ -286,7 +303,7 @@ def open_store(directory: Path, *, trust: bool = False, create: bool = True) -> 
         create: create the store if there is none.
 
     Raises:
-        StoreUnusable: naming the problem and what to do.
+        StoreUnusable: when the directory cannot be a store; the text says why and what to do.
     """
     layout = StoreLayout(directory.absolute(), trust=trust)
     try:
@@ -327,7 +344,10 @@ def _check_free(layout: StoreLayout) -> None:
 
 
 def _has_marker(layout: StoreLayout) -> bool:
-    """Whether there is a marker. First checks a directory without one, because a wrong owner may be the reason."""
+    """Whether the directory has the file that marks a store.
+
+    Without it, the owners are checked first, as a more exact reason.
+    """
     try:
         if layout.marker.exists():
             return True
@@ -354,7 +374,7 @@ def _make(layout: StoreLayout) -> None:
 
 
 def _open_root(layout: StoreLayout, *, make: bool = False) -> int:
-    """A descriptor of the store's directory, after checking it and every folder above it."""
+    """An open descriptor of the store's directory, after checking this directory and every folder above it."""
     if layout.trust:
         return os.open(layout.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     root = open_way(layout.root, make=make)
@@ -370,7 +390,7 @@ def _open_root(layout: StoreLayout, *, make: bool = False) -> int:
 
 
 def _check_folders(layout: StoreLayout) -> None:
-    """Checks the folders, and creates missing ones: some copy tools drop empty folders."""
+    """Checks the folders of a store, and creates missing ones, because some copy tools drop empty folders."""
     root = _open_root(layout)
     try:
         for folder in (*layout.folders, *layout.later_folders):
@@ -378,7 +398,7 @@ def _check_folders(layout: StoreLayout) -> None:
                 os.close(open_folder(folder, within=root, trust=layout.trust))
             except FileNotFoundError:
                 if folder not in layout.later_folders:
-                    with suppress(OSError):  # a read-only store serves what it has
+                    with suppress(OSError):  # a read-only store still serves its entries
                         os.mkdir(folder.name, 0o700, dir_fd=root)
     finally:
         os.close(root)

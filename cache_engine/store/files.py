@@ -14,22 +14,18 @@ from cache_engine.store.layout import SHARDS, StoreLayout
 from cache_engine.store.ownership import check_opened, name_what_is_no_file, open_file
 from cache_engine.store.publish import publish_file
 
-# Most records are smaller than the first; larger files are read in steps of the second, and then of what there is.
-_FIRST_READ, _NEXT_READ = 4096, 2**20
+_AT_ONCE = 2**26  # bytes that one call reads at most
 MOST_BYTES = 2**31
-"""Of a file of results or sums: a larger one is not read."""
+"""The largest file of results or sums that is read, in bytes."""
 
 _LOOK_AT = stat.S_IFMT(0o177777) | stat.S_IWGRP | stat.S_IWOTH
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
-def read_file(
-    path: str | os.PathLike[str], limit: int, likely: int | None = None, *, trust: bool | None = None
-) -> bytes | None:
+def read_file(path: str | os.PathLike[str], limit: int, *, trust: bool | None = None) -> bytes | None:
     """The first ``limit`` bytes of a file; ``None`` when it does not exist.
 
     Args:
-        likely: the expected size.
         trust: as for ``open_file``.
 
     Raises:
@@ -45,14 +41,15 @@ def read_file(
         raise
     try:
         status = os.fstat(descriptor)
-        # Every hit comes here twice. A regular file of yours needs no further check.
+        # Every hit calls this twice. A regular file that belongs to you needs no further check.
         if status.st_mode & _LOOK_AT != stat.S_IFREG or status.st_uid != os.geteuid():
             check_opened(path, status, trust)
-        # Asks for the expected size only, because the buffer is allocated first. A regular file returns all it has.
-        wanted = min(limit, _FIRST_READ if likely is None else likely)
+        # Asks for a byte more than the file has, because the buffer is allocated before reading. A regular file returns
+        # all it has.
+        wanted = min(limit, status.st_size + 1, _AT_ONCE)
         data = os.read(descriptor, wanted)
         while len(data) == wanted < limit:
-            wanted = min(limit, wanted + max(wanted, _NEXT_READ))
+            wanted = min(limit, wanted + _AT_ONCE)
             data += os.read(descriptor, wanted - len(data))
         return data
     finally:
@@ -65,7 +62,7 @@ def read_whole(
     """A file from ``start`` to its end; ``None`` when it does not exist.
 
     Args:
-        most_bytes: a larger file is refused, and nothing of it is read. One of holes alone takes no room on the disk.
+        most_bytes: a larger file is refused before it is read: a sparse file can be huge and take no room on the disk.
         trust: as for ``open_file``.
 
     Raises:
@@ -83,7 +80,7 @@ def read_whole(
 
 
 def check_readable(path: str | os.PathLike[str], most_bytes: int) -> None:
-    """Refuses a file that ``read_whole`` does not read; raises as it does, and where there is no file."""
+    """Refuses a file that ``read_whole`` would refuse, with the same errors, or that does not exist."""
     descriptor = open_file(path)
     try:
         _check_size(path, descriptor, most_bytes)
@@ -98,10 +95,10 @@ def _check_size(path: str | os.PathLike[str], descriptor: int, most_bytes: int) 
 
 
 def shards_in(*folders: Path, links: bool) -> list[str]:
-    """Names of the folders of entries that exist in any of these (``kernels``, ``metadata``), sorted.
+    """The sorted names of the subfolders that exist in any of these folders (``kernels``, ``metadata``).
 
     Args:
-        links: list links, too, which may lead out of the store.
+        links: whether to list symbolic links too; they may lead out of the store.
 
     Raises:
         OSError: when a folder exists and cannot be listed.
@@ -114,10 +111,10 @@ def shards_in(*folders: Path, links: bool) -> list[str]:
 
 
 def refuse_link(folder: str) -> None:
-    """Refuses to write to a folder of entries that is a link, which may lead out of the store.
+    """Refuses to write to a subfolder of entries that is a symbolic link, because it may lead out of the store.
 
     Raises:
-        PermissionError: if it is one.
+        PermissionError: when it is a link.
     """
     if os.path.islink(folder):
         reason = f"{folder} is a link, not a folder; gemm-cache store repair moves it to quarantine"
@@ -125,10 +122,10 @@ def refuse_link(folder: str) -> None:
 
 
 def refuse_device(path: str | os.PathLike[str]) -> None:
-    """Refuses to replace what is no file by a file: root would replace ``/dev/null`` for all programs.
+    """Refuses to replace a device, pipe or socket by a file: as root, ``/dev/null`` would be lost for all programs.
 
     Raises:
-        UsageError: if it is a device, pipe or socket.
+        UsageError: when the path is one of these.
     """
     with suppress(OSError):
         kind = stat.S_IFMT(os.lstat(path).st_mode)
@@ -137,7 +134,7 @@ def refuse_device(path: str | os.PathLike[str]) -> None:
 
 
 def move_to_quarantine(layout: StoreLayout, path: Path) -> None:
-    """Moves one file into quarantine, under a unique name that contains its own.
+    """Moves one file into quarantine, under a unique name that contains the original name.
 
     Raises:
         OSError: when moving fails; the file then stays where it was.

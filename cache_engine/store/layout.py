@@ -47,11 +47,11 @@ class TicketName(NamedTuple):
     """The parts of a ticket's name; see ``queue``.
 
     Attributes:
-        state: what its owner does, one of ``cache.queue.State``.
+        state: what the process does, one of ``cache.queue.State``.
         priority: one of ``cache.queue.Priority``.
-        since_us: when it was made, microseconds since 1970.
-        key: the kernel.
-        pid: its owner.
+        since_us: when the ticket was made, in microseconds since 1970.
+        key: the key of the kernel.
+        pid: the process id of the ticket's owner.
         token: distinguishes tickets that are otherwise the same.
     """
 
@@ -66,9 +66,9 @@ class TicketName(NamedTuple):
 class StoreLayout(msgspec.Struct, frozen=True):
     """Paths below ``root``, which is absolute.
 
-    ``results`` names the folder of the methods ``results_…``. It has a set of results for each subject, identified by a
-    fingerprint: an accelerator's evaluations or, in the layout of ``for_timings``, a device's timings.
-    With ``trust``, files count even if other users can change them.
+    The methods ``results_…`` name files of results. There is one set for each subject, which a fingerprint identifies:
+    the evaluations of an accelerator or, in the layout of ``for_timings``, the timings of a device. With ``trust``, the
+    store reads files even if other users can change them.
     """
 
     root: Path
@@ -82,52 +82,52 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
     @property
     def kernels(self) -> Path:
-        """Blobs."""
+        """The folder of blobs."""
         return self.root / "kernels"
 
     @property
     def metadata(self) -> Path:
-        """Records."""
+        """The folder of records."""
         return self.root / "metadata"
 
     @property
     def temp(self) -> Path:
-        """Files being written."""
+        """The folder of files that are being written."""
         return self.root / "temp"
 
     @property
     def journal(self) -> Path:
-        """Usage and events."""
+        """The folder of usage and events."""
         return self.root / "journal"
 
     @property
     def locks(self) -> Path:
-        """Lock files."""
+        """The folder of lock files."""
         return self.root / "locks"
 
     @property
     def quarantine(self) -> Path:
-        """Damaged files."""
+        """The folder of damaged files."""
         return self.root / "quarantine"
 
     @property
     def jobs(self) -> Path:
-        """Job files."""
+        """The folder of jobs."""
         return self.root / "jobs"
 
     @property
     def evaluations(self) -> Path:
-        """Results of the evaluator."""
+        """The folder of the evaluator's results."""
         return self.root / "evaluations"
 
     @property
     def timings(self) -> Path:
-        """Measurements of kernels. The folder is created with the first."""
+        """The folder of measurements of kernels, created with the first measurement."""
         return self.root / "timings"
 
     @property
     def decisions(self) -> Path:
-        """The log of decisions. The folder is created with the first."""
+        """The folder of the log of decisions, created with the first decision."""
         return self.root / "decisions"
 
     @property
@@ -137,39 +137,39 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
     @property
     def older_decisions_log(self) -> Path:
-        """The decisions before these."""
+        """The file of decisions older than those in ``decisions_log``."""
         return self.decisions / _DECISIONS[1]
 
     @property
     def decisions_lock(self) -> Path:
-        """The lock of the log of decisions: shared to add to it, exclusive to rename or mend a file."""
+        """The lock of the log of decisions: shared to append to a file, exclusive to rename or repair one."""
         return self.locks / "decisions.lock"
 
     def for_timings(self) -> StoreLayout:
-        """The same store, whose results are timings."""
+        """A layout of the same store whose ``results_…`` methods name timings."""
         return msgspec.structs.replace(self, results=self.timings.name)
 
     @property
     def results_folder(self) -> Path:
-        """The folder of all results of one kind."""
+        """The folder of results: evaluations, or timings in the layout of ``for_timings``."""
         return self.root / self.results
 
     @property
     def demand(self) -> Path:
-        """The file of past demand, from the journal's folded files.
+        """The file with the demand from the journal's folded files.
 
-        At the top, because older versions take it out of ``journal`` when they repair, and leave it alone here.
+        It is at the top of the store, because the repair of an older version would remove it from ``journal``.
         """
         return self.root / "demand.json"
 
     @property
     def index(self) -> Path:
-        """The DuckDB file."""
+        """The DuckDB file of the index."""
         return self.root / "mirror.duckdb"
 
     @property
     def index_log(self) -> Path:
-        """The write-ahead log of DuckDB."""
+        """The write-ahead log of the index, which DuckDB writes."""
         return self.root / "mirror.duckdb.wal"
 
     @property
@@ -184,16 +184,16 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> Path:
-        """Digests of files that compilers read; see ``frameworks.nvcc.inputs``."""
+        """The file with digests of files that compilers read; see ``frameworks.nvcc.inputs``."""
         return self.root / "digests.json"
 
     @property
     def single_files(self) -> tuple[Path, ...]:
-        """Every file that may be at the top of a store."""
+        """Every file that may be directly in the store's directory."""
         return (self.marker, self.demand, self.population, self.cleaned, self.digests, self.index, self.index_log)
 
     def identities(self) -> Identities:
-        """Device and inode of the store's directory and of each folder of entries; ``None`` for what is missing."""
+        """Device and inode number of the store's directory and each folder of entries; ``None`` if one is missing."""
         found: list[tuple[int, int] | None] = []
         for path in (self.root, self.metadata, self.kernels, self.groups, self.quarantine):
             try:
@@ -204,10 +204,10 @@ class StoreLayout(msgspec.Struct, frozen=True):
         return tuple(found)
 
     def check_identities(self, known: Identities) -> None:
-        """Refuses a directory or folder that is another one now, as where a link took its place.
+        """Refuses a store whose directory or a folder was replaced, for example by a link.
 
         Raises:
-            StoreError: then the store is not the one that a plan is for.
+            StoreError: when the identities differ from ``known``, so a plan made before is for other files.
         """
         for before, now in zip(known, self.identities(), strict=False):
             if before is not None and before != now:
@@ -229,7 +229,7 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
     @property
     def pins(self) -> Path:
-        """Pinned keys. The folder is created with the first."""
+        """The folder of pinned keys, created with the first pin."""
         return self.root / "pins"
 
     def pin_path(self, key: CacheKey) -> str:
@@ -238,11 +238,11 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
     @property
     def groups(self) -> Path:
-        """Kernels of other frameworks. The folder is created with the first."""
+        """The folder of kernels of other frameworks, created with the first."""
         return self.root / "groups"
 
     def group_path(self, key: CacheKey) -> str:
-        """The file with a kernel of another framework."""
+        """The path of the file with a kernel of another framework."""
         return f"{self.root}/groups/{key}"
 
     @property
@@ -251,31 +251,31 @@ class StoreLayout(msgspec.Struct, frozen=True):
         return (self.timings, self.decisions, self.pins, self.groups)
 
     def record_path(self, key: CacheKey) -> str:
-        """The record of an entry. A string, because every hit calls this."""
+        """The path of an entry's record. A string, because every hit calls this and ``Path`` is slower."""
         return f"{self.root}/metadata/{key[:2]}/{key}.json"
 
     def blob_path(self, key: CacheKey, digest: str) -> str:
-        """The blob of an entry. Its name contains its digest, so a newer blob never overwrites an older one."""
+        """The path of an entry's blob. The name contains the digest, so a newer blob never overwrites an older one."""
         return f"{self.root}/kernels/{key[:2]}/{key}-{digest[:16]}"
 
     def key_lock(self, key: CacheKey) -> Path:
-        """The lock for compiling and deleting an entry.
+        """The lock file for compiling and deleting an entry.
 
-        All keys share 4 096 files, since lock files must never be deleted; two keys with the same file sometimes wait
+        All keys share 4,096 files, since lock files must never be deleted. Two keys with the same file sometimes wait
         for each other.
         """
         return self.locks / f"key-{key[:3]}.lock"
 
     def results_file(self, fingerprint: str) -> Path:
-        """The results of a subject, which other tools read too."""
+        """The file with the results of a subject; other tools read it too."""
         return self.results_folder / f"gemm_cache_{fingerprint}.json"
 
     def compressed_results_file(self, fingerprint: str) -> Path:
-        """The same, compressed, as version 0.2 could write it."""
+        """The compressed file with the results of a subject, as version 0.2 could write it."""
         return self.results_folder / f"gemm_cache_{fingerprint}.json.zst"
 
     def results_log(self, fingerprint: str, generation: int) -> Path:
-        """A log of results, as version 0.2 wrote them; the file of a higher generation contains it."""
+        """A log of results, as version 0.2 wrote it; the results file with a higher generation contains its results."""
         return self.results_folder / f"gemm_cache_{fingerprint}.{generation}.log"
 
     def results_lock(self, fingerprint: str) -> Path:
@@ -283,51 +283,52 @@ class StoreLayout(msgspec.Struct, frozen=True):
         return self.locks / f"results-{fingerprint[:2]}.lock"
 
     def quarantined(self, name: str, at_ns: int) -> Path:
-        """The path in quarantine of a file that enters it at a time (nanoseconds since 1970).
+        """The path in quarantine for a file that is moved there at ``at_ns`` (nanoseconds since 1970).
 
-        The sign of a time before 1970 is dropped.
+        A time before 1970 loses its sign.
         """
         return self.quarantine / f"{abs(at_ns):016d}-{name}"
 
     @property
     def maintenance_lock(self) -> Path:
-        """The lock of cleaning, repairing and folding."""
+        """The lock file of maintenance: cleaning, repairing and folding the journal."""
         return self.locks / "maintenance.lock"
 
     @property
     def jobs_lock(self) -> Path:
-        """The lock of starting a job."""
+        """The lock file that a process holds while it starts a job."""
         return self.locks / "jobs.lock"
 
     def slot_lock(self, number: int) -> Path:
-        """The lock of a compile slot; its holder may compile."""
+        """The lock file of a compile slot; only a process that holds a slot's lock compiles."""
         return self.locks / f"slot-{number}.lock"
 
     def ticket(self, ticket: TicketName) -> Path:
-        """A ticket: an empty file, locked by the process that compiles or waits, whose name says for what."""
+        """The path of a ticket: an empty file, locked by a process that compiles or waits to. The name has the key."""
         return self.temp / "-".join(("ticket", *map(str, ticket)))
 
     @property
     def index_lock(self) -> Path:
-        """The lock of the index: shared to read, exclusive to write."""
+        """The lock file of the index: shared to read, exclusive to write."""
         return self.locks / "mirror.lock"
 
 
 def key_of_record_name(name: str, shard: str) -> CacheKey | None:
     """The key in the name of a file in ``metadata/<shard>``; ``None`` when it is not a record's name."""
-    stem, dot, suffix = name.partition(".")
-    return CacheKey(stem) if dot and suffix == "json" and is_key(stem) and stem[:2] == shard else None
+    stem = name[:64]
+    return CacheKey(stem) if name[64:] == ".json" and stem[:2] == shard and is_key(stem) else None
 
 
 def key_of_blob_name(name: str, shard: str) -> CacheKey | None:
     """The key in the name of a file in ``kernels/<shard>``; ``None`` when it is not a blob's name."""
-    stem, dash, digest = name.partition("-")
-    is_name = dash and _DIGEST.fullmatch(digest) and is_key(stem) and stem[:2] == shard
-    return CacheKey(stem) if is_name else None
+    return CacheKey(name[:64]) if name[:2] == shard and _BLOB.fullmatch(name) else None
 
 
 def fingerprint_of_results_name(name: str) -> tuple[str, int | None] | None:
-    """The fingerprint in the name of a results file, with the generation if it is a log; ``None`` for other names."""
+    """The fingerprint in the name of a results file; and the generation if the file is a log.
+
+    ``None`` for other names.
+    """
     match = re.fullmatch(_RESULTS, name)
     return None if match is None else (match[1], None if match[2] is None else int(match[2]))
 
@@ -363,9 +364,9 @@ def job_of_name(name: str) -> str | None:
 
 
 def original_of_quarantined(name: str) -> tuple[str, float | None]:
-    """The original name of a file in quarantine, and when it was moved there (seconds since 1970).
+    """The original name of a file in quarantine, and the time of the move (seconds since 1970).
 
-    The time is ``None`` for a file that this program did not put there.
+    The time is ``None`` for a file that this program did not move there.
     """
     match = re.fullmatch(_QUARANTINED, name, flags=re.DOTALL)
     if match is not None:
@@ -377,9 +378,9 @@ def original_of_quarantined(name: str) -> tuple[str, float | None]:
 
 
 _DECISIONS = ("log.jsonl", "log.older.jsonl")
-_DIGEST = re.compile(r"[0-9a-f]{16}")
+_BLOB = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}")
 _TICKET = r"ticket-([a-z]+)-([0-9])-([0-9]{1,18})-([0-9a-f]{64})-([0-9]{1,10})-([0-9a-f]{8})"
-# The job, its output, and the request to cancel it.
+# The names of a job's files: the job, its output, and the request to cancel it.
 _JOB = r"([0-9a-f]{1,32}-[0-9a-f]{1,32})\.(?:json|log|cancel)"
 _QUARANTINED = r"([0-9]{16,20})-(.+)"
 # The names of version 0.1.0 for results files, with the time between name and suffix.

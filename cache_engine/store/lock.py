@@ -1,9 +1,10 @@
 """Locks between processes and threads, with a bounded wait.
 
-One file per lock, by ``flock``. A lock that is free takes one call of the kernel. Polling for one that is held starves
-waiters: it favours the process that asks again at once. So waiters block in the kernel, which is fair, with
-``portalocker``. A blocking call has no timeout, so it runs in a thread that is abandoned when the wait is over. A lock
-ends with its process, however that ends. On network file systems such locks are best effort.
+One file per lock, by ``flock``. To take a free lock takes one system call. If all waiters polled for a held lock, the
+process that asks again at once would get it every time. So waiters block in the operating system, which is fair, with
+``portalocker``. A blocking call has no timeout, so it runs in a thread that is abandoned when the wait is over. The
+system releases a lock when its process ends, also when it is killed. On some network file systems such locks do not
+work between machines.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ class Held:
     def __init__(
         self, file: OwnFile, name: str, timeout_s: float, *, shared: bool = False, absent: Path | None = None
     ) -> None:
-        """Takes over an open file; ``absent`` must not be there when it is locked."""
+        """Takes ownership of an open file.
+
+        Args:
+            name: the name of the lock for error texts.
+            timeout_s: the longest wait.
+            absent: a path that must not exist once the file is locked.
+        """
         self._file, self._name, self._timeout_s, self._shared, self._absent = file, name, timeout_s, shared, absent
 
     def __enter__(self) -> None:
@@ -61,22 +68,22 @@ class Held:
 
 
 def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Held:
-    """Holds the lock for the body of a ``with``. Creates the file if it is missing, and never deletes it.
+    """Holds the lock of a file while the body of a ``with`` runs. Creates the file if it is missing; never deletes it.
 
-    If the body forks, the lock stays with the parent and ends with it.
+    If the body forks, only the parent holds the lock, and the lock ends with the parent.
 
     Raises:
         LockTimeout: when the wait took longer than ``timeout_s`` (0 tries once).
-        OSError: when the lock file cannot be opened, e.g. on a read-only file system.
+        OSError: when the lock file cannot be opened, for example on a read-only file system.
     """
     return Held(_open(path, timeout_s), path.name, timeout_s, shared=shared)
 
 
 def file_lock_to_delete(path: Path, timeout_s: float) -> Held:
-    """As ``file_lock``, also where the disk has no room for a lock file that is not there yet.
+    """As ``file_lock``, but works also on a full disk, where a missing lock file cannot be created.
 
-    While the folder is locked no process can make that file, so none can hold it. Only for what makes room: other
-    processes wait for the folder.
+    It then locks the folder instead: meanwhile no process can create that lock file, so none can hold it. Use it only
+    for deleting, since all other processes wait for the folder.
     """
     try:
         return file_lock(path, timeout_s)
@@ -87,23 +94,23 @@ def file_lock_to_delete(path: Path, timeout_s: float) -> Held:
 
 
 def make_lock_file(path: Path) -> None:
-    """Makes a lock file, unless it is there.
+    """Creates a lock file, unless it exists.
 
     Raises:
-        OSError: when it cannot be made, or be a lock.
+        OSError: when it cannot be created, or the path is not a file that can be locked.
     """
     _open(path, 0).close()
 
 
 class ThreadLocks:
-    """Locks between the threads of this process, one for each of 64 groups of keys."""
+    """Locks between the threads of this process: 64 locks, which all keys share."""
 
     def __init__(self) -> None:
         self.renew_after_fork()
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held one."""
+        """In a forked child: makes new locks, because another thread of the parent may have held an old one."""
         self._locks = tuple(threading.Lock() for _ in range(64))
 
     def of(self, key: CacheKey) -> threading.Lock:
@@ -115,7 +122,7 @@ def _open(path: Path, timeout_s: float) -> OwnFile:
     try:
         with suppress(FileNotFoundError):
             return own_file(path, os.O_RDWR)
-        # Not while a deleter counts on its not being there.
+        # Not while another process relies on the absence of the file (``file_lock_to_delete``).
         with Held(_open_folder(path.parent), path.parent.name, timeout_s, shared=True):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
         return own_file(path, os.O_RDWR)
@@ -128,7 +135,7 @@ def _open_folder(folder: Path) -> OwnFile:
 
 
 def _release(file: OwnFile) -> None:
-    """Unlocks and closes a file, unless this is a forked child, or the program has closed it."""
+    """Unlocks and closes a file. Does nothing in a forked child, or if the program has already closed the file."""
     try:
         if file.is_ours:
             # A child forked a moment ago may still have the file open, so closing alone may not release the lock. If
@@ -140,11 +147,11 @@ def _release(file: OwnFile) -> None:
 
 
 def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
-    """Waits for a lock; returns whether it was acquired in time."""
+    """Waits for a lock as long as the timeout allows; returns whether it was acquired."""
     if timeout_s <= 0:
         return False
     deadline = time.monotonic() + timeout_s
-    if len(_blocked) >= _MOST_BLOCKED:  # those behind a stopped process never end
+    if len(_blocked) >= _MOST_BLOCKED:  # waiters behind a stopped process never end
         return _poll(descriptor, deadline, shared)
     waiter = _Waiter(descriptor, shared)
     try:
@@ -161,10 +168,10 @@ def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
 
 
 class _Waiter:
-    """Blocks for a lock in a thread that can be abandoned."""
+    """A thread that blocks until it has a lock. The caller can stop waiting; the thread then releases the lock."""
 
     def __init__(self, descriptor: int, shared: bool) -> None:
-        # A duplicate: the caller closes the other descriptor when the wait is over, and the thread still uses this one.
+        # A duplicate: the caller closes its descriptor when it stops waiting, and the thread still uses this one.
         self._file = OwnFile(os.dup(descriptor))
         self._shared = shared
         self._deciding = threading.Lock()
@@ -174,11 +181,11 @@ class _Waiter:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the thread is the parent's."""
+        """In a forked child: stops counting this thread, which exists only in the parent."""
         _blocked.discard(self)
 
     def wait(self) -> None:
-        """Body of the thread."""
+        """Waits for the lock, in the thread; releases it if the caller has stopped waiting."""
         try:
             _wait(self._file.descriptor, self._shared)
             with self._deciding:
@@ -191,10 +198,10 @@ class _Waiter:
             self.close()
 
     def acquired_within(self, thread: Thread, timeout_s: float) -> bool:
-        """Whether the lock was acquired in time; if not, the thread releases it as soon as it gets it.
+        """Whether the lock was acquired in time; if not, the thread releases the lock as soon as it gets it.
 
         Raises:
-            OSError: when locking does not work here.
+            OSError: when the file system has no locks.
         """
         try:
             thread.join(timeout_s)
@@ -211,7 +218,7 @@ class _Waiter:
         self._file.close()
 
 
-# Those whose threads wait, each with a descriptor; some are abandoned.
+# The waiters whose threads still wait, each with a descriptor; some have no caller any more.
 _blocked: set[_Waiter] = set()
 
 
@@ -224,7 +231,10 @@ def _poll(descriptor: int, deadline: float, shared: bool) -> bool:
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Locks an open file if no other process holds it; closing it releases it, unless a forked child has it too."""
+    """Locks an open file if no other process holds it; returns whether it did.
+
+    Closing the file releases the lock, unless a forked child still has the file open.
+    """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -235,8 +245,8 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def _wait(descriptor: int, shared: bool) -> None:
-    """Locks an open file, however long another process holds it."""
-    portalocker = _imported()  # 45 ms, and only those that wait need it
+    """Locks an open file; waits without a limit."""
+    portalocker = _imported()  # 45 ms, and only a process that has to wait needs it
     try:
         portalocker.lock(descriptor, portalocker.LockFlags.SHARED if shared else portalocker.LockFlags.EXCLUSIVE)
     except portalocker.LockException as error:
@@ -248,9 +258,10 @@ def _no_locks(why: object) -> OSError:
 
 
 def _imported() -> ModuleType:
-    """``portalocker`` without its lock in Redis: where ``redis`` is installed, that takes longer than all the rest.
+    """The module ``portalocker``, imported without its lock in Redis.
 
-    The program itself can import that lock from ``portalocker.redis``.
+    Where ``redis`` is installed, importing that part takes longer than the rest. The program can still import it from
+    ``portalocker.redis``.
     """
     if "portalocker" in sys.modules:
         return import_module("portalocker")

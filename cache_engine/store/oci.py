@@ -1,4 +1,4 @@
-"""A pack as an OCI image layout: a directory that registries of containers carry, and the tools that copy to them.
+"""A pack as an OCI image layout: a directory that tools such as ``skopeo`` copy to and from container registries.
 
 ::
 
@@ -6,9 +6,9 @@
     index.json                 names the manifest by digest, with a tag
     blobs/sha256/<digest>      the manifest; an empty config, {}; and the pack, as its one layer
 
-Source: OCI image specification 1.1, "Image Layout" and "Guidelines for Artifact Usage". What is read back is hostile:
-digests alone name files, so that no name leads elsewhere, sizes are bounded, and each file must have its digest. Who
-made the kernels, the signatures in the pack say, not the digests.
+Source: OCI image specification 1.1, "Image Layout" and "Guidelines for Artifact Usage". A layout that is read may be
+hostile. So files are named by their digests only, so that no name leads out of the folder; sizes are bounded; and each
+file must match its digest. Digests do not prove who made the kernels: the signatures in the pack do.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from cache_engine.store.pack import SUFFIX
 from cache_engine.units import counted, printable
 
 ARTIFACT = "application/vnd.gemm-cache.pack.v1"
-"""The type of the artifact, and of its layer."""
+"""The media type of the artifact, and of its one layer."""
 _MANIFEST, _INDEX = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.index.v1+json"
 _EMPTY, _EMPTY_DATA = "application/vnd.oci.empty.v1+json", b"{}"
 _MARK, _VERSION = "oci-layout", "1.0.0"
 _ANNOTATION = "org.opencontainers.image."
-_MOST_BYTES, _MOST_MANIFESTS = 4 * 1024**2, 100  # of an index or a manifest: what the specification has registries take
+_MOST_BYTES, _MOST_MANIFESTS = 4 * 1024**2, 100  # bytes of a manifest: what every registry must accept
 _DIGEST = re.compile("sha256:([0-9a-f]{64})")
 TAG = "latest"
-"""The name of the manifest in a layout, as in ``skopeo copy oci:FOLDER:latest``."""
+"""The tag of the manifest in a layout, as in ``skopeo copy oci:FOLDER:latest``."""
 
 _T = TypeVar("_T")
 _Read = TypeVar("_Read", bound=msgspec.Struct)
@@ -67,7 +67,7 @@ class _Index(msgspec.Struct):
 
 
 class Manifest(msgspec.Struct):
-    """The config and the layers of an image or artifact."""
+    """The manifest of an image or artifact: its config and its layers."""
 
     schemaVersion: int  # noqa: N815
     config: Descriptor
@@ -78,28 +78,28 @@ class Manifest(msgspec.Struct):
 
 
 class NewLayout:
-    """A layout in the making: blobs are put into it, then ``finish`` names the manifest of its image."""
+    """A layout that is being written: add blobs, then call ``finish`` with the manifest."""
 
     def __init__(self, staged: Path) -> None:
-        """Makes the directories."""
+        """Creates the directories of the layout."""
         self._staged = staged
         self.blobs = staged / "blobs" / "sha256"
         self.blobs.mkdir(parents=True)
 
     def put(self, kind: str, data: bytes) -> Descriptor:
-        """Adds bytes of a media type."""
+        """Adds ``data`` as a blob with the media type ``kind``; returns its descriptor."""
         digest = hashlib.sha256(data).hexdigest()
         (self.blobs / digest).write_bytes(data)
         return Descriptor(kind, f"sha256:{digest}", len(data))
 
     def put_file(self, kind: str, path: Path, annotations: dict[str, str] | None = None) -> Descriptor:
-        """Adds a file that is in ``blobs``, under its digest in place of its name."""
+        """Adds a file that is already in ``blobs``: renames it to its digest; returns its descriptor."""
         found = Descriptor(kind, f"sha256:{_digest(path)}", path.stat().st_size, annotations or {})
         path.rename(_blob(self._staged, found))
         return found
 
     def finish(self, manifest: Manifest) -> None:
-        """Writes the manifest and what names it."""
+        """Writes the manifest, and the index that names it."""
         named = self.put(_MANIFEST, _encode(manifest))
         named.annotations, named.artifactType = {f"{_ANNOTATION}ref.name": TAG}, manifest.artifactType
         (self._staged / "index.json").write_bytes(_encode(_Index(2, [named])))
@@ -108,10 +108,12 @@ class NewLayout:
 
 @contextmanager
 def new_layout(folder: Path) -> Iterator[NewLayout]:
-    """Makes a layout in the body of a ``with``. The directory is complete at its end, or does not exist.
+    """Creates a layout during the body of a ``with``.
+
+    The folder appears when the body has ended, complete or not at all.
 
     Raises:
-        UsageError: when there is something of that name.
+        UsageError: when the folder exists already.
         OSError: when writing fails; then nothing has changed.
     """
     if os.path.lexists(folder):
@@ -123,15 +125,17 @@ def new_layout(folder: Path) -> Iterator[NewLayout]:
     except BaseException as error:
         shutil.rmtree(staged, ignore_errors=True)
         if isinstance(error, OSError) and str(error.filename).startswith(str(staged)):
-            error.filename, error.filename2 = str(folder), None  # the name that the user gave
+            error.filename, error.filename2 = str(folder), None  # the path that the user gave
         raise
 
 
 def write_layout(folder: Path, write: Callable[[Path], _T], *, about: Callable[[_T], str]) -> _T:
-    """Makes a layout of the pack that ``write`` writes to a path, and returns what that returns; raises as above.
+    """Creates a layout with the pack that ``write`` writes to the path it is given. Returns the result of ``write``.
+
+    Raises as ``new_layout``.
 
     Args:
-        about: what it has, in words, for people who look at it in a registry.
+        about: makes, from the result of ``write``, a description for people who see the layout in a registry.
     """
     with new_layout(folder) as layout:
         pack = layout.blobs / f"written{SUFFIX}"
@@ -144,15 +148,15 @@ def write_layout(folder: Path, write: Callable[[Path], _T], *, about: Callable[[
 
 
 def is_layout(path: Path) -> bool:
-    """Whether this is the directory of a layout."""
+    """Whether the folder is an OCI image layout."""
     return os.path.lexists(path / _MARK)
 
 
 def pack_in(folder: Path) -> Path:
-    """The file of the one pack in a layout, which has its digest. Its entries are not checked.
+    """The path of the one pack in a layout. Its digest is checked, its entries are not.
 
     Raises:
-        PackUnusable: when the layout is damaged, or has none or several.
+        PackUnusable: when the layout is damaged, or has no pack or several.
         OSError: when it cannot be read.
     """
     with _refusing(folder):
@@ -163,7 +167,7 @@ def pack_in(folder: Path) -> Path:
 
 
 def manifests(folder: Path) -> list[Manifest]:
-    """The manifests of a layout, each with its digest; raises ``PackUnusable`` and ``OSError``."""
+    """The manifests of a layout, each checked by its digest. Raises ``PackUnusable`` and ``OSError``."""
     with _refusing(folder):
         version = _decoded(folder / _MARK, _Layout).imageLayoutVersion
         if not version.startswith("1."):
@@ -176,7 +180,7 @@ def manifests(folder: Path) -> list[Manifest]:
 
 
 def checked_blob(folder: Path, what: Descriptor) -> Path:
-    """The file of a blob, which has its digest; raises ``PackUnusable`` and ``OSError``."""
+    """The path of a blob, after checking its digest. Raises ``PackUnusable`` and ``OSError``."""
     with _refusing(folder):
         path = _blob(folder, what)
         if os.path.getsize(path) != what.size or f"sha256:{_digest(path)}" != what.digest:

@@ -1,8 +1,8 @@
 """Checks that only you and root can change a file or a folder.
 
-A store's content is served without further proof, so only you and root may be able to write to it. The check walks a
-path from ``/`` down: it opens each folder and link from the one above and checks its descriptor. No other user can
-replace a folder that only you and root may write, so the path cannot lead elsewhere after the check. git
+Everything that can write to a store could change the kernels that are served, so only you and root may write to it. The
+check walks a path from ``/`` down: it opens each folder and link from the one above and checks its descriptor. No other
+user can replace a folder that only you and root may write, so the path cannot lead elsewhere after the check. git
 (``safe.directory``) and OpenSSH (``StrictModes``) check the same.
 """
 
@@ -18,17 +18,17 @@ from cache_engine.errors import CorruptEntry, Untrusted
 from cache_engine.inputs import others_may_change
 from cache_engine.process import OwnFile
 
-# Opens a folder that may be entered but not listed, and a link itself.
+# Opens a folder that may be entered but not listed; for a link, opens the link itself.
 _PASS = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-_MOST_LINKS = 40  # as many as Linux follows
+_MOST_LINKS = 40  # the limit of Linux
 
 
 def check_file(path: str | os.PathLike[str], status: os.stat_result) -> None:
-    """Refuses an open file that others may change.
+    """Refuses an open file that other users may change.
 
     Raises:
-        Untrusted: with the reason.
+        Untrusted: when they may; the text says why.
     """
     why = others_may_change(status)
     if why:
@@ -36,12 +36,12 @@ def check_file(path: str | os.PathLike[str], status: os.stat_result) -> None:
 
 
 def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, *, trust: bool | None = None) -> int:
-    """A descriptor of a regular file of a store that only you and root may change; to be closed.
+    """An open descriptor of a regular file that only you and root may change. The caller closes it.
 
-    Opening a pipe would hang, and a link may lead anywhere.
+    Other kinds of files are refused: opening a pipe would hang, and a link may lead anywhere.
 
     Args:
-        flags: of ``os.open``, but ``O_CREAT``.
+        flags: those of ``os.open``, except ``O_CREAT``.
         trust: accept a file that others may change. ``None`` accepts it if others may change its folder too, because
             ``open_store`` accepts such a folder only if the user trusts everything in it.
 
@@ -65,7 +65,7 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, *, trust: 
 
 
 def own_file(path: str | os.PathLike[str], flags: int) -> OwnFile:
-    """The same as an ``OwnFile``; raises as ``open_file``."""
+    """The file as an ``OwnFile``, opened and checked as ``open_file`` does."""
     try:
         file = OwnFile.open(path, flags | _FLAGS)
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def own_file(path: str | os.PathLike[str], flags: int) -> OwnFile:
 
 
 def name_what_is_no_file(path: str | os.PathLike[str], error: OSError) -> None:
-    """Raises ``CorruptEntry`` if opening failed because the path is a link or not a regular file."""
+    """Raises ``CorruptEntry`` if opening failed because the path is a link or not a regular file. Else does nothing."""
     if os.path.islink(path):
         raise CorruptEntry(f"{os.fspath(path)} is a link, not a file") from error
     if os.path.exists(path) and not os.path.isfile(path):
@@ -90,7 +90,7 @@ def name_what_is_no_file(path: str | os.PathLike[str], error: OSError) -> None:
 
 
 def check_opened(path: str | os.PathLike[str], status: os.stat_result, trust: bool | None) -> None:
-    """Refuses an open file as ``open_file`` does."""
+    """Refuses an open file by the same rules as ``open_file``."""
     if not stat.S_ISREG(status.st_mode):
         raise CorruptEntry(f"{os.fspath(path)} is not a regular file")
     if not trust and others_may_change(status):
@@ -100,14 +100,14 @@ def check_opened(path: str | os.PathLike[str], status: os.stat_result, trust: bo
 
 
 def private(path: str, flags: int) -> int:
-    """An ``opener`` of private files."""
+    """An ``opener`` for ``open`` that creates files which only their owner can read and write."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def open_way(path: Path, *, make: bool = False) -> int:
-    """A descriptor of ``path``, for use as a ``dir_fd`` or with ``fstat``; the caller closes it.
+    """An open descriptor of ``path``, for use as a ``dir_fd`` or with ``fstat``. The caller closes it.
 
-    Checks every folder and link on the way, but not the last part: the caller knows what that should be.
+    Checks every folder and link above ``path``, but not ``path`` itself: the caller knows what that should be.
 
     Args:
         make: create missing folders, private to you.
@@ -140,7 +140,7 @@ def open_way(path: Path, *, make: bool = False) -> int:
                     continue
             else:
                 way = way.parent if name == os.pardir else way / name
-            done, here = here, there  # first, or Ctrl-C in between would have it closed twice
+            done, here = here, there  # assigned first: Ctrl-C in between would otherwise close a descriptor twice
             os.close(done)
     except BaseException:
         os.close(here)
@@ -149,10 +149,11 @@ def open_way(path: Path, *, make: bool = False) -> int:
 
 
 def open_folder(path: Path, *, within: int, trust: bool = False) -> int:
-    """A descriptor of a folder, opened by name from its parent's descriptor; the caller closes it.
+    """An open descriptor of the folder ``path`` inside the open folder ``within``. The caller closes it.
 
     Args:
-        trust: accept one that others may change, and a link.
+        within: the descriptor of the parent folder.
+        trust: accept a link, and a folder that others may change.
 
     Raises:
         Untrusted: when users other than you and root can change it, or it is a link.
@@ -174,7 +175,7 @@ def open_folder(path: Path, *, within: int, trust: bool = False) -> int:
 
 
 def close_folder(path: Path) -> None:
-    """Takes the right to write to a folder from its group and all others.
+    """Removes write permission for a folder from its group and all other users.
 
     Raises:
         OSError: when it is not a folder, or not yours.
@@ -192,7 +193,7 @@ def _open_next(folder: int, name: str, *, make: bool) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    with suppress(FileExistsError):  # another process has just made it
+    with suppress(FileExistsError):  # another process has just created it
         os.mkdir(name, 0o700, dir_fd=folder)
     return os.open(name, _PASS, dir_fd=folder)
 

@@ -8,8 +8,8 @@
     index     48 bytes per entry, sorted by key: key, offset of its bytes, bytes of record and of blob
 
 A pack contains no names and no paths, so importing one cannot write outside the store. A lookup bisects the index in
-the file; opening a pack of a million entries reads 64 bytes. To a program that does not know the part ``made with`` it
-is a gap that no row of the index refers to.
+the file; opening a pack of a million entries reads 64 bytes. An older program skips the part ``made with``, because no
+row of the index refers to it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _HEADER = struct.Struct("<8sHHIQQ32s")
 _ROW = struct.Struct("<32sQII")
 _MADE_WITH = struct.Struct("<Q32s8s")
 _MADE_WITH_MAGIC = b"GEMMMADE"
-_MOST_MADE_WITH_BYTES = 1024**2  # a thousand toolchains
+_MOST_MADE_WITH_BYTES = 1024**2  # enough for a thousand toolchains
 _MOST_READ = 10_000  # records of a pack that does not say how they were made
 
 _encode = msgspec.json.Encoder().encode
@@ -68,7 +68,7 @@ _decode_made_with = msgspec.json.Decoder(list[tuple[Provenance, Count]]).decode
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The place of an entry: bytes from the start of the pack."""
+    """A row of a pack's index: a key, and the position and sizes of its record and blob in bytes."""
 
     key: CacheKey
     offset: int
@@ -77,7 +77,7 @@ class Row:
 
 
 class Pack:
-    """Entries in a pack file. The file stays open, so if it is replaced, the old content is still read."""
+    """Entries in a pack file. The file stays open: if it is replaced, this object still reads the old content."""
 
     name = "pack"
 
@@ -93,14 +93,14 @@ class Pack:
 
         Args:
             trust: accept a pack that users other than you and root can change.
-            check: called with the record and the code of each entry before ``get`` returns it; raises ``CorruptEntry``
-                for one that must not be served. See ``upkeep.survey``.
-            prove: called with the bytes of each record before ``get`` returns its entry, and before it is imported;
-                raises ``Unproved`` where no trusted signer signed it. Each blob is then hashed as well. See
-                ``store.signatures.signers``.
+            check: a function called with the record and the code of each entry before ``get`` returns it; raises
+                ``CorruptEntry`` for an entry that must not be served. See ``upkeep.survey``.
+            prove: a function called with the bytes of each record before its entry is returned by ``get`` or imported;
+                raises ``Unproved`` unless a trusted signer signed it. With it, each blob is checked by its digest as
+                well. See ``store.signatures.signers``.
 
         Raises:
-            PackUnusable: naming the problem.
+            PackUnusable: when the file cannot be used as a pack; the text says why.
         """
         self.path = path
         self._check, self._trust, self._prove = check, trust, prove
@@ -116,7 +116,7 @@ class Pack:
         return self._count
 
     def get(self, key: CacheKey) -> Loaded | None:
-        """The entry, every byte checked; ``None`` when there is none, or it has another format version.
+        """The entry, every byte checked; ``None`` when the pack has none, or one of another format version.
 
         Raises:
             CorruptEntry: when the entry must not be served.
@@ -142,15 +142,15 @@ class Pack:
         return Loaded(record, cubin)
 
     def has(self, key: CacheKey) -> bool:
-        """Whether there is an entry of the key, sound or not; raises as ``get``."""
+        """Whether the index has the key; the entry is not checked. Raises as ``get``."""
         return self._find(key) is not None
 
     @cached_property
     def made_with(self) -> Mapping[Provenance, int]:
-        """The provenance of the entries, with the number of entries of each, most first.
+        """The provenance of the entries (compiler, machine), with the number of entries of each, most frequent first.
 
-        As the pack says. One of an older program does not say it: then its first 10,000 records are read. Their order
-        is that of keys, which are hashes, so they are a fair sample of a larger pack.
+        This is what the pack says. A pack of an older program does not say it; then its first 10,000 records are read.
+        Entries are sorted by key, which is a hash, so these are a fair sample of a larger pack.
 
         Raises:
             OSError: when the disk fails.
@@ -166,10 +166,10 @@ class Pack:
         return dict(counts.most_common())
 
     def row(self, number: int) -> Row:
-        """A row of the index.
+        """The row of the index with this number.
 
         Raises:
-            CorruptEntry: when it points outside the pack or its record is too large, or the pack is cut short.
+            CorruptEntry: when it points outside the pack, its record is too large, or the pack is cut short.
         """
         key, offset, record_bytes, blob_bytes = _ROW.unpack(self._read(self._index + number * _ROW.size, _ROW.size))
         if record_bytes > MAX_RECORD_BYTES or not _HEADER.size <= offset <= self._index - record_bytes - blob_bytes:
@@ -177,11 +177,11 @@ class Pack:
         return Row(CacheKey(key.hex()), offset, record_bytes, blob_bytes)
 
     def rows(self) -> Iterator[Row]:
-        """The whole index, after checking it.
+        """The rows of the whole index, after checking it.
 
         Raises:
-            PackUnusable: when it does not match its digest, its keys are not sorted and unique, or what precedes it is
-                neither an entry nor how the entries were made.
+            PackUnusable: when the index does not match its digest, its keys are not sorted and unique, or the bytes
+                before it are neither entries nor the part ``made with``.
             CorruptEntry: as ``row``.
         """
         digest = hashlib.sha256()
@@ -200,7 +200,7 @@ class Pack:
             raise PackUnusable(f"pack {self.path} has damaged bytes between its entries and its index; copy it again")
 
     def records(self) -> Iterator[Record]:
-        """Its first 10,000 records, sorted by key, without those that cannot be read; raises ``OSError``."""
+        """The pack's first 10,000 records, sorted by key, without those that cannot be read; raises ``OSError``."""
         self._open_again_if_closed()
         for number in range(min(self._count, _MOST_READ)):
             with suppress(CorruptEntry, UnknownFormat):
@@ -209,24 +209,24 @@ class Pack:
 
     @property
     def checks_signers(self) -> bool:
-        """Whether ``prove`` refuses what no trusted signer signed."""
+        """Whether ``prove`` refuses entries that no trusted signer signed."""
         return self._prove is not None
 
     def prove(self, record_data: bytes) -> None:
-        """Checks who signed an entry, if the pack was opened so; raises ``Unproved``."""
+        """Checks the signature of an entry, if the pack was opened with ``prove``; raises ``Unproved``."""
         if self._prove is not None:
             self._prove(record_data)
 
     def record_data(self, row: Row) -> bytes:
-        """The record's bytes in the pack; raises ``CorruptEntry`` if it is cut short."""
+        """The bytes of the record in the pack; raises ``CorruptEntry`` if the pack is cut short."""
         return self._read(row.offset, row.record_bytes)
 
     def blob_data(self, row: Row) -> bytes:
-        """The blob's bytes in the pack; raises as ``record_data``."""
+        """The bytes of the blob in the pack; raises as ``record_data``."""
         return self._read(row.offset + row.record_bytes, row.blob_bytes)
 
     def key_at(self, number: int) -> CacheKey:
-        """The key of a row."""
+        """The key in the row of the index with this number."""
         return CacheKey(self._read(self._index + number * _ROW.size, 32).hex())
 
     def _find(self, key: CacheKey) -> Row | None:
@@ -236,7 +236,7 @@ class Pack:
         return row if row is not None and row.key == key else None
 
     def _read_made_with(self) -> bytes | None:
-        """The part before the index that says how the entries were made; ``None`` where there is none, or a damaged."""
+        """The part ``made with``, which says how the entries were made; ``None`` if it is missing or damaged."""
         end = self._index - _MADE_WITH.size
         if end < _HEADER.size:
             return None
@@ -254,7 +254,7 @@ class Pack:
         return stated + tail
 
     def _open_again_if_closed(self) -> None:
-        """The program may have closed all descriptors, and opened other files."""
+        """Opens the pack again if the program has closed its descriptor; the number may belong to another file now."""
         if not self._file.is_ours:
             try:
                 self._open()
@@ -262,7 +262,7 @@ class Pack:
                 raise OSError(str(error)) from error
 
     def _read(self, offset: int, size: int) -> bytes:
-        """Bytes of the file; raises ``CorruptEntry`` if it was cut short after it was opened."""
+        """Bytes of the file; raises ``CorruptEntry`` if the file was cut short after it was opened."""
         data = os.pread(self._file.descriptor, size, offset)
         if len(data) != size:
             raise CorruptEntry(f"pack {self.path.name} is cut short")
@@ -281,7 +281,7 @@ class Pack:
 
 
 class _Keys(Sequence[str]):
-    """The keys of a pack's index, read on demand."""
+    """The keys of a pack's index as a sequence; each is read when it is used."""
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
@@ -294,10 +294,11 @@ class _Keys(Sequence[str]):
 
 
 def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> int:
-    """Writes a pack of keys, records and blobs, which come sorted by key; returns their number.
+    """Writes a pack; returns the number of its entries.
 
-    Writes atomically: the file is complete or does not exist. Others may read it as the umask allows, since packs are
-    shared. Only the owner may write it, with any umask: otherwise the pack would be refused.
+    ``entries`` yields key, record and blob of each entry, sorted by key. Writes atomically: the file is complete or
+    does not exist. Others may read it as the umask allows, since packs are shared. Only the owner may write it, with
+    any umask: otherwise the pack would be refused.
 
     Raises:
         OSError: when writing fails; then nothing has changed.
@@ -325,7 +326,7 @@ def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> 
         with suppress(OSError):
             staged.unlink()
         if isinstance(error, OSError) and error.filename == str(staged):
-            error.filename, error.filename2 = str(path), None  # the name that the user gave
+            error.filename, error.filename2 = str(path), None  # the path that the user gave
         raise
     sync_folder(str(path.absolute().parent))
     return count
@@ -338,7 +339,7 @@ def _count(counts: Counter[Provenance], record_data: bytes) -> None:
 
 
 def _made_with_bytes(counts: Counter[Provenance]) -> bytes:
-    """A pack's statement of how its entries were made; nothing where that would be too long."""
+    """The part ``made with`` of a pack, which says how the entries were made; empty where that would be too long."""
     stated = _encode(sorted(counts.items(), key=lambda item: (-item[1], msgspec.structs.astuple(item[0]))))
     if len(stated) > _MOST_MADE_WITH_BYTES:
         return b""
@@ -350,16 +351,19 @@ def _readable(path: str, flags: int) -> int:
 
 
 def find_packs(places: Iterable[Path]) -> list[Path]:
-    """The pack files that settings name: the files, and all packs in the folders, sorted by name."""
+    """The pack files that a setting names: files as they are, and all packs in folders, sorted by name."""
     found: list[Path] = []
     for place in places:
-        # Opening an unreadable folder as a pack reports the error.
+        # A folder that cannot be read is returned as a pack: opening it then reports the error.
         found += sorted(place.glob(f"*{SUFFIX}")) if os.path.isdir(place) else [place]
     return found
 
 
 def _open(path: Path, trust: bool) -> int:
-    """A descriptor of a pack that only you and root may change, as well as the folders above it."""
+    """An open descriptor of a pack file.
+
+    Without ``trust``, only you and root may be able to change it or a folder above.
+    """
     try:
         if not trust:
             os.close(open_way(path))

@@ -1,4 +1,7 @@
-"""Pinned keys: an empty file for each, so two processes and two versions never overwrite what the other pinned."""
+"""Pinned keys, whose entries no automatic cleaning deletes.
+
+Each is an empty file, so two processes or two versions of the program never overwrite each other's pins.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ def is_pinned(layout: StoreLayout, key: CacheKey) -> bool:
 
 
 def pin(layout: StoreLayout, key: CacheKey) -> None:
-    """Pins a key; once it returns, also a power cut leaves it pinned.
+    """Pins a key, durably: also after a power cut the key is pinned.
 
     Raises:
-        StoreError: when very many are pinned.
+        StoreError: when very many keys are pinned.
         OSError: when the disk refuses.
     """
     if len(pinned_keys(layout) - {key}) >= MOST_PINS:

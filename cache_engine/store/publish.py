@@ -16,10 +16,11 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
     """Writes ``data`` under a unique name in ``temp``, then renames it to ``target``.
 
     A reader of ``target`` sees the old file or the complete new one. With ``durable`` both the bytes and the name are
-    on disk when this returns; without, a power cut may leave a torn file, which checksums turn into a miss.
+    on disk when this returns. Without it, a power cut may leave an incomplete file; its checksum then fails, which is a
+    miss.
 
     Raises:
-        OSError: when writing fails; the temporary is then deleted and ``target`` unchanged.
+        OSError: when writing fails; the temporary file is then deleted and ``target`` unchanged.
     """
     path, file = stage(temp)
     try:
@@ -44,21 +45,21 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
 
 
 def stage(temp: Path) -> tuple[str, OwnFile]:
-    """The path of a new temporary, and its file, which is locked: that shows cleaners that the writer is alive.
+    """The path of a new temporary file, and the open file. Its lock tells cleaners that the writer still runs.
 
     Raises:
-        OSError: when it cannot be made; then none is left.
+        OSError: when the file cannot be created.
     """
     while True:
         path, file = f"{temp}/{os.getpid()}-{os.urandom(8).hex()}", None
         try:
             file = OwnFile.open(path, _FLAGS)
             try:
-                # Between opening and locking, a cleaner may have locked or deleted it.
+                # Between opening and locking, a cleaner may have locked or deleted the file.
                 if try_lock(file.descriptor) and os.fstat(file.descriptor).st_nlink:
                     return path, file
             except OSError:
-                return path, file  # locks do not work here, so cleaners use its age
+                return path, file  # the file system has no locks, so cleaners judge by its age
             file.close()
         except BaseException:  # Ctrl-C may come after the file exists and before `file` is assigned
             if file is not None:
@@ -69,20 +70,20 @@ def stage(temp: Path) -> tuple[str, OwnFile]:
 
 
 def delete(path: str | Path) -> None:
-    """Deletes a temporary or a ticket, where that is possible; else a cleaning does."""
+    """Deletes a temporary file or a ticket; ignores errors, because a later cleaning deletes it."""
     with suppress(OSError):
         os.unlink(path)
 
 
 def _make_folder(folder: str, durable: bool) -> None:
-    """Creates the folder of a shard, for its first entry."""
+    """Creates the subfolder of entries with the same first two digits, for the first of these entries."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if durable:
         sync_folder(os.path.dirname(folder))
 
 
 def sync_folder(folder: str) -> None:
-    """Syncs a folder's names to disk."""
+    """Syncs the names in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""A bundle read with few imports, for a process that lives for one lookup: the launcher of nvcc.
+"""Reads a bundle with few imports, for a process that makes one lookup: the launcher of nvcc.
 
 Importing ``store.disk`` takes longer than such a lookup may. So this module reads the file of a bundle, checks it as
-``frameworks.bundles`` does, and appends a count to the journal. It decides nothing in doubt: what is unusual is a
-``Slow``, and the caller asks the rest of the store.
+``frameworks.bundles`` does, and appends a count to the journal. In every unusual case it raises ``Slow``, and the
+caller uses the full modules instead.
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MAX_BYTES = 64 * 1024**2
-"""Of a bundle, also unpacked: hundreds of times the largest seen, and the most that a forged file may allocate."""
+"""The largest bundle, in bytes, also unpacked.
+
+Hundreds of times the largest seen; it bounds what a forged file allocates.
+"""
 HEADER = struct.Struct("<8sH32s32s")
-"""Magic, format version, key, SHA-256 of what follows."""
+"""The header of a bundle: magic, format version, key, SHA-256 of the bytes after it."""
 MAGIC = b"GEMMGRUP"
-# As ``store.layout`` and ``settings`` have them, whose import takes longer than a hit may; a test compares.
+# Copies of values in ``store.layout`` and ``settings``, whose import takes longer than a hit may; a test compares them.
 MARKER, BUNDLES, JOURNAL, TEMP, DIGESTS = "store.json", "groups", "journal", "temp", "digests.json"
 JOURNAL_OPEN = ".jsonl"
 SETTINGS_FILE = "gemm-cache.toml"
-_LINES_BYTES = 1024**2  # of a file of the journal; then its writer begins another
+_LINES_BYTES = 1024**2  # bytes of a file of the journal; a longer one gets no more lines
 _DEEPEST = 4
 
 
 def quick_directory(environment: Mapping[str, str]) -> str | None:
-    """The store's directory as ``Settings.directory`` says; ``None`` where that must be asked."""
+    """The store's directory, as ``Settings.directory`` gives it; ``None`` if only ``Settings`` can decide."""
     if environment.get("GEMM_CACHE_CONFIG") or environment.get("GEMM_CACHE_ENABLE_CACHING"):
         return None
     home = environment.get("HOME", "")
@@ -51,15 +54,18 @@ def quick_directory(environment: Mapping[str, str]) -> str | None:
 
 
 class UnknownGroup(Exception):
-    """A bundle of a format version that this program does not know. Leave it unchanged."""
+    """A bundle has a format version that this program does not know. Leave the file unchanged."""
 
 
 class Slow(Exception):
-    """A case for the modules that know all of a store."""
+    """An unusual case, which the caller must leave to the full modules of the store."""
 
 
 def bundle_key(framework: str, name: str, index: str) -> str:
-    """The key in a store of another framework's kernel. None of ours has it: theirs are digests of JSON."""
+    """The key in a store for another framework's kernel.
+
+    It never equals the key of one of our own kernels, which is a digest of JSON.
+    """
     return sha256("\0".join((framework, name, index)).encode()).hexdigest()
 
 
@@ -83,7 +89,7 @@ def checked_body(key: str, data: bytes) -> tuple[bytes, memoryview]:
 
 
 def check_root(root: str) -> None:
-    """Raises ``Slow`` where a directory is no store, or users other than you and root can change the way to it."""
+    """Raises ``Slow`` unless the directory is a store, and only you and root can change it and the folders above."""
     at = os.path.realpath(root)
     if at != root:
         raise Slow("a link leads to it")
@@ -91,7 +97,7 @@ def check_root(root: str) -> None:
         if not stat.S_ISREG(os.lstat(f"{at}/{MARKER}").st_mode) or others_may_change(os.lstat(f"{at}/{BUNDLES}")):
             raise Slow("it is no store, or others can change it")
         status = os.lstat(at)
-        # Of a folder with the sticky bit, such as /tmp, others cannot rename what is yours.
+        # In a folder with the sticky bit, such as /tmp, other users cannot rename your files.
         while others_may_change(status) is None or (at != root and not status.st_uid and status.st_mode & stat.S_ISVTX):
             if at == "/":
                 return
@@ -103,11 +109,11 @@ def check_root(root: str) -> None:
 
 
 def read_bundle(root: str, key: str, *, trust: bool = False) -> dict[str, Any] | None:
-    """A bundle with every byte checked, its fields by name; ``None`` where the store has none.
+    """The fields of a bundle by name, with every byte checked; ``None`` if the store does not have it.
 
     Raises:
         CorruptEntry, UnknownGroup: as ``checked_body``.
-        Slow: where it cannot be read, or others can change it.
+        Slow: when the file cannot be read, or other users can change it.
     """
     try:
         descriptor = os.open(f"{root}/{BUNDLES}/{key}", os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -134,14 +140,14 @@ def read_bundle(root: str, key: str, *, trust: bool = False) -> dict[str, Any] |
     return found
 
 
-# The forms of MessagePack that a bundle has: the first byte, the kind, and how many bytes its size takes.
+# The MessagePack formats that a bundle contains: the first byte, the kind, and the number of bytes of the size.
 _SIZED = {0xC4: (bytes, 1), 0xC5: (bytes, 2), 0xC6: (bytes, 4), 0xD9: (str, 1), 0xDA: (str, 2), 0xDB: (str, 4),
           0xDE: (dict, 2), 0xDF: (dict, 4)}  # fmt: skip
 _FLOAT = struct.Struct(">d")
 
 
 def _value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """The value at a position, and the position behind it; raises ``ValueError``, ``LookupError``, ``struct.error``."""
+    """The value at a position, and the position after it; raises ``ValueError``, ``LookupError``, ``struct.error``."""
     first, at = data[at], at + 1
     if first == 0xCB:
         return _FLOAT.unpack_from(data, at)[0], at + _FLOAT.size
@@ -164,7 +170,7 @@ def _value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
 
 
 def append_count(root: str, line: bytes) -> None:
-    """Appends a line to a file of the journal that no process holds, or to a new one. Raises ``OSError``."""
+    """Appends a line to a journal file that no process holds, or to a new file. Raises ``OSError``."""
     folder = f"{root}/{JOURNAL}"
     for name in sorted(os.listdir(folder)):
         if name.endswith(JOURNAL_OPEN) and _appended(f"{folder}/{name}", line, 0):
@@ -173,7 +179,10 @@ def append_count(root: str, line: bytes) -> None:
 
 
 def replace_file(root: str, target: str, data: bytes) -> None:
-    """Writes a file of a store that may be deleted at any moment. Raises ``OSError``, and then leaves none."""
+    """Writes a file of the store that the store can do without.
+
+    Raises ``OSError``, and then leaves no temporary file.
+    """
     temporary = f"{root}/{TEMP}/{os.getpid()}-{os.urandom(8).hex()}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -186,7 +195,7 @@ def replace_file(root: str, target: str, data: bytes) -> None:
 
 
 def _appended(path: str, line: bytes, flags: int) -> bool:
-    """Whether the line was appended: not where another process holds the file, it is full, or was renamed."""
+    """Appends a line and returns whether it did: not if another process holds the file, or it is full or renamed."""
     flags |= os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o600)

@@ -1,12 +1,12 @@
-"""Results on disk: one JSON file for each subject (an accelerator, or a device), which other tools read too.
+"""Results on disk: one JSON file for each subject (an accelerator, or a device). Other tools read these files too.
 
-The file is read whole. A process that adds to it merges, and replaces it whole, under its lock; so readers need no
-lock. The entries are opaque here and are not decoded until requested. Each is on a line of its own and has its own
-checksum: of a damaged file the sound lines count, and the next writer copies the file to quarantine and goes on with
-those.
+A file is read whole. A process that adds to it takes its lock, merges, and replaces the file whole; so readers need no
+lock. The results are opaque to this module and are decoded only when requested. Each result is on its own line and has
+its own checksum. Of a damaged file the sound lines count; the next writer copies the file to quarantine and continues
+with these lines.
 
-Version 0.2 also wrote a compressed form, and logs of results to be merged into the file of a higher generation. Both
-are read, and the next write merges them.
+Version 0.2 also wrote a compressed form of the file, and logs of results to be merged later. Both are read, and the
+next write merges them into the file.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 from cache_engine.store.lock import Held, file_lock
 from cache_engine.store.publish import publish_file
 
-# ---- The format, which other tools read and write too: its versions and compression ----
+# ---- The format of a results file, which other tools read and write too: its versions and compression ----
 
 FORMAT = "1.0"
-"""Of the snapshot. A file with another first number has another format and is left unchanged."""
+"""The format version of the file. A file with another first number has another format and is left unchanged."""
 
 LARGEST_IMPORT_BYTES = 32 * 2**20
-"""Of such a file from elsewhere, decompressed: three times what pruning leaves of an accelerator's results. Decoding
-may take thirty times as much memory."""
+"""The largest imported results file, in bytes after decompressing; three times the size to which results are pruned.
+
+The limit is this low because decoding may take thirty times as much memory.
+"""
 
 
-# Bounds on the values in a file, so that every value fits wherever it is used.
+# Limits on the values in a file, so that every value fits wherever it is used.
 MOST_HOURS = 1e9
 _Hours = Annotated[float, msgspec.Meta(ge=0, le=MOST_HOURS)]
 _Generation = Annotated[int, msgspec.Meta(ge=0, le=10**17)]
@@ -48,9 +50,9 @@ _Text = Annotated[str, msgspec.Meta(max_length=100)]
 
 
 class Statistics(msgspec.Struct):
-    """Statistics of an accelerator's results; times in seconds since 1970.
+    """Counts over an accelerator's results; times are in seconds since 1970.
 
-    ``corrupt_lines`` counts damaged lines of the logs of version 0.2 that were skipped.
+    ``corrupt_lines`` counts damaged lines, in the logs of version 0.2, that were skipped.
     """
 
     total_entries: Count = 0
@@ -62,7 +64,7 @@ class Statistics(msgspec.Struct):
     corrupt_lines: Count = 0
 
     def count(self, hits: int = 0, misses: int = 0, corrupt_lines: int = 0, hours: float = 0.0) -> None:
-        """Adds to the sums. They stop at their bounds, because no reader accepts a file beyond them."""
+        """Adds to the counts. Each count stops at its upper bound, because readers refuse a larger one."""
         self.cache_hits = min(MOST_COUNT, self.cache_hits + hits)
         self.cache_misses = min(MOST_COUNT, self.cache_misses + misses)
         self.corrupt_lines = min(MOST_COUNT, self.corrupt_lines + corrupt_lines)
@@ -70,18 +72,18 @@ class Statistics(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct):
-    """The interchange file.
+    """The content of a results file.
 
     Attributes:
-        version: of the model that wrote it last.
-        cache_format_version: of this format.
-        arch_fingerprint: the accelerator of these results.
+        version: the version of the model that wrote it last.
+        cache_format_version: the version of this format.
+        arch_fingerprint: identifies the accelerator of these results.
         architecture: every field of that accelerator.
-        cache_entries: results by key.
-        statistics: of these results.
+        cache_entries: the results, by key.
+        statistics: counts over these results.
         evaluator: the evaluator that made these results.
-        usage: when each result was last used; without those never used.
-        generation: the file contains the logs of version 0.2 with lower numbers; without it, none.
+        usage: the time of the last use of each result; results that were never used are not in it.
+        generation: the file contains the results of the logs of version 0.2 with a lower number; if missing, of none.
     """
 
     version: _Text
@@ -96,18 +98,18 @@ class Snapshot(msgspec.Struct):
 
     @property
     def chip(self) -> str:
-        """The accelerator's name; empty if the file has none that is printable."""
+        """The accelerator's name; empty if the file has no printable one."""
         name = self.architecture.get("name")
         return name if isinstance(name, str) and len(name) <= 100 and name.isprintable() else ""
 
 
 class UnknownResults(StoreError):
-    """Results of a format version this program does not know. Leave them unchanged."""
+    """Results have a format version that this program does not know. Leave their file unchanged."""
 
 
 _decode_snapshot = msgspec.json.Decoder(Snapshot).decode
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""The errors of decoding invalid bytes; the last is for brackets nested too deep."""
+"""The errors that decoding invalid bytes can raise; ``RecursionError`` comes from brackets nested too deep."""
 
 
 def empty_snapshot(version: str, evaluator: str, fingerprint: str, architecture: Mapping[str, Any]) -> Snapshot:
@@ -116,10 +118,10 @@ def empty_snapshot(version: str, evaluator: str, fingerprint: str, architecture:
 
 
 def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
-    """The snapshot in an interchange file.
+    """The snapshot in a results file.
 
     Raises:
-        CorruptEntry: when it is damaged, or another accelerator's.
+        CorruptEntry: when the file is damaged, or is another accelerator's.
         UnknownResults: when it has another format version.
     """
     try:
@@ -138,7 +140,7 @@ def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The interchange file, each entry on a line of its own."""
+    """The bytes of a results file, with each result on its own line."""
     encode = msgspec.json.encode
     text = encode(msgspec.structs.replace(snapshot, cache_entries={}))
     # The fields behind the last of these have only numbers, so that it is the field itself.
@@ -148,10 +150,10 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def check_names(data: bytes) -> None:
-    """Refuses a file in which an object has a name twice: decoding keeps the last value, and the others are lost.
+    """Refuses a file with a JSON object that has a name twice: decoding would keep the last value only.
 
     Raises:
-        CorruptEntry: naming it.
+        CorruptEntry: when there is one; the text has the name.
     """
 
     def check(pairs: list[tuple[str, object]]) -> None:
@@ -169,17 +171,17 @@ def check_names(data: bytes) -> None:
 
 
 def compress(data: bytes) -> bytes:
-    """An interchange file as a zstd frame with a checksum."""
+    """A results file as a zstd frame with a checksum."""
     import zstandard
 
     return zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress(data)
 
 
 def decompress(data: bytes, largest: int = MOST_BYTES) -> bytes:
-    """The bytes of an interchange file that may be compressed.
+    """The bytes of a results file, decompressed if it is compressed.
 
     Args:
-        largest: bytes that it may have, decompressed; nothing is decompressed before that is known.
+        largest: the largest size in bytes after decompressing; checked before anything is decompressed.
 
     Raises:
         CorruptEntry: when it is compressed and damaged, or too large.
@@ -199,7 +201,7 @@ def decompress(data: bytes, largest: int = MOST_BYTES) -> bytes:
             raise CorruptEntry(
                 f"the compressed results declare {declared:,} bytes, and {largest / 2**20:,.0f} MiB may be read at once"
             )
-        # What follows the first frame, such as a second file, would be lost unseen.
+        # Data after the first frame, such as a second file, would be lost without notice.
         return bytes(zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False))
     except zstandard.ZstdError as error:
         raise CorruptEntry(f"the compressed results cannot be decompressed: {error}") from error
@@ -215,14 +217,14 @@ def _check_format(version: str) -> None:
 _log = logging.getLogger(__name__)
 
 Judge = Callable[[str, bytes | msgspec.Raw], str]
-"""Returns the key of a sound entry from its name and its bytes; empty for one that is not sound."""
+"""A function that checks one result, given its name and its bytes. Returns the key of a sound one; else empty text."""
 
 State = list[tuple[str, int, int, int]]
-"""Name, inode, size and time of change of files. Equal states mean that nothing was written in between."""
+"""Name, inode, size and time of change of files. If two states are equal, nothing was written between them."""
 
 
 class NewResult(msgspec.Struct):
-    """An entry to be stored: its key, its time, its search time, and its JSON text."""
+    """A result to be stored: its key, its time, its search time, and its JSON text."""
 
     key: str
     at: float
@@ -231,7 +233,7 @@ class NewResult(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Lookups to be counted: hits per key, and the number of misses."""
+    """Lookups to be counted: the number of hits by key, and the number of misses."""
 
     at: Seconds
     hits: dict[str, Count] = {}
@@ -247,8 +249,8 @@ class ResultFile:
         """Opens nothing yet.
 
         Args:
-            new: the snapshot to start with if none exists; it names the subject.
-            judge: says which entries of a damaged file are sound.
+            new: the snapshot to start with if the store has none; it names the subject.
+            judge: decides which results of a damaged file are sound.
         """
         self._layout, self._new, self._judge = layout, new, judge
         self._fingerprint = new.arch_fingerprint
@@ -258,13 +260,13 @@ class ResultFile:
         self.snapshot = new
 
     def state(self) -> State:
-        """The state of its files on disk."""
+        """The state of the subject's files on disk."""
         return files_state(self._path.parent, self._path.stem)
 
     def load(self) -> Snapshot:
-        """The results on disk, stored in ``snapshot``. Reads them again only when they changed.
+        """The results on disk, also stored in ``snapshot``. Reads them again only if the files changed.
 
-        Of a damaged file, only the sound entries count; a warning is logged.
+        Of a damaged file, only the sound results count; a warning is logged.
 
         Raises:
             UnknownResults: when they have another format version.
@@ -279,13 +281,7 @@ class ResultFile:
         return self.snapshot
 
     def append(self, results: Iterable[NewResult], usage: Usage | None = None) -> None:
-        """Adds results and counts usage, in one write that other processes see as a whole.
-
-        Raises:
-            LockTimeout: when another process holds the lock for longer than the wait.
-            UnknownResults: when the stored results have another format version.
-            OSError: when writing fails.
-        """
+        """Adds results and counts usage, in one write: other processes see all of it or nothing."""
 
         def add(snapshot: Snapshot) -> None:
             for new in results:
@@ -296,14 +292,14 @@ class ResultFile:
         self.change(add)
 
     def change(self, change: Callable[[Snapshot], None]) -> None:
-        """Replaces the file by what ``change`` makes of its newest content; raises as ``append``."""
+        """Replaces the file: ``change`` edits its newest content in place; raises as ``append``."""
         with self._lock():
             snapshot, damage, logs = self._read()
             change(snapshot)
             self._write(snapshot, damage, logs)
 
     def mend(self) -> None:
-        """Copies every damaged file to quarantine, and goes on with the sound entries; raises as ``append``."""
+        """Copies every damaged file to quarantine, and writes it again with its sound results; raises as ``append``."""
         with self._lock():
             snapshot, _, logs = self._read()
             damaged = dict(damaged_files(self._layout, self._fingerprint, self._judge))
@@ -317,9 +313,10 @@ class ResultFile:
         return file_lock(self._layout.results_lock(self._fingerprint), self._lock_timeout_s)
 
     def _read(self) -> tuple[Snapshot, dict[Path, CorruptEntry], list[int]]:
-        """The content of all files, which of them are damaged, and the numbers of the logs.
+        """The content of all files, the damaged files with their errors, and the numbers of the logs.
 
-        Writers replace the file before they delete what they merged. So it is read last, and nothing is missed.
+        Writers replace the results file before they delete the logs that they merged. So this reads that file last, and
+        misses no result.
         """
         damage: dict[Path, CorruptEntry] = {}
         logs = _read_logs(self._layout, self._fingerprint, damage)
@@ -339,7 +336,7 @@ class ResultFile:
             snapshot.cache_entries = other.cache_entries | snapshot.cache_entries
             snapshot.usage = other.usage | snapshot.usage
         for number, lines in logs:
-            if number >= snapshot.generation:  # a lower one was merged; its deletion was interrupted
+            if number >= snapshot.generation:  # a log with a lower number was merged; its deletion was interrupted
                 _replay(snapshot, lines)
         snapshot.statistics.total_entries = len(snapshot.cache_entries)
         return snapshot, damage, [number for number, _ in logs]
@@ -353,7 +350,7 @@ class ResultFile:
             copied = copy_to_quarantine(self._layout, path, durable=self._durable)
             _log.warning("%s is damaged; it is in quarantine as %s, and its sound entries count", path.name, copied)
         snapshot.version, snapshot.cache_format_version = self._new.version, FORMAT
-        # An earlier writer may have known only the fingerprint.
+        # An earlier version may have known only the fingerprint.
         snapshot.architecture = snapshot.architecture or self._new.architecture
         snapshot.statistics.total_entries = len(snapshot.cache_entries)
         snapshot.generation = max([snapshot.generation, *logs]) + 1
@@ -365,7 +362,7 @@ class ResultFile:
 
 
 def files_state(folder: Path, prefix: str = "") -> State:
-    """The state of the files in a folder whose names begin so."""
+    """The state of the files in a folder whose names begin with ``prefix``."""
     found = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as files:
         for file in files:
@@ -377,7 +374,7 @@ def files_state(folder: Path, prefix: str = "") -> State:
 
 
 def stored_fingerprints(layout: StoreLayout) -> list[str]:
-    """Fingerprints of all accelerators with results in a store."""
+    """The fingerprints of all subjects with results in a store."""
     return sorted({fingerprint for fingerprint, _ in _names(layout)})
 
 
@@ -386,7 +383,7 @@ def damaged_files(
 ) -> Iterator[tuple[Path, CorruptEntry | UnknownResults | OSError]]:
     """The damaged files of an accelerator or device, each with its error. Changes nothing.
 
-    Call it under the lock of these results, so that none is replaced meanwhile.
+    Call it under the lock of these results, so that no file is replaced meanwhile.
     """
     generation = 0
     for path in _forms(layout, fingerprint):
@@ -418,16 +415,16 @@ def _forms(layout: StoreLayout, fingerprint: str) -> tuple[Path, Path]:
 
 
 def _names(layout: StoreLayout) -> Iterator[tuple[str, int | None]]:
-    """The fingerprint of each file of results, and its number if it is a log."""
+    """The fingerprint in the name of each results file, and the generation if the file is a log."""
     with suppress(FileNotFoundError, NotADirectoryError):
         yield from filter(None, map(fingerprint_of_results_name, os.listdir(layout.results_folder)))
 
 
 def _sound_lines(data: bytes, new: Snapshot, judge: Judge) -> Snapshot:
-    """The content of the sound lines of a damaged file.
+    """The results in the sound lines of a damaged file.
 
     Raises:
-        Misplaced: when the first line does not name the subject, so that the entries may be another's.
+        Misplaced: when the first line does not name the subject, so that the results may be another's.
     """
     head, *lines = data.split(b"\n")
     try:
@@ -445,7 +442,7 @@ def _sound_lines(data: bytes, new: Snapshot, judge: Judge) -> Snapshot:
 
 
 def add_result(snapshot: Snapshot, new: NewResult) -> None:
-    """Adds a result to a snapshot, and to its sums."""
+    """Adds a result to a snapshot, and counts it there."""
     statistics = snapshot.statistics
     snapshot.cache_entries[new.key] = msgspec.Raw(new.entry)
     statistics.last_updated = max(statistics.last_updated, new.at)
@@ -453,7 +450,7 @@ def add_result(snapshot: Snapshot, new: NewResult) -> None:
 
 
 def count_usage(snapshot: Snapshot, usage: Usage) -> None:
-    """Counts lookups in a snapshot."""
+    """Counts lookups in a snapshot, and notes when its results were used."""
     snapshot.statistics.count(hits=sum(usage.hits.values()), misses=usage.misses)
     for key in usage.hits:
         snapshot.usage[key] = max(usage.at, snapshot.usage.get(key, 0.0))
@@ -462,7 +459,7 @@ def count_usage(snapshot: Snapshot, usage: Usage) -> None:
 # ---- Logs of version 0.2 ----
 
 ResultLine = NewResult | Usage | None
-"""The entry that a line of a log states; ``None`` when it is damaged.
+"""The content of a line of a version 0.2 log; ``None`` when the line is damaged.
 
 A line is ``<XXH3 of the rest> <key> <time> <ms> <entry>`` or ``<XXH3 of the rest> ~ <usage>``.
 """
@@ -475,7 +472,7 @@ _decode_ms = msgspec.json.Decoder(Ms).decode
 def _read_logs(
     layout: StoreLayout, fingerprint: str, damage: dict[Path, CorruptEntry]
 ) -> list[tuple[int, list[ResultLine]]]:
-    """Each log's number and lines, in the order of the numbers. A file that cannot be read is added to ``damage``."""
+    """The number and the lines of each log, sorted by number. Adds a file that cannot be read to ``damage``."""
     found = []
     numbers = {number for name, number in _names(layout) if name == fingerprint and number is not None}
     for number in sorted(numbers):
@@ -491,7 +488,7 @@ def _read_logs(
 
 
 def read_lines(data: bytes) -> Iterator[ResultLine]:
-    """The lines of a log."""
+    """The decoded lines of a version 0.2 log."""
     for line in data.split(b"\n"):
         if line:
             text = line[17:]

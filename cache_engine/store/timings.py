@@ -1,8 +1,8 @@
 """Measurements of kernels on disk: a file for each device, in the format of ``results``.
 
 A measurement is a JSON object ``{"checksum", "measurement"}``. The checksum covers the inner object's exact bytes in
-the file, so this version can read and check one with fields of a later version. Each has a unique name in its device's
-file; none replaces another.
+the file, so this version can read and check one with fields of a later version. Each measurement has a unique name in
+its device's file, so none replaces another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 KIND = "timings"
-"""The kind of results, in a snapshot of measurements."""
+"""The kind of results in the snapshot of a device's measurements."""
 
 
 class _Envelope(msgspec.Struct):
@@ -46,7 +46,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class TimedDevice:
-    """A device with measurements; the name is empty if it cannot be read."""
+    """A device with measurements; ``name`` is empty if it cannot be read."""
 
     fingerprint: str
     name: str
@@ -73,18 +73,18 @@ class Timings:
         self._files: dict[str, ResultFile] = {}
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the parent may have held the lock."""
+        """In a forked child: makes a new lock, because the parent may have held the old one."""
         self._start()
 
     def exist(self) -> bool:
-        """Whether there are any, from a single disk access."""
+        """Whether the store has any measurements; takes one disk access."""
         return self._layout.timings.is_dir()
 
     def add(self, measurements: Iterable[Measurement]) -> None:
         """Stores measurements.
 
         Raises:
-            CorruptEntry: when one is invalid, so that no reader accepts it; then none is stored.
+            CorruptEntry: when one is invalid, because readers would refuse it; then none is stored.
             LockTimeout, OSError: when the store cannot be written.
             UnknownResults: when another version of this program wrote the device's file.
         """
@@ -102,19 +102,22 @@ class Timings:
                 self._file(device.digest(), device).append(new)
 
     def close(self) -> None:
-        """Frees memory; everything is written already."""
+        """Frees memory. Nothing waits to be written."""
         if not holds(self._lock):  # in a signal handler, the interrupted code finishes its own writes
             with self._lock:
                 self._files.clear()
 
     def fingerprints(self) -> list[str]:
-        """Devices with measurements."""
+        """The fingerprints of devices with measurements."""
         from cache_engine.store.results import stored_fingerprints
 
         return stored_fingerprints(self._layout) if self.exist() else []
 
     def devices(self) -> list[TimedDevice]:
-        """Those devices, most recently measured first. Skips one that cannot be read, with a warning."""
+        """The devices with measurements, most recently measured first.
+
+        Skips a device that cannot be read, with a warning.
+        """
         found = []
         for fingerprint in self.fingerprints():
             there = self.of_device(fingerprint)
@@ -123,7 +126,7 @@ class Timings:
         return sorted(found, key=lambda device: -device.last_at)
 
     def of_device(self, fingerprint: str) -> list[Measurement]:
-        """A device's measurements, newest first. Skips those that cannot be read, with a warning."""
+        """A device's measurements, newest first. Skips damaged ones, with a warning."""
         try:
             return self.read_device(fingerprint)
         except (OSError, StoreError) as error:
@@ -136,7 +139,8 @@ class Timings:
         """A device's measurements, newest first, without those that are damaged.
 
         Args:
-            on_damage: called with the name of each damaged one, and its error; by default a warning is logged.
+            on_damage: a function called with the name and the error of each damaged measurement; by default a warning
+                is logged.
 
         Raises:
             UnknownResults: when another version wrote them.
@@ -166,11 +170,7 @@ class Timings:
         return [one for one in self if one.key == key]
 
     def mend(self, fingerprint: str) -> None:
-        """Copies a device's damaged files to quarantine, and continues with the sound entries.
-
-        Raises:
-            UnknownResults, LockTimeout, OSError: as ``read_device``.
-        """
+        """Copies a device's damaged files to quarantine, and writes them again with their sound measurements."""
         with self._lock:
             self._file(fingerprint).mend()
 
@@ -192,7 +192,7 @@ class Timings:
 
 
 def judge_of(device: str) -> Judge:
-    """The function that decides which timings are sound and belong to a device, given by its fingerprint."""
+    """A function that decides whether a stored timing is sound and belongs to the device with this fingerprint."""
 
     def judge(name: str, raw: bytes | msgspec.Raw) -> str:
         with suppress(CorruptEntry):
@@ -204,7 +204,7 @@ def judge_of(device: str) -> Judge:
 
 
 def encode(measurement: Measurement) -> bytes:
-    """A measurement as stored."""
+    """The bytes in which a measurement is stored."""
     inner = msgspec.json.encode(measurement)
     return msgspec.json.encode(_Envelope(f"xxh3:{xxh3_64_hexdigest(inner)}", msgspec.Raw(inner)))
 
@@ -213,7 +213,7 @@ def decode(data: bytes | msgspec.Raw) -> Measurement:
     """Decodes a stored measurement.
 
     Raises:
-        CorruptEntry: when it is not one, or does not match its checksum.
+        CorruptEntry: when the bytes are not a measurement, or do not match the checksum.
     """
     try:
         envelope = _decode_envelope(data)

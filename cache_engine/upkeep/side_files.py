@@ -1,4 +1,4 @@
-"""Checks all files of a store outside entries: the journal, results, jobs, locks and single files."""
+"""Checks all files of a store that belong to no entry: the journal, results, jobs, locks and single files."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _LOCK_TIMEOUT_S = 30.0
 def check_side_files(
     layout: StoreLayout, *, trust: bool, on_group: Callable[[], None] = lambda: None
 ) -> Iterator[Finding]:
-    """Problems of all files except entries and temporaries. Changes nothing.
+    """Yields the problems of all files except entries and temporary files. Changes nothing.
 
     Args:
-        trust: whether to accept files that users other than you and root can change.
+        trust: whether to accept files that users other than the present one and root can change.
         on_group: called after each kernel of another framework.
     """
     own = {path.name for path in (*layout.folders, *layout.later_folders, *layout.single_files)}
@@ -95,7 +95,7 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
 
 
 def _regular(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
-    """A finding if the path is not a regular file, or others may change it."""
+    """A finding if the path is not a regular file, or if other users may change it."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -197,7 +197,7 @@ def check_results(layout: StoreLayout, kind: FindingKind) -> Iterator[Finding]:
 
 @contextmanager
 def _where_it_can_be_written() -> Iterator[None]:
-    """Goes without a lock on a full or read-only disk: nothing replaces files there."""
+    """Ignores that no lock can be taken on a full or read-only disk, because nothing replaces files there."""
     try:
         yield
     except OSError as error:
@@ -206,10 +206,7 @@ def _where_it_can_be_written() -> Iterator[None]:
 
 
 def mend_journal(store: DiskStore, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Quarantines damaged sums of the journal, and files with damaged lines; folds their sound lines.
-
-    Yields the repaired findings. A file that a process is writing cannot be folded, and stays unchanged. Call it under
-    the maintenance lock.
+    """Quarantines damaged sums of the journal, and files with damaged lines after adding their sound lines to the sums.
 
     Raises:
         OSError: when reading or writing fails.
@@ -240,7 +237,7 @@ def mend_results(layout: StoreLayout, finding: Finding) -> None:
     """Repairs the results in a finding, keeping their sound entries.
 
     Raises:
-        UnknownResults, LockTimeout, OSError: when they cannot be read or written.
+        UnknownResults, LockTimeout, OSError: when the results cannot be read or written.
     """
     results = Timings(layout) if finding.kind is FindingKind.CORRUPT_TIMINGS else Evaluations(layout)
     results.mend(results_of(finding))

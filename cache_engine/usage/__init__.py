@@ -1,7 +1,7 @@
-"""Decisions about kernels, as pure values and functions: nothing here reads a file or a clock.
+"""Decisions about kernels, as values and functions that read no file and no clock.
 
 - ``demand`` -- the ledger: the requests for each shape and each m, in bounded space, decayed with time
-- ``compile_time`` -- how long a compile takes, by those that a store has records of
-- ``payback`` -- the price of a compile, and the gain of one more kernel ahead of need
-- ``value`` -- what to evict first
+- ``compile_time`` -- predicts the time of a compile from the records of a store
+- ``payback`` -- the price of compiling a kernel in advance, and its gain
+- ``value`` -- the order in which entries are evicted
 """

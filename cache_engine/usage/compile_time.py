@@ -1,8 +1,8 @@
-"""The compile time of a kernel: predicted from the compiles that a store has records of.
+"""Predicts the compile time of a kernel from the compiles recorded in a store.
 
-Least squares on the logarithm of compile_ms over what the compiler was asked for, with a ridge penalty: with few
-records, predictions are near published figures, with many near the store's own. What is predicted is the time of one
-compile in a process whose compiler is loaded, with as much other work on the machine as when the records were made.
+Least squares fits the logarithm of compile_ms to properties of the kernel, with a ridge penalty: with few records,
+predictions are near published figures, with many near the store's own times. A prediction is for one compile in a
+process whose compiler is loaded, on a machine as busy as when the records were made.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.kernel import KernelConfig
 
 MOST_RECORDS = 2000
-"""Of those in a store, in the order of their keys, which is as good as chance."""
+"""The largest number of records that are used: the first by key, which is a random sample because keys are hashes."""
 
 PUBLISHED_S = {"nvrtc": 0.161, "nvcc": 0.370, "triton": 0.517}
-"""Seconds by compiler: medians of ``make bench``, of the kernels that docs/performance.md describes."""
+"""Seconds of a compile by compiler: medians of ``make bench`` for the kernels that docs/performance.md describes."""
 PUBLISHED = "docs/performance.md: NVRTC 13.5, NVCC 13.5 and Triton 3.9 on 2 cores of x86-64, 2026-11-21"
 
 PENALTY = 0.3
 FOLDS = 5
-# Fitting takes time as the cube of their number, and records of a pack may name any family, target or epilogue.
+# The most features: fitting takes time as the cube of their number, and a pack may name any family, target or epilogue.
 _MOST_FEATURES = 100
 _LONGEST_EPILOGUE = 200  # letters
 # With fewer records an error would say little.
 _LEAST_FOR_ERROR = 2 * FOLDS
-# A compile may have been suspended for a night, or its clock set: farther from the published figure than this, by the
-# machine and the kernel, is no compile.
+# The factor by which a compile time may differ from the published one, because of the machine and the kernel. A larger
+# difference is not a compile: the machine was suspended, or its clock was set.
 _FARTHEST = 100.0
 
 _Weights = dict[str, float]
@@ -40,7 +40,7 @@ _Weights = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Compile:
-    """One kernel to compile."""
+    """The properties of a kernel from which its compile time is predicted."""
 
     family: str
     compiler: str
@@ -50,7 +50,7 @@ class Compile:
 
     @classmethod
     def of(cls, record: Record) -> Compile:
-        """The one that made a record's kernel."""
+        """The properties of the kernel of a record."""
         return cls(record.family, record.compiler, record.arch, record.problem, record.config)
 
 
@@ -59,9 +59,9 @@ class CompileTimes:
     """A model of compile time.
 
     Attributes:
-        records: how many compiles it was fitted on.
-        error: the median of abs(predicted / measured - 1) over these, each predicted by a model fitted without it
-            and a fifth of the others; ``None`` with fewer than ten.
+        records: the number of compiles to which it was fitted.
+        error: the median of abs(predicted / measured - 1) over these compiles; ``None`` for fewer than ten. Each is
+            predicted by a model that was fitted without a fifth of the records, among them this one.
     """
 
     records: int
@@ -71,13 +71,13 @@ class CompileTimes:
     def seconds(self, kernel: Compile) -> float:
         """The predicted seconds of one compile.
 
-        By a compiler that the model has neither figures nor records of, it is predicted as by NVRTC.
+        For a compiler without figures and records, the prediction is that for NVRTC.
         """
         return _published_s(kernel.compiler) * exp(_sum(self._weights, _features(kernel)))
 
     @property
     def in_words(self) -> str:
-        """The basis of the prediction, and its error."""
+        """The basis of the prediction, and its error, as text."""
         if not self.records:
             return f"from published figures of another machine ({PUBLISHED})"
         compiles = f"from {self.records:,} compile{'s' if self.records != 1 else ''} in this store"
@@ -90,14 +90,14 @@ def predicted_compile_seconds(
     """The predicted seconds of each kernel, one compile at a time, and the model that predicts them.
 
     Args:
-        records: those of the store; the first ``MOST_RECORDS`` are read.
+        records: the records of the store; the first ``MOST_RECORDS`` are read.
     """
     times = fitted(records)
     return [times.seconds(kernel) for kernel in kernels], times
 
 
 def fitted(records: Iterable[Record]) -> CompileTimes:
-    """A model fitted on records; without any, one of the published figures."""
+    """A model fitted to records; without records, one with the published figures."""
     seen = _of_the_commonest([one for record in islice(records, MOST_RECORDS) if (one := _seen(record)) is not None])
     if not seen:
         return CompileTimes(0, None)
@@ -116,7 +116,7 @@ def fitted(records: Iterable[Record]) -> CompileTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A compile that was measured: ``target`` is the logarithm of its time over the published one."""
+    """A measured compile; ``target`` is the logarithm of its time divided by the published time."""
 
     fold: int
     features: list[tuple[str, float]]
@@ -134,7 +134,7 @@ def _seen(record: Record) -> _Seen | None:
 
 
 def _of_the_commonest(seen: list[_Seen]) -> list[_Seen]:
-    """The same, without the rarest features where there are very many."""
+    """The same compiles; if they have very many features, without the rarest ones."""
     counts = Counter(name for one in seen for name, _ in one.features)
     if len(counts) <= _MOST_FEATURES:
         return seen
@@ -143,9 +143,10 @@ def _of_the_commonest(seen: list[_Seen]) -> list[_Seen]:
 
 
 def _weights(parts: Sequence[_Sums], seen: Iterable[_Seen]) -> _Weights:
-    """Those of least squares, scaled so that predictions add up to what was measured.
+    """The weights of least squares, scaled so that the sum of predictions equals the sum of measured times.
 
-    Unscaled they would add up to less: e to a mean of logarithms is less than a mean.
+    Unscaled, the sum of predictions would be smaller, because the exponential of a mean logarithm is less than the
+    mean.
     """
     weights = _solved(parts)
     measured_s = predicted_s = 0.0
@@ -160,7 +161,10 @@ def _published_s(compiler: str) -> float:
 
 
 def _features(kernel: Compile) -> list[tuple[str, float]]:
-    """Causes of a long compile, by name. Numbers are 0 for 32 x 32 elements of C a warp, four warps, three stages."""
+    """The properties that make a compile longer, by name, as numbers.
+
+    Numbers are 0 for 32 x 32 elements of C a warp, four warps, three stages.
+    """
     problem, config = kernel.problem, kernel.config
     warps = config.warps_m * config.warps_n
     area = log2(config.block_m * config.block_n / warps / 1024)
@@ -180,7 +184,7 @@ def _features(kernel: Compile) -> list[tuple[str, float]]:
     if config.split_k > 1:
         features.append(("slices", 1.0))
     if problem.epilogue:
-        # Repeated for each element of C that a thread has: with gelu, most of the code.
+        # Its code is repeated for each element of C that a thread has: with gelu, it is most of the code.
         features.append(("finish", area))
         features += [(f"+{part}", 1.0) for part in problem.epilogue.split("+") if part]
     return features
@@ -191,7 +195,7 @@ def _sum(weights: _Weights, features: list[tuple[str, float]]) -> float:
 
 
 class _Sums:
-    """The sums of least squares: of products of two features, and of a feature and the target."""
+    """The sums for least squares: of products of two features, and of a feature and the target."""
 
     def __init__(self) -> None:
         self.products: dict[tuple[str, str], float] = {}
@@ -206,7 +210,7 @@ class _Sums:
 
 
 def _solved(parts: Sequence[_Sums]) -> _Weights:
-    """The weights of least squared error plus ``PENALTY`` times their squares, over all parts."""
+    """The weights that minimise the squared error plus ``PENALTY`` times the squared weights, over all parts."""
     names = sorted({name for part in parts for name in part.target})
     rows = [
         [sum(part.products.get((name, other), 0.0) for part in parts) + PENALTY * (name == other) for other in names]

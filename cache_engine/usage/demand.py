@@ -1,6 +1,7 @@
-"""The demand ledger: which problems are asked for, and how often, with what is long ago counting less.
+"""The demand ledger: how often each problem was asked for; older requests count less.
 
-Counts halve with each half-life, so a count is also an average of the rate that needs no regular intervals (``rate``).
+A count loses half its weight with each half-life. So a count is also an average of the rate of requests, for any
+intervals between them (``rate``).
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from cache_engine.model.shape_counts import M, Shape
 
 MOST_COUNTERS = 64
 HALF_LIFE_S = 7 * 86_400.0
-"""A request counts half as much after a week."""
+"""Seconds after which a request counts half as much: a week."""
 BUCKETS = MAX_DIMENSION.bit_length()
-"""Of the histogram: bucket b has the m from 2**(b-1) + 1 to 2**b, and bucket 0 has m = 1."""
+"""The number of buckets of the histogram: bucket b has the m from 2**(b-1) + 1 to 2**b, and bucket 0 has m = 1."""
 
 PER_BUCKET = 8
-"""Sizes that stand for all of a bucket."""
+"""The number of sizes that represent a bucket."""
 
 MOST_WEIGHT = 1e30
-"""A weight beyond this is damage, not demand; sums of weights stop here."""
+"""The largest weight: a larger one comes from damaged data. Sums of weights stop here."""
 
 Weight = Annotated[float, msgspec.Meta(ge=0, le=MOST_WEIGHT)]
 
@@ -45,7 +46,7 @@ class Counter(msgspec.Struct, frozen=True, array_like=True):
     """The weight of one m.
 
     Attributes:
-        weight: no less than the true weight, and at most ``error`` more.
+        weight: at least the true weight, and at most ``error`` more.
     """
 
     weight: Weight
@@ -57,16 +58,16 @@ class Counter(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def certain(self) -> float:
-        """The part of the weight that is this size's without doubt."""
+        """The part of the weight that certainly belongs to this m."""
         return self.weight - self.error
 
 
 class Sketch(msgspec.Struct):
-    """The weights of sizes.
+    """The weights of the m of a shape, in bounded space: exact counters for the heaviest, a histogram for the others.
 
     Attributes:
-        counters: of the heaviest m.
-        tail: what counters that were replaced had for certain, by power of two.
+        counters: the counters of the heaviest m.
+        tail: the certain weight of counters that were replaced, by bucket.
     """
 
     counters: Annotated[dict[M, Counter], msgspec.Meta(max_length=MOST_COUNTERS)] = {}
@@ -75,7 +76,7 @@ class Sketch(msgspec.Struct):
     )
 
     def add(self, m: int, weight: float = 1.0) -> None:
-        """Counts one m."""
+        """Adds weight to one m."""
         there = self.counters.get(m)
         if there is not None:
             self.counters[m] = Counter(there.weight + weight, there.error)
@@ -92,27 +93,27 @@ class Sketch(msgspec.Struct):
 
     @property
     def total(self) -> float:
-        """All weight, exact but for rounding."""
+        """The sum of all weights, exact except for rounding."""
         return math.fsum(one.certain for one in self.counters.values()) + math.fsum(self.tail)
 
     @property
     def floor(self) -> float:
-        """No m without a counter weighs more."""
+        """An upper bound of the weight of every m without a counter."""
         if len(self.counters) < MOST_COUNTERS:
             return 0.0
         return min(one.weight for one in self.counters.values())
 
     def by_power(self) -> list[float]:
-        """The weight of each bucket, exact but for rounding."""
+        """The weight of each bucket, exact except for rounding."""
         weights = list(self.tail)
         for m, one in self.counters.items():
             weights[bucket(m)] += one.certain
         return weights
 
     def spread(self) -> list[tuple[int, float]]:
-        """The weight as pairs of an m and a weight that add up to ``total``.
+        """Pairs of an m and a weight, which add up to ``total``.
 
-        What the histogram has of a bucket stands evenly at a few of its sizes.
+        The weight that the histogram has in a bucket is divided evenly among a few sizes of the bucket.
         """
         pairs = {m: one.certain for m, one in self.counters.items()}
         for power, weight in enumerate(self.tail):
@@ -130,11 +131,11 @@ class Sketch(msgspec.Struct):
 
 
 def merged(first: Sketch, second: Sketch) -> Sketch:
-    """Both in one; the result's ``error`` still bounds how far a weight is too high."""
+    """The sum of two sketches; the ``error`` of each counter still bounds its excess over the true weight."""
     floors = first.floor, second.floor
     counters = {}
     for m in {**first.counters, **second.counters}:
-        # Where one has no counter, it may have had up to its floor.
+        # A size without a counter in one sketch may have had a weight of up to that sketch's ``floor``.
         ours, theirs = first.counters.get(m), second.counters.get(m)
         a = ours or Counter(floors[0], floors[0])
         b = theirs or Counter(floors[1], floors[1])
@@ -147,29 +148,29 @@ def merged(first: Sketch, second: Sketch) -> Sketch:
 
 
 def bucket(m: int) -> int:
-    """The bucket of m."""
+    """The bucket of m: the number of the power of two that is at least m."""
     return (m - 1).bit_length()
 
 
 def sizes_in(power: int) -> list[int]:
-    """A few sizes, evenly over a bucket; all of a bucket with few."""
+    """A few sizes, spread evenly over a bucket; all sizes of a small bucket."""
     sizes = range((1 << power) // 2 + 1, (1 << power) + 1) if power else range(1, 2)
     parts = min(len(sizes), PER_BUCKET)
     return [sizes[len(sizes) * (2 * part + 1) // (2 * parts)] for part in range(parts)]
 
 
 MOST_SHAPES = 1024
-"""Of a ledger; a model has some dozen. Beyond it the lightest are dropped, and their weight is counted as such."""
+"""The largest number of shapes in a ledger; a model has some dozen. The lightest are dropped, and counted as such."""
 
 
 class Ledger:
-    """The demand as of one time. Not safe to change from two threads at once.
+    """The demand at one time. Not safe to change from two threads at once.
 
     Attributes:
-        half_life_s: seconds in which a count loses half its weight; infinite where nothing is to decay.
-        at: the time that the weights hold for, seconds since 1970; of an empty ledger 0.
-        since: when it began to count.
-        sketches: the sizes of each shape.
+        half_life_s: the seconds in which a count loses half its weight; infinite for no decay.
+        at: the time for which the weights are valid, in seconds since 1970; 0 for an empty ledger.
+        since: the time of the first count, in seconds since 1970.
+        sketches: the weights of the sizes of each shape.
         dropped: the weight of shapes that had no room.
     """
 
@@ -182,7 +183,7 @@ class Ledger:
         self.dropped = 0.0
 
     def add(self, shape: Shape, m: int, count: float, at: float) -> None:
-        """Counts launches of one problem."""
+        """Counts ``count`` launches of one problem."""
         self.decay(at)
         sketch = self.sketches.get(shape)
         if sketch is None:
@@ -192,9 +193,9 @@ class Ledger:
         sketch.add(m, count)
 
     def decay(self, at: float) -> None:
-        """Brings the weights to a time.
+        """Reduces the weights to their values at a later time.
 
-        A clock that was set back takes no weight away: time goes on from what it shows now.
+        If the clock was set back, weights stay the same, and time continues from the present value of the clock.
         """
         if not self.sketches and not self.dropped:
             self.at = self.since = at
@@ -210,34 +211,34 @@ class Ledger:
 
     @property
     def total(self) -> float:
-        """All weight, that of dropped shapes included."""
+        """The sum of all weights, including dropped shapes."""
         return math.fsum(sketch.total for sketch in self.sketches.values()) + self.dropped
 
 
 def make_room(sketches: dict[Shape, Sketch], most: int) -> float:
-    """Makes room for a shape where there are ``most``; returns the weight that is dropped.
+    """Drops the lightest shapes if there are ``most``, to make room for one more; returns the dropped weight.
 
-    An eighth goes at once: to find one takes as long as to find many.
+    It drops an eighth at once, because finding one takes as long as finding many.
     """
     return drop_lightest(sketches, most - max(1, most // 8))
 
 
 def drop_lightest(sketches: dict[Shape, Sketch], most: int) -> float:
-    """Drops the lightest beyond ``most``; returns their weight."""
+    """Drops the lightest shapes until ``most`` are left; returns the dropped weight."""
     lightest = heapq.nsmallest(len(sketches) - most, sketches, key=lambda shape: sketches[shape].total)
     return math.fsum(sketches.pop(shape).total for shape in lightest)
 
 
-# ---- What a ledger says ----
+# ---- Values computed from a ledger ----
 
 
 def by_flops(shape: Shape, m: int) -> float:
-    """Floating-point operations of a launch."""
+    """The floating-point operations of a launch."""
     return 2.0 * _row_matrices(shape) * m * shape.n * shape.k
 
 
 def by_bytes(shape: Shape, m: int) -> float:
-    """Bytes of A, B and C of a launch; 0 for types that this program does not know."""
+    """The bytes of A, B and C in a launch; 0 for types that this program does not know."""
     s = shape
     try:
         read, written = DType(s.dtype).itemsize, DType(s.out_dtype).itemsize
@@ -248,16 +249,17 @@ def by_bytes(shape: Shape, m: int) -> float:
 
 
 def _row_matrices(shape: Shape) -> int:
-    """As of ``GemmProblem``."""
+    """The number of matrices that A consists of, as ``GemmProblem.row_matrices``."""
     return 1 if shape.mode == Mode.GROUPED else shape.batch
 
 
 def rate(ledger: Ledger, weight: float, at: float) -> float:
-    """Launches per second that a decayed weight stands for.
+    """The launches per second that a decayed weight represents.
 
-    An exponentially weighted moving average over irregular intervals (Eckner, "Algorithms for Unevenly Spaced Time
-    Series: Moving Averages and Other Rolling Operators", 2012). A steady rate r has the weight r · h / ln 2 after a
-    long time, and less in a young ledger, which is allowed for. Without decay it is the mean.
+    It is an exponentially weighted moving average over irregular intervals (Eckner, "Algorithms for Unevenly Spaced
+    Time Series: Moving Averages and Other Rolling Operators", 2012). A steady rate r has the weight r · h / ln 2 after
+    a long time, where h is the half-life. In a young ledger the weight is smaller, which is corrected. Without decay,
+    the result is the mean rate.
     """
     if ledger.half_life_s == math.inf:
         return weight / (at - ledger.since) if at > ledger.since else 0.0

@@ -1,7 +1,8 @@
-"""Demand by time: a sketch of each shape for each hour, then day, then four weeks, the farther the longer.
+"""Demand over time: for each shape a sketch of its sizes per hour; for older times per day, and then per four weeks.
 
-Nothing in it decays, so it answers for any span (``after``) and for any half-life (``ledger``). What was asked for in a
-period counts as asked for in its middle; for steady demand and a half-life of an hour that is 2 % off, else less.
+Nothing in it decays, so it can answer for any span (``after``) and any half-life (``ledger``). All requests of a period
+count as made in its middle. For steady demand, this makes an error of 2 % with a half-life of an hour, and less with a
+longer one.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ from cache_engine.model.shape_counts import Shape
 from cache_engine.usage.demand import MOST_SHAPES, MOST_WEIGHT, Ledger, Sketch, Weight, drop_lightest, make_room, merged
 
 _LONGEST_S = 28 * DAY_S
-# How long periods keep their length: in seconds, from the shortest on; each is a multiple of the one before.
+# For each length of a period, the age up to which periods keep it, in seconds. Each length is a multiple of the one
+# before.
 _KEPT_FOR_S = ((HOUR_S, 2 * DAY_S), (DAY_S, 32 * DAY_S))
 _LENGTHS_S = (HOUR_S, DAY_S, _LONGEST_S)
 
 MOST_PERIODS = 120
-"""Two days of hours, a month of days, and three years."""
+"""The largest number of periods: two days of hours, a month of days, and three years of four weeks."""
 
 MOST_SKETCHES = 4096
-"""Over all periods. Beyond it the lightest are dropped, and their weight is counted as such."""
+"""The largest number of sketches in all periods.
+
+The lightest above it are dropped, and their weight is counted as dropped.
+"""
 
 LARGEST_BYTES = 32 * 2**20
-"""Of a timeline as JSON: more than ``MOST_SKETCHES`` full sketches take."""
+"""The largest timeline as JSON, in bytes: more than ``MOST_SKETCHES`` full sketches need."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -50,7 +55,7 @@ class _StoredPeriod(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A timeline as JSON has it; every number is checked when it is read."""
+    """A timeline as stored in JSON; every number is checked when it is read."""
 
     since: Seconds = 0.0
     periods: Annotated[list[_StoredPeriod], msgspec.Meta(max_length=2 * MOST_PERIODS)] = []
@@ -60,9 +65,9 @@ class TimelinePeriod:
     """The demand in a span of time.
 
     Attributes:
-        start: seconds since 1970, UTC; a multiple of
-        seconds: how long it is.
-        sketches: the sizes of each shape.
+        start: the start, in seconds since 1970, UTC; a multiple of ``seconds``.
+        seconds: the length.
+        sketches: the weights of the sizes of each shape.
         dropped: the weight of shapes that had no room.
     """
 
@@ -75,24 +80,24 @@ class TimelinePeriod:
 
     @property
     def end(self) -> int:
-        """The first second after it."""
+        """The end of the period: the first second after it."""
         return self.start + self.seconds
 
     def put(self, shape: Shape, sketch: Sketch) -> None:
-        """Adds the weights of a sketch, which it takes over."""
+        """Adds the weights of ``sketch`` to those of a shape; the sketch must not be used afterwards."""
         known = self.sketches.get(shape)
         self.sketches[shape] = sketch if known is None else merged(known, sketch)
 
 
 class Timeline:
-    """The demand by time. Not safe to change from two threads at once.
+    """The demand over time. Not safe to change from two threads at once.
 
     Attributes:
-        since: when it began to count, seconds since 1970; 0 while it is empty.
+        since: the time of the first count, in seconds since 1970; 0 while it is empty.
     """
 
     def __init__(self, stored: Stored | None = None) -> None:
-        """Starts from what was stored, or empty."""
+        """Starts from a stored timeline, or empty."""
         self.since = 0.0
         self._periods: dict[tuple[int, int], TimelinePeriod] = {}
         if stored is not None:
@@ -104,7 +109,7 @@ class Timeline:
                     period.put(entry.shape, entry.sketch)
 
     def add(self, shape: Shape, asked: Mapping[int, float], at: float) -> None:
-        """Counts how often each m was asked for, in the hour of ``at``."""
+        """Counts how often each m was asked for, in the hour that contains ``at``."""
         self.since = min(self.since, at) if self._periods else at
         period = self._period(int(at // HOUR_S) * HOUR_S, HOUR_S)
         sketch = period.sketches.get(shape)
@@ -117,13 +122,13 @@ class Timeline:
 
     @property
     def periods(self) -> list[TimelinePeriod]:
-        """Those in which something was asked for, the earliest first."""
+        """The periods with requests, earliest first."""
         return [self._periods[place] for place in sorted(self._periods)]
 
     def coarsen(self, now: float) -> None:
-        """Makes periods far from now longer, and drops what has no room.
+        """Merges periods far from now into longer ones, and drops sketches for which there is no room.
 
-        Far in either direction: what a clock that was ahead has written must not stay hourly for ever.
+        Far in both directions: periods that a clock ahead of time has written must not stay hourly for ever.
         """
         before, self._periods = self.periods, {}
         for one in before:
@@ -141,10 +146,10 @@ class Timeline:
             del one.sketches[shape]
 
     def ledger(self, half_life_s: float, now: float) -> Ledger:
-        """The ledger that counts what is asked for now as 1, and what was a half-life ago as a half.
+        """The ledger at the time ``now``: a request now counts 1, and one of a half-life ago counts a half.
 
-        A period in the future, as of a clock that was ahead, counts as now. With an infinite half-life all counts the
-        same.
+        A period in the future, from a clock that was ahead, counts as now. With an infinite half-life, all requests
+        count 1.
         """
         ledger = Ledger(half_life_s)
         ledger.at, ledger.since = now, min(self.since, now)
@@ -161,7 +166,7 @@ class Timeline:
         return ledger
 
     def after(self, start: float) -> Timeline:
-        """The periods that end after a time. The first may begin before it: ``since`` says when."""
+        """The periods that end after ``start``. The first may begin before it: ``since`` has that time."""
         later = Timeline()
         later._periods = {place: one for place, one in self._periods.items() if one.end > start}
         first = min((one.start for one in later._periods.values()), default=math.inf)
@@ -169,12 +174,12 @@ class Timeline:
         return later
 
     def stored(self) -> Stored:
-        """As it is written."""
+        """The timeline in its stored form."""
         for one in self.periods:
             one.dropped = min(one.dropped, MOST_WEIGHT)
             for sketch in one.sketches.values():
                 if sketch.total > MOST_WEIGHT:
-                    sketch.scale(0.5 * MOST_WEIGHT / sketch.total)  # half, as errors come on top
+                    sketch.scale(0.5 * MOST_WEIGHT / sketch.total)  # half of it, because rounding errors are added
         periods = [
             _StoredPeriod(one.start, one.seconds, [_Entry(*entry) for entry in one.sketches.items()], one.dropped)
             for one in self.periods

@@ -1,24 +1,24 @@
-"""Orders of eviction: three, each a sort key; the entry that sorts first goes first."""
+"""Orders of eviction: three sort keys; the entry that sorts first is evicted first."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 LRU, LRU2, VALUE = ORDERS = ("lru", "lru2", "value")
 
 
-@dataclass(frozen=True, slots=True)
-class Worth:
-    """The facts known of an entry. Times are seconds since 1970.
+class Worth(msgspec.Struct, frozen=True):
+    """The facts about an entry that decide its eviction. Times are seconds since 1970.
 
     Attributes:
-        last_used_at, used_before_at: the last use and the one before; minus infinity where there was none.
-        hits: decayed with time.
-        compile_s: what making it again takes.
-        is_protected: pinned, or the kernel that serves when no other is there; it goes last, whatever the order.
-        is_demoted: compiled ahead, and no longer worth its price; it goes first, whatever the order.
+        last_used_at, used_before_at: the last use and the one before; minus infinity if there was none.
+        hits: the number of hits, decayed with time.
+        compile_s: the seconds of compiling it again.
+        is_protected: whether it is pinned, or serves when no other kernel does; then it is evicted last in every order.
+        is_demoted: whether it was compiled in advance and no longer pays; then it is evicted first in every order.
     """
 
     key: str
@@ -34,7 +34,7 @@ class Worth:
     def value(self) -> float:
         """Seconds of compiling that a stored byte saves: decayed hits · compile seconds / stored bytes.
 
-        It is the value of GreedyDual-Size-Frequency without its ageing term, which decay replaces (Cherkasova,
+        This is the value of GreedyDual-Size-Frequency, with decay in place of its ageing term (Cherkasova,
         "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy", HP Laboratories 1998).
         """
         return self.hits * self.compile_s / max(self.stored_bytes, 1)
@@ -46,9 +46,10 @@ SortKey = Callable[[Worth], tuple[float | bool | str, ...]]
 def order(name: str) -> SortKey:
     """The sort key of an order, one of ``ORDERS``.
 
-    ``lru``: the least recently used first. ``lru2``: the one whose last use but one is longest ago (O'Neil, O'Neil,
-    Weikum: "The LRU-K Page Replacement Algorithm", SIGMOD 1993), so one use alone does not save an entry. ``value``:
-    the one of the least value; where values are equal, the least recently used.
+    - ``lru``: the least recently used entry first.
+    - ``lru2``: the entry whose second last use is oldest (O'Neil, O'Neil, Weikum: "The LRU-K Page Replacement
+      Algorithm", SIGMOD 1993), so a single use does not save an entry.
+    - ``value``: the entry with the least value; among equal ones, the least recently used.
     """
     return {LRU: _by_last_use, LRU2: _by_use_before, VALUE: _by_value}[name]
 

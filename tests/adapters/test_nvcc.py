@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from cache_engine.adapters import nvcc
 from cache_engine.adapters.shelf import shelf
 from cache_engine.errors import CorruptEntry
+from cache_engine.frameworks.bundle_facts import describe, inputs_of
 from cache_engine.frameworks.bundle_packs import packed_row
-from cache_engine.frameworks.bundles import Group, describe, group_keys, inputs_of, put_group, read_group, read_stored
+from cache_engine.frameworks.bundles import Group, group_keys, put_group, read_group, read_stored
 from cache_engine.frameworks.nvcc import inputs
 from cache_engine.frameworks.nvcc.command import PassThrough, understood
 from cache_engine.frameworks.nvcc.results import PLACES, name_of

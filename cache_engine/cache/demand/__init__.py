@@ -1,6 +1,6 @@
-"""Demand on a store: its ledger, and the share of it that each shape, kernel, model or target takes.
+"""Demand on a store: its ledger of requests, and the share of each shape, kernel, model or target.
 
-``times`` says how long launches take, ``report`` adds up the shares.
+``times`` gives the durations of launches, ``report`` adds up the shares.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["BY", "Demand", "DemandReport", "LaunchTimes"]
 
 
 class Demand:
-    """The demand on a store, by all processes and across restarts. Called, it reports the shares."""
+    """The requests to a store by all processes, across restarts. Calling it returns the shares."""
 
     def __init__(
         self,
@@ -38,24 +38,24 @@ class Demand:
         """Reads nothing yet.
 
         Args:
-            timings: measurements of launches, the newest first.
-            select: what serves a problem today.
+            timings: measurements of launches, newest first.
+            select: a function that selects the kernel for a problem.
         """
         self._layout, self._journal = layout, journal
         self._timings, self._select = timings, select
 
     def timeline(self) -> Timeline:
-        """The demand by time, this process's own requests included."""
+        """The demand over time, including unwritten requests of this process."""
         self._journal.flush()
         return read_timeline(self._layout)
 
     def ledger(self, since_s: float | None = None) -> Ledger:
-        """The present demand: a request counts half as much with each half-life, a week.
+        """The counts of requests, weighted by age: a request counts half as much after each half-life of a week.
 
         Args:
-            since_s: count what was asked for in the last so many seconds instead, each request the same. Requests are
-                counted by the hour for 2 days, by the day for 32, and by 28 days beyond, so the span begins where one
-                of these does; ``Ledger.since`` says when.
+            since_s: count only the requests of the last so many seconds, each fully. Counts are stored by the hour for
+                2 days, by the day for 32 days, and by 28 days before that. The span begins where one of these periods
+                does; ``Ledger.since`` has that time.
 
         Raises:
             UsageError: when ``since_s`` is not a positive number.
@@ -68,38 +68,39 @@ class Demand:
         return self.timeline().after(now - since_s).ledger(math.inf, now)
 
     def __call__(self, by: str = SHAPE, *, since_s: float | None = None) -> DemandReport:
-        """The shares of the launches, their time, bytes and FLOPs.
+        """The shares of the launches, of their time, of their bytes and of their FLOPs.
 
         Args:
-            by: ``"shape"``, ``"kernel"`` (that serves today), ``"model"`` (of the catalogue, by n and k; most alike
-                first) or ``"arch"``.
-            since_s: as of ``ledger``.
+            by: ``"shape"``; ``"kernel"``, the kernel that serves today; ``"model"``, a model of the catalogue with the
+                same n and k, the most similar first; or ``"arch"``, the target.
+            since_s: as for ``ledger``.
 
         Raises:
-            UsageError: when ``by`` is none of these, or as ``ledger``.
+            UsageError: when ``by`` is another text, or as ``ledger``.
         """
         return self.report(self.ledger(since_s), by)
 
     def report(self, ledger: Ledger, by: str = SHAPE, *, may_go_on: Callable[[], bool] = lambda: True) -> DemandReport:
-        """The same of a ledger, such as that of ``index.summaries``.
+        """The shares, as calling this object returns them, for a given ledger, such as that of ``index.summaries``.
 
         Args:
-            may_go_on: asked before each size of a shape; a hundred shapes have some thousand.
+            may_go_on: a function asked before each size of a shape, to stop early; a hundred shapes have some thousand
+                sizes.
 
         Raises:
-            UsageError: when ``by`` is none of these.
-            SearchStopped: when ``may_go_on`` says no.
+            UsageError: when ``by`` is not one of ``BY``.
+            SearchStopped: when ``may_go_on`` returns false.
         """
         if by not in BY:
             raise UsageError(f"by is {by!r}; use one of: {', '.join(BY)}")
         return report(ledger, by, self.times(), self.kernel_of, may_go_on)
 
     def times(self) -> LaunchTimes:
-        """The durations of launches."""
+        """The durations of launches, measured or predicted."""
         return LaunchTimes(self._timings)
 
     def kernel_of(self, shape: Shape, m: int) -> tuple[str, str]:
-        """The name and key of the kernel that serves a shape with an m today; both empty if no kernel can."""
+        """The name and key of the kernel that serves a shape for this m today; both empty if no kernel can."""
         try:
             selection = self._select(shape.problem(m))
         except GemmCacheError:

@@ -1,11 +1,12 @@
-"""Kernels to compile before anyone waits: those asked for and missing, each with the sum behind it.
+"""Kernels to compile before a caller waits for them: those asked for and missing, each with its expected gain.
 
-A kernel goes missing when it was evicted, the compiler was replaced, or another kernel has served in its place
-(``wait``). An exact kernel is missing where this store measured it to be faster than the one that serves. What is
-likely to be asked for is speculation: the other shapes of the model that the demand looks like.
+A kernel is missing when it was evicted, when the compiler was replaced, or when another kernel has served in its place
+(``wait_ms``). An exact kernel is missing where this store has measured that it is faster than the one that serves. To
+compile kernels that are only likely to be asked for is speculation: the other shapes of the model that the demand
+resembles.
 
-What was compiled so is demoted when it is expected to save less than half of its price: it goes first when the store
-must be cleaned.
+A kernel compiled ahead in this way is demoted when it is expected to save less than half of its price: the next
+cleaning of the store deletes it first.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ if TYPE_CHECKING:
     from cache_engine.upkeep.admin import Admin
 
 HORIZON_S = 24 * 3600.0
-"""For so long a kernel is expected to be asked for as often as now."""
+"""Seconds for which a kernel is expected to be asked for as often as now."""
 
 _LEAST_OF_MODEL = 0.5
-"""Of a model's shapes, so many must be asked for before the others are likely."""
+"""The share of a model's shapes that must be asked for before its other shapes count as likely."""
 
 
 class Promotable(Protocol):
-    """The part of a ``Cache`` that promotion needs; ``Cache`` imports this room."""
+    """The part of ``Cache`` that promotion needs. A protocol, because ``Cache`` imports this room."""
 
     journal: Journal
     other_toolchains: OtherToolchains
@@ -75,20 +76,20 @@ class Promotable(Protocol):
 
     @property
     def timings(self) -> Timings:
-        """Measurements of its kernels."""
+        """The measurements of the store's kernels."""
         ...
 
     def records(self) -> Iterator[Record]:
-        """All records."""
+        """All records of the store."""
         ...
 
     @property
     def admin(self) -> Admin:
-        """Has the log of decisions."""
+        """The administration of the store, which has the log of decisions."""
         ...
 
     def queue(self) -> QueueState:
-        """The compiles that run and those that wait now."""
+        """The compiles that run or wait now."""
         ...
 
     def select(self, problem: GemmProblem) -> Selection:
@@ -102,15 +103,15 @@ class Promotable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kernel that could be compiled ahead.
+    """A missing kernel that could be compiled ahead.
 
     Attributes:
-        kind: ``PROMOTION``, as it is asked for, or ``SPECULATION``, as a model is that has it.
+        kind: ``PROMOTION`` if requests ask for it, ``SPECULATION`` if only a model that the demand resembles has it.
         selection: the kernel.
-        m: the size that it is asked for with most.
-        instead: the name of the kernel that serves this size now; empty where a request would wait.
-        value: the sum.
-        time_from: where the times of its launches are from: ``"measured"``, ``"predicted"`` or ``"unknown"``.
+        m: the m of most of its requests.
+        instead: the name of the kernel that serves this m now; empty if a request would have to wait.
+        value: the expected gain and the price.
+        time_from: the origin of the times of its launches: ``"measured"``, ``"predicted"`` or ``"unknown"``.
     """
 
     kind: str
@@ -122,12 +123,12 @@ class Candidate:
 
     @property
     def reason(self) -> str:
-        """The reason for compiling it, in a few words."""
+        """The reason for compiling it, as a short text."""
         return "a request would wait" if self.value.wait_chance else "saves GPU time"
 
     @property
     def detail(self) -> str:
-        """The sum, in words."""
+        """The gain and the price, as text."""
         v = self.value
         saved = f"{v.saved_s:.3g} GPU s saved ({self.time_from}), " if v.saved_s else ""
         waits = f"{v.wait_chance:.0%} likely to be waited for, " if v.wait_chance else ""
@@ -135,19 +136,19 @@ class Candidate:
 
     @property
     def pays(self) -> bool:
-        """Whether compiling it gains something."""
+        """Whether compiling it gains more than it costs."""
         return self.value.net_s > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A kernel in the store that is to be demoted, or promoted again.
+    """A stored kernel that is to be demoted (deleted first in a cleaning), or promoted again.
 
     Attributes:
         kind: ``DEMOTION`` or ``PROMOTION``.
-        key, name: which.
-        forecast_s: what it is expected to save over the horizon, waiting included; GPU seconds and seconds.
-        price_s: what compiling it again would cost; 0 where nothing is asked of it any more.
+        key, name: the kernel's key and name.
+        forecast_s: the seconds that it is expected to save over the horizon: GPU time and waiting.
+        price_s: the seconds that compiling it again would take; 0 if there are no more requests for it.
     """
 
     kind: str
@@ -158,12 +159,12 @@ class Change:
 
     @property
     def reason(self) -> str:
-        """The reason, in a few words."""
+        """The reason, as a short text."""
         return "saves less than half of its price" if self.kind == DEMOTION else "worth its price again"
 
     @property
     def detail(self) -> str:
-        """The sum, in words."""
+        """The savings and the price, as text."""
         if not self.price_s:
             return "nothing is expected to be saved"
         return f"{self.forecast_s:.3g} s expected to be saved, {self.price_s:.3g} s to compile"
@@ -174,13 +175,13 @@ class PromotionPlan:
     """The kernels to compile ahead.
 
     Attributes:
-        candidates: every kernel that is missing, the most gain for each second of compiling first.
-        changes: the kernels compiled ahead before that are to be demoted, or promoted again.
-        horizon_s: what the gain is summed over.
-        asked_kernels: how many kernels the demand needs, those that are there included.
-        compile_times: what predicts how long compiles take.
-        model: the model that the demand looks like, if speculation is from one.
-        unpredicted: why launches cannot be timed here; empty when they can.
+        candidates: every missing kernel; first the one with the most gain for each second of compiling.
+        changes: kernels compiled ahead before that are to be demoted, or promoted again.
+        horizon_s: the time over which the gain is summed, in seconds.
+        asked_kernels: the number of kernels that the demand needs, including those in the store.
+        compile_times: predicts how long compiles take.
+        model: the model that the demand resembles, if some candidates are speculation.
+        unpredicted: the reason why launch times cannot be predicted here; empty when they can.
     """
 
     candidates: tuple[Candidate, ...]
@@ -192,7 +193,7 @@ class PromotionPlan:
     unpredicted: str
 
     def within(self, budget_s: float = math.inf) -> list[Candidate]:
-        """Those that pay, in order, as long as the seconds of compiling suffice."""
+        """The candidates that pay, in order, until their compiles together take ``budget_s`` seconds."""
         taken = []
         for one in self.candidates:
             if one.pays and one.value.compile_s <= budget_s:
@@ -204,17 +205,17 @@ class PromotionPlan:
 def plan_promotion(
     cache: Promotable, horizon_s: float = HORIZON_S, on_size: Callable[[], object] = lambda: None
 ) -> PromotionPlan:
-    """The compiles that pay now, by the demand of a cache's store. Compiles nothing, and counts nothing as a use.
+    """The compiles that pay now, by the demand on a cache's store. Compiles nothing, and counts nothing as a use.
 
-    Takes about half a millisecond for each size of a shape, and three where another kernel may serve it.
+    Takes about 0.5 ms for each size of a shape, and 3 ms if another kernel may serve that size.
 
     Args:
-        on_size: called for each size of each shape that was asked for.
+        on_size: a function called for each size of each shape that was asked for.
     """
     ledger, times, served = cache.demand.ledger(), LaunchTimes(cache.timings), _Served()
     records = served.noting(cache.records())
     compile_times = fitted(records)
-    deque(chain(records, served.noting(cache.other_toolchains.packed())), maxlen=0)  # the fit needs some of them only
+    deque(chain(records, served.noting(cache.other_toolchains.packed())), maxlen=0)  # reads all of them
     promoted = standing(cache.admin.decisions())
     found = _Missing(cache, times, promoted, served)
     for shape, sketch in ledger.sketches.items():
@@ -244,7 +245,11 @@ def promote(
     on_kernel: Callable[[Candidate], object] = lambda _: None,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> list[tuple[Candidate, Failure]]:
-    """Compiles candidates one after the other, behind whatever callers wait for; returns those that failed."""
+    """Compiles candidates one after the other, with less priority than compiles that callers wait for.
+
+    Returns:
+        The candidates that failed, with the reason.
+    """
     failed = []
     for one in candidates:
         if not is_wanted():
@@ -257,12 +262,12 @@ def promote(
 
 
 def _compile(cache: Promotable, one: Candidate) -> Failure | None:
-    """Compiles a candidate, and logs that; returns the reason if the kernel could not be stored, else nothing."""
-    if cache.other_toolchains.has(one.selection.key):  # another process was faster
+    """Compiles a candidate, and logs this; returns the reason if the kernel could not be stored, else ``None``."""
+    if cache.other_toolchains.has(one.selection.key):  # another process has compiled it already
         return None
     priority = Priority.PROMOTION if one.kind == PROMOTION else Priority.SPECULATION
     try:
-        # By force, as this process may still have in memory what was evicted.
+        # With ``force``, as this process may still have an evicted kernel in memory.
         kernel = cache.get_or_compile(one.selection.problem, force=True, priority=priority)
     except GemmCacheError as error:
         return Failure(str(error))
@@ -273,11 +278,11 @@ def _compile(cache: Promotable, one: Candidate) -> Failure | None:
 
 
 def changed(last: Decision, value: Payback | None) -> Change | None:
-    """Whether a kernel is to be demoted or promoted again; ``None`` where nothing changes.
+    """The change that is due for a kernel, a demotion or a new promotion; ``None`` if none is due.
 
     Args:
-        last: the last decision about it.
-        value: what it is worth now; ``None`` where nothing is asked of it.
+        last: the last decision about the kernel.
+        value: its present gain and price; ``None`` if there are no requests for it.
     """
     forecast_s, price_s = (value.saved_s + value.spared_s, value.price_s) if value is not None else (0.0, 0.0)
     was = last.kind != DEMOTION
@@ -288,7 +293,7 @@ def changed(last: Decision, value: Payback | None) -> Change | None:
 
 
 def note(journal: Journal, changes: Iterable[Change]) -> None:
-    """Writes changes to the log of decisions, where cleaning finds them."""
+    """Writes changes to the log of decisions, where the next cleaning reads them."""
     for one in changes:
         journal.decided(one.kind, key=one.key, name=one.name, reason=one.reason, detail=one.detail)
     journal.flush()
@@ -298,13 +303,16 @@ _Each = tuple[str, Selection, list[Use], list[str], str]
 
 
 class _Served:
-    """The shapes that some kernel of the store or a pack serves; of the others no stand-in needs to be looked for."""
+    """The shapes that at least one kernel of the store or of a pack serves.
+
+    For other shapes, no stand-in is searched.
+    """
 
     def __init__(self) -> None:
         self._shapes: set[tuple[object, ...]] = set()
 
     def noting(self, records: Iterable[Record]) -> Iterator[Record]:
-        """The records, each noted as it goes by."""
+        """The same records; the shapes that each one serves are noted as it is read."""
         for record in records:
             self._shapes.add(_served_by(record.problem, record.arch, record.problem.specialisation))
             yield record
@@ -315,17 +323,20 @@ class _Served:
 
 
 def _served_by(shape: Shape | RecordedProblem, arch: str, specialisation: str) -> tuple[object, ...]:
-    """The properties that a kernel shares with all that it serves. One that is not dynamic is of one n and k."""
+    """The properties that a kernel has in common with every problem it serves.
+
+    Only a dynamic kernel serves several n and k.
+    """
     sizes = (0, 0) if specialisation == Specialisation.DYNAMIC else (shape.n, shape.k)
     options = (getattr(shape, name) for name in Options.__struct_fields__ if name != "specialisation")
     return (*sizes, arch, shape.dtype, shape.out_dtype, shape.layout, *options)
 
 
 class _Missing:
-    """The kernels that are missing or were promoted, and what they serve."""
+    """Collects the kernels that are missing or were promoted, and the requests that each of them would serve."""
 
     def __init__(self, cache: Promotable, times: LaunchTimes, promoted: Collection[str], served: _Served) -> None:
-        """Finds also what such keys serve, though these kernels are there."""
+        """Args: promoted: keys of stored kernels whose requests are collected as well."""
         self._cache, self._times, self._promoted, self._served = cache, times, promoted, served
         self._uses: dict[str, list[tuple[Use, str, LaunchTime]]] = {}
         self._selections: dict[str, tuple[str, Selection]] = {}
@@ -333,18 +344,21 @@ class _Missing:
 
     @property
     def kernels(self) -> int:
-        """The number of kernels that were needed, present or not."""
+        """The number of kernels that the requests need, whether or not the store has them."""
         return len(self._present)
 
     def ask(self, kind: str, shape: Shape, m: int, per_s: float) -> None:
-        """Counts requests for a problem, if a kernel for it is missing. What cannot be keyed here is left out."""
+        """Counts requests for a problem, if a kernel for it is missing.
+
+        Skips a problem that no key can be made for here.
+        """
         try:
             asked: Request = (shape.problem(m), None, None, None)
             selection = self._cache.select(asked[0])
         except GemmCacheError:
             return
         exact = self._cache.exact_kernels.measured(asked)
-        is_exact = exact is not None and self._is_there(exact)  # then what is selected saves nothing here
+        is_exact = exact is not None and self._is_there(exact)  # then the selected kernel saves nothing here
         if exact is not None and (exact.key in self._promoted if is_exact else self._is_there(selection)):
             instead = selection if self._is_there(selection) else self._stand_in(shape, asked, exact.key)
             self._add(kind, shape, m, per_s, exact, instead)
@@ -352,7 +366,7 @@ class _Missing:
             self._add(kind, shape, m, per_s, selection, self._stand_in(shape, asked))
 
     def _stand_in(self, shape: Shape, asked: Request, without: str = "") -> Selection | None:
-        """The best kernel that serves in place of what is asked for, without that of a key."""
+        """The best stored kernel that serves in place of the one asked for, but not that with the key ``without``."""
         if shape not in self._served:
             return None
         return next((one for one in self._cache.stand_ins.look(asked) if one.key != without), None)
@@ -366,7 +380,7 @@ class _Missing:
     def _add(
         self, kind: str, shape: Shape, m: int, per_s: float, selection: Selection, instead: Selection | None
     ) -> None:
-        """Adds what a kernel would serve, and what serves that without it."""
+        """Adds the requests that a kernel would serve, and the kernel that serves them without it."""
         key = selection.key
         better = self._times.of_kernel(shape, m, selection)
         present = None if instead is None else self._times.of_kernel(shape, m, instead)
@@ -375,7 +389,7 @@ class _Missing:
         self._uses.setdefault(key, []).append((use, "" if instead is None else instead.name, better))
 
     def each(self) -> Iterator[_Each]:
-        """Each missing kernel, with what it would serve."""
+        """Each missing kernel, with the requests that it would serve."""
         for key, (kind, selection) in self._selections.items():
             uses = self._uses[key]
             sources = ", ".join(sorted({time.source for _, _, time in uses}))
@@ -383,7 +397,11 @@ class _Missing:
 
 
 def _comparable(present: LaunchTime | None, better: LaunchTime) -> tuple[float | None, float | None]:
-    """Seconds of both; where one of the two is unknown, or they are from different sources, nothing is gained."""
+    """The launch times in seconds: now, and with the better kernel.
+
+    If one is unknown, or they come from different sources, they cannot be compared; then the values say that nothing is
+    gained.
+    """
     if present is None:
         return None, None if better.source == UNKNOWN else better.us / 1e6
     if UNKNOWN in (present.source, better.source) or present.source != better.source:
@@ -392,10 +410,10 @@ def _comparable(present: LaunchTime | None, better: LaunchTime) -> tuple[float |
 
 
 def _speculate(cache: Promotable, ledger: Ledger, found: _Missing) -> str:
-    """Asks for the other shapes of the model that the demand looks like most; returns its name.
+    """Counts expected requests for the other shapes of the model that the demand resembles most; returns its name.
 
-    They are taken to be asked for as often as the model's shapes that were, on average, with the same m; times the
-    share of the model that was, for it may be another model.
+    Each shape is expected as often as the model's requested shapes on average, with the same m. This is multiplied by
+    the share of the model's shapes that were requested, because the program may run another model.
     """
     models = cache.demand(by=MODEL).shares
     if not models or models[0].asked_shapes < _LEAST_OF_MODEL * models[0].all_shapes:
@@ -416,7 +434,7 @@ def _speculate(cache: Promotable, ledger: Ledger, found: _Missing) -> str:
 
 
 def _per_s(ledger: Ledger, weight: float) -> float:
-    """Launches a second; of a ledger younger than an hour, as if that was all in an hour."""
+    """Launches per second; for a ledger younger than an hour, its launches divided by an hour."""
     return rate(ledger, weight, max(ledger.at, ledger.since + 3600))
 
 

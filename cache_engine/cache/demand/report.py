@@ -14,10 +14,10 @@ from cache_engine.units import counted
 from cache_engine.usage.demand import Ledger, by_bytes, by_flops, rate
 
 SHAPE, KERNEL, MODEL, ARCH = BY = ("shape", "kernel", "model", "arch")
-"""The things that shares can be of."""
+"""The kinds of subject that shares are computed for."""
 
 KernelOf = Callable[[Shape, int], tuple[str, str]]
-"""The name and key of the kernel that serves a shape with an m today; both empty if no kernel can."""
+"""A function that returns the name and key of the kernel that serves a shape for an m today; both empty if none can."""
 
 
 @dataclass
@@ -27,17 +27,16 @@ class DemandShare:
     Launches, FLOPs, bytes and seconds decay with the ledger's half-life, unless that is infinite.
 
     Attributes:
-        name: in words.
-        shape: for shares by shape.
-        key: of the kernel, for shares by kernel.
-        launches: how often.
-        per_hour: launches an hour; of a ledger younger than that, launches so far.
-        flops, moved_bytes: of all of them; A, B and C count once a launch.
-        gpu_s: seconds of a GPU that the launches with a known time take.
-        timed, measured: launches with a known time, and of these those with a measured one.
-        launch_share, flops_share, bytes_share, time_share: of everything that was asked for; of time, of all that is
-            known.
-        asked_shapes, all_shapes: for a model, how many of its (n, k) were asked for, and how many it has.
+        name: the name of the subject, for people.
+        shape: the shape, in a report by shape.
+        key: the key of the kernel, in a report by kernel.
+        launches: the number of launches.
+        per_hour: launches per hour; for a ledger younger than an hour, the launches so far.
+        flops, moved_bytes: sums over the launches; a launch moves A, B and C once.
+        gpu_s: the GPU seconds of the launches with a known time.
+        timed, measured: the number of launches with a known time, and of those with a measured time.
+        launch_share, flops_share, bytes_share, time_share: shares of the whole report; for time, of all known times.
+        asked_shapes, all_shapes: for a model, the number of its (n, k) that were asked for, and of all its (n, k).
     """
 
     name: str
@@ -59,7 +58,7 @@ class DemandShare:
 
     @property
     def time_from(self) -> str:
-        """``"measured"``, ``"predicted"``, ``"unknown"``, or several of these: where its time is from."""
+        """The origins of its times: ``"measured"``, ``"predicted"``, ``"unknown"``, or several of these."""
         parts = {
             "measured": self.measured,
             "predicted": self.timed - self.measured,
@@ -68,7 +67,7 @@ class DemandShare:
         return ", ".join(name for name, weight in parts.items() if weight > 1e-9 * self.launches) or UNKNOWN
 
     def add(self, launches: float, flops: float, moved_bytes: float, us: float, source: str) -> None:
-        """Counts launches of one problem."""
+        """Counts launches of one problem, each of ``us`` microseconds."""
         self.launches += launches
         self.flops += launches * flops
         self.moved_bytes += launches * moved_bytes
@@ -81,18 +80,18 @@ class DemandShare:
 
 @dataclass(frozen=True)
 class DemandReport:
-    """A report of the demand on a store.
+    """The demand on a store, with the share of each subject.
 
     Attributes:
-        by: what the shares are of: one of ``BY``.
-        since: when the first request in it was counted, or the span begins, in seconds since 1970.
-        at: when it was made.
-        half_life_s: after which a request counts half; infinite where all count the same.
-        total: everything; its shares are 1.
-        dropped: launches of shapes that the ledger had no room for.
-        shares: the largest share of time first, then of launches. Those of models overlap where models share shapes.
-        gpus: by target, the GPU that times were measured on, and the one that they are predicted for.
-        unpredicted: why nothing can be predicted here; empty when it can.
+        by: the kind of subject: one of ``BY``.
+        since: the time of the first counted request, or the start of the span, in seconds since 1970.
+        at: the time of the report, in seconds since 1970.
+        half_life_s: the age, in seconds, at which a request counts half; infinite if all count fully.
+        total: the sums over everything; its shares are 1.
+        dropped: launches of shapes for which the ledger had no room.
+        shares: sorted by share of time, then of launches, largest first. Models that have shapes in common overlap.
+        gpus: for each target, the GPU that times were measured on and the GPU that they are predicted for.
+        unpredicted: the reason why times cannot be predicted here; empty when they can.
     """
 
     by: str
@@ -109,10 +108,13 @@ class DemandReport:
 def report(
     ledger: Ledger, by: str, times: LaunchTimes, kernel_of: KernelOf, may_go_on: Callable[[], bool] = lambda: True
 ) -> DemandReport:
-    """The shares of everything in a ledger; ``may_go_on`` is asked before each size of a shape.
+    """The shares of all requests in a ledger.
+
+    Args:
+        may_go_on: a function asked before each size of a shape.
 
     Raises:
-        SearchStopped: when it says no.
+        SearchStopped: when ``may_go_on`` returns false.
     """
     total, shares = DemandShare("all"), dict[object, DemandShare]()
     models = _models() if by == MODEL else {}
@@ -127,7 +129,7 @@ def report(
             if by == MODEL:
                 asked.setdefault(share.name, set()).add((shape.n, shape.k))
     for share in (total, *shares.values()):
-        # As if it was an hour old at least: a rate from seconds says nothing about an hour.
+        # A ledger counts as at least an hour old: a rate over seconds says nothing about an hour.
         share.per_hour = 3600 * rate(ledger, share.launches, max(ledger.at, ledger.since + 3600))
         share.launch_share = _part(share.launches, total.launches)
         share.flops_share = _part(share.flops, total.flops)
@@ -150,7 +152,7 @@ def _launches(ledger: Ledger, times: LaunchTimes) -> Iterator[tuple[Shape, int, 
 def _places(
     by: str, shape: Shape, m: int, models: dict[str, set[tuple[int, int]]], kernel_of: KernelOf
 ) -> Iterable[tuple[object, DemandShare]]:
-    """The shares that a launch counts in: one, but of models all that have the shape."""
+    """The shares in which a launch counts: one, or in a report by model, that of each model with this shape."""
     if by == SHAPE:
         return [(shape, DemandShare(in_words(shape), shape))]
     if by == ARCH:
@@ -174,7 +176,7 @@ def _weight(share: DemandShare) -> tuple[float, float, str]:
 
 
 def _likeness(share: DemandShare) -> tuple[float, float, str]:
-    """A sort key, the likeliest model first: the harmonic mean of the shares of demand and model that it covers."""
+    """A sort key that puts the most similar model first: the harmonic mean of its shares of demand and of model."""
     precision, recall = share.launch_share, _part(share.asked_shapes, share.all_shapes)
     return -_part(2 * precision * recall, precision + recall), -share.launch_share, share.name
 
@@ -184,7 +186,7 @@ def _part(part: float, whole: float) -> float:
 
 
 def in_words(shape: Shape) -> str:
-    """A shape as people read it."""
+    """A shape as text for people."""
     s = shape
     types = s.dtype if s.out_dtype == s.dtype else f"{s.dtype}→{s.out_dtype}"
     parts = [f"{s.batch} × " if s.batch > 1 else "", f"m × {s.n} × {s.k} {types}"]

@@ -1,4 +1,4 @@
-"""Durations of launches: as this store measured them, else as the GPU model predicts."""
+"""Durations of launches: measured in this store, else predicted by the GPU model."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from cache_engine.evaluator.chips import Gpu
 
 Tile = tuple[int, int, int]
-"""Rows, columns and split of k."""
+"""The rows, the columns, and the number of parts of k."""
 
 MEASURED, PREDICTED, UNKNOWN = "measured", "predicted", "unknown"
-"""The origins of a time."""
+"""The possible origins of a launch time."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchTime:
-    """The duration of a launch.
+    """The duration of one launch.
 
     Attributes:
-        us: microseconds; 0 where it is unknown.
-        source: ``MEASURED``, of the fastest verified kernel of this size on a device; ``PREDICTED``, by the GPU model,
-            of a library's kernel; or ``UNKNOWN``.
+        us: microseconds; 0 if unknown.
+        source: ``MEASURED`` on a device, for the fastest verified kernel of this size; ``PREDICTED`` by the GPU model,
+            for a kernel of a library such as cuBLAS; or ``UNKNOWN``.
     """
 
     us: float
@@ -43,15 +43,15 @@ _UNKNOWN = LaunchTime(0.0, UNKNOWN)
 
 
 class LaunchTimes:
-    """The times of launches on one GPU for each target: the one that was measured on last, else the model's first.
+    """Launch times on one GPU for each target: the GPU measured last, else the first GPU of the model with this target.
 
     Attributes:
-        gpus: by target and source, the GPU that the times asked for so far are of.
-        missing: why nothing can be predicted here; empty when it can.
+        gpus: the GPU of the times returned so far, by target and source.
+        missing: the reason why times cannot be predicted here; empty when they can.
     """
 
     def __init__(self, timings: Iterable[Measurement]) -> None:
-        """Reads measurements, the newest first."""
+        """Reads ``timings``, which must come newest first."""
         self.gpus: dict[str, dict[str, str]] = {}
         self.missing = ""
         self._devices: dict[str, tuple[str, str]] = {}
@@ -70,7 +70,7 @@ class LaunchTimes:
             self._measured[shape, m] = min(us, self._measured.get((shape, m), us))
 
     def of(self, shape: Shape, sizes: Sequence[int]) -> list[LaunchTime]:
-        """The time of each m."""
+        """The launch time for each m in ``sizes``."""
         measured = [self._measured.get((shape, m)) for m in sizes]
         rest = [m for m, us in zip(sizes, measured, strict=True) if us is None]
         predicted = iter(self._predict(shape, rest))
@@ -79,7 +79,7 @@ class LaunchTimes:
         return [next(predicted) if us is None else LaunchTime(us, MEASURED) for us in measured]
 
     def of_kernel(self, shape: Shape, m: int, selection: Selection) -> LaunchTime:
-        """The time of one m by a kernel: measured on it, else predicted for its tile and split of k."""
+        """The launch time of a kernel for one m: measured for this kernel, else predicted by tile and split of k."""
         s = selection
         measured_as = msgspec.structs.replace(shape, specialisation=s.problem.specialisation.value)
         us = self._of_kernels.get((measured_as, m, s.family.name, s.compiler.name, s.config))
@@ -89,7 +89,7 @@ class LaunchTimes:
         return self._predict(shape, [m], ((s.config.block_m, s.config.block_n, s.config.split_k),))[0]
 
     def _predict(self, shape: Shape, sizes: Sequence[int], tiles: tuple[Tile, ...] = ()) -> list[LaunchTime]:
-        """By the fastest of some tiles; without any, of those that a library has."""
+        """The predicted times with the fastest of ``tiles``; if none are given, with the fastest tile of a library."""
         unknown = [_UNKNOWN] * len(sizes)
         if not sizes or self.missing:
             return unknown
@@ -109,7 +109,7 @@ class LaunchTimes:
         return list(_predicted(gpu, (shape.n, shape.k, shape.batch), tuple(sizes), tiles))
 
     def _gpu_for(self, arch: str) -> Gpu | None:
-        """The GPU that a target's times are predicted for: the one that was measured on, else the model's first."""
+        """The GPU for which a target's times are predicted: the one measured last, else the first in the model."""
         from cache_engine.evaluator.chips import gpu_called, gpus_running
 
         running = gpus_running(arch)
@@ -121,7 +121,10 @@ class LaunchTimes:
 def _predicted(
     gpu: Gpu, fixed: tuple[int, int, int], sizes: tuple[int, ...], tiles: tuple[Tile, ...]
 ) -> tuple[LaunchTime, ...]:
-    """The times of n, k and batch for each m. Cached, as a page with all shapes of a ledger asks three times."""
+    """The predicted time for each m, with ``fixed`` as n, k and batch.
+
+    Cached, because a page that shows all shapes of a ledger asks three times.
+    """
     import numpy
 
     from cache_engine.evaluator import gpu as model
@@ -137,7 +140,7 @@ def _predicted(
 
 
 def _shape_of(one: Measurement) -> Shape | None:
-    """The shape of a measured problem; ``None`` when it has sizes that none has."""
+    """The shape of a measured problem; ``None`` if its sizes are not valid."""
     _, *values = msgspec.structs.astuple(one.problem)
     names = one.problem.__struct_fields__[1:]
     try:

@@ -1,8 +1,8 @@
-"""Tickets: who compiles, who waits for a slot, and who waits for a kernel that another compiles.
+"""Tickets: the processes that compile, that wait for a slot to compile in, or that wait for another's compile.
 
-A ticket is an empty file among the temporaries. Its name says everything, so one look at the folder shows the queue,
-and no content has to be trusted. Its owner holds its lock until it deletes it: a ticket whose lock is free is that of a
-process that was killed, and is deleted by the next that finds it first in line, or with the temporaries.
+A ticket is an empty file in ``temp``. Its name has all the information, so listing the folder shows the queue, and no
+content has to be trusted. The process that owns a ticket holds its lock until it deletes it. A ticket whose lock is
+free belonged to a process that was killed; the next process that finds it first in line deletes it, or a cleaning does.
 
 ``PendingKernel`` is the handle of a kernel that is compiled in the background.
 """
@@ -37,45 +37,46 @@ T = TypeVar("T")
 
 
 class Priority(IntEnum):
-    """The purpose of a compile, the most urgent first."""
+    """The purpose of a compile, most urgent first."""
 
     CALLER = 0
-    """A caller waits for it."""
+    """A caller waits for the kernel."""
     PROMOTION = 1
-    """Another kernel serves meanwhile."""
+    """The kernel was asked for, and another kernel serves until it is ready."""
     WARM = 2
-    """It was asked for in advance."""
+    """The kernel is compiled in advance, because a user asked for that."""
     SPECULATION = 3
-    """It may be asked for."""
+    """The kernel may be asked for later."""
 
 
 class State(StrEnum):
-    """The activity of a ticket's owner."""
+    """The activity of the process that owns a ticket."""
 
     COMPILES = "compiles"
     QUEUED = "queued"
-    """It waits for a slot."""
+    """The process waits for a slot."""
     WAITS = "waits"
-    """It waits for the kernel that another compiles, or has in the queue."""
+    """The process waits for a kernel that another process compiles, or has in the queue."""
 
 
 _STATES, _PRIORITIES = frozenset(State), frozenset(Priority)
 
 HEAD_START_S = 30.0
-"""Seconds by which a more urgent compile may come later and still go first, for each step of priority.
+"""The head start, in seconds, of a more urgent compile over a less urgent one, for each step of priority.
 
-A bound, so that a stream of urgent compiles starves no other.
+A more urgent compile goes first if it comes at most so much later. The limit ensures that a stream of urgent compiles
+does not delay others for ever.
 """
 
 
 class Ticket:
-    """A ticket of this process, for the body of a ``with``.
+    """A ticket of this process, held while the body of a ``with`` runs.
 
-    It may have no file, as on a full disk: its owner then waits like the others, and only they do not see it.
+    If the file cannot be created, as on a full disk, the process still waits in the queue, but others do not see it.
     """
 
     def __init__(self, layout: StoreLayout, key: CacheKey, priority: Priority, state: State) -> None:
-        """Makes no file yet."""
+        """Creates no file yet."""
         self._layout = layout
         now_us = time.time_ns() // 1000
         self.name = TicketName(state, priority, now_us, key, os.getpid(), os.urandom(4).hex())
@@ -86,7 +87,7 @@ class Ticket:
         with suppress(OSError):
             path, file = stage(self._layout.temp)
             try:
-                # Locked before it has the name of a ticket, so that no look finds one with a free lock.
+                # Locked before it gets the name of a ticket, so that no process sees a ticket with a free lock.
                 os.rename(path, self._path)
             except BaseException:
                 delete(path)
@@ -99,13 +100,13 @@ class Ticket:
         file, self._file = self._file, None
         if file is not None:
             try:
-                if file.is_ours:  # else this is a forked child
+                if file.is_ours:  # otherwise this is a forked child
                     delete(self._path)
             finally:
                 file.close()
 
     def becomes(self, state: State) -> None:
-        """Says that its owner now does something else."""
+        """Changes the state in the ticket."""
         if self._file is not None:
             with suppress(OSError):
                 name = self.name._replace(state=state)
@@ -115,14 +116,14 @@ class Ticket:
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A compile or a wait that is under way.
+    """A compile or a wait in progress.
 
     Attributes:
-        state: what its owner does.
-        priority: its own, not one that is lent.
-        key: the kernel.
-        pid: the process.
-        seconds: for how long, by the clock of this machine.
+        state: the activity of the process.
+        priority: its own priority, without one lent to it by a waiting process.
+        key: the key of the kernel.
+        pid: the process id.
+        seconds: the time since it began, by this machine's clock.
     """
 
     state: State
@@ -136,10 +137,10 @@ class QueueState(msgspec.Struct, frozen=True):
     """The compile queue of a store at one moment.
 
     Attributes:
-        slots: how many may compile at a time, by the settings of who asks.
-        compiling: the kernels that are compiled now.
-        queued: those that wait for a slot, the next first.
-        waiting: who waits for a kernel that another compiles or has in the queue.
+        slots: the number of kernels that may be compiled at a time, by the settings of this process.
+        compiling: the compiles that run.
+        queued: the compiles that wait for a slot, in the order in which they will start.
+        waiting: the processes that wait for a kernel that another compiles or has in the queue.
     """
 
     slots: int
@@ -149,7 +150,7 @@ class QueueState(msgspec.Struct, frozen=True):
 
 
 def queue_state(layout: StoreLayout, slots: int) -> QueueState:
-    """The compiles that run and those that wait now, without those that were killed. Changes nothing."""
+    """The compiles that run and those that wait now, without those of killed processes. Changes nothing."""
     now_us = time.time_ns() // 1000
     try:
         alive = [ticket for ticket in tickets(layout) if is_alive(layout, ticket)]
@@ -170,13 +171,13 @@ def queue_state(layout: StoreLayout, slots: int) -> QueueState:
 
 
 def tickets(layout: StoreLayout) -> list[TicketName]:
-    """All tickets, those of killed processes included."""
+    """All tickets, including those of killed processes."""
     found = (ticket_of_name(name) for name in os.listdir(layout.temp))
     return [ticket for ticket in found if ticket and ticket.state in _STATES and ticket.priority in _PRIORITIES]
 
 
 def is_alive(layout: StoreLayout, ticket: TicketName) -> bool:
-    """Whether the owner of a ticket holds it still; where locks do not work, it counts as held."""
+    """Whether a process still holds a ticket. True if the file system has no locks, so that this cannot be known."""
     try:
         file = own_file(layout.ticket(ticket), os.O_RDWR)
     except (FileNotFoundError, CorruptEntry):
@@ -192,10 +193,11 @@ def is_alive(layout: StoreLayout, ticket: TicketName) -> bool:
 
 
 def in_order(found: Iterable[TicketName]) -> list[TicketName]:
-    """Those that wait for a slot, the next first.
+    """The tickets that wait for a slot, in the order in which they get one.
 
-    The oldest goes first, but a compile of less priority lets others pass that come up to ``HEAD_START_S`` later for
-    each step. Who waits for a key's lock lends its priority to the compile it waits for: that of any key of this lock.
+    The oldest goes first, except that a less urgent compile lets more urgent ones pass that come up to ``HEAD_START_S``
+    later for each step of priority. A process that waits for a key's lock lends its priority to the compile that it
+    waits for. Several keys share a lock; all their compiles get the priority.
     """
     found = list(found)
     lent: dict[str, int] = {}
@@ -212,24 +214,28 @@ def in_order(found: Iterable[TicketName]) -> list[TicketName]:
 
 
 def _lock_of(ticket: TicketName) -> str:
-    """The part of a key that keys with the same lock have in common."""
+    """The part of a ticket's key that is equal for all keys with the same lock."""
     return ticket.key[:3]
 
 
-# ---- A kernel that is compiled in the background: what a caller holds meanwhile ----
+# ---- A kernel that is compiled in the background: the handle that a caller gets ----
 
 
 class PendingKernel(Generic[T]):
     """A kernel that is compiled in the background. Safe to use from several threads; ``await`` it in a coroutine.
 
     Attributes:
-        key: its CacheKey.
-        kernel: the kernel, once it is there.
-        failure: why there will be none, once that is known.
+        key: the CacheKey of the kernel.
+        kernel: the kernel, once it is ready.
+        failure: the reason, once the compile has failed.
     """
 
     def __init__(self, key: CacheKey, lend: Callable[[], AbstractContextManager[object]]) -> None:
-        """Not ready yet; who waits for it does so in what ``lend`` returns."""
+        """Creates a handle that is not ready.
+
+        Args:
+            lend: returns a context manager that raises the compile's priority while somebody waits for it.
+        """
         self.key = key
         self.kernel: T | None = None
         self.failure: Failure | None = None
@@ -238,7 +244,7 @@ class PendingKernel(Generic[T]):
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        # A queue, as a signal handler may wait for it as well: it has no lock that could be held.
+        # A queue, because it has no lock that could be held when a signal handler waits for it as well.
         self._ended: SimpleQueue[None] = SimpleQueue()
         self._callbacks: deque[Callable[[PendingKernel[T]], object]] = deque()
         self._lock = threading.RLock()
@@ -247,31 +253,31 @@ class PendingKernel(Generic[T]):
 
     @classmethod
     def of(cls, key: CacheKey, kernel: T) -> PendingKernel[T]:
-        """That of a kernel which is there."""
+        """A handle of a kernel that is ready."""
         made = cls(key, nullcontext)
         made.succeed(kernel)
         return made
 
     @property
     def ready(self) -> bool:
-        """Whether ``kernel`` is there."""
+        """Whether ``kernel`` is set."""
         return self.kernel is not None
 
     @property
     def done(self) -> bool:
-        """Whether ``kernel`` or ``failure`` is there."""
+        """Whether ``kernel`` or ``failure`` is set."""
         return self.kernel is not None or self.failure is not None
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a thread or a coroutine waits for its end."""
+        """Whether a thread or a coroutine waits for the end of the compile."""
         return self._waiting > 0
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for the end of the compile, as urgently as a caller; returns whether the kernel is ready.
+        """Waits for the end of the compile, which gets the priority of a caller; returns whether the kernel is ready.
 
         Args:
-            timeout_s: at most so many seconds; ``None`` waits without a limit, 0 not at all.
+            timeout_s: the longest wait in seconds; ``None`` for no limit, 0 for no wait.
         """
         if not self.done and (timeout_s is None or timeout_s > 0):
             try:
@@ -279,12 +285,15 @@ class PendingKernel(Generic[T]):
                     self._ended.get(timeout=timeout_s)
             finally:  # also when interrupted
                 if self.ready or self.failure is not None:
-                    self._ended.put(None)  # for the next that waits
+                    self._ended.put(None)  # wakes the next waiter
         return self.ready
 
     @contextmanager
     def _lending(self) -> Iterator[None]:
-        """The body of a ``with`` waits; all that wait at a time lend once, as a ticket takes a descriptor."""
+        """Lends a caller's priority to the compile while the body runs.
+
+        All threads that wait at the same time lend it once, because a ticket takes a file descriptor.
+        """
         with self._lock:
             if not self._waiting:
                 lent = self._lend()
@@ -300,20 +309,22 @@ class PendingKernel(Generic[T]):
                     self._lent.__exit__(None, None, None)
 
     def on_done(self, callback: Callable[[PendingKernel[T]], object]) -> None:
-        """Calls ``callback`` with this, once, when ``kernel`` or ``failure`` is there; at once if it is there now.
+        """Calls ``callback`` once with this handle, when ``kernel`` or ``failure`` is set; maybe at once.
 
-        It runs in the thread that compiled, or in the one that closes the cache, so it should be short. What it raises
-        is logged. A forked child calls none of its parent's.
+        It is called in the thread that compiles, or in the one that closes the cache, so it should be short. An
+        exception of it is logged. A forked child does not call the callbacks of its parent.
         """
         self._callbacks.append(callback)
         if self.done:
             self._call()
 
     def __await__(self) -> Generator[Any, None, T]:
-        """The kernel, when it is there; waits as urgently as a caller, and the event loop goes on meanwhile.
+        """Waits for the kernel and returns it, without blocking the event loop.
+
+        The compile gets the priority of a caller.
 
         Raises:
-            GemmCacheError: what the compile raised; ``NotCached`` where the cache was closed before it.
+            GemmCacheError: the error of the compile; ``NotCached`` if the cache was closed before.
         """
         import asyncio
 
@@ -321,7 +332,7 @@ class PendingKernel(Generic[T]):
         future: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            if not future.done():  # else who waited was cancelled
+            if not future.done():  # otherwise the waiting coroutine was cancelled
                 future.set_result(None)
 
         def ended(_: PendingKernel[T]) -> None:
@@ -337,19 +348,19 @@ class PendingKernel(Generic[T]):
         return self.kernel
 
     def succeed(self, kernel: T) -> None:
-        """The compile has ended well."""
+        """Sets ``kernel``: the compile has succeeded."""
         self.kernel = kernel
         self._ended.put(None)
         self._call()
 
     def fail(self, why: str, error: Exception | None = None) -> None:
-        """The compile has failed, or will not be tried."""
+        """Sets ``failure``: the compile has failed, or will not be tried."""
         self.error, self.failure = error, Failure(why)
         self._ended.put(None)
         self._call()
 
     def renew_after_fork(self) -> None:
-        """In a forked child: fails, as the thread that compiles is the parent's."""
+        """In a forked child: sets ``failure``, because only the parent has the thread that compiles."""
         # Another thread of the parent may have been in the queue; callbacks may wake an event loop of the parent.
         self._start_waiting()
         if not self.done:
@@ -357,7 +368,7 @@ class PendingKernel(Generic[T]):
 
     def _call(self) -> None:
         while self._callbacks:
-            with suppress(IndexError):  # another thread took it
+            with suppress(IndexError):  # another thread took its entry
                 callback = self._callbacks.popleft()
                 try:
                     callback(self)

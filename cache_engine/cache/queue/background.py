@@ -1,7 +1,8 @@
 """Compiles in the background, while another kernel serves.
 
-A compile runs in a daemon thread of this process, at most as many at a time as the store has slots. The end of the
-process, or of the cache, drops what has not begun and waits some seconds for the rest. A forked child has none of them.
+They run in daemon threads of this process, at most as many at a time as the store has slots. When the process ends or
+the cache is closed, compiles that have not begun are dropped, and running ones get some seconds to finish. A forked
+child has none of its parent's compiles.
 """
 
 from __future__ import annotations
@@ -26,26 +27,34 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_AFTER_S = 60.0
-"""For so long a compile that failed is not tried again."""
+"""Seconds for which a failed compile is not tried again."""
 
 
 Compile = Callable[[Callable[[], bool]], T]
-"""Compiles; asks what it is given whether that is still wanted, while it waits for a slot."""
+"""A function that compiles.
+
+While it waits for a slot, it calls its argument to ask whether the kernel is still wanted.
+"""
 
 
 class BackgroundCompiles(Generic[T]):
-    """The background compiles of this process for one store. Its methods can be called in a signal handler."""
+    """The background compiles of this process for one store. A signal handler may call its methods."""
 
     def __init__(self, most: int, retry_after_s: float = RETRY_AFTER_S) -> None:
-        """At most so many at a time. Starts no thread yet."""
+        """Starts no thread yet.
+
+        Args:
+            most: the largest number of compiles at a time.
+            retry_after_s: the seconds for which a failed compile is not tried again.
+        """
         self._most, self._retry_after_s = most, retry_after_s
         self.dropped = 0
-        """Compiles that were dropped before they began."""
+        """The number of compiles that were dropped before they began."""
         self._start_afresh()
         renew_after_fork(self)
 
     def _start_afresh(self) -> None:
-        # Held for some instructions only. Reentrant, for signal handlers.
+        # Held for a few instructions only. Reentrant, for signal handlers.
         self._lock = threading.RLock()
         self._pending: dict[CacheKey, PendingKernel[T]] = {}
         self._failed: dict[CacheKey, tuple[float, PendingKernel[T]]] = {}
@@ -54,7 +63,7 @@ class BackgroundCompiles(Generic[T]):
         self._forget_end: Callable[[], None] = lambda: None
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the compiles are the parent's."""
+        """In a forked child: forgets all compiles, because the parent does them."""
         pending = list(self._pending.values())
         self._start_afresh()
         for better in pending:
@@ -63,12 +72,12 @@ class BackgroundCompiles(Generic[T]):
     def start(
         self, key: CacheKey, compile_it: Compile[T], lend: Callable[[], AbstractContextManager[object]]
     ) -> PendingKernel[T]:
-        """Has a kernel compiled, once for all that ask; returns at once.
+        """Starts the compile of a kernel, once for all callers that ask; returns its handle at once.
 
-        A compile that failed lately is not tried again: then what is returned is that one.
+        If the compile failed less than ``retry_after_s`` ago, the failed handle is returned instead.
 
         Args:
-            lend: what waiters are in, so that the compile gets their priority.
+            lend: returns a context manager that raises the compile's priority while somebody waits for it.
         """
         failed = self.failed(key)
         if failed is not None:
@@ -89,12 +98,12 @@ class BackgroundCompiles(Generic[T]):
         return better
 
     def failed(self, key: CacheKey) -> PendingKernel[T] | None:
-        """The last compile of a key, if it failed lately."""
+        """The handle of the last compile of a key, if it failed less than ``retry_after_s`` ago; else ``None``."""
         at, better = self._failed.get(key, (0.0, None))
         return better if better is not None and time.monotonic() - at < self._retry_after_s else None
 
     def _fail(self, better: PendingKernel[T], error: Exception) -> None:
-        """Notes a failed compile, so that it is not tried again for a while; then tells those that wait."""
+        """Remembers a failed compile, so that it is not tried again for a while; then wakes its waiting callers."""
         why = str(error) or type(error).__name__
         now = time.monotonic()
         with self._lock:
@@ -108,15 +117,15 @@ class BackgroundCompiles(Generic[T]):
             better.fail(why, error)
 
     def close(self, *, wait: bool = True) -> None:
-        """Drops what has not begun; waits for the rest, but for seconds only.
+        """Drops compiles that have not begun; waits some seconds for those that run.
 
         Args:
-            wait: whether to wait at all, which a signal handler must not if it has interrupted a compile.
+            wait: whether to wait. A signal handler that has interrupted a compile must not.
         """
         with self._lock:
             queue, self._queue = self._queue, BackgroundQueue(self._most)
             queued, self._queued = self._queued, {}
-        for better, _ in queued.values():  # not what their callbacks ask for
+        for better, _ in queued.values():  # only these, not compiles that their callbacks start
             self._drop(better)
         queue.close(CLOSE_S if wait else 0.0)
         self._forget_end()
@@ -128,9 +137,9 @@ class BackgroundCompiles(Generic[T]):
         _log.info("dropped: %s was not compiled before the end", better.key[:12])
 
     def _compile_next(self, queue: BackgroundQueue) -> None:
-        """Compiles in a thread of the queue, first what is waited for."""
+        """Does one compile, in a thread of the queue. Compiles that a caller waits for go first."""
         with self._lock:
-            if queue is not self._queue or not self._queued:  # they were dropped
+            if queue is not self._queue or not self._queued:  # all compiles were dropped
                 return
             waited_for = (key for key, (one, _) in self._queued.items() if one.is_waited_for)
             better, compile_it = self._queued.pop(next(waited_for, next(iter(self._queued))))
@@ -143,5 +152,5 @@ class BackgroundCompiles(Generic[T]):
         else:
             better.succeed(kernel)
         finally:
-            if self._pending.get(better.key) is better:  # else a callback has asked for it again
+            if self._pending.get(better.key) is better:  # otherwise a callback has started it again
                 del self._pending[better.key]

@@ -1,8 +1,8 @@
-"""Compile slots of a store: how many kernels all its processes compile at a time, and who is next.
+"""Compile slots of a store: the number of kernels that all its processes compile at a time, and the order of waiting.
 
-A slot is a lock file, so it is free again however its holder ends. Who may try for one, the tickets say: only the first
-in their order. It looks again and again, as a lock cannot be waited for out of turn; who is further behind looks less
-often.
+A slot is a lock file, so it becomes free even if its holder is killed. The tickets decide which process may try to get
+one: only the first in their order. A process looks at the tickets again and again, because a lock has no queue of this
+order; a process further behind looks less often.
 """
 
 from __future__ import annotations
@@ -24,45 +24,50 @@ from cache_engine.store.lock import Held, file_lock
 
 _log = logging.getLogger(__name__)
 
-# Between two looks: for each that is ahead, and at most.
+# Seconds between two looks at the tickets: for each ticket that is ahead, and at most.
 _LOOK_S, _LONGEST_LOOK_S = 0.01, 0.2
 
 
 class GivenUp(Exception):
-    """A compile in the queue that is no longer wanted."""
+    """A compile in the queue is no longer wanted."""
 
 
 class Slots:
     """The compile slots of a store. Safe to use from several threads and processes, and after a fork.
 
-    Deadlocks are impossible while every caller locks its key first and then waits for a slot: who holds a slot waits
-    for no lock.
+    There is no deadlock as long as every caller locks its key first and then waits for a slot: the holder of a slot
+    then waits for no lock.
     """
 
     def __init__(self, layout: StoreLayout, count: int, timeout_s: float) -> None:
-        """So many slots; no caller waits longer than the timeout while no slot changes hands."""
+        """Locks no slot yet.
+
+        Args:
+            count: the number of slots.
+            timeout_s: the longest wait, in seconds, during which no slot changes its holder.
+        """
         self._layout = layout
         self.count = count
         self._timeout_s = timeout_s
-        # When each slot was taken last, and since when this process has seen no other times.
+        # When each slot was taken last, and the time since which this process has seen these values.
         self._seen: tuple[tuple[int, ...], float] | None = None
 
     @contextmanager
     def turn(
         self, key: CacheKey, priority: Priority, is_wanted: Callable[[], bool] = lambda: True
     ) -> Iterator[Failure | None]:
-        """Holds a slot for the body of a ``with``, after waiting for it; gives the reason if it got no slot.
+        """Waits for a slot, and holds it while the body of a ``with`` runs; gives the reason if it got none.
 
-        A caller never fails for want of a slot: when this process has seen for the timeout that no slot changes hands,
-        as behind a stopped process, or when locks do not work, the body runs without. The next caller then waits no
-        more, until a slot is free or taken.
+        A caller never fails because it gets no slot. The body runs without a slot if no slot changed its holder for the
+        timeout, as with a stopped process, or if locks do not work. Later callers then do not wait until a slot becomes
+        free or is taken.
 
         Args:
-            key: the kernel that the body compiles. The caller holds its lock.
-            is_wanted: asked while waiting.
+            key: the kernel that the body compiles. The caller must hold its lock.
+            is_wanted: a function asked while waiting.
 
         Raises:
-            GivenUp: at the start of the ``with``, when it is no longer wanted.
+            GivenUp: at the start of the ``with``, when the kernel is no longer wanted.
         """
         failure = None
         with Ticket(self._layout, key, priority, State.QUEUED) as ticket, ExitStack() as held:
@@ -81,21 +86,21 @@ class Slots:
             yield failure
 
     def waiting(self, key: CacheKey, priority: Priority) -> Ticket:
-        """Lends this priority to the compile of a key, in whichever process, for the body of a ``with``.
+        """Lends this priority to the compile of a key, in any process, while the body of a ``with`` runs.
 
-        While no slot changes hands, the time of the wait counts as waiting for a slot too.
+        If no slot changes its holder meanwhile, the time counts towards the timeout for a slot too.
         """
         self._unmoved_since()
         return Ticket(self._layout, key, priority, State.WAITS)
 
     def _wait(self, ticket: Ticket, is_wanted: Callable[[], bool]) -> Held | None:
-        """A slot, when it is this ticket's turn; ``None`` when nothing has moved for too long."""
+        """The slot, locked, once this ticket is first; ``None`` if no slot changed its holder for the timeout."""
         while True:
             ahead = self._ahead(ticket)
             slot = self._free_slot() if not ahead else None
             if slot is not None:
                 return slot
-            # Not how many are ahead: they may have given up.
+            # Not by the number of tickets ahead: these processes may give up.
             if time.monotonic() - self._unmoved_since() >= self._timeout_s:
                 return None
             if not is_wanted():
@@ -103,7 +108,7 @@ class Slots:
             time.sleep(min(_LONGEST_LOOK_S, _LOOK_S * (1 + ahead)))
 
     def _ahead(self, mine: Ticket) -> int:
-        """The number of tickets before this one. Deletes those at the head whose owners are gone."""
+        """The number of tickets before this one. Deletes tickets of killed processes at the head of the line."""
         gone: set[TicketName] = set()
         while True:
             others = [one for one in tickets(self._layout) if one.token != mine.name.token and one not in gone]
@@ -114,10 +119,10 @@ class Slots:
                 gone.add(order.pop(0))
             if len(gone) == known:
                 return order.index(mine.name)
-            # One that is gone may have had its turn since the look, and a more urgent one may have come: look again.
+            # A killed process may have had its turn meanwhile, and a more urgent ticket may have come: look again.
 
     def _unmoved_since(self) -> float:
-        """Since when no slot has changed hands, as far as this process has seen."""
+        """The time since which no slot has changed its holder, as far as this process has seen."""
         taken = tuple(_taken_at(self._layout.slot_lock(number)) for number in range(self.count))
         seen = self._seen
         if seen is None or seen[0] != taken:
@@ -125,10 +130,10 @@ class Slots:
         return seen[1]
 
     def _free_slot(self) -> Held | None:
-        """A slot that is free, locked.
+        """A free slot, now locked; ``None`` if all are taken.
 
         Raises:
-            OSError: when none can be locked.
+            OSError: when no slot can be locked.
         """
         failures: list[OSError] = []
         for number in range(self.count):
@@ -141,7 +146,7 @@ class Slots:
                 failures.append(error)
             else:
                 with suppress(OSError):
-                    os.utime(self._layout.slot_lock(number))  # tells those that wait
+                    os.utime(self._layout.slot_lock(number))  # its mtime tells waiters that the slot changed its holder
                 return slot
         if len(failures) == self.count:
             raise failures[0]
@@ -149,7 +154,7 @@ class Slots:
 
 
 def _taken_at(slot: Path) -> int:
-    """The last time that a slot was taken, in nanoseconds since 1970; 0 if it never was."""
+    """The last time that a slot was taken, in nanoseconds since 1970; 0 if never."""
     with suppress(OSError):
         return os.stat(slot).st_mtime_ns
     return 0

@@ -1,4 +1,4 @@
-"""The interface of every remote, the time limits for its answers, and its errors in words."""
+"""The interface of every remote, the time limits for its answers, and the texts of its errors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Protocol
 
 from cache_engine.units import printable
 
-_LONGEST = 300  # characters of a message
+_LONGEST = 300  # characters of an error message
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Limits of a request: seconds to connect, seconds for all of one try, and how often it is tried."""
+    """Limits of a request: seconds to connect, seconds for one try, and the number of tries."""
 
     connect_s: float
     request_s: float
@@ -21,55 +21,61 @@ class Timeouts:
 
     @property
     def limit_s(self) -> float:
-        """The longest that an answer is waited for; the client gives up first, and says why."""
+        """The longest wait for an answer, in seconds.
+
+        It is longer than the client's own limits, so the client can give its reason.
+        """
         return self.tries * self.request_s + 0.1
 
 
 COMMAND = Timeouts(connect_s=2, request_s=20, tries=3)
-"""Of commands that a person or a script waits for."""
+"""Limits for commands, whose user waits."""
 LOOKUP = Timeouts(connect_s=0.9, request_s=0.9, tries=1)
-"""Of lookups, which wait a second."""
+"""Limits for lookups, which wait at most one second."""
 
 
 class Remote(Protocol):
-    """Bytes by name in a place that others can reach. Safe to use from several threads.
+    """Named objects (bytes) in a place that several machines can reach. Safe to use from several threads.
 
-    Each method raises ``RemoteError`` when the place does not do it in time.
+    Each method raises ``RemoteError`` when the place does not answer in time.
     """
 
     url: str
 
     def get(self, name: str, most_bytes: int) -> bytes | None:
-        """The bytes of a name, or ``None`` where there are none; more than ``most_bytes`` raise ``CorruptEntry``."""
+        """The bytes of an object; ``None`` if it does not exist.
+
+        ``CorruptEntry`` if it is larger than ``most_bytes``.
+        """
         ...
 
     def create(self, name: str, data: bytes) -> bool:
-        """Stores bytes; ``False`` where there are some of this name, which stay as they are."""
+        """Creates an object. ``False`` if one of this name exists; it stays unchanged."""
         ...
 
     def delete(self, name: str) -> None:
-        """Deletes a name, if it is there."""
+        """Deletes an object, if it exists."""
         ...
 
     def sizes(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int]]:
-        """The names below a folder, and how many bytes each has, in no order.
+        """The name and the size in bytes of each object below a folder, in no order.
 
         Args:
-            on_some: called with the number of those found since the last call.
+            on_some: a function called from time to time with the number of objects found since the last call.
         """
         ...
 
     def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
-        """As ``sizes``, with the seconds since each was stored, by the remote's clock; ``UsageError`` without one."""
+        """As ``sizes``, and the seconds since each object was stored; ``UsageError`` if the remote has no clock."""
         ...
 
 
 def without_query(url: str) -> str:
-    """The URL of a remote without its query, which may hold a secret and must not be written to a store."""
+    """The URL of a remote without its query part, which may hold a secret and must not be written to a store."""
     return url.partition("?")[0]
 
 
 def said(error: BaseException) -> str:
-    """The first line of a client's message; after it obstore prints its own values."""
+    """The first line of an error message; obstore adds its internal values in further lines."""
     lines = str(error).strip().splitlines()
     return printable(lines[0][:_LONGEST]) if lines else type(error).__name__

@@ -1,6 +1,7 @@
-"""Whether a remote is asked: not while it fails. A thread finds out when it works again; no lookup waits for that.
+"""Stops requests to a remote while the remote fails, so that no lookup waits for it.
 
-Nor for a minute after it has cost another process of the store a wait, by the store's journal.
+A background thread finds out when it answers again. A process also stops asking for a minute after the store's journal
+says that the remote has cost another process a wait.
 """
 
 from __future__ import annotations
@@ -21,21 +22,25 @@ from cache_engine.process import renew_after_fork, weak
 from cache_engine.store.journal import recent_events
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
-"""Between a failure and the first time that it is asked again, and at most between two such times."""
+"""Seconds between a failure and the first new request, and the longest pause between two such requests."""
 YOUNG_S = LONGEST_PAUSE_S
-"""Seconds for which a failure counts for other processes. Then one of them asks again, also if the first has ended."""
+"""Seconds for which a failure counts for other processes; then one of them asks again, even if the first has ended."""
 _COSTLY_US = 100_000
-"""A failure that comes sooner costs less than a compile, and may be that process's own: its rights, or a fork."""
+"""The shortest wait, in microseconds, that stops other processes too.
+
+A faster failure costs less than a compile, and its cause may be in that process, such as missing rights.
+"""
 _random = SystemRandom()
 _UNKNOWN = "it failed"
 _NO_KEY = CacheKey("0" * 64)
 
 
 class Breaker:
-    """Opens at the first failure and closes at the next answer. Safe to use from several threads and after a fork.
+    """Decides whether the remote is asked: open after a failure (no requests), closed after the next answer.
 
-    While it is open, a thread asks the remote after 5 seconds, then after pauses that double up to a minute; each is
-    a quarter longer or shorter by chance, so that the processes of a fleet do not all ask at once.
+    While it is open, a thread asks the remote after 5 seconds, and then after pauses that double up to a minute. Each
+    pause is made up to a quarter longer or shorter at random, so that the processes of a fleet do not all ask at once.
+    Safe to use from several threads and after a fork.
     """
 
     def __init__(
@@ -45,13 +50,13 @@ class Breaker:
         *,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
-        """Is closed.
+        """Starts closed: the remote is asked.
 
         Args:
-            ask: asks the remote for something; raises ``RemoteError`` when it does not answer.
-            on_change: called when it opens, with the reason and the seconds that the failure took, and when it closes,
-                with an empty text.
-            first_pause_s: between a failure and the first time that it is asked again.
+            ask: a function that makes a small request; raises ``RemoteError`` when the remote does not answer.
+            on_change: called when the breaker opens, with the reason and the seconds that the failure took, and when it
+                closes, with an empty text.
+            first_pause_s: the seconds between a failure and the first new request.
         """
         self._ask, self._on_change, self._first_pause_s = ask, on_change, first_pause_s
         self._queue = BackgroundQueue()
@@ -59,23 +64,23 @@ class Breaker:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: closed, as it is the parent that asks again."""
+        """In a forked child: closes the breaker, because only the parent has the thread that asks again."""
         self._lock = threading.RLock()
         self._why = ""
         self._pause_s = self._first_pause_s
 
     @property
     def why(self) -> str:
-        """The reason why the remote is not asked; empty while it is."""
+        """The reason why the remote is not asked; empty if it is."""
         return self._why
 
     def failed(self, why: str, waited_s: float = 0.0) -> None:
-        """Opens, and says so."""
+        """Opens the breaker, and calls ``on_change``."""
         if self.hold(why):
             self._on_change(why or _UNKNOWN, waited_s)
 
     def hold(self, why: str) -> bool:
-        """Opens, if it is closed, and says so to no one; returns whether it did."""
+        """Opens the breaker if it is closed, without calling ``on_change``; returns whether it did."""
         with self._lock:
             if self._why:
                 return False
@@ -92,18 +97,18 @@ class Breaker:
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
             return self._wait_s()
         except CorruptEntry:
-            pass  # it answers
+            pass  # the remote answers again
         with self._lock:
             self._why, self._pause_s = "", self._first_pause_s
         self._on_change("", 0.0)
         return None
 
     def end(self) -> None:
-        """Does not ask again. Returns at once."""
+        """Stops asking the remote whether it answers again. Returns at once."""
         self._queue.end()
 
     def close(self, until: float) -> None:
-        """Ends, and waits until a time of ``time.monotonic`` if it is just asking."""
+        """As ``end``, and waits for a request in progress until ``until``, a time of ``time.monotonic``."""
         self._queue.close(max(0.0, until - time.monotonic()))
 
     def _wait_s(self) -> float:
@@ -116,7 +121,7 @@ def breaker_of(remote: Remote, on_change: Callable[[str, float], None] = lambda 
 
 
 def outage(journal: Path, url: str, now: float) -> Event | None:
-    """The last failure that was waited for, if it is young, and the remote has answered no process since."""
+    """The last recorded failure for which a process waited; ``None`` if it is old, or the remote has answered since."""
     events = recent_events(journal, (REMOTE_DOWN, REMOTE_UP), now - YOUNG_S)
     last = max((event for event in events if _counts(event, url, now)), key=lambda event: event.at, default=None)
     return last if last is not None and last.kind == REMOTE_DOWN else None
@@ -124,4 +129,4 @@ def outage(journal: Path, url: str, now: float) -> Event | None:
 
 def _counts(event: Event, url: str, now: float) -> bool:
     is_costly = event.kind == REMOTE_UP or event.waited_us >= _COSTLY_US
-    return is_costly and event.remote == without_query(url) and event.at <= now  # else a clock was ahead
+    return is_costly and event.remote == without_query(url) and event.at <= now  # later: its clock was ahead

@@ -1,10 +1,12 @@
-"""A remote whose client runs in another process, of bounded memory: nothing that a server answers ends its caller.
+"""A remote whose client runs in a separate process with bounded memory, so that no server can end the caller's process.
 
-Clients read answers into memory, the bodies of errors too, and obstore aborts its process where memory runs out. Its
-runtime does not survive a fork either. So each process that asks a remote starts one for the client, at the first
-request and again after one has ended (``client_program``). It ends when its parent does, however that ends.
+Clients read answers into memory, including the bodies of errors, and obstore aborts its process when memory runs out.
+Its runtime does not survive a fork either. So each process that uses a remote starts one process for the client
+(``client_program``): at the first request, and again after one has ended. It ends with its parent, also when the parent
+is killed.
 
-Threads ask over socket pairs, each over one of its own. A frame is the lengths of a JSON text and of bytes, and both.
+Threads send their requests over socket pairs, one pair for each thread. A frame is the length of a JSON text, the
+length of the bytes, the text, and the bytes.
 """
 
 from __future__ import annotations
@@ -31,16 +33,17 @@ from cache_engine.process import renew_after_fork, unforked
 from cache_engine.units import human_bytes, printable
 
 KINDS = (*objects.KINDS, *key_value.KINDS)
-"""The beginnings of the URLs of remotes."""
+"""The first parts of the URLs of remotes, such as ``s3``."""
 MEMORY_BYTES = 256 * 2**20
-"""The memory that the client may use: 24 MB at its start, and three copies of what eight threads move at once."""
+"""The bytes of memory that the client may use: 24 MB at its start, and three copies of what eight threads move at once.
+"""
 QUIET_S, LIST_S, MOST_LISTED = 60, 600, 1_000_000
-"""Of a listing: seconds without a name and in all, and names."""
+"""The limits of a listing: seconds without a new name, seconds in all, and the number of names."""
 START_S, STUCK_S = 30.0, 30.0
-"""Seconds until the client is imported; and since its last answer, when a request is late, to be replaced."""
-_END_S = 1.0  # seconds for a process to end that is killed; one that waits for a network file system may not
+"""Seconds for the client to start; seconds without an answer after which a client with a late request is replaced."""
+_END_S = 1.0  # seconds for a killed process to end; one that waits for a network file system may take longer
 _MOST_TEXT = 8 * 2**20
-_AT_ONCE = 2**16  # bytes: what is sent with one call
+_AT_ONCE = 2**16  # bytes sent with one call
 _HEAD = struct.Struct("<IQ")
 _ERRORS: dict[str, type[GemmCacheError]] = {
     kind.__name__: kind for kind in (CorruptEntry, ExtraMissing, RemoteError, UsageError)
@@ -54,17 +57,17 @@ main(int(sys.argv[1]))
 
 
 class Frames:
-    """One end of a socket pair."""
+    """One end of a socket pair, which sends and receives frames."""
 
     def __init__(self, ours: socket.socket) -> None:
-        """Owns the socket."""
+        """Takes ownership of the socket."""
         self._socket, self._rest = ours, bytearray()
         self._limit = -1.0
 
     def limit(self, seconds: float) -> None:
-        """Limits each wait; the system does that, as Python would ask it before each call.
+        """Limits the time of each ``send`` and ``receive``, which then raise ``BlockingIOError``.
 
-        ``send`` and ``receive`` then raise ``BlockingIOError``.
+        The operating system does this, because Python's own timeout adds a system call to each.
         """
         if seconds != self._limit:
             self._limit, microseconds = seconds, max(1, round(seconds * 1e6))
@@ -74,7 +77,7 @@ class Frames:
                 )
 
     def send(self, text: object, data: bytes = b"") -> None:
-        """Sends a frame."""
+        """Sends a frame: a JSON value and bytes."""
         encoded = json.dumps(text).encode()
         head = _HEAD.pack(len(encoded), len(data)) + encoded
         if len(data) > _AT_ONCE:
@@ -84,7 +87,10 @@ class Frames:
             self._socket.sendall(head + data)
 
     def receive(self, most_bytes: int) -> tuple[Any, bytes]:
-        """The text and the bytes of the next frame. Raises ``EOFError`` where there is none, or it is too long."""
+        """The text and the bytes of the next frame.
+
+        Raises ``EOFError`` at the end of the stream, or if the frame is too long.
+        """
         self._fill(_HEAD.size)
         text_bytes, data_bytes = _HEAD.unpack_from(self._rest)
         if text_bytes > _MOST_TEXT or data_bytes > most_bytes:
@@ -104,11 +110,11 @@ class Frames:
             self._rest += some
 
     def send_end(self, theirs: socket.socket) -> None:
-        """Sends a socket."""
+        """Sends a socket to the other process."""
         socket.send_fds(self._socket, [b"\0"], [theirs.fileno()])
 
     def receive_end(self) -> socket.socket | None:
-        """The socket that comes next, or ``None`` at the end."""
+        """The next socket that the other process sends; ``None`` at the end."""
         descriptors = socket.recv_fds(self._socket, 1, 1)[1]
         return socket.socket(fileno=descriptors[0]) if descriptors else None
 
@@ -118,19 +124,22 @@ class Frames:
 
 
 class ClientProcess:
-    """A remote, asked by another process. Safe to use from several threads; a forked child starts its own."""
+    """A remote, used through another process.
+
+    Safe to use from several threads; a forked child starts its own process.
+    """
 
     def __init__(self, url: str, patience: Timeouts = COMMAND, **options: Any) -> None:
-        """Starts the process; nothing is asked of the remote yet.
+        """Starts the process; makes no request to the remote yet.
 
         Args:
-            url: as of ``opening.open_remote``.
-            patience: how long a request may take.
-            options: of ``Objects``, such as can be written as JSON.
+            url: the URL of the remote, as for ``open_remote``.
+            patience: the time limits of a request.
+            options: options of ``Objects``; they must be JSON values.
 
         Raises:
-            UsageError: when it is no such URL.
-            ExtraMissing: when the package that it needs is not installed.
+            UsageError: when ``url`` is not the URL of a remote.
+            ExtraMissing: when the package for this kind of remote is not installed.
         """
         self.url, self._name = url, printable(without_query(url))
         self._limit_s = patience.limit_s
@@ -138,39 +147,39 @@ class ClientProcess:
         self._lock = threading.RLock()
         self._running: _Running | None = None
         renew_after_fork(self)
-        with suppress(RemoteError):  # the first request says so
+        with suppress(RemoteError):  # the first request raises the error
             self._started()
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the process is the parent's."""
+        """In a forked child: forgets the process, because it belongs to the parent."""
         self._lock = threading.RLock()
         if self._running is not None:
-            self._running.end()  # closes what would hold it when the parent ends; only a parent can end it
+            self._running.end()  # closes sockets that would keep it alive after the parent; only a parent can kill it
             self._running = None
 
     def get(self, name: str, most_bytes: int) -> bytes | None:
-        """As of ``Remote``."""
+        """As ``Remote.get``."""
         is_there, data = self._ask({"do": "get", "name": name, "most": most_bytes}, most_bytes=most_bytes)
         return data if is_there else None
 
     def create(self, name: str, data: bytes) -> bool:
-        """As of ``Remote``."""
+        """As ``Remote.create``."""
         return bool(self._ask({"do": "create", "name": name}, data)[0])
 
     def delete(self, name: str) -> None:
-        """As of ``Remote``."""
+        """As ``Remote.delete``."""
         self._ask({"do": "delete", "name": name})
 
     def sizes(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int]]:
-        """As of ``Remote``; raises ``RemoteError`` too when a list takes too long, is too long, or begins again."""
+        """As ``Remote.sizes``; also raises ``RemoteError`` when a list takes too long, is too long, or begins again."""
         return ((name, size) for name, size in self._listed({"do": "sizes", "name": folder}, on_some))
 
     def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
-        """As ``sizes``, with the seconds since each was stored."""
+        """As ``Remote.ages``."""
         return ((name, size, age) for name, size, age in self._listed({"do": "ages", "name": folder}, on_some))
 
     def close(self) -> None:
-        """Ends the process, also while it asks. A later request starts another."""
+        """Ends the process, even during a request. A later request starts a new one."""
         with self._lock:
             if self._running is not None:
                 self._end(self._running)
@@ -215,11 +224,11 @@ class ClientProcess:
 
     @contextmanager
     def _failures(self, running: _Running, late: str = "") -> Iterator[None]:
-        """Says what failed, and ends a process that is of no more use."""
+        """A context manager that turns errors into ``RemoteError``, and ends a process that can no longer be used."""
         try:
             yield
         except BlockingIOError:
-            # A request that is late goes on in the process: it may have to get credentials, for the next one.
+            # A late request goes on in the process: it may be getting credentials, which the next request will use.
             if late or time.monotonic() - running.answered_at > STUCK_S:
                 self._end(running)
             raise RemoteError(late or f"{self._name} has not answered within {self._limit_s:g} s") from None
@@ -232,7 +241,7 @@ class ClientProcess:
     def _ready(self) -> _Running:
         try:
             return self._started()
-        except (UsageError, ExtraMissing) as error:  # the environment has changed since it was opened
+        except (UsageError, ExtraMissing) as error:  # the environment has changed since the remote was opened
             raise RemoteError(str(error)) from error
 
     def _started(self) -> _Running:
@@ -252,10 +261,10 @@ class ClientProcess:
 
 
 class _Running:
-    """A process with a client."""
+    """A running process with a client."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
-        """Starts it, and waits until it is ready."""
+        """Starts the process, and waits until it is ready."""
         ours, theirs = socket.socketpair()
         self._control, self._idle = Frames(ours), list[Frames]()
         try:
@@ -266,7 +275,7 @@ class _Running:
             raise
         self._status = 0
         self._ending = weakref.finalize(self, _end, self.number, self._control, self._idle)
-        self._ending.atexit = False  # what is still sent then needs it, and the system closes its socket
+        self._ending.atexit = False  # sends at the end of this process still need it; the system closes its socket
         try:
             self._control.limit(START_S)
             self._control.send(setup)
@@ -279,7 +288,10 @@ class _Running:
 
     @contextmanager
     def connection(self) -> Iterator[Frames]:
-        """A connection for one thread; closed unless all is well, as an answer may still come."""
+        """A context manager with a connection for one thread.
+
+        After an error it is closed, because a late answer may still come.
+        """
         theirs = None
         try:
             connection = self._idle.pop()
@@ -297,36 +309,36 @@ class _Running:
         self._idle.append(connection)
 
     def end(self) -> int:
-        """Ends it; returns its status, as ``subprocess`` does."""
+        """Ends the process; returns its exit status, as ``subprocess`` does."""
         if self._ending.alive:
             self._status = self._ending() or 0
         return self._status
 
 
 def _spawned(number: int) -> int:
-    """Starts a process that serves a descriptor of this one; returns its number. ``_end`` waits for it."""
+    """Starts a process that serves the descriptor ``number``; returns its process id. ``_end`` waits for it."""
     bytecode = ["-B"] if sys.dont_write_bytecode else []
     command = [sys.executable, "-I", *bytecode, "-c", _PROGRAM, str(number), *filter(os.path.isabs, sys.path)]
-    environment = {**os.environ, "TOKIO_WORKER_THREADS": "2"}  # not one for each processor: their stacks are memory too
+    environment = {**os.environ, "TOKIO_WORKER_THREADS": "2"}  # not one for each core: their stacks need memory
     nothing = subprocess.DEVNULL
-    # In a group of its own, so that Ctrl-C reaches only the caller. Not in a session of its own: Linux schedules each
+    # In its own process group, so that Ctrl-C reaches only the caller. Not in its own session: Linux schedules each
     # session apart, and a hit on a busy machine then waits several times as long.
     with unforked():
         process = subprocess.Popen(
             command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=(number,), env=environment,
             process_group=0,
         )  # fmt: skip
-    process.returncode = 0  # else it warns that no one waits
+    process.returncode = 0  # otherwise Popen warns that nobody waits for it
     return process.pid
 
 
 def _end(process: int, control: Frames, idle: list[Frames]) -> int:
-    """Ends a process; returns its status: that of its own end, if it was ending."""
+    """Ends a process; returns its exit status, its own one if it was already ending."""
     control.close()
     while idle:
         idle.pop().close()
     until = time.monotonic() + _END_S
-    with suppress(ChildProcessError):  # it is the parent's, or the program waits for all children itself
+    with suppress(ChildProcessError):  # the process belongs to the parent, or the program itself waits for all children
         ended, status = os.waitpid(process, os.WNOHANG)
         if not ended:
             os.kill(process, signal.SIGKILL)
@@ -342,11 +354,11 @@ def _raise(answer: dict[str, str]) -> NoReturn:
 
 
 def open_remote(url: str, patience: Timeouts = COMMAND) -> ClientProcess:
-    """The remote of a URL; nothing is asked of it yet.
+    """The remote with this URL; makes no request yet.
 
     Raises:
-        UsageError: when it is no such URL.
-        ExtraMissing: when the package that it needs is not installed.
+        UsageError: when ``url`` is not the URL of a remote.
+        ExtraMissing: when the package for this kind of remote is not installed.
     """
     if url.startswith(KINDS):
         return ClientProcess(url, patience)

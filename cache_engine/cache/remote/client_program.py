@@ -1,4 +1,7 @@
-"""The process that asks a remote for another: it has a bound of memory, and ends with the one that started it."""
+"""The program of the process that makes requests to a remote for its parent.
+
+Its memory is bounded; it ends with its parent.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +20,29 @@ from cache_engine.cache.remote.client_process import MEMORY_BYTES, Frames
 from cache_engine.errors import GemmCacheError
 
 _MOST_NAME, _MOST_NAMES = 1024, 500
-"""Characters of a listed name, more than S3 allows and than an entry has; names of a frame."""
+"""The characters of a listed name, more than S3 allows and than an entry has; the names in one frame."""
 
 
 def main(descriptor: int) -> None:
-    """Serves the connections that come over a socket, until its other end is closed."""
+    """Serves the connections that arrive over the socket ``descriptor``, until the socket's other end is closed."""
     _bind()
     control = Frames(socket.socket(fileno=descriptor))
     setup, _ = control.receive(0)
     try:
         remote = _client(setup["url"], Timeouts(**setup["patience"]), setup["options"])
-    except BaseException as error:  # pyo3's panic is not an Exception
+    except BaseException as error:  # a panic of pyo3 is not an Exception
         control.send(_failure(error))
         return
     control.send({})
     threading.stack_size(2**20)
     while connection := control.receive_end():
         threading.Thread(target=_serve, args=(remote, Frames(connection)), daemon=True).start()
-    os._exit(0)  # also while a client hangs
+    os._exit(0)  # even if a client hangs
 
 
 def _bind() -> None:
-    """Bounds the memory. Where the machine has less, this process is to go first, and without a dump."""
-    for kind, most in ((resource.RLIMIT_DATA, MEMORY_BYTES), (resource.RLIMIT_CORE, 1)):  # 1 also stops a pipe of dumps
+    """Limits the memory of this process. If the machine runs out of memory, the system ends this process first."""
+    for kind, most in ((resource.RLIMIT_DATA, MEMORY_BYTES), (resource.RLIMIT_CORE, 1)):  # 1 also stops dumps to a pipe
         hard = resource.getrlimit(kind)[1]
         limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (limit, limit))
@@ -54,7 +57,7 @@ def _client(url: str, patience: Timeouts, options: dict[str, Any]) -> Remote:
 
 
 def _serve(remote: Remote, connection: Frames) -> None:
-    """Answers the questions of one thread, until it closes the connection."""
+    """Answers the requests of one thread, until the thread closes the connection."""
     with closing(connection), suppress(OSError, EOFError):
         while True:
             question, data = connection.receive(MEMORY_BYTES)
@@ -74,14 +77,14 @@ def _answer(remote: Remote, question: dict[str, Any], data: bytes, connection: F
             return True, b""
         _list(remote.sizes if verb == "sizes" else remote.ages, name, connection)
     except OSError:
-        raise  # of the connection; a client's are RemoteErrors
+        raise  # the connection failed; errors of a client are RemoteErrors
     except BaseException as error:
         return _failure(error), b""
     return [], b""
 
 
 def _list(listing: Callable[..., Any], folder: str, connection: Frames) -> None:
-    """Sends what is listed; an empty frame, which the caller sends, is the end."""
+    """Sends the names of a listing in frames. The caller sends an empty frame, which marks the end."""
     some: list[Any] = []
 
     def flush(_: int = 0) -> None:

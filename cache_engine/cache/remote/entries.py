@@ -20,37 +20,37 @@ from cache_engine.store.codec import MAX_RECORD_BYTES
 FORMAT = 1
 FOLDER = f"gemm-cache/{FORMAT}"
 MOST_BYTES = 4 * 1024**2
-"""Of an object, forty times the largest seen; one with more is not read. Eight are in memory at once."""
+"""The largest object that is read, in bytes: forty times the largest seen. Eight are in memory at once."""
 _HEADER = struct.Struct("<8sHHIQ")
 _MAGIC = b"GEMMRMTE"
 _NAME = re.compile(rf"{FOLDER}/[0-9a-f]{{2}}/([0-9a-f]{{64}})")
 
 
 def name_of(key: CacheKey) -> str:
-    """The name of an entry's object."""
+    """The name of the object for an entry."""
     return f"{FOLDER}/{key[:2]}/{key}"
 
 
 def key_in(name: str) -> CacheKey | None:
-    """The key of the entry that an object of this name has; ``None`` for any other name."""
+    """The key of the entry whose object has this name; ``None`` if it is not the name of one."""
     found = _NAME.fullmatch(name)
     key = CacheKey(found[1]) if found else None
     return key if key is not None and name_of(key) == name else None
 
 
 def packed(record_data: bytes, blob_data: bytes) -> bytes:
-    """An entry's object."""
+    """The bytes of the object for an entry."""
     return _HEADER.pack(_MAGIC, FORMAT, 0, len(record_data), len(blob_data)) + record_data + blob_data
 
 
 def unpacked(key: CacheKey, data: bytes, prove: Callable[[bytes], None] = lambda _: None) -> tuple[bytes, bytes]:
-    """The record and the blob in an object. They are not checked further.
+    """The bytes of the record and of the blob in an object. They are not checked further.
 
     Args:
-        prove: called with the record, before the memory of a blob is taken; raises where no trusted signer signed it.
+        prove: a function called with the record before the blob is copied; raises unless a trusted signer signed it.
 
     Raises:
-        CorruptEntry: when it is none.
+        CorruptEntry: when the bytes are not such an object.
     """
     if len(data) < _HEADER.size or not data.startswith(_MAGIC):
         raise CorruptEntry(f"the object of {key[:12]} is not an entry")

@@ -1,7 +1,7 @@
-"""Bytes by name in Redis or Valkey.
+"""Named objects (bytes) in Redis or Valkey.
 
-The client waits for ever where a server sends a byte now and then, and takes as much as a server sends; only
-``client_process`` bounds that.
+Redis's client would wait for ever for a server that sends a byte now and then, and accepts answers of any size. Only
+``client_process`` bounds both.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from cache_engine.units import human_bytes, printable
 
 KINDS = ("redis://", "rediss://")
 PASSWORD = "REDISCLI_AUTH"  # noqa: S105
-"""The environment variable with the password, as of ``redis-cli``."""
-_AT_A_TIME = 500  # names of a list
+"""The environment variable that has the password, as for ``redis-cli``."""
+_AT_A_TIME = 500  # names in one batch of a listing
 
 
 class KeyValue:
     """A database of Redis or Valkey. Safe to use from several threads, and after a fork."""
 
     def __init__(self, url: str, patience: Timeouts = COMMAND) -> None:
-        """Names the place; nothing is asked of it yet.
+        """Prepares the client; makes no request yet.
 
         Args:
             url: ``redis://host:6379/0``, or with TLS ``rediss://…``; the password is in ``REDISCLI_AUTH``.
-            patience: how long a request may take.
+            patience: the time limits of a request.
 
         Raises:
-            UsageError: when it is no such URL.
+            UsageError: when ``url`` is not such a URL.
             ExtraMissing: when the package ``redis`` is not installed.
         """
         with needing("team", "a remote"):
@@ -60,7 +60,7 @@ class KeyValue:
         )
 
     def get(self, name: str, most_bytes: int) -> bytes | None:
-        """As of ``Remote``."""
+        """As ``Remote.get``."""
         with self._asking("read", name):
             asked = self._client.pipeline(transaction=True)
             is_there, data = asked.exists(name).getrange(name, 0, most_bytes).execute()
@@ -73,17 +73,17 @@ class KeyValue:
             return data
 
     def create(self, name: str, data: bytes) -> bool:
-        """As of ``Remote``."""
+        """As ``Remote.create``."""
         with self._asking("write", name):
             return bool(self._client.set(name, data, nx=True))
 
     def delete(self, name: str) -> None:
-        """As of ``Remote``."""
+        """As ``Remote.delete``."""
         with self._asking("delete", name):
             self._client.delete(name)
 
     def sizes(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int]]:
-        """As of ``Remote``."""
+        """As ``Remote.sizes``."""
         place, seen = 0, set[bytes]()
         while True:
             with self._asking("list", folder):
@@ -94,7 +94,7 @@ class KeyValue:
                 for name in names:
                     asked.strlen(name)
                 sizes = asked.execute(raise_on_error=False)
-            # One of another type, or with a name that is no text, is none of ours.
+            # A value of another type, or whose name is not text, was not stored by this program.
             yield from (
                 (name.decode(errors="replace"), size if isinstance(size, int) else 0)
                 for name, size in zip(names, sizes, strict=True)
@@ -104,7 +104,7 @@ class KeyValue:
                 return
 
     def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
-        """There are none."""
+        """Raises ``UsageError``: Redis has no times of storing."""
         del folder, on_some
         raise UsageError("Redis does not say how old a kernel is; let it evict, with maxmemory-policy allkeys-lru")
 

@@ -1,8 +1,8 @@
-"""Bytes by name in a place that others can reach: S3, Google Cloud Storage, Azure, or a directory; through obstore.
+"""Named objects (bytes) in S3, Google Cloud Storage, Azure, or a directory; through obstore.
 
 Every request has a time limit, since obstore's own defaults wait up to three minutes for a server that is down. Only
-``client_process`` bounds the rest: obstore reads the bodies of errors whole, aborts the process where memory runs out,
-lists for ever where a server says of each empty page that there are more, and hangs for ever after a fork.
+``client_process`` guards against the other faults of obstore: it reads the bodies of errors whole, aborts the process
+when memory runs out, lists for ever if a server sends empty pages and says that more follow, and hangs after a fork.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ KINDS = ("s3://", "gs://", "az://", "file://")
 
 
 class Objects:
-    """A place for objects. Safe to use from several threads."""
+    """A folder of objects in S3 or another service. Safe to use from several threads."""
 
     def __init__(self, url: str, patience: Timeouts = COMMAND, **options: Any) -> None:
-        """Names the place; nothing is asked of it yet.
+        """Prepares the client; makes no request yet.
 
         Args:
             url: such as ``s3://bucket/folder``, or ``file:///folder``. Credentials come from the environment, as for
                 the providers' own tools.
-            patience: how long a request may take.
-            options: of ``obstore.store.from_url``.
+            patience: the time limits of a request.
+            options: options of ``obstore.store.from_url``.
 
         Raises:
-            UsageError: when it is no such URL.
+            UsageError: when ``url`` is not such a URL.
             ExtraMissing: when the package ``obstore`` is not installed.
         """
         with needing("team", "a remote"):
@@ -63,7 +63,7 @@ class Objects:
             raise UsageError(f"{printable(url[:200])!r} cannot be a remote: {said(error)}") from error
 
     def get(self, name: str, most_bytes: int) -> bytes | None:
-        """An object, or ``None`` where there is none.
+        """The bytes of an object; ``None`` if it does not exist.
 
         Raises:
             RemoteError: when it cannot be read in time.
@@ -78,12 +78,12 @@ class Objects:
                 return None
             size = found.meta["size"]
             data = b"" if size > most_bytes else bytes(found.bytes())
-        if max(size, len(data)) > most_bytes:  # the size that a server says need not be so
+        if max(size, len(data)) > most_bytes:  # the server may state a wrong size
             raise CorruptEntry(f"{self._named(name)} has more than {human_bytes(most_bytes)}")
         return data
 
     def create(self, name: str, data: bytes) -> bool:
-        """Stores an object; ``False`` where there is one of this name, which stays as it is.
+        """Creates an object. ``False`` if one of this name exists; it stays unchanged.
 
         Raises:
             RemoteError: when it cannot be stored in time.
@@ -99,7 +99,7 @@ class Objects:
             return True
 
     def delete(self, name: str) -> None:
-        """Deletes an object, if there is one; raises ``RemoteError``."""
+        """Deletes an object, if it exists; raises ``RemoteError``."""
         import obstore
 
         with self._asking("delete", name):
@@ -109,18 +109,21 @@ class Objects:
                 return
 
     def sizes(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int]]:
-        """The names below a folder, and how many bytes each has, in no order.
+        """The name and the size in bytes of each object below a folder, in no order.
 
         Args:
-            on_some: called with the number of those found since the last call.
+            on_some: a function called from time to time with the number of objects found since the last call.
 
         Raises:
-            RemoteError: when they cannot be listed in time, or are too many.
+            RemoteError: when the objects cannot be listed in time, or are too many.
         """
         return ((name, size) for name, size, _ in self._listed(folder, on_some))
 
     def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
-        """As ``sizes``, with the seconds since each was stored. Writes an object, and deletes it, to learn the time."""
+        """As ``sizes``, and the seconds since each object was stored.
+
+        Creates and deletes an object, to learn the remote's time.
+        """
         now = self._now(folder)
         return ((name, size, now - changed_at) for name, size, changed_at in self._listed(folder, on_some))
 

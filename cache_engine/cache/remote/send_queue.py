@@ -1,4 +1,4 @@
-"""Sends kernels to a remote after they were compiled. A thread does it, and no caller waits for it."""
+"""Sends compiled kernels to a remote, in a background thread. No caller waits for this."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cache_engine.store.disk import DiskStore
 
 _log = logging.getLogger(__name__)
 MOST_WAITING = 256
-"""Kernels that wait to be sent, the one that is being sent included; of more, the newest are dropped."""
+"""The largest number of kernels in the queue, including the one being sent; further ones are dropped."""
 _PAUSED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SendTarget:
-    """The destination of kernels: the remote, the signer of a record's bytes, and whether the remote is asked."""
+    """The remote, a function that signs a record's bytes, and the breaker that says whether the remote is asked."""
 
     remote: Remote
     sign: Callable[[bytes], bytes]
@@ -32,7 +32,7 @@ class SendTarget:
 
 
 class SendQueue:
-    """The kernels that wait to be sent. Safe to use from several threads; a forked child starts with none."""
+    """The kernels that wait to be sent. Safe to use from several threads; in a forked child it is empty."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class SendQueue:
         """Sends nothing yet.
 
         Args:
-            find_target: returns the destination; the thread calls it once, before the first kernel. If that raises
+            find_target: returns the destination; the thread calls it once, before the first kernel. If it raises
                 ``GemmCacheError``, no kernel is sent: all are dropped.
-            count: called with how many were sent and how many dropped.
-            most: kernels that wait at most.
+            count: a function called with the number of kernels sent and the number dropped.
+            most: the largest number of kernels that wait.
         """
         self._store, self._find_target, self._count = store, find_target, count
         self._queue = BackgroundQueue(most=most)
@@ -55,14 +55,14 @@ class SendQueue:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: what waits, its parent sends."""
+        """In a forked child: forgets the waiting kernels, because the parent sends them."""
         self._lock = threading.RLock()
         self._unsent = 0
         self._way: SendTarget | None = None
         self._is_lost = False
 
     def put(self, key: CacheKey) -> None:
-        """Has the entry of a key sent soon. Returns at once; drops it where too many wait."""
+        """Queues the entry of a key to be sent. Returns at once; drops the entry if too many wait."""
         with self._lock:
             is_put = not self._is_lost and self._queue.put(weak(self._send, key))
             self._unsent += is_put
@@ -70,11 +70,11 @@ class SendQueue:
             self._count(0, 1)
 
     def end(self, at: float) -> None:
-        """Begins to send none after a time of ``time.monotonic``. Returns at once."""
+        """Starts to send no kernel after the time ``at`` of ``time.monotonic``. Returns at once."""
         self._queue.end(at)
 
     def close(self, until: float) -> None:
-        """Ends, and waits until a time of ``time.monotonic``; drops and counts what is not sent."""
+        """As ``end``, and waits until the time ``until``; drops and counts the kernels that were not sent."""
         if not self._queue.is_closed:
             self.end(until)
         self._queue.settle(until - time.monotonic())
@@ -85,7 +85,7 @@ class SendQueue:
             _log.info("%d kernels were not sent to the remote; gemm-cache remote push sends them", dropped)
 
     def _send(self, key: CacheKey) -> float | None:
-        """Sends one; where the remote fails, returns the seconds until it is tried again."""
+        """Sends one kernel; if the remote fails, returns the seconds until the next try."""
         from cache_engine.cache.remote.entries import name_of
         from cache_engine.cache.remote.transfer import sealed
         from cache_engine.upkeep.packs import Refused
@@ -111,7 +111,7 @@ class SendQueue:
         return None
 
     def _ended(self, sent: int, dropped: int) -> bool:
-        """Counts the end of one; ``False`` where ``close`` did not wait for it, and has counted it as dropped."""
+        """Counts a kernel that was sent or dropped; ``False`` if ``close`` has already counted it as dropped."""
         with self._lock:
             if not self._unsent:
                 return False

@@ -1,4 +1,4 @@
-"""A remote as the last tier of lookups: one wait of a second at most, and none while it fails."""
+"""A remote as the last tier of a lookup. A lookup waits at most one second for it, and not at all while it fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cache_engine.upkeep.packs import checked
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """An entry of a remote, checked, and its bytes as a store keeps them."""
+    """A checked entry of a remote, and its bytes as a store has them."""
 
     record: Record
     cubin: bytes = field(repr=False)
@@ -31,7 +31,7 @@ class Fetched:
 class RemoteTier:
     """Looks entries up in a remote. Safe to use from several threads.
 
-    A miss is not remembered: another machine may push the kernel at any moment.
+    A miss is not remembered, because another machine may push the kernel at any moment.
     """
 
     name = REMOTE
@@ -42,27 +42,28 @@ class RemoteTier:
         prove: Callable[[bytes], None],
         breaker: Breaker | None = None,
     ) -> None:
-        """Asks nothing yet.
+        """Makes no request yet.
 
         Args:
-            prove: called with the bytes of each record; raises ``Unproved`` where no trusted signer signed it.
-            breaker: whether the remote is asked; by default one of its own.
+            prove: a function called with the bytes of each record; raises ``Unproved`` unless a trusted signer signed
+                it.
+            breaker: decides whether the remote is asked; by default a new one.
         """
         self._remote, self._prove = remote, prove
         self.breaker = breaker or breaker_of(remote)
 
     def get(self, key: CacheKey) -> Loaded | None:
-        """The entry, every byte and its signature checked; ``None`` when there is none, or the remote is not asked.
+        """The entry, with every byte and its signature checked; ``None`` if the remote has none or is not asked now.
 
         Raises:
-            CorruptEntry: when it must not be served.
+            CorruptEntry: when the entry must not be served.
             OSError: when the remote fails, or has not answered within a second.
         """
         found = self.fetch(key)
         return None if found is None else Loaded(found.record, found.cubin)
 
     def fetch(self, key: CacheKey) -> Fetched | None:
-        """As ``get``, with the bytes to be stored."""
+        """As ``get``, and the bytes to be stored."""
         if self.breaker.why:
             return None
         started = time.monotonic()
@@ -75,7 +76,7 @@ class RemoteTier:
             return None
         record_data, blob_data = unpacked(key, data, self._prove)
         try:
-            # The other sections are under the digest, which was signed, and are decoded when they are read.
+            # The other sections are covered by the digest, which was signed; they are decoded when they are read.
             record, cubin = checked(key, record_data, blob_data, (CUBIN,))
         except UnknownFormat as error:
             raise CorruptEntry(str(error)) from error

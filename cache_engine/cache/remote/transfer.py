@@ -1,4 +1,4 @@
-"""Moving entries between a store and a remote: every byte is checked on the way, and who signed it."""
+"""Copies entries between a store and a remote. Every byte and each signature is checked on the way."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cache_engine.store.codec import UnknownFormat, signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.units import human_bytes, printable
-from cache_engine.upkeep.packs import Imported, Refused, admit, coherent
+from cache_engine.upkeep.packs import Imported, Refused, admit, checked
 from cache_engine.upkeep.parallel import in_threads
 
 _T = TypeVar("_T")
-_AT_A_TIME = 8  # entries in memory, each of which may be as large as an object may be
-_MOST_AHEAD = 64  # outcomes, so that a request that takes long does not hold up others
+_AT_A_TIME = 8  # entries in memory, each of up to the largest size
+_MOST_AHEAD = 64  # finished results that wait, so that a slow request does not delay others
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The result of a push: kernels sent and their bytes, those that the remote has already, and those left out."""
+    """The result of a push: kernels sent and their bytes, kernels that the remote had already, and kernels left out."""
 
     sent: int
     sent_bytes: int
@@ -36,14 +36,14 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A store and a remote side by side.
+    """The differences between a store and a remote.
 
     Attributes:
-        here, there: entries that only the store, and only the remote, has.
-        both: how many both have.
-        there_bytes: of all entries of the remote, without objects that are too large to be one.
-        others: objects in its folder that are no entries.
-        all_there: the entries of the remote, those that the store has too among them.
+        here, there: the entries that only the store has, and those that only the remote has.
+        both: the number of entries that both have.
+        there_bytes: the bytes of all entries of the remote, without objects too large to be an entry.
+        others: objects in the remote's folder that are not entries.
+        all_there: all entries of the remote.
     """
 
     here: tuple[CacheKey, ...]
@@ -55,7 +55,7 @@ class Compared:
 
 
 def compare(store: DiskStore | None, remote: Remote, on_some: Callable[[int], None] = lambda _: None) -> Compared:
-    """The entries that each of the two lacks, by keys alone; no store lacks all.
+    """The differences between a store and a remote, by keys only. Without a store, the remote has all entries.
 
     Raises:
         RemoteError: when the remote cannot be listed.
@@ -67,7 +67,7 @@ def compare(store: DiskStore | None, remote: Remote, on_some: Callable[[int], No
         if key is None:
             others += 1
         else:
-            sizes[key] = size if size <= MOST_BYTES else 0  # then the object is no entry: a pull refuses it
+            sizes[key] = size if size <= MOST_BYTES else 0  # then the object is not an entry, and a pull refuses it
     mine = set(store.keys()) if store is not None else set()
     here, there = sorted(mine - sizes.keys()), sorted(sizes.keys() - mine)
     return Compared(tuple(here), tuple(there), len(mine) - len(here), sum(sizes.values()), others, tuple(sorted(sizes)))
@@ -82,16 +82,16 @@ def push(
     sign: Callable[[bytes], bytes] | None = None,
     on_entry: Callable[[], None] = lambda: None,
 ) -> Pushed:
-    """Sends entries to a remote. One that the remote has stays there as it is.
+    """Sends entries to a remote. An entry that the remote already has stays unchanged.
 
     Args:
-        wanted: selects entries.
-        sign: makes the bytes of a record that carry a signature. Without it an entry is sent with the signature it has,
-            and one that has none is left out.
-        on_entry: called after each entry.
+        wanted: says, given its record, whether to send an entry.
+        sign: a function that returns the bytes of a record with a signature. Without it, an entry is sent with the
+            signature that it has, and an unsigned entry is left out.
+        on_entry: a function called after each entry.
 
     Raises:
-        RemoteError: when the remote fails; what was sent so far is there, whole.
+        RemoteError: when the remote fails; entries sent before that are complete.
         OSError: when the store cannot be read.
     """
     sent = sent_bytes = present = 0
@@ -117,10 +117,13 @@ def sealed(
     wanted: Callable[[Record], bool] = lambda _: True,
     sign: Callable[[bytes], bytes] | None = None,
 ) -> bytes | Refused | None:
-    """The object of a stored entry, checked and signed; ``None`` where it is gone or not wanted. Raises ``OSError``."""
+    """The remote's object for a stored entry, checked and signed; ``None`` if the entry is gone or not wanted.
+
+    Raises ``OSError``.
+    """
     try:
-        stored = store.stored(key)
-        if stored is None or not wanted(coherent(key, *stored)):
+        stored = store.unchecked(key)
+        if stored is None or not wanted(checked(key, *stored)[0]):
             return None
         record_data = stored[0] if sign is None else sign(stored[0])
     except CorruptEntry as error:
@@ -145,14 +148,14 @@ def pull(
     """Imports entries from a remote. Entries already present stay unchanged.
 
     Args:
-        prove: called with the bytes of each record; raises ``Unproved`` where no trusted signer signed it.
-        dry_run: check everything and report what would be imported, but change nothing.
-        on_entry: called after each entry.
+        prove: a function called with the bytes of each record; raises ``Unproved`` unless a trusted signer signed it.
+        dry_run: check all entries and report which would be imported, but change nothing.
+        on_entry: a function called after each entry.
         by: the user who imports, for the audit.
 
     Raises:
-        RemoteError: when the remote fails; entries imported so far stay, and are sound.
-        OSError: when a disk fails; likewise.
+        RemoteError: when the remote fails; entries imported before that stay, and are complete.
+        OSError: when the disk fails; as with ``RemoteError``.
     """
     taken: list[int] = []
     present = 0
@@ -185,5 +188,8 @@ def pull(
 
 
 def in_parallel(work: Callable[[CacheKey], _T], keys: Iterable[CacheKey]) -> Iterator[_T]:
-    """The results in order, a few at a time: most of the time is spent waiting for the remote."""
+    """The results of ``work`` in the order of the keys.
+
+    Several calls run at a time, because most time is spent waiting.
+    """
     return in_threads(work, keys, _AT_A_TIME)

@@ -1,4 +1,4 @@
-"""A remote in order: whether what is there may be served, and what of it is old."""
+"""Checks of a remote: whether its entries may be served, and which of them are old."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sound:
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """An entry of a remote: its size, and how many seconds ago it was sent, by the remote's clock."""
+    """An entry of a remote: its size in bytes, and the seconds since it was stored, by the remote's clock."""
 
     key: CacheKey
     size_bytes: int
@@ -41,11 +41,11 @@ class Old:
 
 @dataclass(frozen=True, slots=True)
 class DeletionPlan:
-    """The entries of a remote, and those of them to delete.
+    """The entries of a remote that are to be deleted.
 
     Attributes:
-        going: the entries to delete, the oldest first.
-        entries, total_bytes: all that there are.
+        going: the entries to delete, oldest first.
+        entries, total_bytes: the number of all entries of the remote, and their bytes.
     """
 
     going: tuple[Old, ...]
@@ -54,7 +54,7 @@ class DeletionPlan:
 
     @property
     def going_bytes(self) -> int:
-        """Bytes of the entries to delete."""
+        """The bytes of the entries to delete."""
         return sum(one.size_bytes for one in self.going)
 
 
@@ -68,10 +68,10 @@ def sample_of(keys: Iterable[CacheKey], share: float) -> list[CacheKey]:
 def verify(
     remote: Remote, keys: Sequence[CacheKey], *, prove: Callable[[bytes], None], store: DiskStore | None = None
 ) -> Iterator[Sound | Refused]:
-    """Each entry as a lookup would check it, and with that of the store under the same key, if it has one.
+    """Checks each entry as a lookup does, and compares it with the store's entry of the same key, if there is one.
 
     Args:
-        prove: called with the bytes of each record; raises ``Unproved`` where no trusted signer signed it.
+        prove: a function called with the bytes of each record; raises ``Unproved`` unless a trusted signer signed it.
 
     Raises:
         RemoteError: when the remote fails.
@@ -89,7 +89,7 @@ def verify(
         try:
             own = store.get(key) if store is not None else None
         except (CorruptEntry, OSError):
-            own = None  # gemm-cache verify says so
+            own = None  # ``gemm-cache verify`` reports it
         return Sound(record, cubin) if own is None or own.cubin == cubin else Refused(key, DIFFERENT)
 
     return (found for found in in_parallel(check, keys) if found is not None)
@@ -102,13 +102,13 @@ def plan(
     max_bytes: int | None = None,
     on_some: Callable[[int], None] = lambda _: None,
 ) -> DeletionPlan:
-    """Plans deletions: entries older than so many seconds, then the oldest until at most so many bytes are left.
+    """Plans deletions: entries older than ``older_than_s`` seconds, then the oldest while over ``max_bytes``.
 
-    Ages are by the clock of the remote, so that one here that is wrong deletes nothing.
+    Ages are by the remote's clock, so a wrong clock on this machine deletes nothing.
 
     Raises:
-        UsageError: when neither is given, or the remote does not know ages.
-        RemoteError: when it cannot be listed.
+        UsageError: when neither limit is given, or the remote does not know ages.
+        RemoteError: when the remote cannot be listed.
     """
     if older_than_s is None and max_bytes is None:
         raise UsageError("say what goes: --days, --max-bytes or both")
@@ -139,9 +139,10 @@ def delete(
     """Deletes entries.
 
     Args:
-        journal: gets an event for the audit log, also if the remote fails half way; ``None`` without a store.
+        journal: where an event for the audit log is written, also if the remote fails half way; ``None`` without a
+            store.
         by: the user who deletes, for the audit log.
-        on_entry: called after each.
+        on_entry: a function called after each entry.
 
     Raises:
         RemoteError: when the remote fails.
@@ -150,7 +151,7 @@ def delete(
     gone: list[CacheKey] = []
 
     place = printable(without_query(remote.url))
-    if sizes and journal is not None:  # a kill leaves this
+    if sizes and journal is not None:  # first, so that it remains if the process is killed
         journal.event(CLEAN_REMOTE, detail=f"{counted(len(sizes), 'kernel')} of {place} to delete", by=by)
 
     def delete_one(key: CacheKey) -> None:

@@ -1,4 +1,4 @@
-"""Serving of a store's kernels by a process: tiers, the lock of a key, publishing, counting."""
+"""Serves a store's kernels in a process: looks up the tiers, locks keys, publishes and counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from cache_engine.store.lock import ThreadLocks, file_lock
 
 __all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
 
-# What no hit needs is imported at the first miss.
+# Modules that no hit needs are imported at the first miss.
 if TYPE_CHECKING:
     from cache_engine.cache.queue.slots import Slots
     from cache_engine.cache.serving.key_lock import KeyLock
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 
 SWITCHED_OFF = "caching is switched off"
-"""The reason given for a cache without a store, unless the caller gives another."""
+"""The reason given for a cache without a store, unless the caller gives another reason."""
 COMPILED = "compiled"
-"""The tier of a kernel that no tier had."""
+"""The name in place of a tier for a kernel that was compiled now."""
 
-# Characters of the log of decisions, whose size is bounded: a compiler may print pages.
+# Characters of an error in the log of decisions, whose size is limited: a compiler may print pages.
 _LONGEST_REASON = 1000
 
-# What the first miss of a process imports, in whichever thread.
+# The modules that the first miss of a process imports, in any thread.
 _FOR_A_MISS = (
     "cache_engine.cache.build",
     "cache_engine.cache.decision_log",
@@ -65,12 +65,15 @@ _FOR_A_MISS = (
     "cache_engine.upkeep.plan",
 )
 
-# Most compiles take less, so a wait for one is nothing to look at.
+# Seconds; most compiles take less, so a shorter wait is not reported.
 LONG_WAIT_S = 1.0
 
 
 class Serving:
-    """Serves a store, or only memory if there is no store, in one process. Safe to use from several threads."""
+    """Serves the kernels of a store, or without a store those in memory, in one process.
+
+    Safe to use from several threads.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class Serving:
         faster: ExactKernels,
         without_store: str = SWITCHED_OFF,
     ) -> None:
-        """Serves the packs of ``elsewhere`` and an opened store, or none; then ``without_store`` says why."""
+        """Serves the packs of ``elsewhere`` and an opened store, or no store; then ``without_store`` is the reason."""
         self._store, self._faster, self._without_store = store, faster, without_store
         self.unpublished = 0  # kernels that were compiled and could not be stored
         self._settings = settings
@@ -99,14 +102,14 @@ class Serving:
 
     @cached_property
     def _team(self) -> RemoteClient:
-        """The client of the remote that a team shares."""
+        """The client of the team's remote."""
         from cache_engine.cache.serving.remote_client import RemoteClient
 
         return RemoteClient(self._store, self._settings, self._journal, self._stored, self._tiers)
 
     @cached_property
     def _slots(self) -> Slots | None:
-        """The slots of the store, in which its processes compile."""
+        """The slots of the store, which limit how many kernels its processes compile at a time."""
         if self._store is None:
             return None
         from cache_engine.cache.queue.slots import Slots
@@ -114,13 +117,13 @@ class Serving:
         return Slots(self._store.layout, self._settings.slots, self._settings.lock_timeout_s)
 
     def settle(self) -> None:
-        """See ``RemoteClient.settle``."""
+        """Waits as ``RemoteClient.settle``."""
         if "_team" in self.__dict__:
             self._team.settle()
 
     @cached_property
     def _housekeeper(self) -> Housekeeper | None:
-        """Cleans the store, if there is one; made when something is first stored, as no hit needs it."""
+        """The object that cleans the store, if there is a store; created when something is first stored."""
         if self._store is None:
             return None
         from cache_engine.upkeep.cleanup import Housekeeper, prune_results
@@ -147,18 +150,18 @@ class Serving:
         for_launch: bool = False,
         installed: bool = False,
     ) -> CompiledKernel:
-        """The kernel that a selector selects, from the fastest tier that has it, else compiled and stored.
+        """The kernel that a selector selects, from the fastest tier that has it; else compiled and stored now.
 
-        One compile per key across processes: after a miss, the caller takes the lock of the key and looks again. To
-        compile it then waits for a slot of the store. Arguments, and what is raised: as ``Cache.get_or_compile``.
+        All processes together compile a key once: after a miss, the caller locks the key and looks again. To compile,
+        it then waits for a slot of the store. Arguments and errors are as for ``Cache.get_or_compile``.
 
         Args:
-            is_wanted: asked while waiting for a slot.
-            for_launch: this very problem alone is launched, so an exact kernel may serve.
-            installed: only the kernel that the compiler installed here makes.
+            is_wanted: a function asked while waiting for a slot.
+            for_launch: whether the kernel is launched for exactly this problem only, so that an exact kernel may serve.
+            installed: whether to accept only a kernel made by the compiler installed here.
 
         Raises:
-            GivenUp: when it is no longer wanted.
+            GivenUp: when the kernel is no longer wanted.
         """
         force = force or debug_dump is not None
         with stages(SELECT):
@@ -201,9 +204,9 @@ class Serving:
     def _find_instead(
         self, selector: Selector, asked: Request, selection: Selection, stages: StageClock, priority: Priority
     ) -> tuple[Found | None, Selection]:
-        """Another selection that has an entry, in place of one that has none, and the entry.
+        """The entry of another toolchain's selection, when no tier has that of ``selection``; and this other selection.
 
-        Without any entry the selection is the one that can be compiled here.
+        If there is none, the entry is ``None``, and the selection is the one that can be compiled here.
         """
         missed: set[CacheKey] = set()
         while True:
@@ -223,14 +226,14 @@ class Serving:
                 return found, selection
 
     def get(self, key: CacheKey) -> Loaded | None:
-        """The entry of a key, counted as a hit; ``None`` when there is none."""
+        """The entry of a key, counted as a hit; ``None`` if no tier has it."""
         found = self._tiers.get(key, lambda wanted: self._team.get(wanted))
         if found is not None:
             self.count(key, found)
         return None if found is None else found.loaded
 
     def preload(self, keys: Iterable[str]) -> Preloaded:
-        """Reads entries to memory; see ``Cache.preload``."""
+        """Reads entries into memory; see ``Cache.preload``."""
         done = self._tiers.preload(keys, self._settings.memory_bytes, self._team.get, self._team.each)
         level = WARNING if done.missing or done.no_room else INFO
         extra = fields("preload", loaded=len(done.loaded), missing=len(done.missing), no_room=len(done.no_room))
@@ -238,11 +241,14 @@ class Serving:
         return done
 
     def look_up(self, key: CacheKey) -> Found | None:
-        """The entry of a key and the tier that has it, not counted as a use; ``None`` when there is none."""
+        """The entry of a key and the tier that has it, not counted as a hit; ``None`` if no tier has it."""
         return self._tiers.get(key)
 
     def _look_again(self, key: CacheKey, no_lock: Failure | None) -> Found | Exception | None:
-        """The entry found under the key's lock, or the reason it cannot be read; quarantines a damaged entry."""
+        """The entry found while the key's lock is held, or ``None``, or the error of reading the entry.
+
+        A damaged entry is moved to quarantine.
+        """
         loaded = self._tiers.memory.get(key)
         if loaded is not None:
             return Found(MemoryTier.name, loaded)
@@ -266,10 +272,10 @@ class Serving:
         self, selection: Selection, found: Found, stages: StageClock, priority: Priority = Priority.CALLER,
         *, problem: GemmProblem | None = None,
     ) -> CompiledKernel:  # fmt: skip
-        """Hands out an entry that was found, and counts the hit.
+        """Returns the kernel of an entry that was found, and counts the hit.
 
         Args:
-            problem: what was asked for, where another is selected.
+            problem: the problem that was asked for, if the selection is for another problem.
         """
         asked = problem or selection.problem
         self.count(selection.key, found, asked if priority is Priority.CALLER else None)
@@ -279,7 +285,7 @@ class Serving:
         return kernel if problem is None else msgspec.structs.replace(kernel, problem=problem)
 
     def hit_faster(self, asked: Request, stages: StageClock) -> CompiledKernel | None:
-        """Hands out the exact kernel that was measured to be faster than what is selected, if it is there."""
+        """The exact kernel that was measured to be faster than the selected one, if a tier has it; counted as a hit."""
         selection = self._faster.there(asked)
         if selection is None:
             return None
@@ -291,25 +297,25 @@ class Serving:
         return None
 
     def ask(self, problem: GemmProblem) -> None:
-        """Counts a problem that was asked for."""
+        """Counts a request for a problem."""
         self._journal.asked(problem)
 
     def held(self) -> tuple[int, int]:
-        """Kernels in the memory of this process, and the bytes of their code."""
+        """The number of kernels in this process's memory, and the bytes of their code."""
         return self._memory.held()
 
     def is_in_memory(self, key: CacheKey) -> bool:
-        """Whether the memory tier has an entry of the key."""
+        """Whether the memory tier has the key."""
         return self._tiers.memory.get(key) is not None
 
     def waiting(self, key: CacheKey) -> AbstractContextManager[object]:
-        """In the body of a ``with`` a caller waits for the compile of a key, in whichever thread or process it is."""
+        """A context manager for a caller that waits for a compile in any thread or process: lends it its priority."""
         return nullcontext() if self._slots is None else self._slots.waiting(key, Priority.CALLER)
 
     def count(self, key: CacheKey, found: Found, problem: GemmProblem | None = None) -> None:
-        """Counts a hit, and the problem that was asked for, if any.
+        """Counts a hit, and the request for ``problem`` if given.
 
-        One in memory saves no compile: the process would hold on to its kernels anyway.
+        A hit in memory saves no compile: a process would keep its kernels in memory even without this cache.
         """
         record = found.loaded.record
         is_in_memory = found.tier == MemoryTier.name
@@ -329,7 +335,7 @@ class Serving:
         *,
         force: bool = False,
     ) -> None:
-        """Counts a miss, and logs why it is one."""
+        """Counts a miss, and logs its reason."""
         self._journal.miss(selection.problem.arch or "")
         if priority is Priority.CALLER:
             self._journal.asked(selection.problem)
@@ -344,8 +350,8 @@ class Serving:
             _log.debug("key %s is made from %s", selection.key[:12], dict(selection.prefix.components))
 
     def _key_lock(self, key: CacheKey, priority: Priority) -> KeyLock:
-        """Holds the key's lock for the body of a ``with``; gives the reason when the lock is not available."""
-        with unforked():  # a child that is forked during an import would wait for its end for ever
+        """Holds the key's lock while the body of a ``with`` runs; gives the reason if the lock is not available."""
+        with unforked():  # a child that is forked during an import would wait for the import for ever
             for module in _FOR_A_MISS:
                 import_module(module)
         from cache_engine.cache.serving.key_lock import KeyLock
@@ -380,7 +386,7 @@ class Serving:
     def _publish(
         self, selection: Selection, artifact: Artifact, stages: StageClock, no_lock: Failure | None
     ) -> CompiledKernel:
-        """Stores the kernel if that is possible, and hands it out in any case."""
+        """Stores the kernel if possible, and returns it in any case."""
         from cache_engine.cache.build import describe
 
         key, compile_us = selection.key, round(stages.ms[COMPILE] * 1000)
@@ -424,19 +430,19 @@ class Serving:
         return NotCached("; ".join((f"no tier has {selection.name} ({selection.key[:12]}), and {why}", *refused)))
 
     def _not_compiled(self, selection: Selection, why: str) -> None:
-        """Notes for the log of decisions why there is no kernel, be it for a caller or behind another kernel."""
+        """Writes to the log of decisions why a kernel was not compiled, for a caller or in the background."""
         from cache_engine.model.decision import NOT_COMPILED, REFUSAL
 
         detail = why[:_LONGEST_REASON]
         self._journal.decided(REFUSAL, key=selection.key, name=selection.name, reason=NOT_COMPILED, detail=detail)
 
     def result_stored(self) -> None:
-        """Cleans if that is due, in the background; called when a result of the evaluator is stored."""
+        """Starts a cleaning in the background if one is due; called when a result of the evaluator is stored."""
         if self._housekeeper is not None:
             self._housekeeper.result_stored()
 
     def close(self) -> None:
-        """Ends cleaning that is under way, and what is asked of a remote."""
+        """Ends a running cleaning and requests to the remote."""
         wait = not self._journal.is_interrupted
         if "_team" in self.__dict__:
             self._team.close(wait=wait)
@@ -466,28 +472,30 @@ def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> 
 
 
 def refusal(error: OSError | StoreError) -> Failure:
-    """The reason why the store did not take something."""
+    """The reason why the store did not accept an entry."""
     return Failure(f"the store refused it: {in_words(error)}")
 
 
 class CompiledKernel(msgspec.Struct, frozen=True):
-    """A kernel in hand: its code, and how to launch it.
+    """A kernel ready to use: its code, and how to launch it.
 
     Attributes:
         key: its CacheKey.
-        problem: the problem it was asked for.
-        record: its metadata; ``record.resources`` has registers and shared memory, ``record.compile_ms`` the time.
+        problem: the problem that was asked for.
+        record: its metadata; ``record.resources`` has registers and shared memory, ``record.compile_ms`` the compile
+            time.
         cubin: the compiled code, as ``cuModuleLoadData`` takes it.
-        tier: which tier had it: ``"memory"``, ``"pack"``, ``"disk"`` or ``"remote"``; or ``"compiled"``.
-        launch: how to launch it for the problem. It depends on m, which the kernel's code need not: keep a launch for
-            each problem, and a loaded module for each key.
-        config_from: what chose its config: ``"given"``, ``"cost model"`` or ``"measured on …"``.
-        stages_ms: milliseconds that each stage of getting it took, by name.
-        unpublished: why it could not be stored; ``None`` when it was stored, or was found.
-        toolchain_from: what names the toolchain in its key: ``"installed"``, ``"pack NAME"`` or ``"store"``. The last
-            two are of kernels that need not be what the compiler installed here would make.
-        better: the kernel that is compiled in the background, where this one serves in its place: ``better.ready``,
-            ``better.wait(timeout_s)``, then ``better.kernel`` or ``better.failure``.
+        tier: the tier that had it: ``"memory"``, ``"pack"``, ``"disk"`` or ``"remote"``; or ``"compiled"``.
+        launch: the launch parameters for the problem. They depend on m, even if the kernel's code does not: keep a
+            launch for each problem, and a loaded module for each key.
+        config_from: the origin of its config: ``"given"``, ``"cost model"`` or ``"measured on …"``.
+        stages_ms: the milliseconds of each stage of getting it, by name.
+        unpublished: the reason why it could not be stored; ``None`` if it was stored or found.
+        toolchain_from: the origin of the toolchain in its key: ``"installed"``, ``"pack NAME"`` or ``"store"``. With
+            the last two, the compiler installed here might make different code.
+        better: the handle of the kernel that is compiled in the background while this one serves: ``better.ready``,
+            ``better.wait(timeout_s)``, then ``better.kernel`` or ``better.failure``. ``None`` if there is no such
+            compile.
     """
 
     key: CacheKey
@@ -504,7 +512,7 @@ class CompiledKernel(msgspec.Struct, frozen=True):
 
     @property
     def entry(self) -> str:
-        """The name of the kernel's function in ``cubin``: what ``cuModuleGetFunction`` is asked for."""
+        """The name of the kernel's function in ``cubin``, for ``cuModuleGetFunction``."""
         return self.record.name
 
     def __repr__(self) -> str:
@@ -519,7 +527,7 @@ class CompiledKernel(msgspec.Struct, frozen=True):
 def kernel_of(
     selection: Selection, loaded: Loaded, tier: str, stages: StageClock, unpublished: Failure | None = None
 ) -> CompiledKernel:
-    """A kernel in hand for what was selected."""
+    """The kernel for a selection whose entry was found or compiled."""
     s = selection
     launch = launch_of(s.family, s.problem, s.config, loaded.record.resources.shared_bytes)
     return CompiledKernel(
@@ -529,7 +537,7 @@ def kernel_of(
 
 
 def limit_device_memory(settings: Settings) -> None:
-    """Limits the pool of device memory, which all caches of the process share, where the settings say how much."""
+    """Sets the limit of the device memory pool, which all caches of the process share, if the settings have one."""
     if settings.device_memory_bytes is not None:
         from cache_engine.gpu.memory_pool import shared_limit
 

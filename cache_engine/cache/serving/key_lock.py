@@ -1,4 +1,4 @@
-"""The lock of a key, held while its kernel is made."""
+"""The lock of a key, held while the key's kernel is compiled or fetched."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cache_engine.store.lock import Held
 
 
 class KeyLock:
-    """Holds what ``lock`` takes for the body of a ``with``; gives what it returns."""
+    """Calls ``lock`` at the start of a ``with``, gives its result, and releases its locks at the end."""
 
     __slots__ = ("_held", "_lock")
 
     def __init__(self, lock: Callable[[KeyLock], Failure | None]) -> None:
-        """Takes nothing yet."""
+        """Takes no lock yet."""
         self._lock = lock
         self._held: Held | threading.Lock | None = None
 
@@ -25,13 +25,13 @@ class KeyLock:
         self._held = lock
 
     def hand_over(self) -> KeyLock:
-        """Another that holds what this one held, beyond the end of its ``with``."""
+        """Another ``KeyLock`` that now holds this one's lock, also after the end of this one's ``with``."""
         other = KeyLock(self._lock)
         other._held, self._held = self._held, None
         return other
 
     def release(self) -> None:
-        """Lets go of it, if it is held."""
+        """Releases the lock, if it is held."""
         held, self._held = self._held, None
         if held is not None:
             held.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Launch support: the code of a kernel that serves, and a product that cuBLAS computes where there is none."""
+"""Launch support: the code of the kernel that serves, or a product that cuBLAS computes if no kernel does yet."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Product(NamedTuple):
-    """The result of ``matmul``, or of an operator, when it is called with ``wait``.
+    """The result of ``matmul``, or of an operator, that is called with ``wait_ms``.
 
     Attributes:
         array: the product.
         served_by: the name of the kernel's function, or ``"cuBLAS, by CuPy"``.
-        better: the kernel that is compiled, where another serves in its place; as of ``CompiledKernel``.
+        better: the handle of the kernel that is compiled while another serves, as in ``CompiledKernel``.
     """
 
     array: Any
@@ -29,10 +29,10 @@ class Product(NamedTuple):
 
 
 def code_of(got: CompiledKernel | PendingKernel[CompiledKernel], journal: Journal) -> Code:
-    """The code of a kernel; none of one that is still compiled, where no kernel that is there serves.
+    """The code to launch: the kernel's; or for a kernel that is still being compiled, code that calls cuBLAS.
 
     Args:
-        journal: counts each further launch, and how long loading takes.
+        journal: counts each further launch, and the time of loading the code.
     """
     from cache_engine.gpu.multiply import Code
 

@@ -1,4 +1,4 @@
-"""Packs compared with this machine: how many of their kernels can serve here, and why the others cannot."""
+"""Compares packs with this machine: how many of their kernels can serve here, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cache_engine.units import counted, printable
 
 _log = logging.getLogger(__name__)
 
-_MOST_PROVED = 100  # signatures of a pack that are checked when it is opened: 30 ms where none is good
+_MOST_PROVED = 100  # signatures of a pack that are checked when it is opened: 30 ms if none is good
 _BUILD_DIGITS = 12
 _DIGEST = re.compile(f"([0-9a-f]{{{_BUILD_DIGITS}}})[0-9a-f]{{20,}}")
 _MOST_NAMED = 3
@@ -29,15 +29,15 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class PackState:
-    """A pack, compared with this machine and its settings.
+    """The comparison of a pack with this machine and its settings.
 
     Attributes:
-        text: all of it in a sentence, for people.
-        entries: how many kernels it has.
-        usable: how many of those whose record says how it was made have the schema, template, flags and toolchain that
-            keys made here may have.
-        usable_with_any_toolchain: the same with ``toolchain = pack``.
-        known: how many say how they were made.
+        text: the result as a sentence, for people.
+        entries: the number of kernels in the pack.
+        usable: the number of kernels that can serve here: their schema, template, flags and toolchain may be in a key
+            made here. Only kernels counted in ``known`` are compared.
+        usable_with_any_toolchain: the same with the setting ``toolchain = pack``.
+        known: the number of kernels whose record says how they were made.
     """
 
     text: str
@@ -48,25 +48,25 @@ class PackState:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every kernel can serve."""
+        """Whether every compared kernel can serve here."""
         return self.usable == self.known
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A component of keys that differs between kernels of a pack and those asked for here."""
+    """A key component that differs between kernels of a pack and kernels asked for here."""
 
     name: str
     in_pack: str
     here: str
 
     def __str__(self) -> str:
-        """In words, safe for a terminal."""
+        """The difference as text, safe for a terminal."""
         return f"{self.name.replace('_', ' ')} is {_short(self.in_pack)} in the pack and {_short(self.here)} here"
 
 
 def pack_state(pack: Pack, settings: Settings) -> PackState:
-    """A pack's state on this machine: its makers, and how many kernels lookups under the settings can find.
+    """The comparison of a pack with this machine: its makers, and how many kernels lookups with the settings can find.
 
     Raises:
         OSError: when the pack cannot be read.
@@ -90,10 +90,10 @@ def pack_state(pack: Pack, settings: Settings) -> PackState:
 
 
 def check_packs(elsewhere: OtherToolchains, settings: Settings) -> None:
-    """Warns of each pack of which no kernel can serve here, and notes why for ``NotCached``.
+    """Warns of each pack with no kernel that can serve here, and remembers the reason for the text of ``NotCached``.
 
     Raises:
-        PackUnusable: when only packs are used and none of them can serve.
+        PackUnusable: when only packs are used, and no kernel in them can serve here.
     """
     for pack in elsewhere.packs:
         try:
@@ -113,7 +113,7 @@ def check_packs(elsewhere: OtherToolchains, settings: Settings) -> None:
 
 
 def _unproved(pack: Pack) -> str:
-    """The reason why none of a pack's first kernels may serve, by their signatures; no text where one may."""
+    """The reason why the signatures of a pack's first kernels let none of them serve; empty if one may serve."""
     why = ""
     for number in range(min(len(pack), _MOST_PROVED)):
         with suppress(CorruptEntry):
@@ -128,7 +128,7 @@ def _unproved(pack: Pack) -> str:
 
 
 def refusals(elsewhere: OtherToolchains, selector: Selector, selection: Selection) -> Iterator[str]:
-    """The reasons why packs that have a kernel do not serve it: it is damaged or unsigned, or of another toolchain."""
+    """The reasons why packs that have a kernel do not serve it: damaged, unsigned, or of another toolchain."""
     others = selector.of_other_toolchains(selection, elsewhere.of_packs(selection.compiler.name))
     for one in {each.key: each for each in (*others, selection)}.values():
         for pack in elsewhere.packs:
@@ -145,7 +145,7 @@ def refusals(elsewhere: OtherToolchains, selector: Selector, selection: Selectio
 
 
 def refused_in_store(selection: Selection) -> str:
-    """The message about a kernel that the store has, made by another toolchain, and that does not serve."""
+    """The text that says: the store has the kernel, but made by another toolchain, so it does not serve."""
     return f"the store has this kernel, {_made(selection)}"
 
 
@@ -155,29 +155,29 @@ def _made(selection: Selection) -> str:
 
 
 def toolchain_in_words(toolchain: ToolchainFingerprint) -> str:
-    """A compiler with its version and the start of its build, safe for a terminal."""
+    """A compiler's name, version and the first digits of its build, safe for a terminal."""
     words = f"{toolchain.compiler} {toolchain.version} (build {toolchain.build[:_BUILD_DIGITS]})"
     return printable(words + (" with variables of the environment" if toolchain.environment else ""))
 
 
 def _can_be_found(selector: Selector, made: Provenance, *, any_toolchain: bool) -> bool:
-    """Whether a key made here can be of a kernel made so; the target is the lookup's."""
+    """Whether a key made here can name a kernel with this provenance; the target is not compared."""
     return not differing(selector, made, any_toolchain=any_toolchain)
 
 
 def differing(selector: Selector, made: Provenance, *, any_toolchain: bool) -> tuple[Factor, ...]:
-    """The differences between a kernel made so and the nearest of those that keys made here are of."""
+    """The key components in which a kernel's provenance differs from the nearest one that keys made here can have."""
     stated = Stated(made.toolchain, "") if any_toolchain else None
     nearest = (Factor("family", f"{made.family} by {made.compiler}", "unknown"),)
     found = []
-    # A problem can ask for fast math; one that does not is as the setting says, so the others count only without it.
+    # A problem can ask for fast math. One that does not follows the setting, so other flags are compared without it.
     fast = FAST_MATH in made.flags.split() or None
     for level in OPT_LEVELS:
         try:
             components = selector.present(made.family, made.compiler, level, "any", fast, stated=stated)
         except CompilerMissing:
             return (Factor("compiler", made.compiler, "not installed"),)
-        except (GemmCacheError, ValueError):  # has no levels, or a record made up
+        except (GemmCacheError, ValueError):  # it has no levels, or the record is not a real one
             continue
         if components is not None:
             found.append(_factors(made, Provenance.of(components)))
@@ -190,7 +190,7 @@ def _factors(made: Provenance, here: Provenance) -> tuple[Factor, ...]:
 
 
 def _short(value: str) -> str:
-    """A value in a sentence; of digests their start."""
+    """A value for a sentence; a digest is shortened."""
     return printable(_DIGEST.sub(r"\1", value)) or "nothing"
 
 
@@ -201,7 +201,7 @@ def _named(toolchains: Counter[ToolchainFingerprint]) -> str:
 
 
 def _here(selector: Selector, toolchains: Counter[ToolchainFingerprint]) -> str:
-    """The installed versions of the compilers named, in words."""
+    """A text with the installed versions of the compilers in ``toolchains``."""
     found = []
     for name in sorted({toolchain.compiler for toolchain in toolchains} & COMPILERS.keys()):
         try:

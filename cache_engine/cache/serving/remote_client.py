@@ -1,4 +1,4 @@
-"""The remote that a team shares, as a process of one of its machines uses it. No hit imports anything of it."""
+"""A process's client of the team's remote. Imported at the first miss: no hit needs it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 MOST_STORING = 64
-"""Entries of the remote that wait to be stored, each with the lock of its key; of more, callers store their own."""
-_SEND_S, _END_S = 1.0, 2.0
-"""Of the end of a process: how long it begins to send what waits, and the longest that it waits for all threads.
+"""The largest number of fetched entries that wait to be stored, each with the lock of its key.
 
-A request that has begun ends within a second by the client's own limits, unless the client hangs.
+If more are fetched, the caller stores its entry itself.
+"""
+_SEND_S, _END_S = 1.0, 2.0
+"""Seconds at the end of a process: for starting to send waiting kernels, and for waiting for all threads.
+
+A request in progress ends within a second by the client's own limits, unless the client hangs.
 """
 
 
 class RemoteClient:
-    """Asks the remote of the settings and sends to it, as they say. Raises nothing of it; safe in several threads."""
+    """Asks the remote of the settings, and sends kernels to it.
+
+    Its errors are logged, not raised. Safe in several threads.
+    """
 
     def __init__(
         self, store: DiskStore | None, settings: Settings, journal: Journal, stored: Callable[[int], None],
@@ -52,8 +58,8 @@ class RemoteClient:
         """Opens nothing yet.
 
         Args:
-            stored: called with the size of each entry that is stored here.
-            tiers: of this machine. Failures of the remote are counted and said there.
+            stored: a function called with the size in bytes of each entry that is stored here.
+            tiers: the tiers of this machine; they count and log failures of the remote.
         """
         self._store, self._settings, self._journal, self._stored = store, settings, journal, stored
         self._tiers = tiers
@@ -62,16 +68,18 @@ class RemoteClient:
         self._is_opened = not settings.reads_remote
         self._tier: RemoteTier | None = None
         self._behind: SendQueue | None = None
-        # To store an entry durably takes longer than to fetch it. Another process that asks for it waits for the lock.
+        # Storing an entry durably takes longer than fetching it. Another process that asks for it waits for the lock.
         self._storing = BackgroundQueue(most=MOST_STORING)
         self._forget_end: Callable[[], None] | None = None
 
     def find(self, key: CacheKey, lock: KeyLock | None) -> Found | None:
-        """The entry of a key that no tier of this machine has; what is found is stored here, also in memory.
+        """The entry of a key that no local tier has.
+
+        It is also put in memory and, if ``lock`` is given, stored on disk.
 
         Args:
-            lock: of the key, where this process holds it; taken over until the entry is on disk, where it goes behind
-                the caller. Without the lock nothing is written to disk.
+            lock: the key's lock, if this process holds it. The entry is stored in the background, and this method keeps
+                the lock until then. Without the lock nothing is written to disk.
         """
         found = self._fetch(key, lock)
         if found is not None:
@@ -79,7 +87,10 @@ class RemoteClient:
         return found
 
     def get(self, key: CacheKey) -> Found | None:
-        """As ``find``, for a caller that holds no lock and that puts it in memory. Waits for no other process."""
+        """As ``find``, for a caller without the key's lock that puts the entry in memory itself.
+
+        Waits for no other process.
+        """
         if not self._settings.reads_remote:
             return None
         lock = KeyLock(partial(self._try_key, key))
@@ -88,7 +99,7 @@ class RemoteClient:
 
     @property
     def each(self) -> Callable[[Callable[[CacheKey], Found | None], Iterable[CacheKey]], Iterator[Found | None]]:
-        """Calls for each key in order, like ``map``; where the remote may be asked, for a few at a time."""
+        """A function like ``map`` over keys; if the remote may be asked, several calls run at a time."""
         if not self._settings.reads_remote:
             return map
         from cache_engine.cache.remote.transfer import in_parallel
@@ -102,7 +113,7 @@ class RemoteClient:
         try:
             fetched = tier.fetch(key)
         except (CorruptEntry, OSError) as error:
-            is_said = isinstance(error, OSError) and bool(tier.breaker.why)  # by ``_changed``
+            is_said = isinstance(error, OSError) and bool(tier.breaker.why)  # ``_changed`` has already logged it
             self._tiers.skip(tier.name, key, error, is_said=is_said)
             return None
         if fetched is None:
@@ -116,7 +127,7 @@ class RemoteClient:
         return Found(tier.name, Loaded(fetched.record, fetched.cubin))
 
     def published(self, key: CacheKey) -> None:
-        """Has a kernel that was compiled and stored sent to the remote. Returns at once."""
+        """Queues a kernel that was compiled and stored, to be sent to the remote. Returns at once."""
         if self._store is None or not self._settings.writes_remote:
             return
         with self._opening:
@@ -128,11 +139,15 @@ class RemoteClient:
         self._behind.put(key)
 
     def settle(self) -> None:
-        """Returns when what was served from the remote is on disk."""
+        """Waits until all entries that were served from the remote are on disk."""
         self._storing.settle()
 
     def close(self, *, wait: bool) -> None:
-        """Ends its threads; with ``wait``, waits for what they store, and for what they ask and send about a second."""
+        """Ends the threads of this client.
+
+        Args:
+            wait: whether to wait until fetched entries are stored, and about a second for requests and sends.
+        """
         if self._forget_end is not None:
             self._forget_end()
             self._forget_end = None
@@ -163,12 +178,12 @@ class RemoteClient:
         return None
 
     def _close_at_end(self) -> None:
-        """Has the end of the process do what ``close`` does, if the program does not."""
+        """Has ``close`` called at the end of the process, in case the program does not call it."""
         if self._forget_end is None:
             self._forget_end = run_at_end(weak(self.close, wait=True))
 
     def _keep(self, store: DiskStore, key: CacheKey, fetched: Fetched, lock: KeyLock) -> None:
-        """Stores what was fetched, or counts and says why not; then releases the lock of its key."""
+        """Stores a fetched entry, or counts and logs why it cannot; then releases the lock of its key."""
         try:
             if store.has_unknown_format(key):
                 raise StoreError("the existing entry has another format version")
@@ -205,7 +220,7 @@ class RemoteClient:
         return RemoteTier(remote, prove, breaker)
 
     def _connected(self) -> tuple[ClientProcess, Breaker]:
-        """The remote, and whether it is asked; call it with ``_opening`` held."""
+        """The remote, and the breaker that says whether it is asked. Call it with ``_opening`` held."""
         if self._connection is None:
             from cache_engine.cache.remote.base import LOOKUP
             from cache_engine.cache.remote.breaker import breaker_of, outage
@@ -213,7 +228,7 @@ class RemoteClient:
 
             remote = open_remote(self._settings.remote or "", LOOKUP)
             breaker = breaker_of(remote, self._changed)
-            # What is wrong with the settings is said before this, as they may have been changed.
+            # Wrong settings are reported before this, since the user may have changed them.
             failed = None if self._store is None else outage(self._store.layout.journal, remote.url, time.time())
             if failed is not None and breaker.hold(failed.detail):
                 _log.info("the remote is not asked yet; it has just failed another process: %s", printable(breaker.why))
@@ -221,7 +236,7 @@ class RemoteClient:
         return self._connection
 
     def _way(self) -> SendTarget:
-        """The destination of the kernels that are sent; called by the thread that sends them."""
+        """The destination for compiled kernels; the thread that sends them calls this."""
         from cache_engine.cache.remote.send_queue import SendTarget
         from cache_engine.store.signatures.signers import SigningKey
 
@@ -233,7 +248,7 @@ class RemoteClient:
         return SendTarget(remote, sign, breaker)
 
     def _changed(self, why: str, waited_s: float) -> None:
-        """Says that the remote is not asked any more, or, without a reason, that it is asked again."""
+        """Logs that the remote is not asked any more; or, if ``why`` is empty, that it answers again."""
         remote = (self._settings.remote or "").partition("?")[0]  # a query may hold a secret
         if why:
             _log.warning("%s is not asked until it answers: %s", printable(remote), why)

@@ -1,4 +1,4 @@
-"""Stand-ins: kernels that serve a problem while its own is compiled."""
+"""Stand-ins: other kernels that compute a problem correctly, and serve while the problem's own kernel is compiled."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from cache_engine.settings import Settings
 if TYPE_CHECKING:
     from cache_engine.cache.queue.background import BackgroundCompiles
 
-# Kernels for other m: of the powers of two up to this factor away. Beyond, a dynamic kernel is as good.
+# Kernels for another m: for powers of two up to this factor away. Farther away, a dynamic kernel is as good.
 _FACTOR = 64
 # Problems whose stand-ins are remembered.
 _MOST_KEPT = 4096
 
 
 def stand_ins(selector: Selector, asked: Request) -> Iterator[Selection]:
-    """Other kernels that compute what is asked, the best first, be they there or not; without that which is selected.
+    """Other kernels that compute the problem correctly, best first, whether or not they are stored.
 
-    A kernel of the same m, exact or for its bucket; then those of other m, the nearest first; then the dynamic one.
-    Each is selected for the very problem, with the config that the other m gets, so its key is of a kernel that is
-    right.
+    First kernels of the same m (exact, or for its bucket), then those of other m, the nearest first, then the dynamic
+    one. Each is selected for the problem itself, with the config that the other m gets; so each key is of a kernel that
+    is correct for the problem.
     """
     problem, family, compiler, _ = asked
     found = {selector.select(*asked).key}
@@ -66,7 +66,7 @@ def stand_ins(selector: Selector, asked: Request) -> Iterator[Selection]:
 
 
 class StandIns:
-    """Serves a problem by another kernel that is there, while its own is compiled. Safe to use from several threads."""
+    """Serves a problem by another stored kernel while its own is compiled. Safe to use from several threads."""
 
     def __init__(self, serving: Serving, selector: Selector, elsewhere: OtherToolchains, settings: Settings) -> None:
         """Compiles nothing yet."""
@@ -81,9 +81,9 @@ class StandIns:
         return BackgroundCompiles(self._settings.slots)
 
     def get_or_compile(self, asked: Request, stages: StageClock, wait_ms: float) -> CompiledKernel:
-        """The kernel that is asked for if it is there within so many milliseconds; else one that is right.
+        """The kernel asked for, if it is ready within ``wait_ms`` milliseconds; else another correct stored kernel.
 
-        If no such kernel is there, compiles the one that is asked for and waits. Raises as ``Cache.get_or_compile``.
+        If no such kernel is stored, waits for the compile. Raises as ``Cache.get_or_compile``.
         """
         got = self.get(asked, stages, wait_ms, must_serve=True)
         if isinstance(got, CompiledKernel):
@@ -95,10 +95,10 @@ class StandIns:
     def get(
         self, asked: Request, stages: StageClock, wait_ms: float, *, must_serve: bool = False
     ) -> CompiledKernel | PendingKernel[CompiledKernel]:
-        """As ``get_or_compile``; where nothing is there that serves, the handle of the kernel that is being compiled.
+        """As ``get_or_compile``; but if no stored kernel can serve, returns the handle of the compile.
 
         Args:
-            must_serve: whether to wait if no kernel is there. The compile then has the priority of a caller's.
+            must_serve: whether to wait for the compile in that case, with the priority of a caller.
         """
         with stages(SELECT):
             selection = self._selector.select(*asked)
@@ -128,9 +128,9 @@ class StandIns:
         return better
 
     def submit(self, asked: Request, stages: StageClock) -> PendingKernel[CompiledKernel]:
-        """The handle of the kernel that is asked for, which is ready if memory, a pack or the disk has it.
+        """The handle of the kernel asked for; it is ready if memory, a pack or the disk has the kernel.
 
-        Else it is looked for in the remote and compiled in the background.
+        Otherwise the kernel is looked up in the remote, or compiled, in the background.
         """
         selection = self._selector.select(*asked)
         faster = self._serving.hit_faster(asked, stages)
@@ -144,16 +144,16 @@ class StandIns:
         return self._behind(asked, selection, installed=False)
 
     def _stand_in(self, asked: Request, stages: StageClock) -> CompiledKernel | None:
-        """The best kernel that is there, counted as a hit."""
+        """The best stored kernel in place of the one asked for, counted as a hit; ``None`` if there is none."""
         with stages(LOAD):
             for selection in self.look(asked):
                 found = self._serving.look_up(selection.key)
-                if found is not None:  # else it is damaged, or was evicted just now
+                if found is not None:  # otherwise it is damaged, or was evicted just now
                     return self._serving.hit(selection, found, stages, problem=asked[0])
         return None
 
     def look(self, asked: Request) -> Iterator[Selection]:
-        """The stand-ins that are there, the best first. Reads none; takes microseconds from the second time on."""
+        """The stand-ins that are stored, best first. Reads no entry; from the second call on, it takes microseconds."""
         offers = self._kept.get(asked)
         if offers is None:
             if len(self._kept) >= _MOST_KEPT:
@@ -162,7 +162,7 @@ class StandIns:
         return (offer for offer in offers if self._serving.is_in_memory(offer.key) or self._elsewhere.has(offer.key))
 
     def _behind(self, asked: Request, own: Selection, *, installed: bool = True) -> PendingKernel[CompiledKernel]:
-        """The kernel of the compiler installed here for a request, compiled in the background."""
+        """Starts a compile in the background with the compiler installed here; returns the handle."""
         get = partial(self._serving.get_or_compile, self._selector, asked, priority=Priority.PROMOTION)
 
         def compile_it(is_wanted: Callable[[], bool]) -> CompiledKernel:
@@ -174,6 +174,6 @@ class StandIns:
         return self.behind.start(own.key, compile_it, partial(self._serving.waiting, own.key))
 
     def close(self, *, wait: bool) -> None:
-        """Drops compiles that have not begun, and waits some seconds for the others."""
+        """Drops compiles that have not begun, and waits some seconds for those that run."""
         if "behind" in self.__dict__:
             self.behind.close(wait=wait)

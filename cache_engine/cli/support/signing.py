@@ -1,4 +1,4 @@
-"""The private key that a verb signs with, and the kernels that a verb refuses."""
+"""Reading the private key of ``--sign``, and printing the kernels that a verb refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def signing_key(path: Path) -> SigningKey:
-    """The key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
+    """Reads the key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
     from cache_engine.store.signatures.signers import SigningKey
 
     def ask() -> str:
@@ -29,6 +29,6 @@ def signing_key(path: Path) -> SigningKey:
 
 
 def print_refused(refused: Sequence[Refused], fate: str) -> None:
-    """Prints the kernels that were left out or refused, a line each, on standard error."""
+    """Prints each refused kernel and the reason on standard error. ``fate`` says what was done, such as "left out"."""
     for entry in refused:
         print(printable(f"{fate}: {entry.key[:12]}: {entry.cause}"), file=sys.stderr)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PassThrough(Exception):
-    """A command that nvcc runs itself, uncached; the text is the reason, one of few."""
+    """A command that nvcc must run itself, uncached. The text is one of a few reasons, by which ``stats`` counts."""
 
 
 # Of each option: its long name, and the short one where it differs.
@@ -45,11 +45,11 @@ _PLACES = ("output-file o", "dependency-output MF", "dependency-target-name MT",
 _GLUED = ("-I", "-D", "-U")  # no other option begins so; -O is followed by a digit
 
 _DEBUG = ("generate-line-info", "device-debug", "debug", "source-in-ptx")
-"""Options that put absolute paths into the output, so that paths are in the key."""
+"""Options that put absolute paths into the output. With one of them, paths are in the key."""
 _PASSED = ("keep", "keep-dir", "save-temps", "preprocess", "E", "generate-dependencies", "M", "MM", "dryrun",
 "run", "link",
            "dlink", "time", "lib", "options-file", "optf", "version", "V", "help", "h")  # fmt: skip
-"""Options with a reason of their own."""
+"""Options that pass through, each with its own name as the reason."""
 _STOPPING = ("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COMPARE_DEBUG", "INCLUDES", "SYSTEM_INCLUDES",
              "PTXAS_FLAGS", "CUDAFE_FLAGS", "CICC_PATH", "NVVMIR_LIBRARY_DIR", "COMPILER_PATH",
              "GCC_EXEC_PREFIX")  # fmt: skip
@@ -75,7 +75,7 @@ _SUB_OPTIONS = {
 
 
 def _table() -> dict[str, tuple[str, bool]]:
-    """By how it is written, the name of an option, and whether it has a value."""
+    """For each way to write an option: the option's name, and whether it has a value."""
     found = {}
     for names, valued in ((_FLAGS, False), (tuple(_PHASES), False), (_VALUES + _PATHS + _PLACES, True)):
         for name in names:
@@ -111,19 +111,22 @@ class Command:
 
     @property
     def ending(self) -> str:
-        """That of the output's kind: ``.cubin``."""
+        """The ending of the output's name, such as ``.cubin``."""
         return ending_of(self.options)
 
 
 def ending_of(options: Iterable[Sequence[str]]) -> str:
-    """The ending of the output of a command; raises ``LookupError`` where it names no phase."""
+    """The ending of a command's output, such as ``.cubin``; raises ``LookupError`` if no option names a phase."""
     names = [option[0] for option in options]
     endings = [ending for phase, ending in _PHASES.items() if phase.partition(" ")[0] in names]
     return endings[0]
 
 
 def understood(compiler: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Command:
-    """The command, or ``PassThrough``. Reads no file."""
+    """Reads the arguments of nvcc into a command; raises ``PassThrough`` if nvcc must run it uncached.
+
+    Reads no file.
+    """
     made = Command(compiler, environment)
     for name in _STOPPING:
         if environment.get(name):
@@ -158,7 +161,10 @@ def _flags(environment: Mapping[str, str], name: str) -> list[str]:
 
 
 def _read_options(made: Command, given: list[str], values: dict[str, str]) -> bool:
-    """Reads all options; returns whether a dependency file is asked for. ``values`` gets those that name a place."""
+    """Reads all options; returns whether a dependency file is requested.
+
+    Values that name places, such as the output, go to ``values``; all else goes to ``made``.
+    """
     has_md, at = False, 0
     while at < len(given):
         word = given[at]
@@ -183,7 +189,7 @@ def _read_options(made: Command, given: list[str], values: dict[str, str]) -> bo
 
 
 def _split(word: str) -> tuple[str | None, str | None]:
-    """The name of an option and the value that is written with it; no name for what is no option."""
+    """The name of an option and the value written in the same word; the name is ``None`` for any other word."""
     if word.startswith("@"):
         raise PassThrough("options in a file")
     if not word.startswith("-"):
@@ -233,7 +239,7 @@ def _number(made: Command, root: str) -> str:
 
 
 def _check_value(name: str, value: str) -> None:
-    """Raises ``PassThrough`` for a value that is not understood."""
+    """Checks the value of an option; raises ``PassThrough`` if it is not understood."""
     if name in TARGETS:
         if "native" in value or "all" in value:
             raise PassThrough("target of this machine")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_REMEMBERED, _MOST_MEMO_BYTES = 5_000, 4 * 1024**2
 _RACY_NS = 2 * 10**9
-"""A file changed so lately may change again without another time; its digest is not remembered."""
+"""Nanoseconds. A file changed more recently may change again without a new time, so its digest is not remembered."""
 _TOOLS = (
     "nvcc",
     "nvcc.profile",
@@ -42,7 +42,7 @@ _NAME = re.compile(rb"[<\"](?! )([^<>\"()\n]{1,200})[>\"]")
 _ABSOLUTE = re.compile(rb"[<\"](/[^<>\"\n]{1,4096})[>\"]")
 _MORE_ROOTS = ("/usr/local/include",)  # of GCC, before /usr/include; often empty
 _OF_STUBS = ("crt/host_runtime.h", "fatbinary_section.h")
-"""Included by what nvcc itself writes for an object, and so in no dependency file."""
+"""Files that nvcc's own code for an object file includes, so that no dependency file lists them."""
 
 # The roots that no option names: the folder of the source, the toolkit, the working directory; and no root.
 SOURCE, TOOLKIT, HERE, NONE = "S", "T", "W", "/"
@@ -96,7 +96,7 @@ class Digests:
 
 
 def build_of(command: Command, digests: Digests) -> dict[str, str]:
-    """Digests of the compiler's programs and of the host's compiler, by name; raises ``PassThrough``."""
+    """The digests of nvcc's programs and the host's compiler, by name; raises ``PassThrough`` if one is missing."""
     program = _program(command.compiler, command)
     if not _is_program(program):
         raise PassThrough("compiler is a script")
@@ -133,7 +133,7 @@ def _is_program(path: str) -> bool:
 
 
 def _program(name: str, command: Command) -> str:
-    """The file of a program, links followed."""
+    """The path of a program's file, with links resolved."""
     return os.path.realpath(_found(name, command))
 
 
@@ -147,7 +147,7 @@ def _found(name: str, command: Command) -> str:
 
 
 def _compilers_of(prefix: str) -> list[str]:
-    """The compilers proper of GCC's drivers below a prefix, and files that change their options."""
+    """The files below a prefix that GCC's driver runs to compile, and those that change its options."""
     found = []
     for folder in (f"{prefix}/lib/gcc", f"{prefix}/libexec/gcc"):
         for machine in _names_in(folder):
@@ -164,7 +164,7 @@ def _names_in(folder: str) -> list[str]:
 
 
 class Roots:
-    """The directories of a command on this machine, by the names that they have in a result."""
+    """The directories that a command uses on this machine, by the names that a stored result has for them."""
 
     def __init__(self, command: Command) -> None:
         self.by_name = {str(number): root for number, root in enumerate(command.roots)}
@@ -189,11 +189,14 @@ class Roots:
         return found
 
     def are_others_now(self) -> bool:
-        """Whether a root is another folder now: a link or a rename may replace all files and leave their times."""
+        """Whether a directory was replaced since: a link or rename may exchange all files and leave their times."""
         return self._identities() != self._before
 
     def nested(self) -> list[str]:
-        """The roots within others. Elsewhere they must lie so too, as a file's name is that below the outer one."""
+        """The directories inside others.
+
+        On another machine they must be nested alike, since files are named from the outer one.
+        """
         return [
             f"{name} in {outer}: {inside[len(way) :]}"
             for name, root in sorted(self.by_name.items())
@@ -202,7 +205,7 @@ class Roots:
         ]
 
     def named(self, path: str) -> tuple[str, str]:
-        """The name of a path: of its root, and the path there."""
+        """The name of a path: the name of its directory, and the path below that."""
         for way, name in self._ways:
             if path.startswith(way) and len(path) > len(way):
                 return name, path[len(way) :]
@@ -211,7 +214,7 @@ class Roots:
         return SOURCE if self.by_name[SOURCE] == "." else HERE, path
 
     def path(self, root: str, name: str) -> str:
-        """The path of a name; empty where this command has no such root."""
+        """The path for such a name; empty if this command has no such directory."""
         if root == NONE:
             return name
         folder = self.by_name.get(root)
@@ -275,7 +278,7 @@ def _is_there(path: str) -> bool:
 
 
 def dependencies_in(text: str) -> list[str]:
-    """The files that a dependency file names, the source first."""
+    """The files that the text of a dependency file names, the source first."""
     body = text.replace("\\\n", " ").partition(" : ")[2]
     return [
         one.replace("\\ ", " ").replace("$$", "$").replace("\\#", "#") for one in re.findall(r"(?:\\.|[^\s\\])++", body)
@@ -283,13 +286,13 @@ def dependencies_in(text: str) -> list[str]:
 
 
 def dependency_text(command: Command, files: Sequence[str]) -> str:
-    """A dependency file as nvcc writes it: of all characters it escapes the space alone."""
+    """The text of a dependency file as nvcc writes it, which escapes spaces and no other characters."""
     names = [name.replace(" ", "\\ ") for name in (command.source, *files)]
     return f"{command.target} : " + " \\\n    ".join(names) + "\n"
 
 
 def read_text(path: str) -> bytes | None:
-    """The bytes of a file; ``None`` where it cannot be read."""
+    """The bytes of a file; ``None`` if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -298,7 +301,7 @@ def read_text(path: str) -> bytes | None:
 
 
 def _joined(text: bytes) -> bytes:
-    """A source with each line that ends in a backslash, and blanks, joined to the next."""
+    """The text of a source, with each line that ends in a backslash (also with blanks after it) joined to the next."""
     # Those without blanks are nearly all, and take no memory so.
     return _CONTINUED.sub(b"", text.replace(b"\\\n", b"").replace(b"\\\r\n", b""))
 
@@ -309,11 +312,14 @@ def is_unstable(text: bytes) -> bool:
 
 
 def asked_in(text: bytes) -> set[str]:
-    """The names that a source may look for with ``__has_include``, itself or by a macro."""
+    """The names for which a source may ask with ``__has_include``, directly or through a macro."""
     lines = _DIRECTIVE.findall(_joined(text))
     return {name.decode("utf-8", "replace") for line in lines for name in _NAME.findall(line)}
 
 
 def absolute_in(text: bytes) -> set[str]:
-    """The absolute paths that a source names. They stay where they are when a root moves."""
+    """The absolute paths that a source includes.
+
+    Their files stay where they are when a directory of the command moves.
+    """
     return {os.fsdecode(name) for name in _ABSOLUTE.findall(text)}

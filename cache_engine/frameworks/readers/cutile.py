@@ -1,8 +1,9 @@
 """cuTile's cache: an SQLite database, with a row for each kernel.
 
-Source of the layout: ``cutile_cache/_cache.py`` of cuda-tile 1.7.0. cuTile deletes the database on any error as it
-opens it, a lock that is held for five seconds too. So it is read here without a lock: from a copy in memory where it is
-not larger than ``MOST_BINARY_BYTES``, else in place as a file that does not change. That it did not is checked.
+Source of the layout: ``cutile_cache/_cache.py`` of cuda-tile 1.7.0. cuTile deletes the database on any error while
+opening it, also if another process holds its lock for five seconds. So it is read here without a lock: from a copy in
+memory if it is not larger than ``MOST_BINARY_BYTES``, else in place, as a file that does not change; afterwards, this
+is checked.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _LIST = "SELECT key, length(blob), atime, {metadata} FROM cache"
 
 
 class CuTile(Reader):
-    """The source ``cutile``."""
+    """The reader of cuTile's cache."""
 
     kind = "cutile"
     title = "cuTile"
@@ -62,7 +63,10 @@ class CuTile(Reader):
     unknown: Mapping[str, str] = {"version": "cuTile stores the version of its compiler, not its own"}
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """The directory in ``CUDA_TILE_CACHE_DIR``, else the default; with caching off no directory is in use."""
+        """The directory in ``CUDA_TILE_CACHE_DIR``, else the default.
+
+        If caching is off, the directory counts as not in use.
+        """
         places = super().discover(where)
         if where.environment.get(_VARIABLE, _BELOW).strip().lower() not in _OFF:
             return places
@@ -70,7 +74,7 @@ class CuTile(Reader):
         return (place if place.origin == "given" else replace(place, replaced_by=_VARIABLE) for place in found)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
-        """The rows of the database, and other files."""
+        """Yields the rows of the database, and other files."""
         import sqlite3
 
         with Folder(place.path) as folder:
@@ -93,7 +97,7 @@ class CuTile(Reader):
                         yield error.finding(item.name)
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """A column of a row, or a file."""
+        """The bytes of a part: a column of a row, or a file."""
         import sqlite3
 
         if part.file:
@@ -109,13 +113,16 @@ class CuTile(Reader):
         return row[0] if isinstance(row[0], bytes) else str(row[0] or "").encode()
 
     def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
-        """The name, which has types and constants in it, the target and the compiler."""
+        """The inputs of the key: the name, which contains types and constants, the target, and the compiler."""
         stated = (("kernel", entry.name), ("target", entry.arch), ("compiler", entry.compiler))
         factors = tuple(Factor(name, value) for name, value in stated if value)
         return KeyFactors(factors, ("the bytecode, the level of optimisation and the linked files",))
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """By SQL: a reader has a whole row or none, and of none cuTile compiles the kernel again."""
+        """A plan to delete rows by SQL.
+
+        A process sees a whole row or none; without the row, cuTile compiles the kernel again.
+        """
         rows = [entry for entry in entries if not any(part.file for part in entry.parts)]
         left = {entry.id: "it is no row of cuTile's database" for entry in entries if entry not in rows}
         deletions = tuple(Deletion(entry.id, (), "", entry.size_bytes) for entry in rows)
@@ -123,7 +130,7 @@ class CuTile(Reader):
 
 
 def _opened(folder: Folder, place: Place) -> sqlite3.Connection:
-    """The database, as it was at one moment; raises ``Unread`` where a process keeps writing."""
+    """Opens the database as it was at one moment; raises ``Unread`` if a process keeps writing to it."""
     import sqlite3
 
     for _ in range(_TRIES):
@@ -147,7 +154,7 @@ def _opened(folder: Folder, place: Place) -> sqlite3.Connection:
 
 
 def _guarded(database: sqlite3.Connection) -> sqlite3.Connection:
-    """So that a hostile database neither runs for long nor calls functions from its schema."""
+    """Limits the database's rights: a hostile one can neither run for long nor call functions from its schema."""
     import sqlite3
 
     steps = 0

@@ -69,13 +69,13 @@ __all__ = [
     "bucket_of",
 ]  # fmt: skip
 
-# What the config of a dynamic kernel is chosen for: m, n, k and batch, neither a decode nor a prefill.
+# The sizes for which the config of a dynamic kernel is chosen: m, n, k and batch, between decode and prefill.
 _ANY_SIZES = (1024, 1024, 1024, 1)
 _ACCUMULATE = {DType.FP64: DType.FP64, DType.INT8: DType.INT32}
 
 
 class ProblemOptions(TypedDict, total=False):
-    """The fields of a problem but for its sizes and its target, as ``GemmProblem`` takes them."""
+    """The arguments of ``GemmProblem`` except its sizes and its target."""
 
     dtype: DTypeLike
     out_dtype: DTypeLike | None
@@ -90,7 +90,7 @@ class ProblemOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class GemmProblem:
-    """C = A · B, ``batch`` times, C row-major and contiguous. A value: comparable, hashable, checked when it is made.
+    """C = A · B, ``batch`` times, C row-major and contiguous. A value: comparable, hashable, and checked on creation.
 
     Example:
         ```python
@@ -98,23 +98,24 @@ class GemmProblem:
         ```
 
     Attributes:
-        m: rows of A and C, from 1 to 16 777 216; of all groups together where the mode is ``grouped``.
+        m: rows of A and C, from 1 to 16 777 216; with the mode ``grouped``, of all groups together.
         n: columns of B and C, from 1 to 16 777 216.
         k: columns of A and rows of B, from 1 to 16 777 216.
-        batch: how many independent products lie one behind the other, 1 to 65 535. With a mode they are called groups.
+        batch: the number of independent products, stored one after the other, from 1 to 65 535. With a mode they are
+            called groups.
         dtype: element type of A and B.
-        out_dtype: element type of C; by default that of the inputs, bf16 for fp8, int32 for int8. Where it is fp8, a
-            launch takes the scale of the result, and the epilogue has no beta.
+        out_dtype: element type of C; by default that of the inputs, or bf16 for fp8, or int32 for int8. With fp8, a
+            launch needs the scale of the result, and the epilogue has no beta.
         layout: how A and B are stored.
-        arch: the target, such as ``"sm_90"``; ``None`` leaves it to the engine (the local GPU, else sm_90).
-        epilogue: what is done to the product before it is stored; by default, and with None, nothing. int8 problems
-                take none.
-        specialisation: which sizes are constants of the kernel; by default n and k.
-        opt_level: how hard the compiler may optimise, 0 to 3.
-        scales: the blocks of A and B that have a scale each, of fp8 alone, with k a multiple of 128 and the layout nt;
+        arch: the target, such as ``"sm_90"``; ``None`` lets the cache choose (that of the local GPU, else sm_90).
+        epilogue: the steps applied to the product before it is stored; by default, and with ``None``, none. int8
+            problems allow none.
+        specialisation: the sizes that are constants in the kernel; by default n and k.
+        opt_level: the optimisation level of the compiler, 0 to 3.
+        scales: the blocks of A and B that have a scale each; only for fp8, with k a multiple of 128 and the layout nt;
             by default none.
-        mode: whether the products are groups, whose rows are counted on the device; by default they are not. A is then
-            stored by rows, and m is never a constant.
+        mode: whether the products are groups, whose numbers of rows are on the device; by default they are not. With
+            groups, A is stored by rows, and m is never a constant.
         fast_math: whether the compiler may use less exact arithmetic (``--use_fast_math``); by default, and with None,
             as the setting ``compiler_flags`` says.
     """
@@ -151,10 +152,10 @@ class GemmProblem:
         mode: ModeLike = Mode.BATCHED,
         fast_math: bool | None = None,
     ) -> None:
-        """Takes names in place of the members of enumerations, and whole numbers of NumPy.
+        """Checks the arguments. Accepts names in place of members of enumerations, and NumPy integers.
 
         Raises:
-            InvalidProblem: naming the field and what it may be.
+            InvalidProblem: when a value is not supported; the text names the field and the allowed values.
         """
         m, n, k = _size("m", m, MAX_DIMENSION), _size("n", n, MAX_DIMENSION), _size("k", k, MAX_DIMENSION)
         batch = _size("the number of groups (batch)" if mode else "batch", batch, MAX_BATCH)
@@ -189,7 +190,7 @@ class GemmProblem:
             set_field(self, value)
 
     def __repr__(self) -> str:
-        """As it can be written again: the sizes, the types, and what is not the default."""
+        """The problem as Python text that makes it again: the sizes, the types, and values other than the default."""
         default = GemmProblem(1, 1, 1, dtype=self.dtype)
         given = [str(self.m), str(self.n), str(self.k)]
         for name in self.__slots__[3:]:
@@ -199,7 +200,7 @@ class GemmProblem:
         return f"GemmProblem({', '.join(given)})"
 
     def plain(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """The named fields as files store them: numbers and texts. A target that was left out is an empty text."""
+        """The named fields as files store them: numbers and texts. A target that is not set is an empty text."""
         values = {name: getattr(self, name) for name in names}
         if self.arch is None and "arch" in values:
             values["arch"] = ""
@@ -207,32 +208,32 @@ class GemmProblem:
 
     @property
     def target(self) -> Architecture:
-        """The target; raises ``InvalidProblem`` where that is left to the engine."""
+        """The target; raises ``InvalidProblem`` if it is not set."""
         return architecture(self.arch or "")
 
     @property
     def output(self) -> DType:
-        """Element type of C."""
+        """The element type of C."""
         return self.out_dtype or OUT_DTYPES[self.dtype][0]
 
     @property
     def has_result_scale(self) -> bool:
-        """Whether a launch takes ``scale_result``, which C is multiplied by before it is rounded: where C is of fp8."""
+        """Whether a launch needs ``scale_result``, by which C is multiplied before rounding: if C is fp8."""
         return self.out_dtype in FP8
 
     @property
     def accumulate(self) -> DType:
-        """Element type of the accumulator: int32 for int8, fp64 for fp64, else fp32."""
+        """The element type of the accumulator: int32 for int8, fp64 for fp64, else fp32."""
         return _ACCUMULATE.get(self.dtype, DType.FP32)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, a multiply-add counted as two; of ``masked``, as if all rows were used."""
+        """Floating-point operations; a multiply-add counts as two. For ``masked``, as if all rows were used."""
         return 2 * self.row_matrices * self.m * self.n * self.k
 
     @property
     def row_matrices(self) -> int:
-        """The number of matrices that A and C are: one for each product, or one for all groups."""
+        """The number of matrices that A consists of, and C too: one for each product, or one for all groups."""
         return 1 if self.mode is Mode.GROUPED else self.batch
 
     @property
@@ -245,9 +246,9 @@ class GemmProblem:
 
     @property
     def fusion_saves_bytes(self) -> int:
-        """Bytes that a launch need not move as its kernel applies the epilogue.
+        """The bytes that a launch need not move, because its kernel applies the epilogue.
 
-        A step after the product would read and write C once more, and with beta a copy of C from before, see
+        A separate step would read and write C once more, and with beta also a copy of the earlier C; see
         ``gpu.products``.
         """
         times = bool(str(self.epilogue)) + self.epilogue.beta
@@ -255,7 +256,7 @@ class GemmProblem:
 
     @property
     def planned_sizes(self) -> tuple[int, int, int, int]:
-        """m, n, k and batch that a config is chosen for: the same for all problems that are to share a kernel."""
+        """The m, n, k and batch for which a config is chosen; equal for all problems that are to share a kernel."""
         specialisation = self.specialisation
         if specialisation is Specialisation.DYNAMIC:
             return _ANY_SIZES
@@ -264,7 +265,7 @@ class GemmProblem:
 
     @property
     def planned_products(self) -> tuple[int, int, int, int]:
-        """The same sizes as so many equal products: rows that groups share count as spread evenly over these."""
+        """As ``planned_sizes``, with m for each product: ``grouped`` rows count as spread evenly over the groups."""
         sizes = self.planned_sizes
         if self.mode is not Mode.GROUPED:
             return sizes
@@ -272,7 +273,7 @@ class GemmProblem:
         return (-(-m // batch), n, k, batch)
 
     def on(self, arch: str) -> GemmProblem:
-        """The same problem for another target."""
+        """The same problem for the target ``arch``."""
         if self.arch == arch:
             return self
         values = list(_VALUES(self))
@@ -280,14 +281,14 @@ class GemmProblem:
         return GemmProblem(*values)
 
 
-# ``on`` copies with them, in two thirds of the time of dataclasses.replace: each lookup without a target makes a copy.
+# ``on`` copies with these, in two thirds of the time of dataclasses.replace: each lookup without a target makes a copy.
 _VALUES, _ARCH = operator.attrgetter(*GemmProblem.__slots__), GemmProblem.__slots__.index("arch")
-# They write the fields of a new problem, which is frozen, in half the time of object.__setattr__.
+# These write the fields of a new problem, which is frozen, in half the time of object.__setattr__.
 _SETTERS = tuple(getattr(GemmProblem, name).__set__ for name in GemmProblem.__slots__)
 
 
 def _check_compiling(opt_level: object, fast_math: object) -> None:
-    """Refuses what does not say how to compile; raises ``InvalidProblem``."""
+    """Checks the two arguments; raises ``InvalidProblem``."""
     if isinstance(opt_level, bool) or opt_level not in OPT_LEVELS:
         levels = ", ".join(map(str, OPT_LEVELS))
         raise InvalidProblem(f"opt level is {opt_level!r}; it must be one of: {levels}")
@@ -296,7 +297,7 @@ def _check_compiling(opt_level: object, fast_math: object) -> None:
 
 
 def _size(name: str, value: Any, limit: int) -> int:
-    """The value as a plain whole number; those of NumPy are welcome."""
+    """The value as a Python integer, after checking it; NumPy integers are accepted."""
     if type(value) is int and 1 <= value <= limit:
         return value
     try:

@@ -1,4 +1,7 @@
-"""The fields of a problem, declared once: records, the index, options, forms, searches and texts go by ``FIELDS``."""
+"""The fields of a problem, declared once in ``FIELDS``.
+
+Records, the index, options, forms, searches and texts use it.
+"""
 
 from __future__ import annotations
 
@@ -22,29 +25,29 @@ from cache_engine.model.gemm.kinds import (
 )
 
 Plain: TypeAlias = str | int | bool | None
-"""A value of a field in files, on the command line and in the index."""
+"""A field's value in files, on the command line and in the index."""
 
 JOINED = "PART+…"
-"""The metavar of a field whose value is some of its choices, joined with +."""
+"""The metavar of an option whose value is some of its choices, joined with +."""
 
 Name = Annotated[str, msgspec.Meta(max_length=40)]
 
 
 class ProblemField(msgspec.Struct, frozen=True):
-    """A field of a problem: how it is named, asked for and shown.
+    """A field of a problem: its name, its option, and its texts.
 
     Attributes:
-        name: as of ``GemmProblem``, in files and in the index.
-        label: in forms.
-        help: of its option.
-        kind: of its plain values.
-        default: the plain value that commands and texts leave out; ``None`` where it depends on other things.
-        choices: the values, and of an epilogue the parts; empty for any whole number from 1 to
-        most: this.
-        option: on the command line, and other names for it; an argument has none.
-        metavar: of the option.
-        search: its name in searches, where it has another.
-        brief: what its value begins with in short texts.
+        name: the name in ``GemmProblem``, in files and in the index.
+        label: the label in forms.
+        help: the help text of its option.
+        kind: the type of its plain values.
+        default: the plain value that commands and texts leave out; ``None`` if it depends on other fields.
+        choices: the possible values; for an epilogue, its possible parts; empty for an integer from 1 to ``most``.
+        most: the largest integer.
+        option: the option on the command line, and other names for it; empty for a positional argument.
+        metavar: the metavar of the option.
+        search: the name in searches, if it is not ``name``.
+        brief: the text before its value in short texts.
     """
 
     name: str
@@ -61,23 +64,23 @@ class ProblemField(msgspec.Struct, frozen=True):
 
     @property
     def searched_as(self) -> str:
-        """Its name in searches."""
+        """The name in searches."""
         return self.search or self.name
 
     def arguments(self, value: Plain) -> list[str]:
-        """The arguments that ask for a value."""
+        """The command line arguments that set the field to a value."""
         if self.kind is bool:
             return [self.option[0] if value else f"--no-{self.option[0].removeprefix('--')}"]
         return [f"{self.option[0]}={value}" if self.option else str(value)]
 
     def in_brief(self, value: Plain) -> str:
-        """The value in short texts."""
+        """A value in a short text."""
         if self.kind is bool:
             return self.brief if value else f"no {self.brief}"
         return f"{self.brief}{value}"
 
     def in_words(self, value: Plain) -> str:
-        """The value with its name."""
+        """A value with the field's name."""
         return self.in_brief(value) if self.kind is bool else f"{self.label.lower()} {value}"
 
 
@@ -139,13 +142,13 @@ FIELDS: tuple[ProblemField, ...] = (
         option=("--fast-math",), brief="fast math",
     ),
 )  # fmt: skip
-"""All but the target, in the order of the command line."""
+"""All fields except the target, in the order of the command line."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a problem that files may lack, as plain values: each has a default.
+    """The fields of a problem that files may leave out, as plain values with defaults.
 
-    Files of a program that knows more values can be read too.
+    Values that only a newer program knows can be read too.
     """
 
     epilogue: Name = ""
@@ -157,7 +160,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen(values: object, names: tuple[str, ...] = Options.__struct_fields__) -> Iterator[tuple[ProblemField, Any]]:
-    """The fields of these names whose value is not the default, and that value, which ``values`` has as attributes."""
+    """The fields among ``names`` whose value in ``values`` is not the default, each with this value."""
     for field in FIELDS:
         if field.name in names and (value := getattr(values, field.name)) != field.default:
             yield field, value

@@ -1,4 +1,4 @@
-"""The parts of a problem: types, layouts, epilogues, scales, modes, specialisations, and the bounds on sizes."""
+"""The types of a problem's fields: element types, layouts, epilogues, scales, modes, specialisations."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _E = TypeVar("_E", bound=StrEnum)
 
 MAX_DIMENSION = 2**24
 MAX_BATCH = 65_535  # gridDim.z, CUDA programming guide, "Technical Specifications per Compute Capability"
-MAX_ELEMENTS = 2**40  # of one operand over the whole batch: two TiB of bf16, beyond any GPU
+MAX_ELEMENTS = 2**40  # elements of one operand over the whole batch: two TiB of bf16, more than any GPU has
 
 OPT_LEVELS = (0, 1, 2, 3)
-"""The levels at which a compiler may optimise. The highest is the default."""
+"""The optimisation levels of a compiler. The highest is the default."""
 
 
 class DType(StrEnum):
-    """Element types, by the names the field uses.
+    """Element types, with their usual names.
 
     ``tf32`` is stored as fp32 and multiplied with ten bits of mantissa. ``fp8_e4m3`` and ``fp8_e5m2`` are those of the
-    OCP 8-bit floating point specification. ``int32`` is for sums alone.
+    OCP 8-bit floating point specification. ``int32`` is only for sums.
     """
 
     FP16 = "fp16"
@@ -40,7 +40,7 @@ class DType(StrEnum):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """The bytes of one element."""
         return _ITEMSIZE[self]
 
 
@@ -71,13 +71,13 @@ OUT_DTYPES = {
     DType.FP8_E5M2: (DType.BF16, DType.FP16, DType.FP32, *FP8),
     DType.INT8: (DType.INT32,),
 }
-"""Output types each input type can be rounded to; the first is the default."""
+"""For each input type, the types that C can have; the first is the default."""
 
 INPUT_DTYPES = tuple(OUT_DTYPES)
-"""The types A and B can have."""
+"""The types that A and B can have."""
 
 OUTPUT_DTYPES = tuple(dict.fromkeys(out for allowed in OUT_DTYPES.values() for out in allowed))
-"""The types C can have, for one input type or another."""
+"""The types that C can have, for at least one input type."""
 
 
 class Layout(StrEnum):
@@ -108,7 +108,7 @@ LayoutLike: TypeAlias = Layout | Literal["nn", "nt", "tn", "tt"]
 
 
 class Activation(StrEnum):
-    """A function applied to every element of C last. GELU in its exact form, x · Φ(x)."""
+    """The function applied last to every element of C. GELU is the exact form, x · Φ(x)."""
 
     NONE = "none"
     RELU = "relu"
@@ -120,11 +120,16 @@ ActivationLike: TypeAlias = Activation | Literal["none", "relu", "gelu"]
 
 
 class Specialisation(StrEnum):
-    """The sizes that are constants of a kernel, and so the problems that share it. The batch is always an argument.
+    """The sizes that are constants in a kernel.
 
-    ``nk``: n and k are, m is an argument. ``exact``: m is one too. ``bucketed``: as ``nk``, and m is known to be at
-    most the next power of two, for which the config is chosen, so all m of a bucket share a kernel. ``dynamic``: none
-    is; one kernel serves all sizes whose rows can be read and written as many elements at once.
+    They decide which problems share the kernel. The batch is always an argument.
+
+    - ``nk``: n and k are constants, m is an argument.
+    - ``exact``: m, n and k are constants.
+    - ``bucketed``: as ``nk``, and m is at most a constant power of two (the bucket), for which the config is chosen. So
+      all m of a bucket share a kernel.
+    - ``dynamic``: no size is a constant. One kernel serves all sizes whose rows can be read and written with accesses
+      of the same width.
     """
 
     NK = "nk"
@@ -141,10 +146,10 @@ SCALE_BLOCK = 128
 
 
 class Scales(StrEnum):
-    """The blocks of A and of B that have a scale each, by columns of C and k, and the type of the scales.
+    """The blocks of A and of B that have a scale each (along columns of C and along k), and the type of the scales.
 
-    A has one for each row and 128 of k, B one for each 128 x 128 or as A. They are of fp32, or of E8M0, powers of two,
-    as bytes, of which four along k make a word.
+    A has a scale for each row and each 128 elements of k. B has one for each block of 128 x 128, or like A for each
+    column. Scales are fp32, or E8M0: powers of two, stored as bytes, four along k in a word.
     """
 
     NONE = ""
@@ -160,33 +165,36 @@ class Scales(StrEnum):
 
     @property
     def is_e8m0(self) -> bool:
-        """Whether scales are of E8M0, else of fp32."""
+        """Whether the scales are E8M0; otherwise they are fp32."""
         return self.endswith("e8m0")
 
     def shapes(self, m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Rows and columns of the scales of A and of B, as they lie row by row: a column for each block of k."""
+        """The shape (rows, columns) of the stored scales of A and of B; a column for each block of k."""
         columns = k // SCALE_BLOCK
         columns += -columns % 4 if self.is_e8m0 else 0
         return (m, columns), (-(-n // self.b_columns), columns)
 
     def sizes(self, m: int, n: int, k: int) -> tuple[int, int]:
-        """Bytes of the scales of A and of B; 0 without scales."""
+        """The bytes of the scales of A and of B; 0 without scales."""
         itemsize = 0 if not self else 1 if self.is_e8m0 else 4
         (a_rows, columns), (b_rows, _) = self.shapes(m, n, k)
         return itemsize * a_rows * columns, itemsize * b_rows * columns
 
 
 ScalesLike: TypeAlias = Scales | Literal["", "1x128,128x128", "1x128,1x128", "1x128,128x128,e8m0", "1x128,1x128,e8m0"]
-"""The blocks that have scales, or their name."""
+"""The scales, or their name."""
 
 
 class Mode(StrEnum):
-    """The place of a batch's rows of A and C: in matrices of one size, or in groups, whose rows the device counts.
+    """The division of the rows of A and C among the products of a batch.
 
-    ``""``: each product has an A and a C of its own, with m rows. ``grouped``: the products share one A and one C of m
-    rows; those of the first group come first, then those of the second, with no gap. ``masked``: each has its own, with
-    room for m rows, of which the first are used. How many rows each group has is on the device when the kernel starts,
-    as in mixtures of experts: ``grouped`` for prefill, ``masked`` for decode.
+    - ``""``: each product has its own A and C, with m rows.
+    - ``grouped``: the products share one A and one C of m rows: first the rows of the first group, then those of the
+      second, without a gap.
+    - ``masked``: each product has its own A and C, with room for m rows, of which the first ones are used.
+
+    With the last two, the number of rows of each group is on the device when the kernel starts, as in mixtures of
+    experts: ``grouped`` for prefill, ``masked`` for decode.
     """
 
     BATCHED = ""
@@ -199,7 +207,7 @@ ModeLike: TypeAlias = Mode | Literal["", "grouped", "masked"]
 
 
 def bucket_of(m: int) -> int:
-    """The bucket of m: the power of two that is not less."""
+    """The bucket of m: the smallest power of two that is at least m."""
     return 1 << (m - 1).bit_length()
 
 
@@ -209,9 +217,9 @@ class Epilogue(msgspec.Struct, frozen=True):
     ``GemmProblem(16, 7168, 2048, epilogue="bias+gelu")`` takes it as text, which ``Epilogue.parse`` reads.
 
     Attributes:
-        alpha, beta: whether the kernel takes these factors. With beta it updates C; without, it overwrites it.
+        alpha, beta: whether the kernel has these factors. With beta it updates C; without, it overwrites C.
         bias: whether a vector of n elements of C's type is added to every row.
-        activation: what comes last.
+        activation: the function applied last.
     """
 
     alpha: bool = False
@@ -221,10 +229,10 @@ class Epilogue(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Epilogue:
-        """Reads ``alpha+beta+bias+relu``: any of them, in any order; nothing for none.
+        """Reads a text such as ``alpha+beta+bias+relu``: some of these parts, in any order; empty for none.
 
         Raises:
-            InvalidProblem: naming the part that is unknown or repeated.
+            InvalidProblem: when a part is unknown or repeated; the text names it.
         """
         parts = [part.strip() for part in text.split("+")] if text else []
         factors, activations = ("alpha", "beta", "bias"), (Activation.RELU.value, Activation.GELU.value)
@@ -251,10 +259,10 @@ EpilogueLike: TypeAlias = Epilogue | str
 
 
 def checked_epilogue(asked: EpilogueLike | None, dtype: DType, out_dtype: DType) -> Epilogue:
-    """An epilogue that is asked for, checked against the types of the problem.
+    """The epilogue, checked against the types of the problem.
 
     Raises:
-        InvalidProblem: naming the part that is unknown, or that the types do not allow.
+        InvalidProblem: when a part is unknown, or the types do not allow it; the text names the part.
     """
     epilogue = asked if isinstance(asked, Epilogue) else Epilogue.parse("" if asked is None else str(asked))
     if dtype is DType.INT8 and epilogue != NO_EPILOGUE:
@@ -265,10 +273,10 @@ def checked_epilogue(asked: EpilogueLike | None, dtype: DType, out_dtype: DType)
 
 
 def checked_scales(asked: object, dtype: DType, layout: Layout, k: int) -> Scales:
-    """Scales that are asked for, checked against the rest of the problem.
+    """The scales, checked against the rest of the problem.
 
     Raises:
-        InvalidProblem: naming the rule that they break.
+        InvalidProblem: when the scales break a rule; the text names it.
     """
     scales = asked if isinstance(asked, Scales) else _named(Scales).get(str(asked).replace(" ", ""))
     if scales is None:
@@ -289,10 +297,10 @@ def checked_scales(asked: object, dtype: DType, layout: Layout, k: int) -> Scale
 
 
 def checked_mode(asked: object, layout: Layout, specialisation: Specialisation) -> Mode:
-    """A mode that is asked for, checked against the rest of the problem.
+    """The mode, checked against the rest of the problem.
 
     Raises:
-        InvalidProblem: naming the rule that it breaks.
+        InvalidProblem: when the mode breaks a rule; the text names it.
     """
     mode = asked if isinstance(asked, Mode) else _named(Mode).get(str(asked))
     if mode is None:
@@ -311,10 +319,10 @@ def checked_mode(asked: object, layout: Layout, specialisation: Specialisation) 
 
 
 def member_of(kind: type[_E], what: str, value: object, allowed: Collection[_E] = ()) -> _E:
-    """The member of an enumeration with a name.
+    """The member of an enumeration with this name.
 
     Raises:
-        InvalidProblem: listing those there are.
+        InvalidProblem: when there is none; the text lists the names.
     """
     if isinstance(value, kind) and (not allowed or value in allowed):
         return value
@@ -326,5 +334,5 @@ def member_of(kind: type[_E], what: str, value: object, allowed: Collection[_E] 
 
 @cache
 def _named(kind: type[_E]) -> dict[str, _E]:
-    """The members of an enumeration by name, as calling it takes a microsecond."""
+    """The members of an enumeration by name, cached because calling the enumeration takes a microsecond."""
     return {each.value: each for each in kind}

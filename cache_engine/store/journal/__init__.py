@@ -5,11 +5,13 @@ about as many files as processes. A background thread writes counts of hits and 
 loses at most its last batch. A line cut short by a kill ends at the next writer's newline and is skipped. The same
 thread folds a long journal, so its size is bounded.
 
-``fold`` adds the files that no process holds to ``snapshot.json``. It first renames them, so that no writer reuses
-them. The snapshot names the files it contains, so nothing counts twice if a kill comes before they are deleted.
+To fold is to add the contents of files that no process holds to the sums in ``snapshot.json``, and then to delete these
+files. ``fold`` first renames them, so that no writer reuses them. The snapshot names the files it contains, so nothing
+counts twice if a kill comes before they are deleted.
 
-``writer`` is the part of each process; ``snapshot`` reads and folds all files, ``demand`` what they say was asked for,
-``lines`` has their names and lines; ``decisions`` is the log of decisions, which the same thread writes.
+``writer`` is the part of each process; ``snapshot`` reads and folds all files, ``demand`` reads which problems were
+asked for, ``lines`` has the file names and the format of a line; ``decisions`` is the log of decisions, which the
+background thread also writes.
 """
 
 from contextlib import suppress
@@ -69,7 +71,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Readers of the journal are imported when they are first used: no hit needs them."""
+    """A function that reads the journal, imported at its first use: no hit needs one."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     place = "decisions" if name.casefold().endswith(("decisions", "decisionlog", "decisionreader")) else "snapshot"
@@ -77,10 +79,10 @@ def __getattr__(name: str) -> Any:
 
 
 def fold_when_long(layout: StoreLayout) -> int:
-    """Folds the journal if files that no process holds are long or old, unless other maintenance is running.
+    """Folds the journal if files that no process holds are long or old. Returns the number of files folded.
 
-    Returns the number of files folded. So even in a store that is only read, the journal has at most ``LONG_BYTES`` and
-    one file per process.
+    Does nothing while other maintenance runs. So even in a store that is only read, the journal has at most
+    ``LONG_BYTES`` and one file per process.
 
     Raises:
         OSError: when writing fails.

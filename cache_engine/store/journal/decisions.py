@@ -1,6 +1,6 @@
-"""The log of decisions: two files of bounded size, to which every process appends.
+"""The log of decisions, such as a promotion: two files of bounded size, to which every process appends.
 
-Each line has a checksum (``lines``). When the newer file is long it takes the place of the older.
+Each line has a checksum (``lines``). When the newer file is long, it replaces the older one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cache_engine.store.ownership import open_file, own_file
 from cache_engine.store.publish import publish_file
 
 LONG_BYTES = 4 * 1024**2
-_MOST_BYTES = 16 * LONG_BYTES  # more, and it is not a log of ours
+_MOST_BYTES = 16 * LONG_BYTES  # bytes; a larger file was not written by this program
 _MOST_WAITING = 10_000
 _APPEND_TIMEOUT_S, _MEND_TIMEOUT_S = 1.0, 30.0
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -36,19 +36,22 @@ _decode = msgspec.json.Decoder(Decision).decode
 
 
 class DecisionLog:
-    """The decisions of a process that wait to be appended. ``Journal`` calls ``write`` from one thread at a time."""
+    """The decisions of this process that are not written yet.
+
+    ``Journal`` calls ``write`` from one thread at a time.
+    """
 
     def __init__(self, layout: StoreLayout | None) -> None:
-        """Appends nothing yet; without a layout, it never does."""
+        """Without a ``layout``, decisions are dropped."""
         self._layout = layout
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: the parent writes what it decided."""
+        """In a forked child: drops the decisions, because the parent writes them."""
         self._waiting: deque[Decision] = deque()  # a signal handler may add while its thread does
 
     def add(self, decision: Decision | None) -> None:
-        """Notes a decision, unless very many wait. Writes nothing."""
+        """Remembers a decision for the next ``write``; drops it if very many already wait. Writes nothing."""
         if decision is not None and self._layout is not None and len(self._waiting) < _MOST_WAITING:
             self._waiting.append(decision)
 
@@ -56,7 +59,7 @@ class DecisionLog:
         return bool(self._waiting)
 
     def write(self) -> OSError | None:
-        """Appends what waits; returns why that failed. It is lost then."""
+        """Appends the waiting decisions to the log. Returns the error if that failed; the decisions are then lost."""
         decided: list[Decision] = []
         with suppress(IndexError):
             while True:
@@ -72,10 +75,10 @@ class DecisionLog:
 
 
 def append_decisions(layout: StoreLayout, decisions: Iterable[Decision]) -> None:
-    """Appends lines.
+    """Appends decisions to the log.
 
     Raises:
-        LockTimeout: when another process mends the log.
+        LockTimeout: when another process repairs the log.
         CorruptEntry: when the file is a link, or another user may change it.
         OSError: when writing fails.
     """
@@ -90,30 +93,33 @@ def append_decisions(layout: StoreLayout, decisions: Iterable[Decision]) -> None
         finally:
             file.close()
     if is_long:
-        # Another process may be appending; then a later one does this. Or one has just done it.
+        # Another process may be appending; then a later process replaces the file. Or another process has just done so.
         with suppress(LockTimeout, FileNotFoundError), file_lock(layout.decisions_lock, 0):
             if layout.decisions_log.stat().st_size >= LONG_BYTES:
                 layout.decisions_log.replace(layout.older_decisions_log)
 
 
 class DecisionReader:
-    """Reads the log, and what is added to it.
+    """Reads the log, and at later calls the lines added since.
 
     Attributes:
-        damaged: how many lines were skipped, because they are damaged or from the future.
+        damaged: the number of lines that were skipped, because they are damaged or have a time in the future.
     """
 
     def __init__(self, layout: StoreLayout) -> None:
         """Reads nothing yet."""
         self._layout = layout
-        self._read: dict[tuple[int, bytes], int] = {}  # positions, by inode and checksum of the first line
+        self._read: dict[tuple[int, bytes], int] = {}  # positions in bytes, by inode and checksum of the first line
         self.damaged = 0
 
     def new(self) -> list[Decision]:
-        """The decisions since the last call, the oldest first; at first all. Files that cannot be read are empty."""
+        """The decisions since the last call, oldest first; the first call returns all.
+
+        A file that cannot be read adds none.
+        """
         is_whole = False
         with ExitStack() as files:
-            while not is_whole:  # else the files changed places meanwhile
+            while not is_whole:  # otherwise the files changed places during the read
                 files.close()
                 older = _identity(self._layout.older_decisions_log)
                 opened = []
@@ -143,9 +149,9 @@ class DecisionReader:
 
 
 def demoted_keys(layout: StoreLayout) -> frozenset[str]:
-    """The keys of the kernels that were demoted and not promoted since. Unreadable files say nothing."""
+    """The keys of kernels that were demoted and not promoted since. Files that cannot be read are skipped."""
     if not any(_mentions(path, DEMOTION) for path in (layout.older_decisions_log, layout.decisions_log)):
-        return frozenset()  # as nearly always: no line need be decoded
+        return frozenset()  # the usual case: no line has to be decoded
     known = standing(DecisionReader(layout).new())
     return frozenset(key for key, one in known.items() if one.kind == DEMOTION)
 
@@ -157,7 +163,7 @@ def _mentions(path: Path, word: str) -> bool:
 
 
 def damaged_decisions(path: Path) -> tuple[int, int]:
-    """The number of whole lines of a file that are damaged or dated more than a day ahead, and of all lines.
+    """The number of whole lines of a file that are damaged or dated more than a day ahead, and the number of all lines.
 
     Raises:
         CorruptEntry: when it is not a regular file, or too large.
@@ -169,10 +175,10 @@ def damaged_decisions(path: Path) -> tuple[int, int]:
 
 
 def mend_decisions(layout: StoreLayout, path: Path) -> None:
-    """Copies a damaged file to quarantine, and leaves its sound lines.
+    """Copies a damaged file to quarantine, then writes the file again with its sound lines.
 
     Raises:
-        LockTimeout: when another process writes for long.
+        LockTimeout: when another process holds the lock for too long.
         OSError: when reading or writing fails.
     """
     with file_lock(layout.decisions_lock, _MEND_TIMEOUT_S):
@@ -184,7 +190,7 @@ def mend_decisions(layout: StoreLayout, path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Changes when the file is replaced, also by one with the same inode."""
+    """Two numbers that change when the file is replaced, even by a file with the same inode number."""
     with suppress(OSError):
         status = path.stat()
         return status.st_ino, status.st_ctime_ns
@@ -192,9 +198,10 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _lines(data: bytes, written_at: float) -> Iterator[Decision | None]:
-    """The lines; ``None`` for each that is damaged or from the future.
+    """The decision in each line; ``None`` for a line that is damaged or from the future.
 
-    That is a day after now and after the file was last written: setting a clock back makes no line one of the future.
+    From the future is a line dated more than a day after now and after the last write of the file. The second condition
+    is for a clock that was set back: lines written before that stay valid.
     """
     latest = max(time.time(), written_at) + DAY_S
     for text in texts(data):

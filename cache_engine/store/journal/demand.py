@@ -1,10 +1,10 @@
-"""Demand in the journal: lines that say what was asked for, and ``demand.json``, the sums of those that are folded.
+"""Demand in the journal: lines that count the problems asked for, and ``demand.json``, the sums of the folded lines.
 
-``demand.json`` names the files that it contains, as the snapshot does. So it counts nothing twice and loses nothing,
-whichever of the two a killed fold has written.
+``demand.json`` names the files that it contains, as ``snapshot.json`` does. So nothing counts twice and nothing is lost
+if a kill during folding leaves only one of the two files written.
 
-It is a separate file because an older version of the program rewrites the snapshot without the fields that it does not
-know. So such a version loses only the demand in the files that it folds.
+It is a separate file because an older version of the program rewrites the snapshot without fields that it does not
+know. Such a version loses only the demand in the files that it folds itself.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class FoldedDemand(_Head):
     """The content of ``demand.json``.
 
     Attributes:
-        format: of the file.
-        generation: another for each content.
-        folded: the stems of the journal's files that are in it.
-        timeline: what was asked for in those.
+        format: the format version of the file.
+        generation: a number that differs for each content.
+        folded: the names, without suffix, of the journal's files whose lines are in the sums.
+        timeline: the sums: how often each shape was asked for, over time.
     """
 
     folded: list[str] = msgspec.field(default_factory=list)
@@ -57,7 +57,7 @@ _decode_folded = msgspec.json.Decoder(FoldedDemand).decode
 
 
 def read_timeline(layout: StoreLayout) -> Timeline:
-    """The demand so far, by all processes, but for what they have not written yet."""
+    """The demand of all processes so far, except counts that a process has not written yet."""
     while True:
         generation = demand_generation(layout)
         folded = read_demand(layout)
@@ -70,7 +70,7 @@ def read_timeline(layout: StoreLayout) -> Timeline:
 
 
 def read_demand(layout: StoreLayout) -> FoldedDemand:
-    """The folded demand; empty when nothing is folded yet or, with a warning, when the file cannot be read."""
+    """The content of ``demand.json``; empty when nothing is folded yet or, with a warning, when it cannot be read."""
     try:
         return load_demand(layout)
     except (OSError, ValueError, RecursionError) as error:
@@ -79,7 +79,7 @@ def read_demand(layout: StoreLayout) -> FoldedDemand:
 
 
 def load_demand(layout: StoreLayout) -> FoldedDemand:
-    """The folded demand; empty when nothing is folded yet.
+    """The content of ``demand.json``; empty when nothing is folded yet.
 
     Raises:
         UnknownSnapshot: when the file has another format version.
@@ -99,25 +99,29 @@ def load_demand(layout: StoreLayout) -> FoldedDemand:
 
 
 def demand_generation(layout: StoreLayout) -> int:
-    """The generation of ``demand.json``; 0 when the file is missing or cannot be read."""
+    """The generation of ``demand.json``, a number that changes with its content; 0 if the file cannot be read."""
     with suppress(OSError, CorruptEntry, ValueError, RecursionError):
         return msgspec.json.decode(read_whole(layout.demand, LARGEST_BYTES) or b"{}", type=_Head).generation
     return 0
 
 
 def read_lines(folder: Path, folded: FoldedDemand, positions: dict[str, int]) -> Iterator[ShapeCounts]:
-    """The lines of all files that are not folded, from ``positions`` (bytes by file stem) on; advances them."""
+    """The demand lines of all files that are not folded.
+
+    Args:
+        positions: the number of bytes already read, by file stem; reading starts there and updates it.
+    """
     for _, data in read_new(folder, set(folded.folded), positions):
         yield from decode_lines(data)
 
 
 def decode_lines(data: bytes) -> Iterator[ShapeCounts]:
-    """The lines of a file that say what was asked for; damaged ones are skipped."""
+    """The decoded demand lines in the content of a journal file; damaged lines are skipped."""
     return decoded(_decode, _marked(data))
 
 
 def damaged_demand(data: bytes) -> int:
-    """The number of lines that look like lines of demand, and are not."""
+    """The number of lines that are marked as demand and cannot be decoded."""
     return len(_marked(data)) - sum(1 for _ in decode_lines(data))
 
 
@@ -126,11 +130,12 @@ def _marked(data: bytes) -> list[bytes]:
 
 
 def fold_demand(layout: StoreLayout, folded: FoldedDemand, there: Mapping[str, str], names: Collection[str]) -> None:
-    """Adds files of the journal that are about to be deleted to what is folded.
+    """Adds the demand in journal files that are about to be deleted to ``demand.json``.
 
     Args:
-        there: the stems of all files that are no longer written, by name.
-        names: of those that are deleted. The others are left alone, and may become our own again.
+        folded: the present content of ``demand.json``.
+        there: for the name of each file that is no longer written, its stem.
+        names: the files that are about to be deleted. A process may write to the other files again.
 
     Raises:
         OSError: when reading or writing fails; then nothing has changed.

@@ -1,9 +1,11 @@
-"""Lines of files that processes append to: the journal's, and those of the log of decisions.
+"""Lines of files that processes append to: those of the journal and of the log of decisions.
 
-A reader takes whole lines only, as a process may still be writing the last one, and skips those that it cannot decode.
-A line of the log carries a checksum, ``<XXH3 of the rest> <JSON>``, and starts with a newline, so that a line which a
-killed writer left incomplete does not damage the next: several processes append to that file. A file of the journal has
-one writer at a time, which ends such a line first.
+A reader takes whole lines only, because a process may still be writing the last one. It skips lines that it cannot
+decode.
+
+Several processes append to the log of decisions. So its lines carry a checksum, ``<XXH3 of the rest> <JSON>``, and
+start with a newline: a line that a killed writer left incomplete does not damage the next. A file of the journal has
+one writer at a time, which first ends an incomplete line.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import open_file
 
 CHECKSUM_BYTES = 17
-"""Of a line of the log, with the newline before it."""
+"""The bytes before the JSON in a line of the log: the newline before the line, the checksum, and a space."""
 
 LONG_BYTES, _LONG_S = 4 * 1024**2, 86_400
-"""Files that no process writes are folded when they reach this size or age."""
+"""The size in bytes and the age in seconds at which a journal file that no process writes is folded."""
 
 _T = TypeVar("_T")
 
 
 def append(descriptor: int, data: bytes) -> None:
-    """Writes all of it, or raises ``OSError``."""
+    """Writes all of ``data``, or raises ``OSError``."""
     if os.write(descriptor, data) != len(data):
         raise OSError("only a part of the data was written")
 
@@ -45,20 +47,20 @@ def whole_lines(data: bytes) -> bytes:
 
 
 def decoded(decode: Callable[[bytes], _T], lines: Iterable[bytes]) -> Iterator[_T]:
-    """The lines that can be decoded; damaged ones are skipped."""
+    """The decoded lines; damaged ones are skipped."""
     for line in lines:
-        # The last is for brackets nested too deep.
+        # ``RecursionError`` comes from brackets nested too deep.
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             yield decode(line)
 
 
 def with_checksum(text: bytes) -> bytes:
-    """A line of the log."""
+    """A line of the log of decisions: ``text`` with its checksum."""
     return b"\n" + xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
 
 
 def texts(data: bytes) -> Iterator[bytes | None]:
-    """The text of each line of the log; ``None`` where it does not match its checksum."""
+    """The JSON text of each line of the log of decisions; ``None`` for a line that does not match its checksum."""
     for line in data.split(b"\n"):
         if line:
             text = line[CHECKSUM_BYTES:]
@@ -69,27 +71,32 @@ def texts(data: bytes) -> Iterator[bytes | None]:
 
 OPEN, FOLDING, SNAPSHOT = JOURNAL_OPEN, JOURNAL_FOLDING, JOURNAL_SNAPSHOT
 LARGEST_BYTES = 2**28
-"""Of a file of lines: a hundred times what a writer leaves. A larger one is not read."""
+"""The largest file of lines that is read, in bytes: a hundred times the size at which a writer starts a new file."""
 
 
 class UnknownSnapshot(ValueError):
-    """A file of sums of a format version this program does not know. Leave it unchanged."""
+    """A file of sums has a format version that this program does not know. Leave the file unchanged."""
 
 
 def file_names(folder: Path, *suffixes: str) -> list[str]:
-    """Names of the files with one of these suffixes, oldest first."""
+    """The names of the files with one of these suffixes, oldest first."""
     with suppress(FileNotFoundError):
         return sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
     return []
 
 
 def stem_of(name: str) -> str:
-    """The part of a file's name that is the same while it is open and while it is folded."""
+    """The part of a file's name that does not change when the file is renamed for folding."""
     return name.partition(".")[0]
 
 
 def read_new(folder: Path, folded: set[str], positions: dict[str, int]) -> Iterator[tuple[str, bytes]]:
-    """Stem and whole lines of each file that is not folded, from ``positions`` (bytes by stem) on; advances them."""
+    """The stem and the new whole lines of each file that is not folded.
+
+    Args:
+        folded: stems of files to skip.
+        positions: the number of bytes already read, by stem; reading starts there and updates it.
+    """
     for name in file_names(folder, OPEN, FOLDING):
         stem = stem_of(name)
         if stem not in folded:
@@ -100,7 +107,7 @@ def read_new(folder: Path, folded: set[str], positions: dict[str, int]) -> Itera
 
 
 def _read_from(folder: Path, stem: str, position: int) -> bytes:
-    """A file's bytes, even if it is renamed meanwhile; empty when it cannot be read."""
+    """A file's bytes from ``position`` on, even if the file is renamed meanwhile; empty when it cannot be read."""
     for suffix in (OPEN, FOLDING):
         with suppress(OSError, CorruptEntry):
             data = read_whole(folder / f"{stem}{suffix}", LARGEST_BYTES, position)
@@ -117,7 +124,7 @@ def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
 
 
 def is_long(folder: Path) -> bool:
-    """Whether files that no process holds are long or old."""
+    """Whether a file that no process holds is long or old enough to be folded."""
     files = [(name, size) for name, size in journal_state(folder) if name.endswith((OPEN, FOLDING)) and size]
     before = time.time_ns() - _LONG_S * 10**9
     if sum(size for _, size in files) < LONG_BYTES and not any(_made_ns(name) < before for name, _ in files):
@@ -127,14 +134,14 @@ def is_long(folder: Path) -> bool:
 
 
 def _made_ns(name: str) -> int:
-    """The time when a file was made, by its name; the current time for a name that is not ours."""
+    """The time when a file was made (nanoseconds since 1970), from its name. Now, if the name is not a journal's."""
     with suppress(ValueError):
         return int(name.partition("-")[0], 16)
     return time.time_ns()
 
 
 def _is_closed(path: Path) -> bool:
-    """Whether no process holds a file."""
+    """Whether no process holds the file open for writing."""
     with suppress(OSError, CorruptEntry), os.fdopen(open_file(path, os.O_RDWR), "r+b") as file:
         return try_lock(file.fileno())
     return False

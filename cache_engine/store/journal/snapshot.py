@@ -1,4 +1,4 @@
-"""Reads the journal's files, and folds those that no process holds into ``snapshot.json``."""
+"""Reads the journal's files, and folds those that no process holds into the sums of ``snapshot.json``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _decode = msgspec.json.Decoder(Event).decode
 
 
 class Snapshot(msgspec.Struct):
-    """Sums of files that are deleted, or about to be."""
+    """The content of ``snapshot.json``: sums over files that are deleted, or about to be."""
 
     format: int = _FORMAT
     generation: int = 0
@@ -63,12 +63,15 @@ class Snapshot(msgspec.Struct):
     periods: list[EventPeriod] = msgspec.field(default_factory=list)
 
     def tally(self) -> Tally:
-        """A tally that starts from these sums and takes ownership of them."""
+        """A tally (running sums) that starts from these sums.
+
+        It changes them, so do not use the snapshot afterwards.
+        """
         return Tally(self.totals, self.usage, self.recent, self.periods)
 
 
 def read_journal(folder: Path) -> Tally:
-    """The sums of the whole journal."""
+    """The sums over all files of the journal."""
     while True:
         snapshot = read_snapshot(folder)
         generation = snapshot.generation
@@ -81,7 +84,7 @@ def read_journal(folder: Path) -> Tally:
 
 
 def last_day(periods: Iterable[EventPeriod], now: float) -> EventCounts:
-    """The sums of the hours that ended within the last 24, and of the one that has not ended."""
+    """The sums of the last 24 hours: whole hours that ended in them, and the present hour."""
     day = EventCounts()
     for period in periods:
         if period.seconds == HOUR_S and now - DAY_S < period.start + HOUR_S and period.start <= now:
@@ -90,7 +93,7 @@ def last_day(periods: Iterable[EventPeriod], now: float) -> EventCounts:
 
 
 def read_snapshot(folder: Path) -> Snapshot:
-    """The sums of folded files; empty when nothing was folded yet or, with a warning, when the file cannot be read."""
+    """The sums of folded files; empty when nothing is folded yet or, with a warning, when the file cannot be read."""
     try:
         return load_snapshot(folder)
     except (OSError, ValueError, RecursionError) as error:
@@ -99,7 +102,7 @@ def read_snapshot(folder: Path) -> Snapshot:
 
 
 def load_snapshot(folder: Path) -> Snapshot:
-    """The sums of folded files; empty when nothing was folded yet.
+    """The sums of folded files; empty when nothing is folded yet.
 
     Raises:
         UnknownSnapshot: when it has another format version.
@@ -115,17 +118,18 @@ def load_snapshot(folder: Path) -> Snapshot:
     snapshot = msgspec.json.decode(data, type=Snapshot)
     if snapshot.format != _FORMAT:
         raise UnknownSnapshot(f"it has format {snapshot.format}; this program knows {_FORMAT}")
-    snapshot.generation %= 2**62  # a column of the index holds it, and the next fold's
+    snapshot.generation %= 2**62  # a column of the index holds the number, and that of the next fold
     return snapshot
 
 
 def read_events(
     folder: Path, snapshot: Snapshot, positions: dict[str, int], damaged: dict[str, int] | None = None
 ) -> Iterator[Event]:
-    """Events of all files not in the snapshot, from ``positions`` (bytes by file stem) on; it advances the positions.
+    """The events of all files that are not in the snapshot.
 
     Args:
-        damaged: gets the number of damaged lines per file; they are skipped.
+        positions: the number of bytes already read, by file stem; reading starts there and updates it.
+        damaged: gets the number of damaged lines of each file; they are skipped.
     """
     for stem, data in read_new(folder, set(snapshot.folded), positions):
         read = 0
@@ -138,14 +142,15 @@ def read_events(
 
 
 def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
-    """Adds the files that no process holds to the snapshot; returns how many. Call it under the maintenance lock.
+    """Adds the files that no process holds to the snapshot, then deletes them; returns the number of files.
 
-    Changes nothing if the snapshot or ``demand.json`` cannot be read: a newer version may have written it.
+    Call it under the maintenance lock. Changes nothing if the snapshot or ``demand.json`` cannot be read: a newer
+    version may have written it.
 
     Args:
         keep: whether to keep the usage of a key.
     """
-    from cache_engine.store.journal.demand import fold_demand, load_demand  # 5 ms, and no hit needs it
+    from cache_engine.store.journal.demand import fold_demand, load_demand  # takes 5 ms, and no hit needs it
 
     layout = StoreLayout(folder.parent)
     sums = folder / SNAPSHOT
@@ -173,7 +178,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
         snapshot = Snapshot(
             # Unique even if an earlier snapshot was lost, because the index compares generations.
             generation=max(snapshot.generation + 1, time.time_ns() // 1000),
-            # Also those left alone: they may become our own again.
+            # Also files that are not folded: this process may write to them again.
             folded=[stem for name, stem in stems.items() if name in names or stem in snapshot.folded],
             totals=msgspec.structs.replace(tally.totals, spans=known(tally.totals.spans)),
             usage=[used.without_old_weeks(time.time()) for used in tally.usage if keep(used.key)],
@@ -187,7 +192,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
 
 
 def _is_readable(path: Path) -> bool:
-    """Whether it is a file that only you and root may change, and not too large; any other is left alone.
+    """Whether a path is a regular file that only you and root may change, and that is not too large.
 
     Raises:
         OSError: when the disk refuses to open it.
@@ -200,17 +205,20 @@ def _is_readable(path: Path) -> bool:
 
 
 def fold_journal(layout: StoreLayout) -> int:
-    """Folds a store's journal as ``fold`` does, without the usage of deleted entries."""
+    """Folds a store's journal as ``fold`` does, and drops the usage of deleted entries.
+
+    Returns the number of files folded.
+    """
     return fold(layout.journal, layout.temp, keep=lambda key: _may_exist(layout, CacheKey(key)))
 
 
 def journal_bytes(folder: Path) -> int:
-    """The size of the journal on disk."""
+    """The bytes of all files of the journal on disk."""
     return sum(size for _, size in journal_state(folder))
 
 
 def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:
-    """Whether there is an entry; true if the disk fails, so that no usage is lost."""
+    """Whether the store has the entry; true if the disk fails, so that no usage is lost."""
     try:
         os.lstat(layout.record_path(key))
     except OSError as error:
@@ -219,14 +227,14 @@ def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:
 
 
 def damaged_lines(path: Path) -> tuple[int, int]:
-    """The number of damaged whole lines of a file, and of all whole lines.
+    """The number of damaged whole lines of a file, and the number of all whole lines.
 
     Raises:
         CorruptEntry: when it is not a regular file, or too large.
         OSError: when it cannot be read.
     """
     data = read_whole(path, LARGEST_BYTES, trust=True)
-    if data is None:  # folded meanwhile
+    if data is None:  # the file was folded during the call
         return 0, 0
     data = whole_lines(data)
     lines = _line_count(data)
@@ -246,11 +254,11 @@ def _decode_lines(data: bytes) -> Iterator[Event]:
 # ---- Lines of the last seconds, read without reading all of the journal ----
 
 _TAIL_BYTES = 2**18
-"""Of each file: several minutes of a process that uses, or compiles, as many kernels as it can."""
+"""The bytes read from the end of each file: several minutes of a very busy process."""
 
 
 def recent_events(folder: Path, kinds: Collection[str], since: float) -> Iterator[Event]:
-    """Events of these kinds since a time (seconds since 1970); those of files being folded are not among them."""
+    """The events of these kinds since a time (seconds since 1970), except those in files that are being folded."""
     marks = [f'"{kind}"'.encode() for kind in kinds]
     for path, size in _written_since(folder, since):
         data = None
@@ -268,7 +276,7 @@ def _written_since(folder: Path, since: float) -> list[tuple[Path, int]]:
     found: list[tuple[Path, int]] = []
     with suppress(OSError), os.scandir(folder) as files:
         for file in files:
-            with suppress(OSError):  # folded meanwhile
+            with suppress(OSError):  # the file was folded during the call
                 status = file.stat(follow_symlinks=False)
                 if file.name.endswith(OPEN) and status.st_mtime >= since:
                     found.append((Path(file.path), status.st_size))

@@ -1,7 +1,10 @@
-"""Durations: counts by length, in fixed buckets that grow by the fourth root of two.
+"""Durations of lookups and of steps of a miss, counted in buckets of fixed bounds.
 
-Lengths from 1 ns to 2⁴⁸ ns (three days) fall into 192 buckets. A quantile is the geometric middle of its bucket, at
-most 9 % off (2^⅛ - 1). Counts of processes and days are added up exactly, in a few hundred numbers at most.
+A bucket's upper bound is the fourth root of two (19 %) above its lower bound. Durations from 1 ns to 2⁴⁸ ns (three
+days) fall into 192 buckets. A quantile is the geometric middle of its bucket, at most 9 % off (2^⅛ - 1). The counts of
+several processes and days are added without loss, in a few hundred numbers at most.
+
+A span is the name of what is timed, such as ``disk`` or ``compile``.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ from math import log2
 import msgspec
 
 LOOKUPS = ("memory", "pack", "disk", "remote")
-"""Lookups by the tier that served them, from the key to verified code."""
+"""Spans of lookups, by the tier that served the kernel: from the key to verified code."""
 WORK = ("lock", "select", "queue", "generate", "compile", "publish")
-"""Of a miss: waiting for the key's lock, choosing a config, waiting for a slot to compile in, making the source, the
-compiler, and storing the kernel."""
+"""Spans of a miss: waiting for the key's lock, choosing a config, waiting for a slot to compile in, making the source,
+compiling, and storing the kernel.
+"""
 MODULE = "module"
-"""Loading compiled code into a GPU's memory, by the driver."""
+"""The span of loading compiled code into a GPU's memory, which the driver does."""
 SPANS = (*LOOKUPS, *WORK, MODULE)
 
 BUCKETS = 192
@@ -27,11 +31,12 @@ _STEPS = 4
 _MIDDLE = 0.5
 
 SpanCounts = dict[str, int]
-"""By ``"disk/61"``, span and bucket; by ``"disk/ns"``, the sum of the span's nanoseconds."""
+"""Counts by ``"disk/61"``, a span and a bucket, and by ``"disk/ns"``, the sum of the span's durations in nanoseconds.
+"""
 
 
 def bucket_of(ms: float) -> int:
-    """The bucket of a length in milliseconds: bucket b has 2^(b / 4) to 2^((b + 1) / 4) ns."""
+    """The bucket of a duration in milliseconds: bucket b has 2^(b / 4) to 2^((b + 1) / 4) ns."""
     return min(BUCKETS - 1, int(_STEPS * log2(ms * 1e6))) if ms > 1e-6 else 0
 
 
@@ -41,7 +46,7 @@ def ceiling_s(bucket: float) -> float:
 
 
 def known(counts: Mapping[str, int]) -> SpanCounts:
-    """Those with a name that this program knows: a file with others adds nothing to what is folded."""
+    """The counts whose name this program knows. Unknown names, from another version, are dropped."""
     return {name: count for name, count in counts.items() if _place(name) is not None}
 
 
@@ -52,32 +57,32 @@ def _place(name: str) -> tuple[str, str] | None:
 
 
 class Spans:
-    """Counts lengths in memory, until they are written. Safe to use from several threads and in signal handlers."""
+    """Counts durations in memory until they are written. Safe to use from several threads and in signal handlers."""
 
     __slots__ = ("_counts", "_lock", "_ns")
 
     def __init__(self) -> None:
-        """Has counted nothing."""
-        self._lock = threading.RLock()  # a signal handler may count while its thread does
+        """Starts without counts."""
+        self._lock = threading.RLock()  # a signal handler may count while the interrupted thread does
         self._counts: dict[tuple[str, int], int] = {}
         self._ns: dict[str, float] = {}
 
     def add(self, span: str, ms: float) -> None:
-        """Counts one of ``SPANS`` that took so many milliseconds."""
+        """Counts one duration, in milliseconds, of a span in ``SPANS``."""
         ns = ms * 1e6
-        place = (span, int(_STEPS * log2(ns)) if ns > 1 else 0)  # ``bucket_of`` without a call: it is in every hit
+        place = (span, int(_STEPS * log2(ns)) if ns > 1 else 0)  # ``bucket_of``, inline because every hit runs it
         with self._lock:
             self._counts[place] = self._counts.get(place, 0) + 1
             self._ns[span] = self._ns.get(span, 0.0) + ns
 
     def add_work(self, stages_ms: Mapping[str, float]) -> None:
-        """Counts what of a miss's work was timed as a stage."""
+        """Counts the durations of a miss's steps, given in milliseconds by span; other names are ignored."""
         for span in WORK:
             if span in stages_ms:
                 self.add(span, stages_ms[span])
 
     def take(self) -> SpanCounts:
-        """The counts since the last call."""
+        """The counts since the last call, which are then forgotten."""
         with self._lock:
             counts, ns = self._counts, self._ns
             self._counts, self._ns = {}, {}
@@ -89,11 +94,11 @@ class Spans:
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """The durations of one kind of thing.
+    """The durations of one span.
 
     Attributes:
-        counts: by bucket.
-        total_s: the sum, in seconds.
+        counts: the number of durations in each bucket.
+        total_s: the sum of the durations, in seconds.
     """
 
     counts: Mapping[int, int]
@@ -101,7 +106,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """The number of times it happened."""
+        """The number of durations."""
         return sum(self.counts.values())
 
     def quantile_ms(self, share: float) -> float:
@@ -118,12 +123,12 @@ class Distribution(msgspec.Struct, frozen=True):
         return 0.0
 
     def at_most(self, bucket: int) -> int:
-        """The number that fall into this bucket or a lower one."""
+        """The number of durations in this bucket or a lower one."""
         return sum(count for each, count in self.counts.items() if each <= bucket)
 
 
 def distributions(counts: Mapping[str, int]) -> dict[str, Distribution]:
-    """The distribution of each span that happened, in the order of ``SPANS``."""
+    """The distribution of each span that has counts, in the order of ``SPANS``."""
     return dict(_distributions(counts))
 
 

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from cache_engine.store.layout import StoreLayout
 
 FLUSH_S = 5.0
-"""The least number of seconds between two writes of counts."""
+"""The shortest time between two writes of counts, in seconds."""
 
 
 class Wanted:
-    """A count of the requests for one problem."""
+    """The number of requests for one problem."""
 
     __slots__ = ("count", "problem")
 
@@ -44,7 +44,7 @@ class Wanted:
 
 
 def lines_of(asked: Mapping[int, Wanted], now: float) -> list[Event | ShapeCounts]:
-    """A line for each shape that was asked for."""
+    """The journal lines for counted requests: one line for each shape."""
     by_shape: dict[Shape, dict[int, int]] = {}
     for one in asked.values():
         by_m = by_shape.setdefault(Shape.of(one.problem), {})
@@ -57,12 +57,12 @@ _ROTATE_BYTES = 1024**2
 # A process that uses many entries writes less often, so that it writes about 1 KiB/s.
 _BYTES_PER_S, _LONGEST_WAIT_S = 1024, 300.0
 _MOST_WAITING = 10_000  # entries with unwritten hits in memory, or problems; more are written early
-_LOOK_S = 60.0  # how often a process checks whether to fold the journal
+_LOOK_S = 60.0  # seconds between two checks whether to fold the journal
 
 _encode = msgspec.json.Encoder().encode
 
 _Hit = tuple[CacheKey, float, str]
-"""An entry's key, when it was made, and the tier that had it."""
+"""An entry's key, the time when it was made, and the tier that served it."""
 
 _Line = Event | ShapeCounts
 
@@ -85,9 +85,9 @@ class Journal:
         """Writes to files in ``folder``. Opens nothing yet.
 
         Args:
-            flush_s: the least number of seconds between two writes of counts, by default ``FLUSH_S``.
-            fold: folds the journal if it is long; the thread calls it from time to time and at the end.
-            log: the store whose log of decisions has those of this process; by default they are not logged.
+            flush_s: the shortest time between two writes of counts, in seconds; by default ``FLUSH_S``.
+            fold: a function that folds the journal if it is long; the thread calls it from time to time and at the end.
+            log: the store whose log of decisions gets the decisions of this process; by default they are not logged.
         """
         self._folder = folder
         self._flush_s = FLUSH_S if flush_s is None else flush_s
@@ -100,13 +100,14 @@ class Journal:
         renew_after_fork(self)
 
     def _start_counting(self) -> None:
-        # A thread that holds the second never waits for the first.
+        # A thread that holds the second lock never waits for the first.
         self._lock = threading.RLock()
         self._writing = threading.RLock()
         self._postponed: list[_Line] = []
-        self._log: DecisionLog | None = None  # of the process: a parent writes what it decided
+        self._log: DecisionLog | None = None  # of this process only: the parent writes its own decisions
         self._hits: dict[_Hit, int] = {}
-        # By the identity of the problem, which lives as long as its count: to hash one takes a microsecond.
+        # By the identity of the problem object, which lives as long as its count: hashing a problem takes a
+        # microsecond.
         self._asked: dict[int, Wanted] = {}
         self._misses: dict[str, int] = {}
         self._failures: dict[str, int] = {}
@@ -118,7 +119,7 @@ class Journal:
         self._forget_end: Callable[[], None] = lambda: None
 
     def _decisions(self) -> DecisionLog:
-        """The decisions that wait to be written. No hit makes one."""
+        """The decisions that wait to be written; made at first use, because no hit needs it."""
         if self._log is None:
             from cache_engine.store.journal.decisions import DecisionLog
 
@@ -128,14 +129,20 @@ class Journal:
         return self._log
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the parent keeps its counts and its file."""
-        self._release()  # without unlocking, which would unlock it for the parent too
+        """In a forked child: forgets the counts and the file, which the parent keeps."""
+        self._release()  # without unlocking, which would also unlock it for the parent
         self._start_counting()
 
     def hit(
         self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0, problem: GemmProblem | None = None
     ) -> None:
-        """Counts a hit on the entry of ``key`` made at ``made_at``, and as ``asked`` does. Writes nothing yet."""
+        """Counts a hit on the entry of ``key``, and the request for ``problem`` as ``asked`` does. Writes nothing yet.
+
+        Args:
+            tier: the tier that served the entry.
+            made_at: the time when the entry was made (seconds since 1970).
+            saved_us: the compile time saved, in microseconds.
+        """
         hit = (key, made_at, tier)
         with self._lock:
             try:
@@ -155,7 +162,7 @@ class Journal:
                 self._start_thread()
 
     def asked(self, problem: GemmProblem) -> None:
-        """Counts that a problem whose target is set was asked for; cheapest if it is the same object each time."""
+        """Counts a request for a problem whose target is set. Fastest if callers pass the same object each time."""
         with self._lock:
             try:
                 self._asked[id(problem)].count += 1
@@ -170,21 +177,24 @@ class Journal:
             self._queue.put(weak(self.flush))
 
     def miss(self, arch: str = "") -> None:
-        """Counts a lookup that has to compile for this target. Writes nothing yet."""
+        """Counts a lookup that found nothing, so that a kernel for the target ``arch`` is compiled.
+
+        Writes nothing yet.
+        """
         with self._lock:
             self._misses[arch] = self._misses.get(arch, 0) + 1
             if self._queue is None:
                 self._start_thread()
 
     def failure(self, tier: str) -> None:
-        """Counts a tier that failed and was skipped. Writes nothing yet."""
+        """Counts that a tier failed and was skipped. Writes nothing yet."""
         with self._lock:
             self._failures[tier] = self._failures.get(tier, 0) + 1
             if self._queue is None:
                 self._start_thread()
 
     def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
-        """Counts a long wait for the lock of a key. Writes nothing yet."""
+        """Counts a long wait for the lock of a key, and whether it ended without the lock. Writes nothing yet."""
         with self._lock:
             self._rare.lock_waits += 1
             self._rare.lock_timeouts += timed_out
@@ -193,7 +203,10 @@ class Journal:
                 self._start_thread()
 
     def shared(self, sent: int, dropped: int) -> None:
-        """Counts kernels that were sent to a remote, and those that were not. Writes nothing yet."""
+        """Counts kernels that were sent to a remote, and kernels that were dropped from the queue instead.
+
+        Writes nothing yet.
+        """
         with self._lock:
             self._rare.remote_sent += sent
             self._rare.remote_dropped += dropped
@@ -201,7 +214,7 @@ class Journal:
                 self._start_thread()
 
     def decided(self, kind: str, **fields: object) -> None:
-        """Notes a decision for the log, with the fields of ``Decision``. Writes nothing yet."""
+        """Adds a decision for the log; ``fields`` are those of ``Decision``. Writes nothing yet."""
         from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION, Decision
 
         self._decisions().add(msgspec.convert({"kind": kind, "at": self._now(), **fields}, Decision))
@@ -212,7 +225,7 @@ class Journal:
                 self._start_thread()
 
     def event(self, kind: str, **fields: object) -> None:
-        """Writes an event at once, together with all counts and decisions so far."""
+        """Writes an event at once, together with all counts and decisions that wait."""
         event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
         from cache_engine.model.decision import decision_of
 
@@ -220,36 +233,36 @@ class Journal:
         self._write([*self._take_counts(), event])
 
     def flush(self) -> None:
-        """Writes all counts so far."""
+        """Writes all counts that wait."""
         self._write(self._take_counts())
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether this is a signal handler that interrupted counting or writing, so that waiting could deadlock."""
+        """Whether this is a signal handler that interrupted counting or writing: then waiting could deadlock."""
         return holds(self._lock) or holds(self._writing)
 
     def close(self) -> None:
-        """Writes all counts so far, releases the file and ends the thread.
+        """Writes all counts that wait, releases the file and ends the thread.
 
-        In a signal handler that interrupted counting or writing, the thread does this after the handler returns.
+        In a signal handler that interrupted counting or writing, the thread does this after the handler has returned.
         """
         if self.is_interrupted:
             if self._queue is not None:
                 self._queue.put(weak(self._finish, 0.0))
             return
         self._finish(CLOSE_S)
-        if self._queue is None:  # else counts came meanwhile
+        if self._queue is None:  # otherwise new counts came meanwhile
             self._forget_end()
 
     def write_counts(self) -> float:
-        """Writes all counts so far; returns the seconds to the next time."""
+        """Writes all counts that wait; returns the seconds until the next write."""
         written = self._write(self._take_counts())
         self._fold_if_due()
         return min(max(self._flush_s, written / _BYTES_PER_S), _LONGEST_WAIT_S)
 
     def __del__(self) -> None:
-        # Dropped without being closed, maybe by its own thread. No caller can handle a failure. At interpreter exit
-        # the journal is closed already, or its thread may have stopped with a lock held.
+        # The journal was dropped without being closed, maybe by its own thread. No caller can handle a failure. At
+        # interpreter exit the journal is closed already, or its thread may have stopped while it held a lock.
         if not sys.is_finalizing():
             with suppress(Exception):
                 if self._queue is not None:
@@ -268,7 +281,7 @@ class Journal:
         with self._lock:
             queue, self._queue = self._queue, None
         if queue is not None:
-            # At its end the interpreter stops threads at any point, with the locks they hold.
+            # At interpreter exit, threads stop at any point and keep the locks they hold.
             queue.close(wait_s)
         self._flush_and_release()
         self._fold_if_due()
@@ -289,7 +302,7 @@ class Journal:
     def _take_counts(self) -> list[_Line]:
         no_waits, spans = Event(kind=USE, at=0.0), self.spans.take()
         with self._lock:
-            # No function call up to the end of the block, so that no signal handler can run in between.
+            # No function call from here to the end of the block, so that no signal handler can run in between.
             hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
             waits, asked = self._rare, self._asked
             has_rare = waits.lock_waits or waits.promotions or waits.demotions
@@ -311,11 +324,11 @@ class Journal:
         return counted + lines_of(asked, now)
 
     def _write(self, events: list[_Line]) -> int:
-        """Appends events; returns the number of bytes written."""
+        """Appends lines to this process's file; returns the number of bytes written."""
         if not events and not self._postponed and not self._log:
             return 0
         if holds(self._writing):
-            # A signal handler interrupted _write, which will write these too.
+            # A signal handler interrupted ``_write``, which will write these lines too.
             self._postponed += events
             return 0
         written, failure = 0, None
@@ -335,7 +348,7 @@ class Journal:
             # A full disk or read-only store: counts are lost, kernels are not. Logged after the lock is free, because a
             # signal handler may have interrupted another log message.
             _log.log(self._complaint, "usage could not be written to %s: %s", self._folder, failure)
-            self._complaint = DEBUG  # once is enough
+            self._complaint = DEBUG  # one warning is enough
         return written
 
     def _append(self, data: bytes) -> None:
@@ -360,7 +373,7 @@ class Journal:
             self._complaint = DEBUG
 
     def _acquire(self) -> tuple[OwnFile, os.stat_result]:
-        """A file that no other process holds, locked and open for append, and its status."""
+        """A journal file that no other process holds, locked and open for append, and its status."""
         while True:
             for name in file_names(self._folder, OPEN):
                 # A file that cannot be opened belongs to another user or is gone.
@@ -386,7 +399,10 @@ class Journal:
 
 
 def _reuse(path: Path) -> tuple[OwnFile, os.stat_result] | None:
-    """Opens and locks a file if it is free and has room, and ends a line cut short; else ``None``."""
+    """Opens and locks an existing file if no process holds it and it has room; else returns ``None``.
+
+    If a killed process left the last line incomplete, this ends the line.
+    """
     file = own_file(path, os.O_RDWR | os.O_APPEND)
     descriptor = file.descriptor
     try:
@@ -403,7 +419,7 @@ def _reuse(path: Path) -> tuple[OwnFile, os.stat_result] | None:
 
 
 def _lock_in_place(descriptor: int, path: Path) -> bool:
-    """Locks an open file if it is free and still at its path: folding may have renamed it."""
+    """Locks an open file; returns whether it did and the file is still at its path: folding may rename it."""
     if not try_lock(descriptor):
         return False
     with suppress(FileNotFoundError):
@@ -415,34 +431,36 @@ def _lock_in_place(descriptor: int, path: Path) -> bool:
 
 
 class NoJournal(Journal):
-    """Counts the lookups of this process and writes nothing. Safe to use as a ``Journal`` is.
+    """A journal without a store: counts the lookups of this process and writes nothing.
+
+    Safe to use as a ``Journal`` is.
 
     Attributes:
-        totals: what is counted so far.
+        totals: the counts so far.
     """
 
     def __init__(self) -> None:
-        """Counts from zero."""
+        """Starts without counts."""
         self.renew_after_fork()
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: what the parent counted is the parent's."""
+        """In a forked child: starts without counts, because the parent keeps its own."""
         self.totals = Totals()
-        self._lock = threading.RLock()  # a signal handler may count while its thread does
+        self._lock = threading.RLock()  # a signal handler may count while the interrupted thread does
         self.spans = Spans()
 
     def hit(
         self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0, problem: GemmProblem | None = None
     ) -> None:
         """Counts a hit."""
-        del key, made_at, problem  # of use to a later process alone
+        del key, made_at, problem  # only a later process would use the count
         with self._lock:
             self.totals.hits[tier] = self.totals.hits.get(tier, 0) + 1
             self.totals.saved_us += saved_us
 
     def asked(self, problem: GemmProblem) -> None:
-        """Counts nothing, as this is of use to a later process alone."""
+        """Counts nothing: only a later process would use the count."""
 
     def miss(self, arch: str = "") -> None:
         """Counts a miss."""
@@ -456,16 +474,16 @@ class NoJournal(Journal):
             self.totals.failures[tier] = self.totals.failures.get(tier, 0) + 1
 
     def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
-        """Counts nothing: no other process is waited for."""
+        """Counts nothing: without a store, no process waits for another."""
 
     def shared(self, sent: int, dropped: int) -> None:
         """Counts nothing: without a store there is nothing to send."""
 
     def decided(self, kind: str, **fields: object) -> None:
-        """Notes nothing: there is no log."""
+        """Drops the decision: there is no log."""
 
     def event(self, kind: str, **fields: object) -> None:
-        """Counts a kernel that was compiled and could not be stored, as none can."""
+        """Counts a kernel that was compiled and could not be stored. Without a store, none can."""
         if kind == UNPUBLISHED:
             event = msgspec.convert({"kind": kind, "at": 0.0, **fields}, Event)
             with self._lock:
@@ -474,17 +492,17 @@ class NoJournal(Journal):
                 self.totals.publish_failures += 1
 
     def flush(self) -> None:
-        """Writes nothing, and adds to ``totals`` how long things took."""
+        """Writes nothing; adds the durations that wait to ``totals``."""
         for name, count in self.spans.take().items():
             self.totals.spans[name] = self.totals.spans.get(name, 0) + count
 
     @property
     def is_interrupted(self) -> bool:
-        """Never: it does nothing that could be."""
+        """False: no method of this class waits."""
         return False
 
     def close(self) -> None:
-        """Has nothing to close."""
+        """Does nothing: no file or thread is open."""
 
     def __del__(self) -> None:
         pass

@@ -1,8 +1,8 @@
 """Proof of a kernel's maker: signatures in the SSH format, and the keys whose signatures are accepted.
 
-A checksum proves that bytes arrived unchanged. Only a signature proves who made them: whoever can write a pack, or the
-place that it is copied from, can make its checksums fit (CVE-2025-36852). The modules here are not imported before a
-signature is to be made or checked.
+A checksum proves that bytes arrived unchanged. Only a signature proves who made them: anyone who can write a pack, or a
+folder that it is copied from, can write checksums that match (CVE-2025-36852). These modules are imported only when a
+signature is made or checked.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from cache_engine.settings import Settings
 
 
 def proof_for(settings: Settings) -> Callable[[bytes], None] | None:
-    """The check that each record of a pack must pass, if the setting ``trusted_signers`` names a file.
+    """A function that checks a record for a trusted signature; ``None`` if ``trusted_signers`` is not set.
 
     Raises:
-        UsageError: when the file cannot be used.
+        UsageError: when the file that the setting names cannot be used.
         ExtraMissing: when the package ``cryptography`` is not installed.
     """
     if settings.trusted_signers is None:

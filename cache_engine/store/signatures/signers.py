@@ -1,4 +1,4 @@
-"""The file of trusted signers, as OpenSSH's ``allowed_signers``, the worth of a signature by it; and signing keys.
+"""The file of trusted signers, in the format of OpenSSH's ``allowed_signers``; checking signatures; signing keys.
 
 ::
 
@@ -7,7 +7,7 @@
     old@example.com        valid-before="20270101Z"        ssh-ed25519 AAAAC3…
 
 Source of the format: ``ssh-keygen(1)``, ALLOWED SIGNERS. Removing a line revokes a key; a file that was changed is read
-again at the next check. Lines for certificates, and with keys of another type than Ed25519, trust nothing here.
+again at the next check. Lines for certificates, and lines with a key that is not Ed25519, are ignored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 NAMESPACE = "kernel@gemm-cache"
-"""The namespace of signatures of kernels; ``ssh-keygen -Y verify -n`` takes it."""
+"""The namespace of kernel signatures, for ``ssh-keygen -Y verify -n``."""
 _MOST_BYTES = 1024**2  # of a file of signers: more than ten thousand
 _WORD = re.compile(r'(?:[^ \t\r"]++|"[^"]*+")++')
 _OPTION = re.compile(r'([A-Za-z-]+)(?:="([^"]*)")?(?:,|$)')
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class Standing(StrEnum):
-    """The worth of a signature; the value is the text shown."""
+    """The result of checking a signature; the value is the text shown."""
 
     GOOD = "good"
     UNKNOWN = "unknown signer"
@@ -64,9 +64,9 @@ class Signed:
     """The signer of an entry, and whether the signature counts.
 
     Attributes:
-        standing: what the signature is worth.
-        signer: the name of a trusted signer; of an unknown one, the fingerprint of the key; else empty.
-        why: why it is not good, for people; empty when it is.
+        standing: the result of the check.
+        signer: the name of a trusted signer; the fingerprint of an unknown key; else empty.
+        why: the reason why the signature is not good, for people; empty when it is good.
     """
 
     standing: Standing
@@ -74,7 +74,7 @@ class Signed:
     why: str = ""
 
     def __str__(self) -> str:
-        """In words, such as ``good, by builder@example.com``."""
+        """The result as text, such as ``good, by builder@example.com``."""
         if self.standing is Standing.GOOD:
             return f"good, by {self.signer}"
         return f"{self.standing.value}{f' {self.signer}' if self.signer else ''}: {self.why}"
@@ -82,7 +82,7 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class _Signer:
-    """A line of the file: names, the key, and the bounds of what it may sign."""
+    """A line of the file: the signer's names, the key, and the limits of what the key may sign."""
 
     names: str
     key: bytes
@@ -92,12 +92,7 @@ class _Signer:
 
 
 def named_by(settings: Settings) -> TrustedSigners:
-    """The signers in the file that the setting ``trusted_signers`` names; none where it names no file.
-
-    Raises:
-        UsageError: when the file cannot be used.
-        ExtraMissing: when the package ``cryptography`` is not installed.
-    """
+    """The signers in the file that the setting ``trusted_signers`` names; no signer if it is not set."""
     require("team", "checking signatures", "cryptography")
     return TrustedSigners(settings.trusted_signers, trust=settings.trust_store)
 
@@ -126,9 +121,9 @@ class TrustedSigners:
         return len(self._by_key)
 
     def check(self, record_data: bytes) -> Signed:
-        """The worth of an entry's signature, by the bytes of its record.
+        """Checks the signature of an entry, given the bytes of its record.
 
-        The record names the digest of the compiled code, so that one signature covers both.
+        The record has the digest of the blob, so one signature covers both.
 
         Raises:
             ExtraMissing: when the package ``cryptography`` is not installed.
@@ -144,17 +139,18 @@ class TrustedSigners:
         name = sshsig.fingerprint(signature.key)
         if signature.namespace != NAMESPACE:
             return Signed(Standing.BAD, name, f"the signature is for {printable(signature.namespace[:64])!r}")
-        # Before the key is looked up: who is told to have signed must have signed.
+        # Before the key is looked up: the claimed signer must really have signed.
         if not signature.fits(message):
             return Signed(Standing.BAD, name, "the record was changed after it was signed, or was never signed by it")
         self._read_if_changed()
         return self._standing(signature.key, name)
 
     def require(self, record_data: bytes) -> None:
-        """Checks that a trusted signer signed an entry.
+        """Refuses an entry without a good signature by a trusted signer.
 
         Raises:
-            Unproved: when none did; or what ``check`` raises, so that the entry is not served.
+            Unproved: when it has none.
+            ExtraMissing, UsageError: as ``check``; then the entry is not served either.
         """
         try:
             signed = self.check(record_data)
@@ -213,8 +209,7 @@ def _read(path: Path, trust: bool) -> dict[bytes, list[_Signer]]:
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{path} has more than {_MOST_BYTES:,} bytes, too many for a list of signers")
     found: dict[bytes, list[_Signer]] = {}
-    # As OpenSSH does, by newlines alone: str.splitlines would make a line of its own of what follows a form feed in a
-    # comment.
+    # Split at newlines only, as OpenSSH does: ``str.splitlines`` would also split a comment at a form feed.
     for number, line in enumerate(data.decode(errors="replace").split("\n"), 1):
         try:
             signer = _signer(line)
@@ -227,10 +222,10 @@ def _read(path: Path, trust: bool) -> dict[bytes, list[_Signer]]:
 
 
 def _signer(line: str) -> _Signer | None:
-    """A line of the file; ``None`` when it is empty, a comment, or for what is not accepted here.
+    """The signer in a line of the file; ``None`` for an empty line, a comment, or a kind of line that is ignored here.
 
     Raises:
-        ValueError: when it cannot be read.
+        ValueError: when the line cannot be read.
     """
     words: list[str] = [] if line.lstrip(" \t\r").startswith("#") else _WORD.findall(line)
     if not words:
@@ -266,26 +261,26 @@ def _options(text: str) -> dict[str, str]:
 
 
 def _time(text: str) -> float:
-    """Seconds since 1970 of ``YYYYMMDD[HHMM[SS]][Z]``: local time, or with Z that of UTC."""
+    """The time of ``YYYYMMDD[HHMM[SS]][Z]`` in seconds since 1970; local time, or UTC with ``Z``."""
     digits = text.removesuffix("Z")
     if len(digits) not in _TIMES or not digits.isascii() or not digits.isdigit():
         raise ValueError(f"{printable(text[:40])!r} is not a time such as 20270101Z")
     moment = datetime.strptime(digits, _TIMES[len(digits)])  # noqa: DTZ007 -- without Z it is local time
     if not text.endswith("Z"):
-        with suppress(OverflowError, ValueError):  # of the first or last day that there is; elsewhere it is another
+        with suppress(OverflowError, ValueError):  # near the first or last year, take it as UTC
             return moment.astimezone().timestamp()
     return moment.replace(tzinfo=UTC).timestamp()
 
 
 def _fits(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a list of patterns of OpenSSH accepts a name: one matches, and none that begins with ``!`` does."""
+    """Whether a name matches a list of OpenSSH patterns: at least one, and none that begins with ``!``."""
     wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
     refused = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
     return any(_matches(name, one) for one in wanted) and not any(_matches(name, one) for one in refused)
 
 
 def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern.replace("[", "[[]"))  # * and ? alone are wildcards in OpenSSH
+    return fnmatchcase(name, pattern.replace("[", "[[]"))  # OpenSSH has only the wildcards * and ?
 
 
 def _day(moment: float) -> str:
@@ -308,10 +303,10 @@ class SigningKey:
         """The key in a file as ``ssh-keygen -t ed25519`` writes it.
 
         Args:
-            passphrase: asked for the passphrase of an encrypted key.
+            passphrase: a function that returns the passphrase; called if the key is encrypted.
 
         Raises:
-            UsageError: when it is no such key, others may read it, or the passphrase is missing or wrong.
+            UsageError: when the file is not such a key, others may read it, or the passphrase is missing or wrong.
             OSError: when it cannot be read.
             ExtraMissing: when the package ``cryptography`` is not installed.
         """
@@ -347,6 +342,6 @@ class SigningKey:
         return sshsig.fingerprint(self._private.public_key().public_bytes_raw())
 
     def sign(self, record_data: bytes) -> bytes:
-        """A record file that carries this key's signature, in place of any other; raises ``CorruptEntry``."""
+        """The record file with this key's signature in place of any other; raises ``CorruptEntry``."""
         message, _ = signed_part(record_data)
         return with_signature(record_data, sshsig.sign(self._private, message, NAMESPACE))

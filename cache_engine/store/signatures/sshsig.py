@@ -1,7 +1,7 @@
 """Signatures as ``ssh-keygen -Y sign`` makes them and ``ssh-keygen -Y verify`` checks them, with Ed25519 keys.
 
-Source of the format: PROTOCOL.sshsig of OpenSSH. A signature is not of the message but of its SHA-512 together with a
-namespace, so one made for another purpose, such as a git commit, is none of a kernel.
+Source of the format: PROTOCOL.sshsig of OpenSSH. A signature covers the SHA-512 of the message and a namespace. So a
+signature made for another purpose, such as a git commit, is not valid for a kernel.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _MAGIC = b"SSHSIG"
 _VERSION = 1
 _HASHES = ("sha512", "sha256")
 _LINE = 70
-_MOST_BYTES = 8192  # of a signature's text; an Ed25519 one has about 300
+_MOST_BYTES = 8192  # characters of a signature's text; one of Ed25519 has about 300
 _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 
 
 @dataclass(frozen=True, slots=True)
 class SshSignature:
-    """The parts of a signature. Nothing of it is proved before ``fits``.
+    """The parts of a signature. They are only claims until ``fits`` has checked them.
 
     Attributes:
-        key: the public key that it claims to be made with, 32 bytes.
-        namespace: what it is for.
-        digest: the name of the hash function of the message.
+        key: the public key of the claimed signer, 32 bytes.
+        namespace: the purpose of the signature.
+        digest: the name of the hash function that was applied to the message.
         signature: the Ed25519 signature, 64 bytes.
     """
 
@@ -46,11 +46,7 @@ class SshSignature:
     signature: bytes
 
     def fits(self, message: bytes) -> bool:
-        """Whether the owner of ``key`` signed ``message`` for ``namespace``; about 0.2 ms.
-
-        Raises:
-            ExtraMissing: when the package ``cryptography`` is not installed.
-        """
+        """Whether the owner of ``key`` signed ``message`` for ``namespace``. Takes about 0.2 ms."""
         with needing("team", _PURPOSE):
             from cryptography.exceptions import InvalidSignature
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -63,7 +59,7 @@ class SshSignature:
 
 
 def sign(private: Ed25519PrivateKey, message: bytes, namespace: str) -> str:
-    """The signature of a message, as the text that ``ssh-keygen -Y sign`` writes to a file."""
+    """The signature of a message, in the text form that ``ssh-keygen -Y sign`` writes to a file."""
     digest = _HASHES[0]
     signature = private.sign(_signed(message, namespace, digest))
     key = private.public_key().public_bytes_raw()
@@ -84,10 +80,10 @@ def sign(private: Ed25519PrivateKey, message: bytes, namespace: str) -> str:
 
 
 def parse(text: str) -> SshSignature:
-    """The parts of a signature's text.
+    """The parts of a signature in text form.
 
     Raises:
-        ValueError: saying what is wrong with it.
+        ValueError: when the text is not a signature; says what is wrong.
     """
     if len(text) > _MOST_BYTES:
         raise ValueError("it is too long for a signature")
@@ -116,12 +112,12 @@ def parse(text: str) -> SshSignature:
 
 
 def key_blob(key: bytes) -> bytes:
-    """A public key of 32 bytes as SSH stores it; base64 of it is the long text of a ``.pub`` file."""
+    """The SSH encoding of a 32-byte public key; a ``.pub`` file has it in base64."""
     return _text(KEY_TYPE.encode()) + _text(key)
 
 
 def key_of(blob: bytes) -> bytes:
-    """The 32 bytes of a public key as SSH stores it.
+    """The 32-byte public key in its SSH encoding.
 
     Raises:
         ValueError: when it is not an Ed25519 key.
@@ -135,13 +131,13 @@ def fingerprint(key: bytes) -> str:
 
 
 def _signed(message: bytes, namespace: str, digest: str) -> bytes:
-    """The bytes that the key signs."""
+    """The bytes that the Ed25519 key signs."""
     hashed = hashlib.new(digest, message).digest()
     return _MAGIC + _text(namespace.encode()) + _text(b"") + _text(digest.encode()) + _text(hashed)
 
 
 def _parts_of(data: bytes, size: int, what: str) -> bytes:
-    """The bytes after the name of the algorithm, of which there must be ``size``."""
+    """The bytes after the algorithm's name; raises ``ValueError`` unless there are ``size`` of them."""
     reader = _Reader(data)
     kind, value = reader.text(), reader.text()
     reader.end()
@@ -153,12 +149,12 @@ def _parts_of(data: bytes, size: int, what: str) -> bytes:
 
 
 def _text(data: bytes) -> bytes:
-    """A string of SSH: its length and its bytes (RFC 4251, section 5)."""
+    """The SSH encoding of a string: its length and its bytes (RFC 4251, section 5)."""
     return struct.pack(">I", len(data)) + data
 
 
 class _Reader:
-    """Reads numbers and strings of SSH from bytes; raises ``ValueError`` where they end too early."""
+    """Reads SSH numbers and strings from bytes; raises ``ValueError`` where the bytes end too early."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
