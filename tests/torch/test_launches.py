@@ -132,13 +132,21 @@ def test_slices_of_k_have_zeroed_memory_of_pytorch_in_every_launch(
     gc.collect()
     before = launches._kept.size_bytes
     a, b = some(16, 4096, dtype=torch.bfloat16), some(4096, 16, dtype=torch.bfloat16, seed=1)
-    exact = a.double() @ b.double()
+    exact, given, workspace_of = a.double() @ b.double(), list[Any](), launches._Loaded._workspace
+
+    def noted(*asked: Any) -> Any:
+        given.append(workspace_of(*asked))
+        return given[-1]
+
+    monkeypatch.setattr(launches._Loaded, "_workspace", noted)
     for gpu.handle, gpu.is_captured in ((0, False), (0, False), (7, False), (7, True), (7, True)):
         assert_close(mm(a, b), exact)
     (ready,) = multiply.light_kernels._kept[0].values()
     loaded: Any = ready.kernel
     assert [stream for stream, _ in loaded._workspaces] == [0, 7]
     assert len(machine) == 5
+    assert given[0] is given[1]
+    assert len({id(one) for one in given}) == 4
     size = loaded._kernel.workspace_bytes
     assert launches._kept.size_bytes - before == 2 * size > 0
     monkeypatch.setattr(launches, "_MOST_KEPT_BYTES", before + 2 * size)
