@@ -14,7 +14,7 @@ if _ROOT not in sys.path:
 
 import streamlit as st  # noqa: E402
 
-from app import context, widgets  # noqa: E402
+from app import addresses, context, widgets  # noqa: E402
 from app.components import header  # noqa: E402
 from app.server import imports  # noqa: E402
 from app.views import fleet  # noqa: E402
@@ -23,27 +23,35 @@ from cache_engine.errors import GemmCacheError  # noqa: E402
 icon = f"data:image/svg+xml;base64,{b64encode(Path(__file__).with_name('icon.svg').read_bytes()).decode()}"
 st.set_page_config(page_title="gemm-cache", page_icon=icon, layout="wide")
 
+PAGES = {
+    "Overview": ":material/dashboard:",
+    "Kernels": ":material/memory:",
+    "Workload": ":material/trending_up:",
+    "Compile": ":material/play_circle:",
+    "Predict": ":material/insights:",
+    "Storage": ":material/build:",
+}
+HIDDEN = ("Kernel", "Compare", "Docs")
+
+
+def moved(old: str) -> st.Page:
+    """The page of an earlier version, which leads to the one that has its parts now."""
+
+    def lead() -> None:
+        page, asked = addresses.moved(old, widgets.address())
+        st.switch_page(f"../pages/{page}.py", query_params=asked)
+
+    return st.Page(lead, title=old.capitalize(), url_path=old, visibility="hidden")
+
+
 page = st.navigation(
     [
-        st.Page("../pages/overview.py", title="Overview", icon=":material/dashboard:", default=True),
-        st.Page("../pages/kernels.py", title="Kernels", icon=":material/memory:"),
-        st.Page("../pages/kernel.py", title="Kernel", icon=":material/memory:", visibility="hidden"),
-        st.Page("../pages/compare.py", title="Compare", icon=":material/compare_arrows:"),
-        st.Page("../pages/architectures.py", title="Architectures", icon=":material/developer_board:"),
-        st.Page("../pages/coverage.py", title="Coverage", icon=":material/grid_on:"),
-        st.Page("../pages/demand.py", title="Demand", icon=":material/trending_up:"),
-        st.Page("../pages/caches.py", title="Caches", icon=":material/inventory_2:"),
-        st.Page("../pages/compile.py", title="Compile", icon=":material/play_circle:"),
-        st.Page("../pages/farm.py", title="Farm", icon=":material/lan:"),
-        st.Page("../pages/evaluations.py", title="Evaluations", icon=":material/insights:"),
-        st.Page("../pages/admin.py", title="Admin", icon=":material/build:"),
-        st.Page(
-            "../pages/fleet.py",
-            title="Fleet",
-            icon=":material/hub:",
-            visibility="visible" if fleet.is_one() else "hidden",
+        *(
+            st.Page(f"../pages/{title.lower()}.py", title=title, icon=icon, default=title == "Overview")
+            for title, icon in PAGES.items()
         ),
-        st.Page("../pages/docs.py", title="Docs", icon=":material/menu_book:", visibility="hidden"),
+        *(st.Page(f"../pages/{title.lower()}.py", title=title, visibility="hidden") for title in HIDDEN),
+        *map(moved, addresses.MOVED),
     ],
     position="top",
 )

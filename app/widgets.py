@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context, tables
+from app.addresses import OLD_TABS, STORAGE, tab_address
 from app.presenters.admin import ARCHS, arch_figure
 from app.presenters.shared import Row, page_count, when
 from cache_engine.index.queries import FACETS
@@ -87,17 +88,45 @@ def empty_store() -> None:
     page_link("compile", "Compile a kernel", "play_circle")
 
 
-def choose_one(label: str, choices: Sequence[str], default: str, *, key: str, hidden: bool = False) -> str:
+def choose_one(
+    label: str,
+    choices: Sequence[str],
+    default: str,
+    *,
+    key: str,
+    hidden: bool = False,
+    on_change: Callable[[], None] | None = None,
+) -> str:
     """One of several choices, which is part of the address. An address with nothing there means the default.
 
     Args:
         hidden: whether the label is for screen readers only.
+        on_change: called before the page is drawn with another choice.
     """
     shown: Any = "collapsed" if hidden else "visible"
     chosen = st.segmented_control(
-        label, choices, default=default, required=True, label_visibility=shown, key=key, bind="query-params"
+        label,
+        choices,
+        default=default,
+        required=True,
+        label_visibility=shown,
+        key=key,
+        bind="query-params",
+        on_change=on_change,
     )
     return default if chosen is None else chosen
+
+
+def choose_tab() -> str:
+    """One of the tabs of Storage, which stand in parts. In an address, a tab's name alone is enough."""
+    asked = st.query_params.get("tab")
+    if asked is not None:
+        del st.query_params["tab"]
+        st.query_params.update(tab_address(OLD_TABS.get(asked, asked)))
+    part = choose_one("Part", list(STORAGE), next(iter(STORAGE)), key="part", hidden=True)
+    tabs = STORAGE[part]
+    # Each part has a parameter of its own: a tab of one part is no choice in another.
+    return tabs[0] if len(tabs) == 1 else choose_one("Tab", tabs, tabs[0], key=part.lower(), hidden=True)
 
 
 def accept_old_link(name: str, new_values: Mapping[str, str]) -> None:
@@ -187,6 +216,7 @@ def page_link(page: str, label: str, icon: str, /, **asked: Any) -> None:
     chosen = st.session_state.get(context.STORE)
     if chosen is not None:
         asked.setdefault(context.STORE, chosen)
+    asked.update(tab_address(asked.pop("tab", "")))
     st.page_link(f"../pages/{page}.py", label=label, icon=f":material/{icon}:", query_params=asked or None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -17,16 +16,16 @@ from benchmarks.entries import caches, calls, footprint, growth, hits, launcher,
 from benchmarks.entries.subjects import PROBLEM
 from benchmarks.kernels import compile_time, warm
 from benchmarks.results import LeftOut, Report, Result
-from benchmarks.timing import medians
+from benchmarks.timing import medians, processor_seconds
 from cache_engine.cache.cache import open_cache
 from cache_engine.errors import ExtraMissing
 from cache_engine.settings.extras import require
 
 ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD = "all", "compile", "store", "pages", "evaluator", "dashboard"
-FARM = "farm"
-SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD, FARM)
-"""Everything but the last two, the compilers, the store and its peers, the wait for pages, the evaluator, the dashboard
-in a browser, or workers of a compile farm."""
+FARM, TORCH = "farm", "torch"
+SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD, FARM, TORCH)
+"""Everything but the last three, the compilers, the store and its peers, the wait for pages, the evaluator, the
+dashboard in a browser, workers of a compile farm, or calls of PyTorch's tensors."""
 
 _FIRST_HIT = """
 from cache_engine import GemmProblem, open_cache
@@ -65,6 +64,10 @@ def run(report: Report, chosen: str, entries: int, rows: int) -> None:
                 report(LeftOut(name, str(error)))
         if chosen == FARM:
             farm.farming(report, place / "farm")
+        if chosen == TORCH:
+            from benchmarks import torch_calls  # PyTorch takes seconds to import
+
+            torch_calls.calling(report)
         if chosen == DASHBOARD:
             require("dashboard", "the dashboard")
             for indexed in (entries, rows, 10 * rows):
@@ -110,19 +113,13 @@ def _entering(report: Report, place: Path) -> None:
     hit = _FIRST_HIT.format(store=str(place / "store"), sizes=sizes, arch=PROBLEM.arch)
     # As an installed package is: its modules compiled once, before.
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(place / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
-    starts = [(_processor_seconds("pass", env), _processor_seconds(hit, env)) for _ in range(_STARTS + 1)]
+    starts = [
+        [processor_seconds([sys.executable, "-c", code], env) for code in ("pass", hit)] for _ in range(_STARTS + 1)
+    ]
     bare, entered = (median(each) for each in zip(*starts[1:], strict=True))
     name = "import, open, first hit and close, less bare Python, processor time"
     report(Result(name, entered - bare, "python -c pass", bare, _FIRST_HIT_GOAL))
 
 
-def _python(code: str, env: dict[str, str] | None = None) -> None:
-    subprocess.run([sys.executable, "-c", code], check=True, env=env)
-
-
-def _processor_seconds(code: str, env: dict[str, str]) -> float:
-    """The processor time of a Python process that runs ``code``: other work on the machine hardly counts."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _python(code, env)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def _python(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True)

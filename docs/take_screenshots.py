@@ -15,10 +15,9 @@ from playwright.sync_api import Page, expect, sync_playwright
 IMAGES = Path(__file__).with_name("images")
 PAGES = (
     ("", "overview"),
-    ("architectures", "architectures"),
-    ("coverage", "coverage"),
-    ("demand?span=24+hours", "demand"),
-    ("evaluations", "evaluations"),
+    ("kernels?view=By+target", "architectures"),
+    ("workload?span=24+hours", "workload"),
+    ("predict", "predict"),
 )
 SETTLE_MS = 2500  # plots and tables are drawn after the page is there
 
@@ -47,11 +46,11 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
         click_first_key(page)
         page.get_by_text("Key differences").wait_for()
         take(page, "compare")
-        page.goto(f"{address}/admin")
+        page.goto(f"{address}/storage")
         page.get_by_text("Keep at most N kernels").click()
         page.get_by_label("Kernels to keep").fill("40")
         page.get_by_label("Kernels to keep").press("Enter")
-        take(page, "admin")
+        take(page, "storage")
         page.goto(f"{address}/compile")
         page.get_by_role("button", name="Compile", exact=True).click()
         page.get_by_text("Open kernel").wait_for(timeout=60_000)

@@ -1,4 +1,4 @@
-"""Compile: a single shape, a whole model, or tuning, as a job in its own process; and the list of jobs."""
+"""Compile: a single shape, a whole model, or tuning, as a job in its own process; the list of jobs; the farm."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from app.components.figure import draw_tiles
 from app.presenters import forms
 from app.presenters.jobs import candidate_columns, prediction_tiles
 from app.presenters.shared import Row
+from app.views import farm
 from cache_engine.batch.jobs import RUNNING, Job
 from cache_engine.batch.tuning import candidates
 from cache_engine.batch.warm import stored
@@ -29,7 +30,7 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.sizes import parse_sizes, sizes_text
 from cache_engine.units import counted
 
-ONE, TABLE, TUNE = "Single shape", "Whole model", "Tune"
+ONE, TABLE, TUNE, FARM = "Single shape", "Whole model", "Tune", "Farm"
 # In the address and the session, where the fields of the two forms, and those of other pages, keep apart.
 PREFIXES = {ONE: "s_", TABLE: "t_", TUNE: "u_"}
 KINDS = {job_view.TABLE: TABLE, job_view.TUNE: TUNE}
@@ -269,7 +270,10 @@ rename_old_fields()
 job = shown_job()
 may_store = widgets.may_store()
 widgets.accept_old_link("what", {"One shape": ONE, "A model's table": TABLE})
-what = widgets.choose_one("Compile", [ONE, TABLE, TUNE], ONE, key="what", hidden=True)
+what = widgets.choose_one("Compile", [ONE, TABLE, TUNE, FARM], ONE, key="what", hidden=True)
+if what == FARM:
+    farm.draw()
+    widgets.end_page()
 {ONE: one_shape, TABLE: table, TUNE: tuning}[what](every_form[what])
 missing = context.missing_compilers()
 if missing:

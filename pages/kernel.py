@@ -32,7 +32,7 @@ from app.presenters.tiles import tile_figure
 from app.views.adapter_kernels import show_adapted
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
-from cache_engine.frameworks.bundles import describe
+from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.index import queries, summaries
 from cache_engine.insight.explanation import asked_for, quarantined_record
 from cache_engine.insight.inspection import Inspection, described, titled
@@ -235,7 +235,7 @@ def recompiling(key: CacheKey, gone: Departure) -> None:
     else:
         st.caption("The store no longer knows what it was compiled for. A program that needs it compiles it by itself.")
     if not gone.is_evicted:
-        widgets.page_link("admin", "Open Quarantine", "healing", tab="Quarantine")
+        widgets.page_link("storage", "Open Quarantine", "healing", tab="Quarantine")
 
 
 def show(record: Record, part: str) -> None:

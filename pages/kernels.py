@@ -1,4 +1,4 @@
-"""Kernels: search, filter and page through the list; export it, or selected kernels."""
+"""Kernels: the list, searched and filtered; the same by target; and the entries of other frameworks' caches."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from functools import partial
 import streamlit as st
 
 from app import context, widgets
-from app.caches import links
+from app.addresses import BY_TARGET, OTHERS, STORED, VIEWS
+from app.caches import directories, links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernel_list import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
+from app.views import architectures
 from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import read_search
@@ -23,6 +25,8 @@ from cache_engine.index.queries import OLD_SORTS, SORTS, KernelFilter
 from cache_engine.units import counted
 
 PAGE_ROWS, MOST_PAGES = 50, 10**6
+SHARED = ("arch", "kind", "state", "sort", "asc", "page")
+"""Parameters of the address that two views have."""
 MOST_IN_A_LINK = 100  # keys of 64 digits
 
 
@@ -81,7 +85,7 @@ def actions(picked: tuple[str, ...]) -> None:
         "Export as pack", data, file, icon=":material/archive:", on_click="ignore", disabled=not count, type="tertiary"
     )
     if 0 < count <= MOST_IN_A_LINK:
-        widgets.page_link("admin", "Delete…", "delete", keys=",".join(picked))
+        widgets.page_link("storage", "Delete…", "delete", keys=",".join(picked))
     else:
         why = f"Select up to {MOST_IN_A_LINK} kernels. A preview of the cleanup comes first."
         st.button("Delete…", icon=":material/delete:", help=why, disabled=True, type="tertiary")
@@ -106,8 +110,24 @@ def sort_by(order: str, ascending: bool) -> None:
     st.query_params.update({"sort": order, "asc": str(ascending).lower()})
 
 
+def forget_filters() -> None:
+    """Forgets what the view shown before was filtered by: another has other choices under the same names."""
+    for name in SHARED:
+        st.session_state.pop(name, None)
+        st.query_params.pop(name, None)
+
+
 cache = context.cache()
 widgets.follow_old_link()
+with st.container(horizontal=True, vertical_alignment="center"):
+    st.title("Kernels", width="content")
+    view = widgets.choose_one("View", VIEWS, STORED, key="view", hidden=True, on_change=forget_filters)
+if view == BY_TARGET:
+    architectures.draw()
+    widgets.end_page()
+if view == OTHERS:
+    directories.draw_entries()
+    widgets.end_page()
 picked = listing.picked_kernels("kernels")
 
 asked = st.query_params
@@ -118,7 +138,6 @@ ascending = asked.get("asc") == "true"
 st.session_state.update(chosen)
 
 with st.container(horizontal=True, vertical_alignment="center", key="list-head"):
-    st.title("Kernels", width="content")
     search = st.container(key="list-search")
     again = st.container(width="content")
 entered = search.text_input(

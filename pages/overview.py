@@ -18,6 +18,7 @@ from app.presenters.decisions import MISSES, miss_table, miss_words
 from app.presenters.history import SPANS, Span, compile_figure, history_columns, hit_figure, starts
 from app.presenters.palette import plain
 from app.presenters.shared import Row, total
+from app.views import fleet
 from cache_engine.cache.queue import QueueState
 from cache_engine.gpu.memory_pool import device_memory
 from cache_engine.gpu.probe import gpu
@@ -103,9 +104,9 @@ def checked(found: Sequence[overview.Check]) -> None:
 def act_on(check: overview.Check) -> None:
     """The link or the button that helps."""
     if check.action == overview.INTEGRITY:
-        widgets.page_link("admin", "Open integrity check", "healing", tab="Integrity")
+        widgets.page_link("storage", "Open integrity check", "healing", tab="Integrity")
     elif check.action == overview.CLEANUP:
-        widgets.page_link("admin", "Review cleanup", "delete_sweep")
+        widgets.page_link("storage", "Review cleanup", "delete_sweep")
     elif check.sums and st.button(
         "Mark as seen", icon=":material/done_all:", help=SEEN_HELP, key=f"seen-{check.about}", disabled=not may_see
     ):
@@ -210,7 +211,7 @@ def toolchains() -> None:
         only=("Toolchain", "Build", "State", "Stale because", "Kernels", "On disk", "Last compiled", "Open"),
     )
     if any(made.state == STALE for made in found):
-        widgets.page_link("admin", "Review stale kernels to delete", "delete_sweep", rule="stale")
+        widgets.page_link("storage", "Review stale kernels to delete", "delete_sweep", rule="stale")
 
 
 def memory() -> None:
@@ -248,6 +249,7 @@ left.title("Overview")
 left.text(f"Store: {cache.layout.root}")
 with right:
     name = widgets.choose_one("Time range", list(SPANS), USUAL_SPAN, key="span")
+fleet.draw()
 in_queue = cache.queue()
 checked(checks(in_queue))
 queue(in_queue)

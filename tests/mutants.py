@@ -1,8 +1,9 @@
 """Puts one small mistake at a time into a copy of the code, and says which ones the nearest tests let live.
 
 ``python -m tests.mutants 40`` takes 40 places by chance in ``ROOMS``; ``--seed`` takes others. The nearest tests of a
-module are the files that import it, or start one of its verbs, the three that say most of it; where there are none,
-those of its room.
+module are the files that import it, or start one of its verbs, those that say most of it first; then those of the
+modules that import it; then its room's. A mistake that the three nearest do not see is given to ``_MORE`` others, so
+that one that lives is a missing assertion and not a test that did not run.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("team", "usage", "insight", "cli", "upkeep", "cache")
-_FILES = 3
-_LIMIT_S = 100
+_FILES, _MORE = 3, 15
+_LIMIT_S = 400
+_MOST_RED = 5
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -102,26 +104,50 @@ def _places(rooms: tuple[str, ...]) -> Iterator[tuple[Path, int]]:
 
 
 def _nearest(path: Path) -> list[Path]:
+    """The test files of a module, the nearest first."""
+    room = Path("tests", path.parts[1])
+    found = _tests_of(path, room)
+    for one in _users(path):
+        found += [test for test in _tests_of(one) if test not in found]
+    inside = [one for one in _test_files() if one.parts[:2] == room.parts]
+    return found + [one for one in inside if one not in found]
+
+
+def _tests_of(path: Path, room: Path | None = None) -> list[Path]:
+    """The test files that use a module or start one of its verbs: of ``room`` first, then those that say most of it."""
+    verbs = "|".join(
+        re.findall(r'click\.group\(\s*"([\w-]+)"', _text(path))
+        or re.findall(r'click\.command\(\s*"([\w-]+)"', _text(path))
+    )
+    uses = re.compile(rf"{_imported(path)}|(?:run|document)\(\s*(?:\"[\w-]+\",\s*)?\"(?:{verbs or '(?!)'})\"")
+    said = {one: len(uses.findall(text)) / (len(text) + 1) for one in _test_files() for text in (_text(one),)}
+    found = [one for one in said if said[one]]
+    return sorted(found, key=lambda one: (room is not None and one.parts[:2] != room.parts, -said[one]))
+
+
+def _users(path: Path) -> list[Path]:
+    """The modules that name a module."""
+    uses = re.compile(_imported(path))
+    modules = [one.relative_to(ROOT) for one in sorted((ROOT / "cache_engine").rglob("*.py"))]
+    return [one for one in modules if one != path and uses.search(_text(one))]
+
+
+def _imported(path: Path) -> str:
+    """The pattern of an import of a module."""
     module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
     package, _, name = module.rpartition(".")
-    verbs = "|".join(re.findall(r'click\.(?:command|group)\(\s*"([\w-]+)"', (ROOT / path).read_text())) or "(?!)"
-    uses = re.compile(
-        rf"{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b|(?:run|document)\(\s*\"(?:{verbs})\""
-    )
-    room = Path("tests", path.parts[1])
-    tests = [one.relative_to(ROOT) for one in sorted((ROOT / "tests").rglob("test_*.py"))]
-    found = [
-        one for one in tests if uses.search((ROOT / one).read_text()) and one.parts[1] not in ("browser", "faults")
-    ]
-    if not found:
-        names = [*path.parts[2:-1], path.stem]
-        found = [one for one in tests if one.parts[:2] == room.parts and any(name in one.stem for name in names)]
+    return rf"{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
 
-    def said_of_it(one: Path) -> float:
-        text = (ROOT / one).read_text()
-        return len(uses.findall(text)) / len(text)
 
-    return sorted(found, key=lambda one: (one.parts[:2] != room.parts, -said_of_it(one)))[:_FILES] or [room]
+@cache
+def _test_files() -> list[Path]:
+    found = [one.relative_to(ROOT) for one in sorted((ROOT / "tests").rglob("test_*.py"))]
+    return [one for one in found if one.parts[1] not in ("browser", "faults")]
+
+
+@cache
+def _text(path: Path) -> str:
+    return (ROOT / path).read_text()
 
 
 @cache
@@ -130,18 +156,36 @@ def _is_red(at: Path, tests: tuple[str, ...]) -> bool:
     return _failed(at, tests) != ""
 
 
-def _failed(at: Path, tests: tuple[str, ...]) -> str | None:
+def _failed(at: Path, tests: tuple[str, ...], without: tuple[str, ...] = ()) -> str | None:
     """The first test that fails; empty where none does, ``None`` where they do not end."""
     command = (sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", "-m", "not soak and not gpu", *tests)
+    command += tuple(f"--deselect={one}" for one in without)
     environment = {**os.environ, "PYTHONPATH": str(at), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(command, cwd=at, env=environment, capture_output=True, timeout=_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return None
-    if done.returncode == 0:
+    if done.returncode in (0, 5):  # 5: all tests are deselected
         return ""
-    first = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout.decode(errors="replace"), re.MULTILINE)
+    first = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout.decode(errors="replace"), re.MULTILINE)
     return first[1] if first else tests[0]
+
+
+def _seen_by(at: Path, path: Path, wrong: str, tests: tuple[str, ...]) -> str | None:
+    """The first of these tests that sees the mistake; empty where none does, ``None`` where they give no answer."""
+    red: tuple[str, ...] = ()
+    while tests:
+        (at / path).write_text(wrong)
+        failed = _failed(at, tests, red)
+        shutil.copyfile(ROOT / path, at / path)
+        if failed is None:
+            return None if _is_red(at, tests) else f"{tests[0]}, which does not end"
+        if not failed or not _is_red(at, (failed,)):
+            return failed
+        if failed in red or len(red) == _MOST_RED:
+            return None
+        red += (failed,)
+    return ""
 
 
 def main() -> None:
@@ -154,20 +198,21 @@ def main() -> None:
     taken = random.Random(asked.seed).sample(list(_places(tuple(asked.rooms))), asked.count)
     seen = alive = 0
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # some tests run as a user that owns nothing
         at = Path(folder, "copy")
         shutil.copytree(ROOT, at, ignore=shutil.ignore_patterns(".venv", ".git", "mutants", "site"))
         for path, number in taken:
-            tests = tuple(map(str, _nearest(path)))
+            nearest = tuple(map(str, _nearest(path)[: _FILES + _MORE]))
             put = _Put(number)
             wrong = ast.unparse(ast.fix_missing_locations(put.visit(ast.parse((ROOT / path).read_text()))))
-            (at / path).write_text(wrong)
-            failed = _failed(at, tests)
-            shutil.copyfile(ROOT / path, at / path)
-            without = failed and _is_red(at, (failed,)) if failed is not None else _is_red(at, tests)
-            is_seen = None if without else failed != ""
+            failed = _seen_by(at, path, wrong, nearest[:_FILES])
+            if failed == "":
+                failed = _seen_by(at, path, wrong, nearest[_FILES:])
+            is_seen = None if failed is None else failed != ""
             seen, alive = seen + (is_seen is True), alive + (is_seen is False)
             word = {True: "seen", False: "ALIVE", None: "without an answer"}[is_seen]
-            print(f"{word} {path}:{put.said}; {seen} of {seen + alive} seen", flush=True)
+            by = f" by {failed}" if failed else ""
+            print(f"{word}{by} {path}:{put.said}; {seen} of {seen + alive} seen", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The tabs of the Admin page, a module each: ``draw(permitted)`` draws one, with what needs permission greyed out."""
+"""The tabs of Storage on this store, a module each. ``draw(permitted)`` greys out what needs permission."""

@@ -1,1 +1,1 @@
-"""The pages on other frameworks' caches: the scan behind them, and the parts of *Caches*."""
+"""The pages on other frameworks' caches: the scan behind them, and the tabs of Storage about them."""

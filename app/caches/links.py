@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from app import context, widgets
+from app.addresses import OTHERS
 from app.caches import scan
 from app.presenters.framework_kernels import Address
 from cache_engine.frameworks.registry import EntryFilter
@@ -15,7 +16,7 @@ from cache_engine.index import framework_queries as queries
 from cache_engine.units import counted
 
 _RESULTS = "entries last seen"
-_LIST = ("part", "words", "kind", "arch", "state", "sort", "asc", "page")
+_LIST = ("view", "words", "kind", "arch", "state", "sort", "asc", "page")
 
 
 def asks(entry: str) -> bool:
@@ -43,8 +44,8 @@ def remember_results() -> None:
 
 def results_link() -> None:
     """A link to the list of entries as last shown."""
-    seen: dict[str, list[str]] = st.session_state.get(_RESULTS, {"part": ["Entries"]})
-    widgets.page_link("caches", "Back to entries", "arrow_back", **seen)
+    seen: dict[str, list[str]] = st.session_state.get(_RESULTS, {"view": [OTHERS]})
+    widgets.page_link("kernels", "Back to entries", "arrow_back", **seen)
 
 
 def matching_link(text: str) -> None:
@@ -52,7 +53,7 @@ def matching_link(text: str) -> None:
     count = context.ask(queries.count, EntryFilter(text)) if text else 0
     if count:
         label = f"{counted(count, 'entry', 'entries')} of other frameworks"
-        widgets.page_link("caches", label, "inventory_2", words=text)
+        widgets.page_link("kernels", label, "inventory_2", view=OTHERS, words=text)
 
 
 def entry_address(address: Address) -> str:

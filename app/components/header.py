@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from app import context, widgets
+from app.addresses import OTHERS
 from app.components import mount
 from app.presenters.command import equal
 from app.presenters.framework_kernels import address_of
@@ -29,7 +30,7 @@ _ICONS = {
     "Entry": "inventory_2",
 }  # fmt: skip
 POLL_S = 5.0
-_FOLLOWED = ("Overview", "Kernels", "Architectures", "Coverage")
+_FOLLOWED = ("Overview", "Kernels", "Workload")
 _DRAWN = "kernels when the page was drawn"
 
 
@@ -85,7 +86,7 @@ def _command(page: str) -> None:
 
 def _document(page: str) -> dict[str, str]:
     """The document about a page, as the address of Docs names it."""
-    own = {"Caches": "caches", "Evaluations": "evaluator", "Demand": "policy", "Farm": "farm"}
+    own = {"Predict": "evaluator", "Workload": "policy"}
     return {"document": own.get(page, "dashboard")}
 
 
@@ -202,7 +203,7 @@ def _stored(text: str) -> tuple[list[Place], list[Place]]:
     kernels, count, entries, entry_count = answers if len(answers) == 4 else ([], 0, *answers)
     more = Place("Kernel", f"All {counted(count, 'kernel')}", "that match", "kernels", {"text": text})
     all_entries = f"All {counted(entry_count, 'entry', 'entries')}"
-    others_more = Place("Entry", all_entries, "that match", "caches", {"words": text})
+    others_more = Place("Entry", all_entries, "that match", "kernels", {"view": OTHERS, "words": text})
     return (
         [*map(_kernel, kernels), *([more] if count > len(kernels) else [])],
         [*map(_entry, entries), *([others_more] if entry_count > len(entries) else [])],

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.addresses import BY_TARGET, OF_A_MODEL, OTHERS, STORAGE
 from app.presenters.admin import asked_keys
 from app.presenters.forms import OWN_TABLE, command_of, shape_form, table_form, tune_form
 from cache_engine.index.queries import FACETS
 
 Values = Mapping[str, Any]
 
-_ADMIN = {
+_TABS = {
     "Integrity": ("verify",),
     "Quarantine": ("verify", "--quarantined"),
     "Results": ("evaluations", "clean"),
@@ -20,8 +21,10 @@ _ADMIN = {
     "Settings": ("doctor", "--settings"),
     "Audit log": ("log", "--audit"),
     "Decisions": ("log",),
+    "Findings": ("caches", "doctor"),
+    "Directories": ("caches",),
 }
-"""For each tab of Admin. What deletes is shown as its dry run."""
+"""For each tab of Storage. What deletes is shown as its dry run."""
 
 _SPANS = {"24 hours": "24h", "7 days": "7d", "90 days": "90d"}
 
@@ -44,6 +47,10 @@ def _overview(values: Values, _: str) -> tuple[str, ...]:
 
 
 def _kernels(values: Values, _: str) -> tuple[str, ...]:
+    if values.get("view") == BY_TARGET:
+        return ("stats", "--by", "arch")
+    if values.get("view") == OTHERS:
+        return ("caches", "ls", *([str(values["words"])] if values.get("words") else []))
     text = str(values.get("q") or values.get("text") or "").split()
     options = [f"--{facet}={value}" for facet in FACETS[:4] for value in _several(values.get(facet))]
     if values.get("sort"):
@@ -77,9 +84,8 @@ def _demand(values: Values, _: str) -> tuple[str, ...]:
     return ("demand", "--by", by) if by in ("kernel", "model", "target") else ("demand",)
 
 
-def _caches(values: Values, _: str) -> tuple[str, ...]:
-    words = values.get("words") or values.get("q")
-    return ("caches", "ls", str(words)) if words else ("caches",)
+def _workload(values: Values, arch: str) -> tuple[str, ...] | None:
+    return (_coverage if values.get("part") == OF_A_MODEL else _demand)(values, arch)
 
 
 def _compile(values: Values, arch: str) -> tuple[str, ...]:
@@ -117,13 +123,14 @@ def _options(values: Values, named: Mapping[str, str]) -> list[str]:
     return [f"--{option}={values[key]}" for option, key in named.items() if values.get(key)]
 
 
-def _admin(values: Values, _: str) -> tuple[str, ...] | None:
-    tab = str(values.get("tab") or "Cleanup")
-    if tab == "Cleanup":
+def _storage(values: Values, _: str) -> tuple[str, ...] | None:
+    part = str(values.get("part") or "Clean")
+    tab = str(values.get("tab") or values.get(part.lower()) or STORAGE.get(part, STORAGE["Clean"])[0])
+    if tab == "This store":
         rule = _clean_options(values)
         return None if rule is None else ("clean", *rule)
     kinds = [f"--kind={kind}" for kind in _several(values.get("kind"))] if tab == "Decisions" else []
-    return (*_ADMIN[tab], *kinds) if tab in _ADMIN else None
+    return (*_TABS[tab], *kinds) if tab in _TABS else None
 
 
 def _clean_options(values: Values) -> list[str] | None:
@@ -154,12 +161,8 @@ _PAGES = {
     "Kernels": _kernels,
     "Kernel": _kernel,
     "Compare": _compare,
-    "Architectures": lambda *_: ("stats", "--by", "arch"),
-    "Coverage": _coverage,
-    "Demand": _demand,
-    "Caches": _caches,
-    "Compile": _compile,
-    "Farm": lambda *_: ("farm", "status"),
-    "Evaluations": _evaluations,
-    "Admin": _admin,
+    "Workload": _workload,
+    "Compile": lambda values, arch: ("farm", "status") if values.get("what") == "Farm" else _compile(values, arch),
+    "Predict": _evaluations,
+    "Storage": _storage,
 }

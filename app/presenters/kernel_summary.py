@@ -56,10 +56,10 @@ def speed_words(timings: Sequence[Row], points: Sequence[Priced]) -> dict[str, s
 
 
 def demand_words(record: Record, ledger: Ledger, kernel_of: KernelOf) -> dict[str, str]:
-    """The requests for the kernel's shape now, with their m, and the part of them that this kernel serves.
+    """The present demand for the kernel's shape, which is a problem without its m, in words for the page.
 
     Args:
-        kernel_of: what serves a shape with an m; it is asked for the most frequent sizes only.
+        kernel_of: finds the kernel that serves a shape at one m; called for the most frequent m only.
     """
     try:
         shape = Shape.of(record.problem.on(record.arch))

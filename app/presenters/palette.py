@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from app.addresses import BY_TARGET, OF_A_MODEL, OTHERS, RUNS
 from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.settings import SETTINGS
@@ -37,39 +38,55 @@ PAGES = (
     Place("Page", "Overview", "Health, hit rate, compile time", "overview", words="home dashboard history toolchains"),
     Place("Page", "Kernels", "Search and select kernels", "kernels", words="list entries"),
     Place("Page", "Compare", "Two kernels side by side", "compare", words="diff difference"),
-    Place("Page", "Architectures", "Targets and toolchains", "architectures", words="gpu sm regressions"),
-    Place("Page", "Coverage", "Which kernels of a model are cached", "coverage", words="missing models"),
-    Place("Page", "Demand", "What programs ask for", "demand", words="requests shapes usage"),
-    Place("Page", "Caches", "Caches of other frameworks", "caches", words="triton inductor vllm tilelang cutile cupy"),
+    Place("Page", "By target", "Targets and toolchains", "kernels", {"view": BY_TARGET}, "architectures gpu sm"),
+    Place(
+        "Page",
+        "Other frameworks",
+        "Entries of their caches",
+        "kernels",
+        {"view": OTHERS},
+        "caches triton inductor vllm tilelang cutile cupy",
+    ),
+    Place("Page", "Workload", "What programs ask for", "workload", words="demand requests shapes usage"),
+    Place(
+        "Page",
+        "Of a model",
+        "Which kernels of a model are cached",
+        "workload",
+        {"part": OF_A_MODEL},
+        "coverage missing models",
+    ),
+    Place("Page", "Runs", "What servers compiled, before and after ready", "workload", {"part": RUNS}, "run watch"),
     Place("Page", "Compile", "A single shape", "compile", words="make build kernel jit"),
     Place("Page", "Compile a model", "Every GEMM of a model", "compile", {"what": "Whole model"}, "warm up missing"),
     Place("Page", "Jobs", "What runs, and what ran", "compile", words="running progress cancel queue"),
     Place(
-        "Page", "Farm", "Workers, runs and failures of a compile farm", "farm", words="team queue redis celery cluster"
+        "Page",
+        "Farm",
+        "Workers, runs and failures of a compile farm",
+        "compile",
+        {"what": "Farm"},
+        "team queue redis celery cluster",
     ),
-    Place("Page", "Fleet", "All stores of this dashboard", "fleet", words="stores nodes switch sum"),
-    Place("Page", "Evaluations", "Predicted times", "evaluations", words="roofline chip latency predict"),
-    Place(
-        "Page", "Validation", "Predictions against measurements", "evaluations", {"e_kind": "Validation"}, "csv error"
-    ),
-    Place("Page", "Saved results", "Of the evaluator", "evaluations", {"e_kind": "Saved results"}, "stored"),
+    Place("Page", "Predict", "Predicted times", "predict", words="roofline chip latency evaluations"),
+    Place("Page", "Validation", "Predictions against measurements", "predict", {"e_kind": "Validation"}, "csv error"),
+    Place("Page", "Saved results", "Of the evaluator", "predict", {"e_kind": "Saved results"}, "stored"),
     Place("Page", "Docs", "The documents of the project", "docs", words="help manual documentation guide"),
     *(
-        Place("Page", tab, about, "admin", {"tab": tab}, words)
-        for tab, about, words in (
-            ("Cleanup", "Delete kernels by a rule, after a preview", "evict clean delete space disk"),
-            ("Integrity", "Verify every file", "check repair corrupt damage verify"),
-            ("Quarantine", "What was found damaged", "restore corrupt"),
-            ("Results", "Prune and import results of the evaluator", "evaluations"),
-            ("Packs", "Export and import kernels", "share copy move"),
-            ("Index", "Update or rebuild it", "mirror duckdb sync search"),
-            ("Settings", "Every value and where it comes from", "configuration environment"),
-            ("Audit log", "Who deleted, repaired or imported what", "history acts who"),
-            (
-                "Decisions",
-                "What was decided about which kernel, and why",
-                "log miss promotion demotion eviction",
-            ),
+        Place("Page", name, about, "storage", {"tab": tab}, words)
+        for name, about, words, tab in (
+            ("Clean", "Delete kernels by a rule, after a preview", "cleanup evict delete space disk", "This store"),
+            ("Clean other caches", "Delete entries of other frameworks' caches", "evict delete", "Other frameworks"),
+            ("Integrity", "Verify every file", "check repair corrupt damage verify", "Integrity"),
+            ("Quarantine", "Files that were found damaged", "restore corrupt", "Quarantine"),
+            ("Findings", "What is wrong in other frameworks' caches", "doctor caches", "Findings"),
+            ("Index", "Update or rebuild it", "mirror duckdb sync search", "Index"),
+            ("Caches", "Directories of other frameworks", "triton inductor vllm tilelang cupy", "Directories"),
+            ("Packs", "Export and import kernels", "share copy move", "Packs"),
+            ("Results", "Prune and import results of the evaluator", "evaluations", "Results"),
+            ("Settings", "Every value and where it comes from", "configuration environment", "Settings"),
+            ("Audit log", "Who deleted, repaired or imported what", "history acts who", "Audit log"),
+            ("Decisions", "What was decided about which kernel", "log miss promotion demotion eviction", "Decisions"),
         )
     ),
 )
@@ -91,12 +108,12 @@ def places(text: str) -> list[Place]:
 
 def _settings() -> Iterable[Place]:
     for setting in SETTINGS:
-        yield Place("Setting", setting.name, str(setting.metadata["help"]), "admin", {"tab": "Settings"})
+        yield Place("Setting", setting.name, str(setting.metadata["help"]), "storage", {"tab": "Settings"})
 
 
 def _models() -> Iterable[Place]:
     for name in dict.fromkeys(shape.model for shape in model_shapes()):
-        yield Place("Model", name, "Which of its kernels are cached", "coverage", {"model": name})
+        yield Place("Model", name, "Which of its kernels are cached", "workload", {"part": OF_A_MODEL, "model": name})
         yield Place(
             "Model", name, "Compile its kernels", "compile", {"what": "Whole model", "t_model": name}, "compile"
         )

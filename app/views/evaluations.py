@@ -1,4 +1,4 @@
-"""Parts of the Evaluations page: a whole model with the cost of a pass on each chip, and whether a result is stored."""
+"""Parts of Predict: a whole model with the cost of a pass on each chip, and whether a result is stored."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def storing(problem: EvaluationProblem, chip: Hardware, patience: SearchLimit) -
     if _is_stored(problem, chip):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Stored: no program that uses this store searches for it again.")
-            widgets.page_link("evaluations", "See saved results", "database", e_kind=SAVED)
+            widgets.page_link("predict", "See saved results", "database", e_kind=SAVED)
         return
     why_not = _why_not()
     asked = st.button(

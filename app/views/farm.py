@@ -36,6 +36,15 @@ _STEPS = (
 )
 
 
+def draw() -> None:
+    """The farm of the settings, or what a farm is."""
+    settings = context.cache().settings
+    if settings.broker is None:
+        what_a_farm_is()
+    else:
+        follow(settings.broker, settings.remote)
+
+
 def what_a_farm_is() -> None:
     """The words of the page where no broker is set."""
     st.text(

@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
+from app.components.figure import draw_tiles
 from app.presenters.columns import Column
 from app.presenters.overview import Check, remote_check
 from app.presenters.palette import plain
@@ -84,6 +85,28 @@ def _switched() -> None:
 def link(node: Node) -> None:
     """A link to the pages of a store."""
     widgets.page_link("overview", plain(f"Open {node.name}"), "inventory_2", **{context.STORE: node.name})
+
+
+def draw() -> None:
+    """All stores of this dashboard and their sums, where it has several."""
+    if not is_one():
+        return
+    found = nodes()
+    draw_tiles(tiles(found))
+    tables.draw(found, NODES, height="content", key="nodes")
+    with st.container(horizontal=True):  # real links, which a keyboard reaches
+        for node in found:
+            link(node)
+    for node in found:
+        if node.trouble:
+            widgets.problem(
+                "A store could not be read.",
+                node.trouble if node.path in node.trouble else f"{node.path}: {node.trouble}",
+            )
+        if node.remote is not None:
+            st.text(f"{node.name}: {node.remote.words}")
+            if node.remote.cause:
+                st.text(node.remote.cause)
 
 
 def nodes() -> list[Node]:

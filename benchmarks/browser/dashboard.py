@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 _MAIN = "Overview"
-PAGES = ("Kernels", "Architectures", "Coverage", "Compare", "Demand", "Compile", "Evaluations", "Admin", _MAIN)
+PAGES = ("Kernels", "Workload", "Compile", "Predict", "Storage", _MAIN)
 
 _FEW = 100
 _RECORDS = 10_000

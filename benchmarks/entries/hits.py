@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -14,7 +15,7 @@ from benchmarks.results import Report
 from benchmarks.timing import compare
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.queue import Priority
-from cache_engine.model.gemm import GemmProblem, Specialisation
+from cache_engine.model.gemm import DType, GemmProblem, Mode, Scales, Specialisation
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal.spans import Spans
@@ -22,9 +23,11 @@ from cache_engine.store.journal.spans import Spans
 PLAIN_FILE_GOAL = 3.0
 """The goal of a disk hit, as a ratio to reading a plain file of the same compiled code."""
 
-
 COUNTED_GOAL = 1.15
 """The goal of a hit in memory that counts as demand, as a ratio to one that does not."""
+
+NEW_KEY_GOAL_S = 15e-6
+"""The goal of a key that is asked for the first time."""
 
 
 def hits(report: Report, cache: Cache, place: Path) -> None:
@@ -80,23 +83,39 @@ def keys(report: Report, cache: Cache) -> None:
     """Keys of shapes, known and new, compared with hashing as many bytes."""
     selection = cache.select(PROBLEM)
     text = repr(selection.prefix.with_constants(selection.constants)).encode()
-    widths, heights = count(64, 64), count(1)
-
-    def new() -> None:  # each has so many more columns that it cannot share the config of one before
-        cache.select(GemmProblem(PROBLEM.m, next(widths), PROBLEM.k, arch=PROBLEM.arch))
-
-    def alike() -> None:  # as when a model serves another batch: most have as many tiles as one before
-        cache.select(GemmProblem(next(heights), PROBLEM.n, PROBLEM.k, arch=PROBLEM.arch))
+    fp8 = partial(GemmProblem, dtype=DType.FP8_E4M3, scales=Scales.BLOCKS, arch=PROBLEM.arch)
+    grouped = partial(GemmProblem, batch=8, mode=Mode.GROUPED, arch=PROBLEM.arch)
+    m, n, k = PROBLEM.m, PROBLEM.n, PROBLEM.k
 
     def digest() -> None:
         hashlib.sha256(text).digest()
 
-    report(
-        compare("key of a shape asked for before", partial(cache.select, PROBLEM), "sha256 of it", digest, calls=100)
-    )
-    # In short samples, which other work seldom interrupts; of so many shapes that choices are forgotten again.
-    for name, key in (("key of a new shape, config chosen", new), ("key of a new m, n and k known", alike)):
-        report(compare(name, key, "sha256 of it", digest, goal_seconds=25e-6, samples=2000, calls=10))
+    known = partial(cache.select, PROBLEM)
+    report(compare("key of a shape asked for before", known, "sha256 of it", digest, calls=100))
+    # In short samples, which other work seldom interrupts; of so many shapes that choices are forgotten again. Each has
+    # so many more columns than the one before that it cannot share its config.
+    for name, make, sizes in (
+        ("key of a new shape, config chosen", partial(GemmProblem, arch=PROBLEM.arch), count(64, 64)),
+        ("key of a new shape for sm_90a, config chosen", partial(GemmProblem, arch="sm_90a"), count(64, 64)),
+        ("key of a new shape with scales, config chosen", fp8, count(128, 128)),
+        ("key of a new shape in groups, config chosen", grouped, count(16, 16)),
+    ):
+        key = partial(_new_key, cache, make, m, sizes, k)
+        report(compare(name, key, "sha256 of it", digest, goal_seconds=NEW_KEY_GOAL_S, samples=2000, calls=10))
+
+    heights = count(1)
+
+    def alike() -> None:  # as when a model serves another batch: most have as many tiles as one before
+        cache.select(GemmProblem(next(heights), n, k, arch=PROBLEM.arch))
+
+    name = "key of a new m, n and k known"
+    report(compare(name, alike, "sha256 of it", digest, goal_seconds=NEW_KEY_GOAL_S, samples=2000, calls=10))
+
+
+def _new_key(
+    cache: Cache, make: Callable[[int, int, int], GemmProblem], m: int, columns: Iterator[int], k: int
+) -> None:
+    cache.select(make(m, next(columns), k))
 
 
 def _disk_hit(

@@ -1,7 +1,7 @@
-"""Other frameworks keep their kernels in our store; each module but the first two is loaded by its framework.
+"""Adapters, by which other frameworks store their kernels in our store. Frameworks load all modules but the first two.
 
-- ``shelf`` -- the store as all of them use it: what they get and put is counted, and the store cleaned
-- ``folders`` -- where a process has files for a framework that reads them by their paths
+- ``shelf`` -- the store as all adapters use it: it counts reads and writes, and cleans the store
+- ``folders`` -- a process's folder of files, for frameworks that read kernels by path
 - ``cuda_core`` -- ``ProgramCache``, to be given to ``Program.compile``
 - ``cupy`` -- ``use_store``, to be called before the first kernel
 - ``triton`` -- the class for ``TRITON_CACHE_MANAGER``

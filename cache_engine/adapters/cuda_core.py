@@ -1,7 +1,7 @@
-"""cuda.core keeps its programs in our store: ``program.compile("cubin", cache=ProgramCache())``.
+"""Stores cuda.core's programs in our store: ``program.compile("cubin", cache=ProgramCache())``.
 
-``ProgramCache`` is a ``ProgramCacheResource`` of cuda.core, next to its own ``FileStreamProgramCache``. Keys are
-cuda.core's. Whatever fails in the store is a warning in the log, and a miss: cuda.core compiles.
+``ProgramCache`` is a ``ProgramCacheResource`` of cuda.core, like its own ``FileStreamProgramCache``. Keys are
+cuda.core's. A failure of the store is a warning in the log and a miss: cuda.core then compiles.
 """
 
 from __future__ import annotations
@@ -21,36 +21,39 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc] # cuda.core may 
     """Compiled programs in a store. Safe in several threads and processes."""
 
     def __init__(self, dir: str | Path | None = None) -> None:
-        """Opens the store in ``dir``, making it when it does not exist; by default that of the settings.
+        """Opens the store in ``dir``, creating it if it does not exist; by default the store of the settings.
 
-        Where no store can be used, nothing is cached.
+        If no store can be used, nothing is cached.
         """
         self._programs = Programs(shelf(dir), _FRAMEWORK, "cuda.core", __version__)
 
     def __getitem__(self, key: bytes | str) -> bytes:
-        """The bytes of a program, every one checked; raises ``KeyError``."""
+        """The bytes of a program, verified by checksum; raises ``KeyError``."""
         code = self._programs.get(_name(key))
         if code is None:
             raise KeyError(key)
         return code
 
     def __setitem__(self, key: bytes | str, value: bytes | bytearray | memoryview | ObjectCode) -> None:
-        """Stores a program. The time since it was missed is that of its compile."""
+        """Stores a program. The time since its miss counts as its compile time."""
         self._programs.put(_name(key), _bytes(value))
 
     def __delitem__(self, key: bytes | str) -> None:
-        """Deletes a program, unless it is pinned; raises ``KeyError`` when there is none."""
+        """Deletes a program, unless it is pinned; raises ``KeyError`` if it is not stored."""
         stored = self._programs.shelf
         if stored is None or not stored.delete(_FRAMEWORK, _name(key), PROGRAM):
             raise KeyError(key)
 
     def __len__(self) -> int:
-        """The number of programs of cuda.core in the store, whichever process put them there. Reads all groups."""
+        """The number of cuda.core's programs in the store, whichever process stored them.
+
+        Reads all of their records.
+        """
         stored = self._programs.shelf
         return 0 if stored is None else sum(1 for _ in stored.groups(_FRAMEWORK))
 
     def clear(self) -> None:
-        """Deletes all programs of cuda.core from the store, whichever process put them there, but pinned ones."""
+        """Deletes all of cuda.core's programs from the store, whichever process stored them, except pinned ones."""
         stored = self._programs.shelf
         if stored is not None:
             for group in stored.groups(_FRAMEWORK):
@@ -66,7 +69,7 @@ def _name(key: object) -> str:
 
 
 def _bytes(value: Any) -> bytes:
-    """The bytes of a program; of one that is in a file, those of the file."""
+    """The bytes of a program; if it is in a file, the file's bytes."""
     code = value.code if isinstance(value, ObjectCode) else value
     if isinstance(code, str):
         return Path(code).read_bytes()

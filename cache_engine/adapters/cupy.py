@@ -1,8 +1,8 @@
-"""CuPy keeps its kernels in our store, once ``use_store()`` was called in the process.
+"""Stores CuPy's kernels in our store, once ``use_store()`` was called in the process.
 
-CuPy has no public way for that. Its private one (``_set_kernel_cache_backend``) is used where it is as in the versions
-that this was tested with; anywhere else CuPy's own cache stays in use. Keys are CuPy's. Whatever fails in the store is
-a warning in the log, and a miss: CuPy compiles.
+CuPy has no public interface for that. Its private one (``_set_kernel_cache_backend``) is used if it looks as in the
+versions that this was tested with; otherwise CuPy's own cache stays in use. Keys are CuPy's. A failure of the store is
+a warning in the log and a miss: CuPy then compiles.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _METHODS = {"load": ["self", "name"], "save": ["self", "name", "cubin", "source"
 
 
 def use_store(dir: str | Path | None = None) -> bool:
-    """Lets CuPy keep its kernels in the store in ``dir``, by default that of the settings.
+    """Makes CuPy store its kernels in the store in ``dir``, by default that of the settings.
 
     Returns:
-        Whether it does: not where no store can be used, nor with a version of CuPy that differs from the known ones.
+        Whether CuPy now uses the store. False if no store can be used, or if CuPy's version differs from the known
+        ones.
     """
     stored = shelf(dir)
     if stored is None:
@@ -54,9 +55,9 @@ class _Backend:
         self._programs = programs
 
     def load(self, name: str) -> bytes | None:
-        """A program as CuPy gave it, every byte checked; ``None`` when it is to be compiled."""
+        """A program's bytes as CuPy stored them, verified by checksum; ``None`` if CuPy must compile it."""
         return self._programs.get(name)
 
     def save(self, name: str, cubin: Any, source: str) -> None:
-        """Stores a program, with its source."""
+        """Stores a program and its source."""
         self._programs.put(name, cubin, source=source)

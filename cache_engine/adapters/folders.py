@@ -1,7 +1,7 @@
-"""A process's files for a framework that reads them by their paths: in a private folder in ``TMPDIR``.
+"""A private folder in ``TMPDIR`` where this process writes kernel files for a framework that reads them by path.
 
-It is deleted at the end of the process. A killed process leaves it: its lock is then free, and the next process that
-makes such a folder deletes it.
+The folder is deleted at the end of the process. A killed process leaves its folder; its lock is then free, and the next
+process that makes such a folder deletes it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from cache_engine.store.ownership import own_file
 
 PREFIX = "gemm-cache-kernels-"
 LOCK = ".lock"
-"""In each folder; locked as long as its process lives, and empty until it is. No framework has a part of this name."""
+"""The name of the lock file in each folder: locked while the folder's process lives, and empty until then. No framework
+uses this name.
+"""
 GRACE_S = 600.0
-"""A folder without a lock, or with an empty one, that is younger is that of a process which is about to lock it."""
+"""Seconds. A younger folder with no lock or an empty one belongs to a process that is about to lock it."""
 
 
 class _Own:
-    """The folder of this process and what is in it."""
+    """The folder of this process and the files in it."""
 
     def __init__(self) -> None:
         self.renew_after_fork()
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the folder is the parent's, which deletes it."""
+        """Called in a forked child: forgets the folder, because it is the parent's, which will delete it."""
         self.lock = threading.RLock()
         self.folder: Path | None = None
         # All that this process made. The folder of a lock that is freed would be deleted while its files are in use.
@@ -76,7 +78,10 @@ def own_folder() -> Path:
 
 
 def delete_abandoned() -> list[Path]:
-    """Deletes the folders of your processes that ended without deleting them; returns these. Raises nothing."""
+    """Deletes the folders of this user's processes that ended without deleting them; returns the folders.
+
+    Raises nothing.
+    """
     deleted = []
     with suppress(OSError):
         with unforked():
@@ -90,7 +95,10 @@ def delete_abandoned() -> list[Path]:
 
 
 def _is_abandoned(item: os.DirEntry[str]) -> bool:
-    """Whether it is a folder of yours whose process is gone. A folder that others may change is not touched."""
+    """Whether a directory entry is a folder of this user whose process has ended.
+
+    A folder that others may write to does not count.
+    """
     with suppress(OSError, CorruptEntry):
         status = item.stat(follow_symlinks=False)
         if not item.is_dir(follow_symlinks=False) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
@@ -113,7 +121,9 @@ def _delete(folder: Path, of_process: int) -> None:
 
 
 def write_files(files: dict[str, bytes]) -> dict[str, str]:
-    """Writes files into a new folder below that of this process; returns their paths by name. Names must be plain.
+    """Writes files into a new folder below that of this process; returns their paths by name.
+
+    Names must have no directory.
 
     Raises:
         OSError: when writing fails.
@@ -124,7 +134,7 @@ def write_files(files: dict[str, bytes]) -> dict[str, str]:
 
 
 def add_files(folder: str, files: dict[str, bytes]) -> dict[str, str]:
-    """Writes files into such a folder; returns their paths by name. Raises as ``write_files``."""
+    """Writes files into a folder that ``write_files`` made; returns their paths by name. Raises as ``write_files``."""
     paths = {}
     for name, data in files.items():
         path = paths[name] = f"{folder}/{name}"
@@ -139,12 +149,12 @@ def add_files(folder: str, files: dict[str, bytes]) -> dict[str, str]:
 
 
 def files_of(stored: StoredGroup) -> dict[str, str]:
-    """The paths of a group's files by name, below the folder of this process.
+    """Writes the files of another framework's kernel below this process's folder; returns their paths by name.
 
-    What is asked for again is neither unpacked nor written again.
+    A kernel that was written before is neither unpacked nor written again.
 
     Raises:
-        CorruptEntry: when it is no group.
+        CorruptEntry: when the bytes are not those of a stored kernel.
         OSError: when writing fails.
     """
     paths = _own.written.get(stored.digest)
@@ -155,7 +165,7 @@ def files_of(stored: StoredGroup) -> dict[str, str]:
 
 
 def forget_written() -> None:
-    """Forgets what was written, so that files asked for next are written again, as in a process that has just begun."""
+    """Forgets which files were written, so that they are written again when next requested, as in a new process."""
     _own.written.clear()
 
 

@@ -1,10 +1,9 @@
-"""Runs nvcc for a miss: what it prints goes on at once and is kept, signals are passed on, and it ends with us."""
+"""Runs nvcc for a miss: copies its output on and stores it, passes on signals, and ends nvcc when this process ends."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import select
 import selectors
 import signal
 import subprocess
@@ -12,15 +11,16 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cache_engine.frameworks.nvcc.results import ERR, OUT
+from cache_engine.process import write_all
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 
 
 def run(words: list[str]) -> tuple[int, dict[str, bytes]]:
-    """Runs a program to its end; returns its exit code and what it printed. Raises ``OSError`` where it cannot start.
+    """Runs a program to its end; returns its exit code and its output. Raises ``OSError`` if it cannot start.
 
-    Where a signal ended it, this process ends by the same one.
+    If a signal ended the program, this process ends itself by the same signal.
     """
     # A separate process group, so that a signal reaches the programs that nvcc runs: they keep our pipe open. This
     # process has no other thread, so a fork copies no lock that is held.
@@ -50,7 +50,7 @@ def _send(child: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _pass_on(child: subprocess.Popen[bytes]) -> dict[str, bytes]:
-    """Copies what a process prints to our own output, in the order of each stream; returns it by stream."""
+    """Copies a process's output to our own, each stream in its order; returns the output by stream."""
     if child.stdout is None or child.stderr is None:
         return {}
     printed = {OUT: b"", ERR: b""}
@@ -64,21 +64,15 @@ def _pass_on(child: subprocess.Popen[bytes]) -> dict[str, bytes]:
                 if not data:
                     waiting.unregister(key.fileobj)
                 printed[name] += data
-                _write_all(target, data)
+                with suppress(BrokenPipeError):  # if its reader has ended, the text is dropped and nvcc continues
+                    write_all(target, data)
     return printed
 
 
-def _write_all(target: int, data: bytes) -> None:
-    """Writes to this process's stream; if its reader has ended, the text is dropped and nvcc continues."""
-    with suppress(BrokenPipeError):
-        while data:
-            try:
-                data = data[os.write(target, data) :]
-            except BlockingIOError:
-                select.select([], [target], [])
-
-
 def _end_with_parent() -> Callable[[], None]:
-    """Has the kernel end nvcc where this process is killed. Prepared before the fork, which may then only call it."""
+    """A function to call in the child before nvcc starts: it makes the kernel end nvcc if this process is killed.
+
+    It is prepared before the fork, because after a fork only a prepared call is safe.
+    """
     prctl = ctypes.CDLL(None).prctl
     return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The store of the settings as adapters use it: what they get and put is counted, and the store is cleaned."""
+"""The store as the adapters use it: it counts their reads and writes, and cleans the store when that is due."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.frameworks.bundles import (
     Group,
     StoredGroup,
+    UnknownGroup,
     group_key,
     group_keys,
     put_group,
@@ -27,14 +28,13 @@ from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal, fold_when_long
 from cache_engine.store.lock import Held, file_lock, file_lock_to_delete
 from cache_engine.store.pins import is_pinned
-from cache_engine.store.quick import UnknownGroup
 
 if TYPE_CHECKING:
     from cache_engine.upkeep.cleanup import Housekeeper
 
 _log = logging.getLogger(__name__)
 PROGRAM = "program"
-"""The name of the file of a program."""
+"""The name of the file that has a program's bytes."""
 _LOCK_S = 1.0
 _MOST_COMPILING = 1000
 
@@ -43,7 +43,7 @@ class Shelf:
     """Kernels of other frameworks in a store. Safe in several threads, and after a fork."""
 
     def __init__(self, store: DiskStore, settings: Settings) -> None:
-        """Serves a store that ``open_store`` has checked."""
+        """Uses a store that ``open_store`` has checked."""
         layout = store.layout
         self.layout, self.lock_timeout_s = layout, settings.lock_timeout_s
         self._store, self._settings = store, settings
@@ -58,10 +58,11 @@ class Shelf:
         self._housekeeper: Housekeeper | None = None
 
     def get(self, framework: str, name: str, index: str) -> StoredGroup | None:
-        """A kernel, every byte checked, and counted as a hit; ``None`` where the store has none.
+        """Reads a kernel, verified by checksum, and counts a hit; ``None`` if the store does not have it.
 
         Raises:
-            CorruptEntry, UnknownGroup, OSError: as ``read_stored``. A damaged one is counted, and may be put again.
+            CorruptEntry, UnknownGroup, OSError: as ``read_stored``. A damaged kernel is counted, and may be stored
+                again.
         """
         layout = self._store.layout
         key = group_key(framework, name, index)
@@ -80,12 +81,14 @@ class Shelf:
         return stored
 
     def lock(self, framework: str, name: str, index: str) -> Held:
-        """The lock of a kernel, to be held while it is compiled; raises as ``file_lock``."""
+        """The lock of a kernel, to hold while the kernel is compiled; raises as ``file_lock``."""
         path = self._store.layout.key_lock(group_key(framework, name, index))
         return file_lock(path, self._settings.lock_timeout_s)
 
     def put(self, group: Group, arch: str = "") -> None:
-        """Stores a kernel that was compiled now for a target, and cleans the store in the background if that is due.
+        """Stores a kernel that was just compiled for a target.
+
+        If a cleaning of the store is due, starts it in the background.
 
         Raises:
             ValueError, OSError: as ``put_group``.
@@ -107,7 +110,10 @@ class Shelf:
         return False
 
     def groups(self, framework: str) -> Iterator[Group]:
-        """All readable kernels of a framework; none where the store cannot be listed, which is a warning in the log."""
+        """All readable kernels of a framework.
+
+        Yields nothing if the store cannot be listed, which is a warning in the log.
+        """
         layout = self._store.layout
         try:
             keys = list(group_keys(layout))
@@ -121,7 +127,7 @@ class Shelf:
                     yield group
 
     def close(self) -> None:
-        """Writes the last counts and ends cleaning, as the end of the process does."""
+        """Writes the last counts and ends the cleaning. The end of the process does the same."""
         if self._housekeeper is not None:
             self._housekeeper.close()
         self._journal.close()
@@ -141,15 +147,15 @@ class Shelf:
 
 
 class Programs:
-    """Programs of one framework on a shelf: a file each. Whatever fails is a warning in the log, and a miss."""
+    """One framework's programs in a store, each a file. A failure is a warning in the log and a miss."""
 
     def __init__(self, stored: Shelf | None, framework: str, title: str, version: str) -> None:
-        """Of ``framework``, which has this title and version; without a shelf nothing is stored."""
+        """For the framework with this name, title and version. Without ``stored``, nothing is stored."""
         self.shelf, self._framework, self._title, self._version = stored, framework, title, version
         self._missed_at: dict[str, float] = {}
 
     def get(self, name: str) -> bytes | None:
-        """A program, every byte checked; ``None`` when it is to be compiled."""
+        """A program's bytes, verified by checksum; ``None`` if the framework must compile it."""
         try:
             stored = None if self.shelf is None else self.shelf.get(self._framework, name, PROGRAM)
             if stored is not None:
@@ -161,7 +167,7 @@ class Programs:
         return None
 
     def put(self, name: str, code: bytes, **others: str) -> None:
-        """Stores a program, and texts that belong to it. The time since it was missed is that of its compile."""
+        """Stores a program, and other texts that belong to it. The time since its miss counts as its compile time."""
         missed_at = self._missed_at.pop(name, None)
         stages_ms = {} if missed_at is None else {"compile": (time.perf_counter() - missed_at) * 1e3}
         try:
@@ -175,10 +181,7 @@ class Programs:
 
 @cache
 def shelf(dir: str | Path | None = None) -> Shelf | None:
-    """The store in a directory, by default that of the settings; ``None`` where it cannot be used.
-
-    That is a warning in the log.
-    """
+    """The store in ``dir``, by default that of the settings; ``None``, and a warning in the log, if it is unusable."""
     try:
         settings = Settings.load() if dir is None else Settings.load(dir=dir)
         if settings.uses_directory:

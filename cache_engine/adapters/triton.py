@@ -1,11 +1,11 @@
-"""Triton keeps its kernels in our store: ``TRITON_CACHE_MANAGER=cache_engine.adapters.triton:CacheManager``.
+"""Stores Triton's kernels in our store: ``TRITON_CACHE_MANAGER=cache_engine.adapters.triton:CacheManager``.
 
-Only Triton imports this. It makes one manager for each key. For a kernel it asks ``get_group`` first; if that finds
-nothing, it compiles, gives each part to ``put``, and their paths to ``put_group``. It reads parts by their paths, so
-they are written to a folder of this process, which is deleted at its end.
+Only Triton imports this module. It makes one manager for each key. For a kernel it calls ``get_group`` first. If that
+finds nothing, Triton compiles, gives each part to ``put``, and gives the paths of all parts to ``put_group``. Triton
+reads parts by path, so they are written to a folder of this process, which is deleted when the process ends.
 
-Libraries for the host, which Triton loads into the process, and results of tuning are asked for with ``get_file``:
-those stay in Triton's directory, and so does all that the store cannot take. Whatever fails here is a warning in the
+``get_file`` serves two other kinds of files: libraries for the host, which Triton loads into the process, and results
+of tuning. These stay in Triton's directory, and so do kernels that the store cannot take. A failure is a warning in the
 log.
 """
 
@@ -38,14 +38,14 @@ _thread = threading.local()  # refers to the lock of the kernel that a thread co
 
 
 class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton has no types
-    """The cache of one key of Triton."""
+    """Triton's cache for one key."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
-        """Touches no file of Triton.
+        """Stores the arguments; touches no file of Triton.
 
         Args:
-            key: Triton's.
-            override, dump: Triton's own directories for debugging are meant, and used.
+            key: Triton's key.
+            override, dump: use Triton's own directories for debugging.
         """
         self._key = key
         self._shelf = None if override or dump else shelf()
@@ -64,7 +64,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         return found
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
-        """Keeps a part of a kernel for ``put_group``, or a file of its own in Triton's directory; returns its path."""
+        """Stores a part of a kernel until ``put_group``, or any other file in Triton's directory; returns its path."""
         if self._is_kernel and is_plain(filename) and not filename.endswith(_OF_HOST):
             # Some parts are objects of the compiler, whose text is meant.
             content = data if isinstance(data, bytes) else str(data).encode()
@@ -83,7 +83,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         return path
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """The paths of a kernel's parts by name, with their bytes checked; ``None`` when it is to be compiled."""
+        """The paths of a kernel's parts by name, their bytes verified; ``None`` if Triton must compile the kernel."""
         if self._shelf is not None:
             self._is_kernel = True
             try:
@@ -105,7 +105,10 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         return own
 
     def put_group(self, filename: str, group: dict[str, str]) -> None:
-        """Stores a kernel, whose parts were ``put``. If the store cannot take it, Triton's directory does."""
+        """Stores a kernel, whose parts ``put`` was given.
+
+        If the store cannot take it, it goes to Triton's directory.
+        """
         if self._shelf is None or not self._is_kernel:
             self._triton_s.put_group(filename, group)
             return
@@ -130,9 +133,9 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
             _log.warning("a kernel of Triton is not stored: %s", error)
 
     def _after_others(self, stored: Shelf, filename: str) -> dict[str, str] | None:
-        """The kernel as another process compiled it meanwhile; else ``None``, and others wait for this process.
+        """The kernel, if another process compiled it meanwhile. Else ``None``, and other processes wait for this one.
 
-        They do until ``put_group``, or until Triton drops this manager as the compile fails.
+        They wait until ``put_group``, or until Triton drops this manager because the compile failed.
         """
         earlier = getattr(_thread, "compiling", lambda: None)()
         if earlier is not None:  # failed, and something still refers to it
@@ -152,7 +155,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
 
     @property
     def _triton_s(self) -> Any:
-        """Triton's own manager, which makes a folder for the key."""
+        """Triton's own cache manager, which makes a folder for the key."""
         if self._own is None:
             self._own = self._make_own()
         return self._own
@@ -171,7 +174,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
 
 
 def _target(metadata: bytes) -> str:
-    """The target that Triton has just compiled for."""
+    """The target that Triton has just compiled for, read from the kernel's metadata."""
     from cache_engine.frameworks.facts import json_object  # not for a hit
     from cache_engine.frameworks.readers.triton import target_of
 

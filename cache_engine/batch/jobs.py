@@ -1,12 +1,12 @@
-"""Long work outside of the process that asked for it: one command in a subprocess, followed through a job file.
+"""Jobs: long work in a subprocess of its own, which reports its progress in a job file.
 
 The job file is a small JSON document, replaced whole at every step, so a reader always sees a consistent state, also
-after a reload and from another process. The command is one of ours, run with ``--report-to FILE``; it reports its
-stages there, how far it has come, and its JSON result at the end. A second file requests its cancellation.
+after a reload and from another process. The subprocess runs one of our verbs with ``--report-to FILE``; the verb writes
+its stages, its progress and, at the end, its JSON result to the file. A second file requests that the job be cancelled.
 
-No more than ``MOST_AT_ONCE`` jobs of a store run at a time, and one of those that keep every processor busy; another is
-refused. The last ``MOST_KEPT`` jobs are kept, for ``KEPT_DAYS`` days; older ones are deleted when a job is started,
-unless they still run.
+At most ``MOST_AT_ONCE`` jobs of a store run at a time, and at most one of the kind that uses every processor; further
+jobs are refused. The last ``MOST_KEPT`` jobs are stored, for ``KEPT_DAYS`` days; older ones that have ended are deleted
+when a job is started.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Jobs:
     """The jobs of one store, for a process that can start jobs."""
 
     def __init__(self, layout: StoreLayout) -> None:
-        """Starts nothing yet."""
+        """Only stores the layout; starts no process."""
         self._layout = layout
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -78,7 +78,7 @@ class Jobs:
 
         Args:
             asked: the values of the form, which the job file stores with the command.
-            given: what the command reads from its standard input.
+            given: the bytes that the command reads from its standard input.
 
         Raises:
             TooManyJobs: when the limit of running jobs is reached, no matter who started them.
@@ -111,7 +111,7 @@ class Jobs:
         return job.id
 
     def load(self, job_id: str) -> Job:
-        """A job's state now.
+        """The present state of a job.
 
         Raises:
             StoreError: when there is no such job, or its file cannot be read.
@@ -148,7 +148,7 @@ class Jobs:
     def cancel(self, job_id: str) -> None:
         """Cancels a running job: it finishes the kernels it has begun. A second call ends it at once.
 
-        Nothing but the job's own process, the second time with those it has started, is sent a signal.
+        The signal goes only to the job's own process; at the second call, also to the processes that it has started.
 
         Raises:
             StoreError: when there is no such job.
@@ -181,7 +181,7 @@ class Jobs:
         return sorted(files, key=lambda path: (_began(path), path.stem))
 
     def _forget_old(self, keep: str) -> None:
-        """Deletes the files of ended jobs that are too many or too old."""
+        """Deletes the files of ended jobs that are too many or too old, but never that of the job ``keep``."""
         files = [path for path in self._files() if path.stem != keep]  # its clock may be behind the others'
         oldest = time.time() - KEPT_DAYS * 86_400
         for path in [*files[: 1 - MOST_KEPT], *(path for path in files[1 - MOST_KEPT :] if _began(path) < oldest)]:
@@ -194,7 +194,7 @@ class Jobs:
 
 
 class Reporter:
-    """A command's writer of its job file."""
+    """Writes the job file, on the side of the command that runs as the job."""
 
     def __init__(self, path: Path) -> None:
         """Continues the job file that ``start`` has written.
@@ -224,7 +224,10 @@ class Reporter:
         self._save()
 
     def progress(self, progress: JobProgress) -> None:
-        """Records the progress; it is written from time to time, and with the next record."""
+        """Records the progress.
+
+        To write less often, it goes to the file from time to time, and with the next other record.
+        """
         self._job.progress = progress
         if time.monotonic() - self._saved_at >= _PROGRESS_S:
             self._save()
@@ -254,7 +257,7 @@ class Reporter:
 
 
 def _check_room(command: list[str], running: list[Job]) -> None:
-    """Whether one more job may run in addition to these."""
+    """Raises ``TooManyJobs`` if the limits do not allow one more job in addition to those that run."""
     busy = next((job for job in running if job.command[:1] and job.command[0] in _BUSY_VERBS), None)
     if busy is not None and command[0] in _BUSY_VERBS:
         raise TooManyJobs(
@@ -285,7 +288,10 @@ def _save(temp: Path, path: Path, job: Job) -> None:
 
 
 def _process_start(pid: int) -> str:
-    """The start of a process, in clock ticks; empty when it does not exist. Source: proc(5), /proc/pid/stat."""
+    """The start time of a process, in clock ticks since boot; empty if the process does not exist.
+
+    Source: proc(5), /proc/pid/stat.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as status:
             fields = status.read().rpartition(")")[2].split()
@@ -296,7 +302,7 @@ def _process_start(pid: int) -> str:
 
 
 def _works_for(pid: int, path: Path) -> bool:
-    """Whether a process is the one started for the job of this file, and leads its own process group."""
+    """Whether a process was started for the job of this file, and leads its own process group."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             arguments = file.read().split(b"\0")
@@ -306,7 +312,7 @@ def _works_for(pid: int, path: Path) -> bool:
 
 
 def _began(path: Path) -> float:
-    """The start of a job, from the name of its file."""
+    """The start time of a job, in seconds since 1970, read from the name of its file."""
     return int(path.stem.partition("-")[0], 16) / 1e9
 
 
@@ -315,7 +321,7 @@ def _cancel_mark(path: Path) -> Path:
 
 
 def _tail(log: Path) -> str:
-    """The end of a process's output."""
+    """The last part of a process's output."""
     with os.fdopen(open_file(log), "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
         return file.read().decode("utf-8", "replace").strip()

@@ -1,15 +1,14 @@
-"""Migration of a store's entries after an upgrade, and the work that there is: compiling kernels again.
+"""Migration of a store's entries after an upgrade: a plan, and compiling the kernels whose keys have changed.
 
-An entry is carried over if its request still makes its key. The key is a hash of what made the code, so code made by
-another toolchain or template is not that of the new key. An entry that is carried over is written again if its format
-is an older one, unless it is signed: a signature holds for the bytes that were signed.
+An entry is carried over if its request still has the same key. The key is a hash of everything that made the code, so
+code of another toolchain or template does not belong to the new key. An entry that is carried over is written again if
+its format is an older one, unless it is signed: a signature holds for the bytes that were signed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,6 +24,7 @@ from cache_engine.errors import CompileError, CorruptEntry, GemmCacheError, NotH
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE, Artifact, Record
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import GIVEN
+from cache_engine.model.outcome import in_words
 from cache_engine.store.codec import FORMAT, decode_record, decode_section, signed_part, stored_bytes
 from cache_engine.store.lock import file_lock
 
@@ -36,7 +36,7 @@ CARRIED, SUPERSEDED, AGAIN, FOREIGN, UNKNOWN, DAMAGED = (
     "unknown",
     "damaged",
 )
-"""The result for an entry. Superseded: another entry of the store serves its request now."""
+"""The fates of an entry. Superseded: the store already has another entry that serves its request."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,11 +44,11 @@ class EntryKind:
     """The properties that entries with the same fate share.
 
     Attributes:
-        fate: one of the above.
-        reason: why it is not carried over; empty when it is.
+        fate: one of the constants above.
+        reason: why the entry is not carried over; empty if it is.
         format: the version of the record.
-        key_schema: the version of how the key was made; empty where the record cannot be read.
-        created_by: what made them; likewise.
+        key_schema: the version of the way to make keys; empty where the record cannot be read.
+        created_by: the program that made the entries; empty where the record cannot be read.
     """
 
     fate: str
@@ -60,7 +60,7 @@ class EntryKind:
 
 @dataclass(slots=True)
 class Sum:
-    """The number of entries of a kind, and their bytes on disk, as far as their records can be read."""
+    """The number of entries of one kind, and their bytes on disk; unreadable records count no bytes."""
 
     entries: int = 0
     stored_bytes: int = 0
@@ -68,7 +68,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """Every entry by kind, the kernels to compile, each once, and the entries to write in the format of today."""
+    """The entries by kind, the kernels to compile (each once), and the entries to write in the present format."""
 
     sums: dict[EntryKind, Sum] = field(default_factory=lambda: defaultdict(Sum))
     again: dict[CacheKey, Selection] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class MigrationPlan:
 
 
 def plan_migration(cache: Cache, on_entry: Callable[[], None] = lambda: None) -> MigrationPlan:
-    """The fate of each entry. Reads every record; changes nothing.
+    """Makes the plan: the fate of each entry. Reads every record; changes nothing.
 
     Args:
         on_entry: called for each entry.
@@ -96,20 +96,23 @@ def plan_migration(cache: Cache, on_entry: Callable[[], None] = lambda: None) ->
 def migrate(
     cache: Cache, plan: MigrationPlan, jobs: int | None = None, on_done: Callable[[], None] = lambda: None
 ) -> dict[CacheKey, str]:
-    """Compiles and publishes the kernels of a plan; returns why some are not stored, by key. Deletes no kernel.
+    """Writes the entries of a plan again, compiles and publishes its kernels; returns why some are not stored, by key.
 
-    It may be interrupted at any point: the next plan has what is left.
+    Deletes no kernel. It may be interrupted at any point: the next plan has what is left.
 
     Args:
         jobs: how many at a time; by default one per processor.
-        on_done: called for each kernel.
+        on_done: called after each kernel.
 
     Raises:
         NotHereError: when something is not installed, so that none can be compiled.
     """
+    failed = {}
     for key in plan.older:
-        with suppress(CorruptEntry, StoreError, OSError):
+        try:
             _write_again(cache, key)
+        except (StoreError, OSError) as error:
+            failed[key] = in_words(error)
     chosen = list(plan.again.values())
     gets = [
         partial(
@@ -122,7 +125,6 @@ def migrate(
         )
         for one in chosen
     ]
-    failed = {}
     for number, got in side_by_side(gets, jobs):
         trouble = str(got) if isinstance(got, GemmCacheError) else str(got.unpublished or "")
         if trouble:
@@ -132,7 +134,7 @@ def migrate(
 
 
 def _write_again(cache: Cache, key: CacheKey) -> None:
-    """Writes an entry in the format of today, every byte checked; leaves a signed one as it is."""
+    """Writes an entry in the present format, after checking every byte; leaves a signed entry as it is."""
     with file_lock(cache.layout.key_lock(key), cache.settings.lock_timeout_s):
         stored = cache.store.stored(key)
         if stored is None or signed_part(stored[0])[1]:
@@ -146,7 +148,10 @@ def _write_again(cache: Cache, key: CacheKey) -> None:
 
 
 def _kind(cache: Cache, key: CacheKey, there: set[CacheKey], again: dict[CacheKey, Selection]) -> tuple[EntryKind, int]:
-    """The kind of an entry, by its fate, and its size; adds the kernel to compile for it to ``again``."""
+    """The kind of an entry, which has its fate, and the entry's size in bytes.
+
+    If its kernel must be compiled, adds it to ``again``.
+    """
     foreign = cache.store.foreign_format(key)
     if foreign is not None:
         return EntryKind(FOREIGN, "only another version of this program reads it", foreign), 0
@@ -179,7 +184,10 @@ def _fate(cache: Cache, record: Record, there: set[CacheKey], again: dict[CacheK
 
 
 def _changed(record: Record, selection: Selection) -> str:
-    """The key components that have changed, in words; constants have capital letters, and follow the config."""
+    """The names of the key components that have changed.
+
+    Constants are in capital letters; they change with the config.
+    """
     before, now = dict(record.components), dict(selection.prefix.with_constants(selection.constants))
     labels = [label for label in {**now, **before} if before.get(label) != now.get(label)]
     named = [label.replace("_", " ") for label in labels if not label.isupper()]
@@ -194,8 +202,8 @@ class RebuildResult:
     """The result of a rebuild.
 
     Attributes:
-        is_same: whether the code is the same, byte for byte; ``None`` where it could not be compiled here.
-        why: why not; empty where it is the same.
+        is_same: whether the new code equals the old, byte for byte; ``None`` where it could not be compiled here.
+        why: why it differs or could not be compiled; empty where it is the same.
     """
 
     is_same: bool | None
@@ -203,11 +211,7 @@ class RebuildResult:
 
 
 def rebuild(cache: Cache, record: Record, cubin: bytes) -> RebuildResult:
-    """Compiles what a record says, with nothing stored, and compares.
-
-    NVRTC and NVCC make the same bytes from the same input on every machine. A kernel of another toolchain, of other
-    flags or of another version of this program cannot be compiled here to the same key, and is left out.
-    """
+    """Compiles again from a record's inputs, and compares the code with ``cubin``. Stores nothing."""
     try:
         problem = record.problem.on(record.arch)
         made = cache.selector.select_installed(problem, record.family, record.compiler, record.config)

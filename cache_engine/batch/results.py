@@ -39,8 +39,9 @@ class Difference(msgspec.Struct, kw_only=True):
     """A key component in which the nearest entry differs.
 
     Attributes:
-        there, here: its value in the nearest entry, and in the request; ``None`` where it has no such component.
-        follows: whether it differs only because another component does.
+        there, here: the component's value in the nearest entry, and in the request; ``None`` where the component is
+            missing.
+        follows: whether this component differs only because another component does.
         text: the difference in words.
     """
 
@@ -64,9 +65,9 @@ class Explained(msgspec.Struct, kw_only=True):
 
     Attributes:
         tier: which tier has the entry; ``None`` after a miss.
-        toolchain_from: what names the toolchain in the key: ``installed``, ``pack NAME`` or ``store``.
+        toolchain_from: where the key's toolchain was found: ``installed``, ``pack NAME`` or ``store``.
         compared: how many entries were compared with the request.
-        notes: what else explains the miss, in words.
+        notes: further sentences that explain the miss.
     """
 
     hit: bool
@@ -90,14 +91,14 @@ class Compiled(msgspec.Struct, kw_only=True):
     """The document of ``compile``.
 
     Attributes:
-        compile_ms: what compiling took when the kernel was made, now or before.
-        load_ms: what the lookup took.
-        stored_bytes: blob and record on disk.
-        toolchain_from: what names the toolchain in its key: ``installed``, ``pack NAME`` or ``store``.
-        unpublished: why it is not stored; empty when it is.
-        stands_in_for: the key of the kernel that was asked for, where another serves; else empty.
-        behind_failure: why that could not be compiled; empty while it may be.
-        why: of a job, why the kernel was missed; ``None`` after a hit.
+        compile_ms: the time of compiling, when the kernel was made, now or earlier.
+        load_ms: the time of the lookup.
+        stored_bytes: the size of blob and record on disk.
+        toolchain_from: where the key's toolchain was found: ``installed``, ``pack NAME`` or ``store``.
+        unpublished: why the kernel is not stored; empty when it is.
+        stands_in_for: the key of the requested kernel, if this is another one that serves in its place; else empty.
+        behind_failure: why the requested kernel could not be compiled; empty if it was not tried or may still succeed.
+        why: for a job, why the kernel was missed; ``None`` after a hit.
     """
 
     key: str
@@ -128,12 +129,12 @@ class Compiled(msgspec.Struct, kw_only=True):
 
 
 class Timed(msgspec.Struct, kw_only=True):
-    """The document of ``time``; see ``Timing`` for what is measured.
+    """The document of ``time``; ``Timing`` explains the measured values.
 
     Attributes:
         device: the name of the GPU.
-        unkept: why the timing is not stored; empty when it is.
-        why: of a job, why the kernel was missed; ``None`` after a hit.
+        unkept: why the timing is not stored; empty if it is stored.
+        why: for a job, why the kernel was missed; ``None`` after a hit.
     """
 
     key: str
@@ -160,14 +161,14 @@ class Timed(msgspec.Struct, kw_only=True):
 
 
 class FailedProblem(msgspec.Struct, kw_only=True):
-    """A problem without a stored kernel, and why."""
+    """A problem that has no stored kernel, and the reason."""
 
     problem: str
     error: str
 
 
 class ServedSizes(msgspec.Struct, kw_only=True):
-    """Sizes of m: from ``first`` to ``last`` in steps."""
+    """Values of m that a kernel serves: from ``first`` to ``last``, in steps."""
 
     first: int
     last: int
@@ -175,7 +176,7 @@ class ServedSizes(msgspec.Struct, kw_only=True):
 
 
 class NeededKernel(msgspec.Struct, kw_only=True):
-    """A kernel that a warm-up needs, the sizes of m that it serves, and whether it is in the store."""
+    """A kernel that a warm-up needs, the values of m that it serves, and whether it is in the store."""
 
     key: str
     problem: str
@@ -188,16 +189,18 @@ class NeededKernel(msgspec.Struct, kw_only=True):
 
 
 class Warmed(msgspec.Struct, kw_only=True):
-    """The document of ``warm``: problems requested, kernels that serve them, and what became of the kernels.
+    """The document of ``warm``: the problems requested, the kernels that serve them, and the result for each kernel.
 
     Attributes:
         missing: kernels that were not in the store at the start.
-        estimated_seconds: how long compiling them takes, predicted.
-        estimated_from: how many records of the store that is drawn from; with 0, from published figures.
-        estimated_error: the median error of predicting one compile, as a share; ``None`` with fewer than ten records.
-        estimated_by: what it is predicted from, in words; empty when nothing is missing.
+        estimated_seconds: the predicted time of compiling the missing kernels.
+        estimated_from: the number of records of the store that the prediction is made from; with 0, it is made from
+            published figures.
+        estimated_error: the median error of a prediction, as a share of the compile's time; ``None`` with fewer than
+            ten records.
+        estimated_by: the basis of the prediction, in words; empty when nothing is missing.
         loaded: kernels that the GPU's driver accepted; ``None`` without ``--load``.
-        needed: the kernels; of a dry run.
+        needed: the kernels that are needed; only in a dry run.
     """
 
     store: str
@@ -218,9 +221,11 @@ class Warmed(msgspec.Struct, kw_only=True):
 
 
 class Sampled(msgspec.Struct, kw_only=True):
-    """The document of ``sample``; ``found_again`` kernels came from disk when they were requested a second time.
+    """The document of ``warm --sample``.
 
-    ``requests`` were made after that, which count as demand.
+    ``found_again`` is the number of kernels that came from disk at the second request.
+
+    ``requests`` is the number of requests made after that, which count as demand.
     """
 
     store: str
@@ -233,7 +238,7 @@ class Sampled(msgspec.Struct, kw_only=True):
 
 
 def compiled(kernel: CompiledKernel) -> Compiled:
-    """The document of a kernel that was requested."""
+    """The document of ``compile`` for a kernel."""
     record = kernel.record
     return _filled(
         Compiled,
@@ -253,7 +258,7 @@ def compiled(kernel: CompiledKernel) -> Compiled:
 def timed(
     kernel: CompiledKernel, timing: Timing, unkept: Failure | None = None, memory: PoolStatistics | None = None
 ) -> Timed:
-    """The document of a timing; ``memory`` is what the pool held at the end."""
+    """The document of a timing. ``memory`` is the state of the GPU's memory pool at the end."""
     return _filled(
         Timed,
         kernel,
@@ -299,7 +304,7 @@ def explained(found: Explanation) -> Explained:
 
 
 def _filled(document: type[_D], *values: object, **fields: Any) -> _D:
-    """A document: ``fields``, and each other field from the first of the values that has one of its name."""
+    """A document with the given ``fields``; other fields come from the first of ``values`` that has the name."""
     for name in document.__struct_fields__:
         for value in values:
             if name not in fields and hasattr(value, name):
@@ -311,9 +316,9 @@ class CandidateRow(msgspec.Struct, kw_only=True):
     """A config that ``tune`` times; the fields from ``median_us`` on are missing in a dry run.
 
     Attributes:
-        tier: which tier has its kernel; ``None`` when it must be compiled.
+        tier: the tier that has the config's kernel; ``None`` if the kernel must be compiled.
         ratio: the measured time over the predicted one.
-        trouble: why it cannot be chosen; empty when it can.
+        trouble: why the config cannot be chosen; empty if it can.
     """
 
     key: str
@@ -332,7 +337,7 @@ class CandidateRow(msgspec.Struct, kw_only=True):
 
 
 class Chosen(msgspec.Struct, kw_only=True):
-    """The config that serves the problem."""
+    """The config that serves the problem from now on."""
 
     key: str
     family: str
@@ -343,11 +348,11 @@ class Chosen(msgspec.Struct, kw_only=True):
 
 
 class Tuning(msgspec.Struct, kw_only=True):
-    """The result of ``tune``; ``device`` is ``None`` without a GPU.
+    """The document of ``tune``; ``device`` is ``None`` without a GPU.
 
     Attributes:
-        estimated_seconds: how long compiling the configs without a kernel takes, predicted at the start; what the
-            prediction is made from and its error are as of ``Warmed``.
+        estimated_seconds: the time of compiling the configs without a kernel, predicted at the start. The other fields
+            that begin with ``estimated`` mean the same as in ``Warmed``.
     """
 
     dry_run: bool
@@ -367,7 +372,7 @@ class Tuning(msgspec.Struct, kw_only=True):
 
 
 def candidate_row(one: Candidate, clock_khz: int, tuned: Tuned | None) -> CandidateRow:
-    """The row of a config, with its timing where it was timed."""
+    """The row of a config, with its timing if it was timed."""
     selected = one.selection
     row = CandidateRow(
         **picked(selected, "key", "config"),
@@ -388,7 +393,7 @@ def candidate_row(one: Candidate, clock_khz: int, tuned: Tuned | None) -> Candid
 
 
 def chosen_row(selected: Selection) -> Chosen:
-    """The document of a selection."""
+    """The document of the config that a selection chose."""
     return Chosen(
         **picked(selected, "key", "config", "config_from"),
         family=selected.family.name,

@@ -32,7 +32,7 @@ _STEPS = {1: 24, 2: 12, 4: 12, 8: 12, 16: 12, 32: 8, 64: 8, 128: 4, 256: 2, 512:
 
 
 def sample_problems() -> list[GemmProblem]:
-    """The problems of the demonstration store: every choice on every architecture."""
+    """The problems of the demonstration store: each kind of kernel on each architecture."""
     shapes = _shapes()
     return [
         shapes[model, operation].problem(m, dtype, out_dtype).on(arch)
@@ -42,10 +42,10 @@ def sample_problems() -> list[GemmProblem]:
 
 
 def request_kernels(cache: Cache, stored: Collection[CacheKey]) -> int:
-    """Requests stored kernels as a server would, for each layer of a step; returns how many requests that were.
+    """Requests stored kernels as a server would, for each layer of each step; returns the number of requests.
 
-    Every request is really made, and counts as demand. A size whose kernel is not among the stored ones is left out,
-    so nothing is compiled.
+    Each request is really made, and counts as demand. A size whose kernel is not among ``stored`` is left out, so
+    nothing is compiled.
     """
     shapes, requests = _shapes(), 0
     for model, operation, _, dtype, out_dtype in _CHOICES:

@@ -1,4 +1,4 @@
-"""Times the best configs of the cost model, so that the fastest is used from then on."""
+"""Times the configs that the cost model ranks best, so that the fastest one is used from then on."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Candidate:
     """A config worth timing.
 
     Attributes:
-        selection: the kernel it makes.
-        predicted_cycles: by the cost model, for ranking only.
+        selection: the kernel that the config gives.
+        predicted_cycles: clock cycles by the cost model, for ranking only.
         tier: the tier that has the kernel; ``None`` when it must be compiled.
     """
 
@@ -42,7 +42,7 @@ class Candidate:
     tier: str | None
 
     def predicted_us(self, clock_khz: int) -> float:
-        """The same as a time."""
+        """The predicted time in microseconds, at a clock of ``clock_khz``."""
         return self.predicted_cycles / clock_khz * 1e3
 
 
@@ -57,7 +57,7 @@ class Tuned:
 
     @property
     def trouble(self) -> Failure | None:
-        """The reason why it cannot be selected, even if it is fastest; ``None`` when it can."""
+        """The reason why the config cannot be selected, even if it is fastest; ``None`` if it can."""
         if self.timing is not None and not self.timing.verified:
             return Failure(f"its result is wrong: the largest relative error is {self.timing.max_rel_error:.2g}")
         return self.error if self.unkept is None else Failure(f"it was not stored: {self.unkept}")
@@ -73,8 +73,9 @@ def candidates(
     """The configs to time, best prediction first.
 
     Args:
-        families: of these, so many each; by default of the one that serves without measurements.
-        compiler: which compiler makes them; by default the one of each family.
+        families: kernel families; ``top`` configs of each are returned. By default, only the family that serves without
+            measurements.
+        compiler: the compiler of the kernels; by default the one that each family needs.
 
     Raises:
         UsageError: when the request is invalid.
@@ -107,7 +108,7 @@ def all_candidates(cache: Cache, chosen: Sequence[Selection]) -> list[Selection]
 
 @dataclass(frozen=True, slots=True)
 class DeviceAgreement:
-    """The agreement of the cost model's predictions with a device's timings: its name, fingerprint, and the figures."""
+    """The agreement between the cost model's predictions and the timings of one device."""
 
     device: str
     fingerprint: str
@@ -115,7 +116,7 @@ class DeviceAgreement:
 
 
 def agreements(cache: Cache) -> list[DeviceAgreement]:
-    """The cost model's agreement with the timings of each device in the store; empty where nothing was timed."""
+    """For each device with timings in the store, how well the cost model's predictions agree with them."""
     if not cache.has_store:
         return []
     timings = cache.timings
@@ -136,7 +137,7 @@ def tune(
 ) -> list[Tuned]:
     """Compiles candidates in parallel, then times them one after another and stores every timing.
 
-    One that fails does not keep the others from being timed.
+    A candidate that fails does not stop the others.
 
     Args:
         timer: times a kernel; by default on the local GPU.
@@ -146,7 +147,7 @@ def tune(
 
     Raises:
         GpuRequired: when there is no GPU; before anything is compiled.
-        NotHereError: when something is not installed, so that none can be made.
+        NotHereError: when something that all candidates need is not installed.
     """
     if timer is None:
         from cache_engine.gpu.probe import require_gpu

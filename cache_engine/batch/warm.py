@@ -30,8 +30,8 @@ class Estimate:
     """An estimate of the time that compiling takes.
 
     Attributes:
-        seconds: predicted, with as many compiles at a time as are asked for and have a slot; 0 where there is nothing
-            to compile.
+        seconds: the predicted time, with as many parallel compiles as were asked for and as the store has slots; 0
+            where there is nothing to compile.
         times: the model that predicts them; ``None`` where there is nothing to compile.
     """
 
@@ -40,24 +40,24 @@ class Estimate:
 
     @property
     def records(self) -> int:
-        """The number of compiles it is drawn from."""
+        """The number of compile records that the estimate is made from."""
         return 0 if self.times is None else self.times.records
 
     @property
     def error(self) -> float | None:
-        """The median error of predicting one compile, as a share; ``None`` where too few are known to say."""
+        """The median error of predicting one compile, as a share of its time; ``None`` with too few records."""
         return None if self.times is None else self.times.error
 
     @property
     def by(self) -> str:
-        """The basis of the prediction; empty where there is nothing to compile."""
+        """The basis of the prediction, in words; empty where there is nothing to compile."""
         return "" if self.times is None else f"predicted {self.times.in_words}"
 
 
 def estimate(cache: Cache, missing: Sequence[Selection], jobs: int) -> Estimate:
-    """An estimate for these kernels, ``jobs`` at a time, as far as the store has slots.
+    """Estimates the time of compiling these kernels, ``jobs`` at a time but not more than the store has slots.
 
-    It reads records, but none where nothing is missing.
+    Reads the store's records, unless nothing is missing.
     """
     if not missing:
         return Estimate(0.0, None)
@@ -70,7 +70,7 @@ class Warmed:
     """The result of one problem.
 
     Attributes:
-        problem: what was asked.
+        problem: the problem that was requested.
         kernel: its kernel; ``None`` after an error.
         error: why there is no kernel; ``None`` where there is one.
     """
@@ -93,9 +93,9 @@ class WarmPlan:
 
     Attributes:
         cells: each shape on each target, with the kernels that serve it.
-        kernels: each of them once.
-        stored: the keys of those that the store has.
-        estimate: how long compiling the others takes.
+        kernels: the kernels of all cells, each once.
+        stored: the keys of the kernels that the store has.
+        estimate: the time of compiling the others.
     """
 
     cells: list[list[Cell]]
@@ -110,7 +110,7 @@ class WarmPlan:
 
     @property
     def problems(self) -> int:
-        """The number of problems asked for: each m of each shape on each target."""
+        """The number of problems requested: each m of each shape on each target."""
         return sum(count_sizes(cell.ms) for row in self.cells for cell in row)
 
     @property
@@ -120,7 +120,7 @@ class WarmPlan:
 
 
 def plan_warming(cache: Cache, cells: list[list[Cell]], jobs: int | None = None) -> WarmPlan:
-    """The plan for getting a coverage's kernels, ``jobs`` at a time. For the estimate it reads records."""
+    """Plans how to get the kernels of a coverage, ``jobs`` at a time. Reads records, for the estimate of the time."""
     kernels = distinct(cells)
     there = stored(cache, [kernel.key for kernel in kernels])
     missing = [kernel.selection for kernel in kernels if kernel.key not in there]
@@ -128,7 +128,7 @@ def plan_warming(cache: Cache, cells: list[list[Cell]], jobs: int | None = None)
 
 
 def stored(cache: Cache, keys: Iterable[CacheKey]) -> set[CacheKey]:
-    """Those of the keys whose kernel is in the store; reads none of them. Without a store, none."""
+    """The keys among ``keys`` whose kernel is in the store; empty without a store. Reads no kernel."""
     if not cache.has_store:
         return set()
     return {key for key in keys if os.path.exists(cache.layout.record_path(key))}
@@ -195,25 +195,25 @@ def warm(
     *,
     load: bool = False,
 ) -> list[Warmed]:
-    """Gets the kernels of all problems; a failure does not stop the others.
+    """Gets the kernels of all problems, and compiles those that are missing. A failure does not stop the others.
 
     Args:
-        cache: where they are looked up and stored.
-        problems: such as ``problems_of`` returns.
-        jobs: how many at a time; by default one per processor. Without more compile slots than by default, a store
-            compiles on one processor fewer; see the setting ``compile_slots``.
-        on_done: called as each is finished, in this thread.
+        cache: the cache where the kernels are looked up and stored.
+        problems: for example those that ``problems_of`` returns.
+        jobs: the number of parallel compiles; by default one per processor. With the default ``compile_slots`` setting,
+            a store compiles on one processor fewer.
+        on_done: called in this thread after each problem.
         family: the kernel family, as of ``Cache.get_or_compile``.
         compiler: the compiler, as of ``Cache.get_or_compile``.
         load: load each kernel on the current GPU too, before the first launch needs it, and unload it; one that the
             driver refuses has failed.
 
     Returns:
-        One result per problem, in the order they were finished.
+        One result per problem, in the order in which they were finished.
 
     Raises:
         GpuRequired: when there is no GPU to load them on; nothing is compiled then.
-        NotHereError: when something is not installed, so that none can be made.
+        NotHereError: when something that all kernels need is not installed.
     """
     if load:
         from cache_engine.gpu.probe import require_gpu
@@ -232,7 +232,7 @@ def warm(
 
 
 def load_on_gpu(warmed: Warmed) -> Warmed:
-    """Loads a kernel on the current GPU, and unloads it; where the driver refuses it, that is its error.
+    """Loads a kernel on the current GPU, and unloads it. If the driver refuses the kernel, the result has that error.
 
     Raises:
         GpuRequired: when there is no GPU.
@@ -254,13 +254,13 @@ def load_on_gpu(warmed: Warmed) -> Warmed:
 def side_by_side(
     gets: Sequence[Callable[[], CompiledKernel]], jobs: int | None = None
 ) -> Iterator[tuple[int, CompiledKernel | GemmCacheError]]:
-    """Runs calls that get kernels, several at a time; yields the number and the result of each when it finishes.
+    """Runs calls that get kernels, several at a time. When a call finishes, yields its number and its kernel or error.
 
     Args:
-        jobs: how many at a time; by default one per processor.
+        jobs: the number of parallel calls; by default one per processor.
 
     Raises:
-        NotHereError: when something is not installed, so that none can succeed.
+        NotHereError: when something that all calls need is not installed.
     """
     pool = ThreadPoolExecutor(max_workers=jobs or processors())
     try:

@@ -189,7 +189,8 @@ class GemmOperator:
             UsageError: when the arrays do not fit together or do not have the operator's types or layout; when the
                 epilogue has a bias and none is given, or alpha, beta or a bias is given that the epilogue does not
                 have; when the operator has scales and none are given, or the other way round.
-            OutOfDeviceMemory, NotCached, CompilerMissing, CompileError: as ``matmul``; a compiler counts as a family.
+            OutOfDeviceMemory, NotCached, CompilerMissing, CompileError: as ``matmul``. A compiler or a
+                family that was named rules out cuBLAS, so that ``NotCached`` is possible.
         """
         multiplying, planning, probe = _on_a_gpu()
         probe.require_gpu("calling an operator")

@@ -27,7 +27,7 @@ from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.fingerprint import Provenance
 from cache_engine.model.gemm import OPT_LEVELS, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.model.key import CacheKey, Components, KeyPrefix
+from cache_engine.model.key import CacheKey, Components, Constants, KeyPrefix
 from cache_engine.model.measurement import COST_MODEL, GIVEN
 from cache_engine.settings import FAST_MATH, LOCAL, Settings
 
@@ -52,18 +52,19 @@ class _Choice(msgspec.Struct, frozen=True):
     family: Family
     config: KernelConfig
     compiler: Compiler
-    constants: dict[str, str | int]
     config_from: str
 
 
 class Selection(msgspec.Struct):
-    """The choice for a problem, and its key. Not frozen, because creating a frozen struct takes three times as long."""
+    """The choice for a problem, and its key. Thousands are cached, so it is small.
+
+    Not frozen, because creating a frozen struct takes three times as long.
+    """
 
     problem: GemmProblem
     family: Family
     config: KernelConfig
     compiler: Compiler
-    constants: dict[str, str | int]
     prefix: KeyPrefix
     key: CacheKey
     config_from: str = COST_MODEL
@@ -75,6 +76,11 @@ class Selection(msgspec.Struct):
     def is_compilable(self) -> bool:
         """Whether this machine can compile the kernel of this key: the key names the compiler installed here."""
         return self.toolchain_from == INSTALLED
+
+    @property
+    def constants(self) -> Constants:
+        """The constants of the kernel's template, which the key has after the prefix; made at each call."""
+        return self.family.constants(self.problem, self.config)
 
     @property
     def name(self) -> str:
@@ -176,7 +182,7 @@ class Selector:
     def of_other_toolchains(self, selection: Selection, every: Iterable[Stated]) -> Iterator[Selection]:
         """The selection of the same kernel for each of the toolchains ``every``."""
         s = selection
-        choice = _Choice(s.problem, s.family, s.config, s.compiler, s.constants, s.config_from)
+        choice = _Choice(s.problem, s.family, s.config, s.compiler, s.config_from)
         return map(partial(self._keyed, choice), every)
 
     def better_here(self, asked: Request, selection: Selection) -> Selection | None:
@@ -247,10 +253,8 @@ class Selector:
         c = choice
         prefix = self._prefix(c.family, c.compiler, c.problem.arch or "", stated)
         source = INSTALLED if stated is None else stated.source
-        key = prefix.key(c.constants)
-        return Selection(
-            c.problem, c.family, c.config, c.compiler, c.constants, prefix, key, c.config_from, toolchain_from=source
-        )
+        key = prefix.key(c.family.constants(c.problem, c.config))
+        return Selection(c.problem, c.family, c.config, c.compiler, prefix, key, c.config_from, toolchain_from=source)
 
     def _keyed_if_installed(self, choice: _Choice) -> Selection:
         """As ``_keyed`` with the compiler installed here; remembers if this compiler is missing."""
@@ -288,8 +292,7 @@ class Selector:
         chosen_compiler = self.compiler(named, problem.arch or "", problem.opt_level, problem.fast_math)
         factors, config_from = (self.factors(), COST_MODEL) if config is None else ((), GIVEN)
         chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes, factors)
-        constants = chosen.constants(problem, chosen_config)
-        return _Choice(problem, chosen, chosen_config, chosen_compiler, constants, config_from)
+        return _Choice(problem, chosen, chosen_config, chosen_compiler, config_from)
 
     def _measured(
         self, modelled: _Choice, family: str | None, compiler: str | None, history: History
@@ -313,7 +316,8 @@ class Selector:
                     if family in (None, one.family) and _compiler_for(one.family, compiler).name == one.compiler:
                         choice = self._modelled(modelled.problem, one.family, one.compiler, one.config)
                         self._check_available(choice)
-                        why = history.promoted(one, modelled.constants["KERNEL_NAME"])
+                        named = modelled.family.constants(modelled.problem, modelled.config)
+                        why = history.promoted(one, named["KERNEL_NAME"])
                         return msgspec.structs.replace(choice, config_from=why)
         return None
 

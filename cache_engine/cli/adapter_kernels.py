@@ -1,4 +1,4 @@
-"""The part of ``show`` for kernels that other frameworks keep in the store."""
+"""The part of ``show`` for another framework's kernel that is stored in our store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from cache_engine.cache.cache import Cache
 from cache_engine.cli.support import emit
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
-from cache_engine.frameworks.bundles import Group, config_text, describe, part_of, text_of
+from cache_engine.frameworks.bundle_facts import config_text, describe, part_of, text_of
+from cache_engine.frameworks.bundles import Group
 from cache_engine.frameworks.values import Entry, PartKind
 from cache_engine.model.documents import picked
 from cache_engine.units import human_age, human_bytes, human_ms, printable
@@ -21,11 +22,11 @@ _SIZES = ("shared_bytes", "stack_bytes", "spill_bytes", "code_bytes")
 def show_adapted(
     cache: Cache, group: Group, part: str | None, write_code: Callable[[bytes], None] | None, *, as_json: bool
 ) -> None:
-    """Shows one kernel, or one of its texts; with ``write_code``, writes its CUBIN as well.
+    """Prints one kernel of another framework, or one of its texts; ``write_code``, where given, receives its CUBIN.
 
     Raises:
-        UsageError: when it has no such part.
-        ToolMissing: when there is no disassembler for ``sass``.
+        UsageError: when the kernel has no part of this name.
+        ToolMissing: when ``sass`` is asked for and no disassembler is installed.
     """
     if write_code is not None:
         write_code(part_of(group, PartKind.BINARY))
@@ -38,7 +39,7 @@ def show_adapted(
 
 
 def _document(cache: Cache, group: Group, known: Entry) -> dict[str, Any]:
-    """A kernel as JSON: ``None`` is what is not known, and ``unknown`` says why."""
+    """A kernel as JSON. An unknown value is ``None``, and the field ``unknown`` says why it is unknown."""
     usage = cache.admin.usage_of(group.key, group.made_at)
     return {
         **picked(group, "key", "framework"),

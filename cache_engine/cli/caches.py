@@ -1,4 +1,7 @@
-"""``gemm-cache caches``: how much each framework has where, or what is wrong with it; and what its verbs share."""
+"""``gemm-cache caches``: lists other frameworks' caches and their sizes, or checks them.
+
+Also holds the functions that its sub-verbs share.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,14 @@ _MOST_COUNTED, _MOST_PARTS = 4, 8
 _MOST_SHOWN = 5
 
 PAYS_FROM = 1_000
-"""Of fewer names in the directories, reading all is quicker than importing DuckDB and opening the index."""
+"""The number of entries from which the index pays. With fewer, reading all of them is faster than importing DuckDB."""
 
 
 def cache_option(verb: _F) -> _F:
-    """Gives a verb ``--cache``; before the name of a verb of this group and after it, all count."""
+    """Adds the option ``--cache`` to a verb.
+
+    It may stand before and after the name of a sub-verb; all given directories count.
+    """
 
     def note(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
         ctx.meta.setdefault(_GIVEN, []).extend(given)
@@ -72,9 +78,9 @@ def cache_option(verb: _F) -> _F:
 def caches_verb(ctx: click.Context, /, check: bool, as_json: bool) -> None:
     """Show the kernel caches of other frameworks.
 
-    Without a verb: how much each framework has in each directory, for which targets, by which versions. Reads only:
-    no framework is imported, nothing is run or changed. --check finds entries that the framework would not use, or
-    would use and fail, leftovers of killed processes, directories that others may write, and network file systems.
+    Without a verb: how much each framework has in each directory, for which targets, by which versions. Reads only: no
+    framework is imported, nothing is run or changed. --check finds entries that the framework would ignore or fail on,
+    leftovers of killed processes, directories that other users may write to, and network file systems.
     """
     if ctx.invoked_subcommand is not None:
         if as_json or check:
@@ -140,7 +146,10 @@ def _check(settings: Settings, *, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class _Wrong:
-    """Something that is wrong with a cache; ``id`` is empty for the directory itself."""
+    """A problem found in a cache.
+
+    ``id`` is that of the entry, or empty if the problem is one of the whole directory.
+    """
 
     kind: str
     path: str
@@ -158,7 +167,7 @@ class _Wrong:
 
 
 def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
-    """The sources, and the places that there are and that the user names, also those that are not in use here."""
+    """The readers of all frameworks, and every cache directory found or named by the user, in use or not."""
     from cache_engine.frameworks.registry import load_sources, surroundings
 
     sources = load_sources()
@@ -167,10 +176,10 @@ def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
 
 
 def places_in(places: list[Place], folder: Path | None) -> list[Place]:
-    """Those in one directory, or all that are in use where none is named.
+    """The caches in ``folder``; without a folder, all caches that are in use.
 
     Raises:
-        UsageError: when it is none of them.
+        UsageError: when ``folder`` is none of the caches.
     """
     if folder is None:
         return [place for place in places if not place.replaced_by]
@@ -183,10 +192,10 @@ def places_in(places: list[Place], folder: Path | None) -> list[Place]:
 def scanned(
     settings: Settings, sources: Sources, places: Sequence[Place], *, afresh: bool = False
 ) -> Iterator[tuple[Place, Seen]]:
-    """Scans the places; shows a count on a terminal while it takes long.
+    """Scans the caches, and yields each with its content. A slow scan shows a count on a terminal.
 
     Args:
-        afresh: all is read, also what is unchanged as far as times and sizes say.
+        afresh: read every file again, also those whose time and size have not changed.
     """
     from cache_engine.frameworks.registry import survey
 
@@ -208,7 +217,7 @@ def scanned(
 def find_entry(
     settings: Settings, sources: Sources, places: list[Place], id: str, folder: Path | None
 ) -> tuple[Place, Entry]:
-    """The one entry whose id begins so; an id that is there in full is that one."""
+    """The entry whose id begins with ``id``. An entry whose full id is ``id`` wins over longer ids."""
     from cache_engine.frameworks.values import Entry
 
     found = [
@@ -228,22 +237,19 @@ def find_entry(
 
 
 def _names_of(id: str) -> tuple[str, ...]:
-    """The texts of which a prefix names an entry."""
+    """The texts that a user may type to name an entry: its id, the last part of its path, and its key."""
     from cache_engine.frameworks.values import key_of
 
     return id, id.rpartition("/")[2], key_of(id)
 
 
 def common_letters(one: str, other: str) -> int:
-    """The number of letters that two texts begin with alike."""
+    """The number of letters that two texts share at their beginning."""
     return len(os.path.commonprefix([one, other]))  # noqa: RUF071 (texts, not paths)
 
 
 def shortener(ids: Iterable[str]) -> Callable[[str], str]:
-    """A function that makes an id of these as short as ``find_entry`` takes it for one entry, but not below 12 digits.
-
-    Long digests are cut; of ``NAME.KEY`` only the key stays, because a list shows the name too.
-    """
+    """A function that shortens one of these ids, to at least 12 digits; ``find_entry`` still finds one entry by it."""
     names = sorted({(name, each) for each in ids for name in _names_of(each)})
 
     def common(whole: str, id: str, step: int) -> int:
@@ -271,20 +277,20 @@ def where(place: Place) -> dict[str, str]:
 
 
 def finding_row(place: Place | None, found: ScanFinding) -> dict[str, str]:
-    """The row of a finding; of no place for that of a plug-in."""
+    """A finding as a row for JSON. ``place`` is ``None`` for a finding about a plug-in."""
     at = where(place) if place else {"kind": "", "path": ""}
     return {**at, "id": found.id, "fault": found.fault, "detail": found.detail}
 
 
 def entry_row(place: Place, entry: Entry) -> dict[str, Any]:
-    """The row of an entry. What is not known is ``None``."""
+    """An entry as a row for JSON. An unknown value is ``None``."""
     left_out = ("stamp", "parts", "unread", "elsewhere")
     facts = {name: getattr(entry, name) for name in entry.__slots__ if name not in left_out}
     return {**where(place), **facts, "config": dict(entry.config), "size_bytes": entry.size_bytes}
 
 
 def print_findings(findings: Sequence[tuple[Place | None, ScanFinding]]) -> None:
-    """Prints findings on standard error, the first of many."""
+    """Prints findings on standard error; of many, only the first."""
     for place, finding in findings[:_MOST_FINDINGS]:
         at = "/".join(filter(None, (str(place.path) if place else "", finding.id)))
         print(printable(f"{finding.fault}: {at}: {finding.detail}"), file=sys.stderr)
@@ -293,7 +299,7 @@ def print_findings(findings: Sequence[tuple[Place | None, ScanFinding]]) -> None
 
 
 def age(at: float | None, now: float) -> str:
-    """A time as its age; a dash where it is not known."""
+    """The age of something made at the time ``at``, as text; a dash where the time is unknown."""
     return "–" if at is None else human_age(now - at)
 
 
@@ -303,9 +309,10 @@ def age(at: float | None, now: float) -> str:
 def _from_index(
     settings: Settings, sources: Sources, places: Sequence[Place], progress: Callable[[int, str], None]
 ) -> list[tuple[Place, Seen]] | None:
-    """The content of the places, after a scan that reads what has changed and writes it to the index.
+    """The content of the caches, read through the index: reads only changed files, and updates the index.
 
-    ``None`` where there is no store or no DuckDB, where the index cannot be written now, or where there is little.
+    ``None`` where there is no store or no DuckDB, where the index cannot be written now, or where there are few
+    entries.
     """
     if not settings.directory_exists or find_spec("duckdb") is None or not _pays(places):
         return None
@@ -413,6 +420,6 @@ def _print_wrong(wrong: list[_Wrong], gpu: str | None, directories: int, in_memo
 
 
 def _print_in_memory(titles: list[str]) -> None:
-    """Says which frameworks have no cache to look at."""
+    """Says which installed frameworks store no kernels on disk."""
     for title in titles:
         print(printable(f"{title} is installed and keeps nothing on disk: each process compiles its kernels again."))

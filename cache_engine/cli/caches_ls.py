@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from cache_engine.cli.caches import (
     age,
@@ -19,16 +21,20 @@ from cache_engine.cli.caches import (
     print_findings,
     scanned,
     shortener,
+    where,
 )
-from cache_engine.cli.support import Verb, emit, json_option
+from cache_engine.cli.support import Verb, emit, json_option, only_with
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.settings import Settings
-from cache_engine.units import counted, human_bytes
+from cache_engine.units import counted, human_bytes, human_ms
 
 if TYPE_CHECKING:
-    from cache_engine.frameworks.values import Entry, Place, ScanFinding
+    from cache_engine.frameworks.registry import EntryFilter
+    from cache_engine.frameworks.tuning import Choice
+    from cache_engine.frameworks.values import Entry, Place, ScanFinding, Seen
 
+_MOST_LETTERS = 60
 _SORTS: dict[str, Callable[[Entry], Any]] = {
     "created": lambda entry: entry.created_at or 0.0,
     "last-used": lambda entry: entry.last_used_at or entry.created_at or 0.0,
@@ -41,7 +47,12 @@ _SORTS: dict[str, Callable[[Entry], Any]] = {
 @click.command(
     "ls",
     cls=Verb,
-    examples=("caches ls", "caches ls tile --kind triton --arch sm_90a", "caches ls --sort size --limit 10 --json"),
+    examples=(
+        "caches ls",
+        "caches ls tile --kind triton --arch sm_90a",
+        "caches ls --sort size --limit 10 --json",
+        "caches ls --part tuning",
+    ),
     done="The entries are listed, or none matches.",
 )
 @click.argument("text", nargs=-1)
@@ -49,6 +60,7 @@ _SORTS: dict[str, Callable[[Entry], Any]] = {
 @click.option("--kind", "kinds", multiple=True, help="Only of this framework (repeatable).")
 @only_targets_option
 @click.option("--state", "states", multiple=True, help="Only complete, partial or unread entries (repeatable).")
+@click.option("--part", type=click.Choice(["tuning"]), help="List results of tuning, and what was chosen, instead.")
 @click.option(
     "--sort",
     type=click.Choice(list(_SORTS)),
@@ -68,6 +80,7 @@ def ls_verb(
     kinds: tuple[str, ...],
     archs: tuple[str, ...],
     states: tuple[str, ...],
+    part: str | None,
     sort: str,
     ascending: bool,
     limit: int,
@@ -75,20 +88,37 @@ def ls_verb(
 ) -> None:
     """List kernels of other frameworks, newest first.
 
-    TEXT: words that name, id, target, version or config must contain. Prints 50 entries, unless --limit says
-    otherwise, and how many there are.
+    TEXT: words that name, id, target, version or config must contain. Prints 50 entries (see --limit) and the number of
+    all.
+
+    With --part tuning, lists results of tuning instead: what Triton, Inductor, Helion and FlashInfer chose for each
+    key, and its time if their files have it.
     """
     from cache_engine.frameworks.registry import EntryFilter
-    from cache_engine.frameworks.values import Entry, ScanFinding
 
     sources, places = known_places(settings)
-    wanted, total = EntryFilter(" ".join(text), kinds, archs, states), 0
+    if part is not None:
+        only_with("", False, ("archs", "states", "sort", "ascending"), instead="--part")
+        chosen = [place for place in places_in(places, None) if not kinds or place.kind in kinds]
+        _list_tuning(chosen, text, limit, as_json)
+        return
+    found = scanned(settings, sources, places_in(places, None))
+    wanted = EntryFilter(" ".join(text), kinds, archs, states)
+    _list_entries(found, wanted, sort, limit, ascending=ascending, as_json=as_json)
+
+
+def _list_entries(
+    scanned: Iterable[tuple[Place, Seen]], wanted: EntryFilter, sort: str, limit: int, *, ascending: bool, as_json: bool
+) -> None:
+    from cache_engine.frameworks.values import Entry, ScanFinding
+
+    total = 0
     findings: list[tuple[Place | None, ScanFinding]] = []
     ids: list[str] = []  # also of those that are not listed: a short id is one that none of them has
 
     def matching() -> Iterator[tuple[Place, Entry]]:
         nonlocal total
-        for place, seen in scanned(settings, sources, places_in(places, None)):
+        for place, seen in scanned:
             if isinstance(seen, ScanFinding):
                 findings.append((place, seen))
             elif isinstance(seen, Entry):
@@ -109,6 +139,41 @@ def ls_verb(
         _print_entries(rows, shortener(ids))
         more = f", {total - len(rows):,} of them not printed" if total > len(rows) else ""
         print(f"{counted(total, 'entry', 'entries')}{more}.")
+        print_findings(findings)
+
+    emit(document, as_json, show)
+
+
+def _list_tuning(places: list[Place], words: tuple[str, ...], limit: int, as_json: bool) -> None:
+    from cache_engine.frameworks.tuning import choices
+    from cache_engine.frameworks.values import Fault, ScanFinding
+
+    found: dict[tuple[str, str], tuple[Place, Choice]] = {}
+    findings: list[tuple[Place, ScanFinding]] = []
+    for place in places:
+        try:
+            for each in choices(place):
+                if isinstance(each, ScanFinding):
+                    findings.append((place, each))
+                elif all(word.lower() in f"{each.name} {each.key} {each.chosen}".lower() for word in words):
+                    # A directory of Triton's may be in one of Inductor's.
+                    found[os.path.realpath(place.path / each.file), each.key] = place, each
+        except OSError as error:
+            findings.append((place, ScanFinding(Fault.UNREADABLE, "", error.strerror or str(error))))
+    rows = [{**where(place), **to_builtins(each), "ms": each.ms} for place, each in found.values()]
+    document = {"results": rows[:limit], "total": len(rows), "findings": [finding_row(*one) for one in findings]}
+
+    def show() -> None:
+        print_table(
+            {"framework": LEFT, "name": LEFT, "tuned for": LEFT, "chosen": LEFT, "time": RIGHT},
+            [
+                (each.framework, each.name, each.key[:_MOST_LETTERS], each.chosen,
+                 "–" if each.ms is None else human_ms(each.ms))
+                for _, each in list(found.values())[:limit]
+            ],
+            dispensable=("tuned for",),
+        )  # fmt: skip
+        print(f"{counted(len(rows), 'result')} of tuning.")
         print_findings(findings)
 
     emit(document, as_json, show)

@@ -1,4 +1,4 @@
-"""``gemm-cache caches show``: one entry of another framework's cache, or what two entries or directories differ in."""
+"""``gemm-cache caches show``: one entry of another framework's cache, or how two entries or directories differ."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from cache_engine.units import counted, human_bytes, human_ms, printable
 if TYPE_CHECKING:
     from cache_engine.frameworks.comparison import Difference, DirectoriesCompared, EntriesCompared, Miss
     from cache_engine.frameworks.registry import Sources
+    from cache_engine.frameworks.tuning import TuningCompared
     from cache_engine.frameworks.values import Entry, KeyFactors, Part, Place
     from cache_engine.model.outcome import Failure
 
@@ -49,6 +50,7 @@ _FACTS = {
         "caches show 3f2a --part sass",
         "caches show 3f2a 9b01",
         "caches show ~/.triton/cache triton=/scratch/triton",
+        "caches show ~/.triton/cache triton=/scratch/triton --part tuning",
     ),
     done="The entry is printed; or the two are compared, whatever differs.",
     failed="No entry has such an id, or several have, the part cannot be read, or the two are of different frameworks.",
@@ -65,7 +67,8 @@ _FACTS = {
 @click.option(
     "--part",
     metavar="NAME",
-    help="Print one part, such as ptx, ttgir or source, as text; sass is the code of a CUBIN.",
+    help="Print one part, such as ptx, ttgir or source, as text; sass is the code of a CUBIN. Of two directories, "
+    "tuning: compare what was chosen for each key.",
 )
 @json_option
 @click.pass_obj
@@ -80,15 +83,17 @@ def show_verb(
 ) -> None:
     """Show one entry, or why one of two missed.
 
-    ID: a prefix is enough. Shows what is known, why the rest is not, its parts, and the inputs of its key.
+    ID: a prefix is enough. Shows the known facts of the entry, why others are unknown, its parts, and the inputs of its
+    key.
 
-    Of two: which inputs of the key differ, and what that means. Two directories, also as KIND=DIR, are compared too:
-    what only one has and what that differs in, and what has one key but other bytes.
+    Of two entries, shows the inputs of the key that differ, and what that means. Two directories, also as KIND=DIR, are
+    compared too: the entries that only one has, with the inputs that differ, and the entries with the same key but
+    other bytes.
     """
     sources, places = known_places(settings)
     if second is not None:
-        only_with("", False, ("folder", "part"), instead="two IDs")
-        _compare(settings, sources, places, (first, second), as_json=as_json)
+        only_with("", False, ("folder",) if part == "tuning" else ("folder", "part"), instead="two IDs")
+        _compare(settings, sources, places, (first, second), part == "tuning", as_json=as_json)
         return
     place, entry = find_entry(settings, sources, places, first, folder)
     source = sources.by_kind[place.kind]
@@ -161,10 +166,14 @@ def _sass(sources: Sources, place: Place, entry: Entry) -> str:
 
 
 def _compare(
-    settings: Settings, sources: Sources, places: list[Place], texts: tuple[str, str], *, as_json: bool
+    settings: Settings, sources: Sources, places: list[Place], texts: tuple[str, str], of_tuning: bool, *, as_json: bool
 ) -> None:
     folders = [_folder(sources, places, text) for text in texts]
-    if folders[0] is None and folders[1] is None:
+    if of_tuning and folders[0] is not None and folders[1] is not None:
+        _diff_tuning(folders[0], folders[1], as_json)
+    elif of_tuning:
+        raise UsageError("--part tuning compares two directories")
+    elif folders[0] is None and folders[1] is None:
         _diff_entries(settings, sources, places, texts, as_json)
     elif folders[0] is None or folders[1] is None:
         raise UsageError("compare two entries, or two directories; this is one of each")
@@ -208,6 +217,18 @@ def _diff_folders(settings: Settings, sources: Sources, one: Place, other: Place
     emit(document, as_json, lambda: _print_folders(one, other, compared))
 
 
+def _diff_tuning(one: Place, other: Place, as_json: bool) -> None:
+    from cache_engine.frameworks.tuning import Choice, choices, compare
+
+    mine, theirs = ([each for each in choices(place) if isinstance(each, Choice)] for place in (one, other))
+    compared = compare(mine, theirs)
+    document = {
+        "a": str(one.path), "b": str(other.path), "both": compared.both, "worst": compared.worst,
+        "different": compared.different, "only_a": compared.only_first, "only_b": compared.only_second,
+    }  # fmt: skip
+    emit(document, as_json, lambda: _print_tuning(compared))
+
+
 def _alone(miss: Miss) -> dict[str, Any]:
     return {
         "id": miss.entry.id,
@@ -223,7 +244,7 @@ def _fields(value: Difference) -> dict[str, Any]:
 
 
 def _folder(sources: Sources, places: list[Place], text: str) -> Place | None:
-    """The directory that a text names, if it names one."""
+    """The cache directory that a text on the command line names; ``None`` if it names none."""
     from cache_engine.frameworks.values import Place
     from cache_engine.settings import parse_place
 
@@ -347,6 +368,22 @@ def _print_folders(one: Place, other: Place, d: DirectoriesCompared) -> None:
         _print_meanings([each for each, _ in d.causes])
 
 
+def _print_tuning(d: TuningCompared) -> None:
+    worst = "" if d.worst is None else f", worst {d.worst:.0%}"
+    print(f"{len(d.different):,} of {counted(d.both, 'key')} chose differently{worst}.")
+    if d.different:
+        print_table(
+            {"name": LEFT, "tuned for": LEFT, "in A": LEFT, "in B": LEFT, "slower": RIGHT},
+            [
+                (each.first.name, each.first.key[:_MOST_LETTERS], *_both(each.first.chosen, each.second.chosen),
+                 "–" if each.slower is None else f"{each.slower:.0%}")
+                for each in d.different[:_MOST_SHOWN]
+            ],
+            dispensable=("tuned for",),
+        )  # fmt: skip
+    print(f"{counted(len(d.only_first), 'key')} only in A, {counted(len(d.only_second), 'key')} only in B.")
+
+
 def _fact(entry: Entry, name: str) -> str:
     value = getattr(entry, name)
     if value is None:
@@ -355,7 +392,10 @@ def _fact(entry: Entry, name: str) -> str:
 
 
 def _both(a: str | None, b: str | None) -> tuple[str, str]:
-    """Two values. On a terminal, of long ones the part with the first letter that differs; else they are whole."""
+    """Two differing values as text.
+
+    On a terminal, long values are cut to the part around the first letter that differs.
+    """
     if not sys.stdout.isatty():
         return ("–" if a is None else a), ("–" if b is None else b)
     differs_at = common_letters(a or "", b or "")
@@ -363,7 +403,7 @@ def _both(a: str | None, b: str | None) -> tuple[str, str]:
 
 
 def _around(value: str | None, at: int) -> str:
-    """At most 60 letters of a value, with the one at this position."""
+    """At most 60 letters of a value, around the position ``at``."""
     if value is None or len(value) <= _MOST_LETTERS:
         return "–" if value is None else value
     start = 0 if at < _MOST_LETTERS // 2 else min(at - _MOST_LETTERS // 3, len(value) - _MOST_LETTERS)

@@ -117,7 +117,10 @@ def clean_verb(
 
 
 def _sizes(given: tuple[str, ...], old_share: float | None) -> tuple[int | None, float | None]:
-    """The smallest size, and the smallest share of the disk, that are given; raises ``UsageError`` for another text."""
+    """The smallest size in bytes and the smallest share of the disk that the options give.
+
+    Raises ``UsageError`` for any other text.
+    """
     sizes = [parse_bytes(text) for text in given if not text.endswith("%")]
     shares = [_share(text) for text in given if text.endswith("%")]
     if old_share is not None:

@@ -95,7 +95,7 @@ def compile_verb(
 
 
 def open_for(settings: Settings, asked: dict[str, Any]) -> Cache:
-    """The store. A new one is made only after the request has been found valid."""
+    """Opens the store. Creates one only after the request has been found valid."""
     if settings.uses_directory and not settings.directory_exists:
         with open_cache(settings.with_overrides({"enable_caching": PACKS})) as without_store:
             without_store.select(without_store.targeted(asked_problem(asked)), **asked_choice(asked))
@@ -105,7 +105,7 @@ def open_for(settings: Settings, asked: dict[str, Any]) -> Cache:
 def get_kernel(
     cache: Cache, asked: dict[str, Any], reporter: Reporter | None, **again: Any
 ) -> tuple[CompiledKernel, results.Explained | None]:
-    """The kernel; for a job that may hit, also why it was missed, if it was."""
+    """Returns the kernel. For a job, also returns the reason of a miss; ``None`` after a hit."""
     if reporter is None or again:
         on_stage = reporter.stage if reporter else None
         return cache.get_or_compile(asked_problem(asked), **asked_choice(asked), on_stage=on_stage, **again), None
@@ -118,7 +118,7 @@ def get_kernel(
 
 
 def job_result(document: results.Compiled | results.Timed, why: results.Explained | None) -> str:
-    """The document with the reason of a miss, as text."""
+    """The JSON text of a job's result, with the reason of a miss added."""
     document.why = why
     text = to_json(document)
     document.why = UNSET
@@ -129,7 +129,7 @@ def job_result(document: results.Compiled | results.Timed, why: results.Explaine
 
 
 def record_fields(record: Record) -> dict[str, str]:
-    """A record, property by property."""
+    """The fields of a record and their values, to be printed."""
     words = described(record, human_age(time.time() - record.created_at))
     return {"key": record.key, "name": record.name, **{label.lower(): value for label, value in words.items()}}
 

@@ -110,15 +110,13 @@ def serve(
     reach: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> NoReturn:
-    """Replaces this process by the dashboard.
-
-    The settings that keep it to this machine are in ``app/.streamlit/config.toml``; the arguments take precedence.
+    """Replaces this process with the dashboard's.
 
     Args:
-        address: where to listen.
-        names: further host names under which requests are accepted. All others are refused, or a page on the web could
-            reach the dashboard under a name of its own.
-        reach: what others who can reach it may do, in words to print.
+        address: the address to listen on.
+        names: further host names under which requests are accepted. Requests under any other name are refused;
+            otherwise a website could reach the dashboard through a host name of its own.
+        reach: a sentence to print: what other people who can reach the dashboard may do.
         environment: further variables for the dashboard.
 
     Raises:
@@ -153,7 +151,10 @@ def serve(
 
 
 def _free_port(address: str) -> int:
-    """The usual port or, where that is taken, the first free one after it. Streamlit refuses one taken since."""
+    """The default port or, if it is taken, the first free one after it.
+
+    Should the port be taken meanwhile, Streamlit refuses it.
+    """
     for port in range(PORT, PORT + _MOST_PORTS):
         error = _try_port(address, port)
         if error is None or error.errno != errno.EADDRINUSE:
@@ -164,7 +165,7 @@ def _free_port(address: str) -> int:
 
 
 def _try_port(address: str, port: int) -> OSError | None:
-    """The reason why nothing can listen at a port; ``None`` where it can."""
+    """The error of listening at a port; ``None`` where listening works."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""``gemm-cache demand``: what a store is asked for, how long that takes on a GPU, and compiling it ahead."""
+"""``gemm-cache demand``: the requests that a store gets, their time on a GPU, and compiling kernels ahead."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def demand_verb(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Show what the store is asked for, with shares of GPU time.
+    """Show the requests to the store, with shares of GPU time.
 
-    Every request counts, hit or miss, and each launch by matmul and operators. A request counts half as much after
-    the half-life, a week. Times are those measured in this store, else predicted by the GPU model for a
-    library's kernel. --by kernel means the kernel that serves today. Models may share shapes, so their shares overlap.
+    Every request counts, hit or miss, and each launch by matmul and operators. A request counts half as much after the
+    half-life, a week. Times are those measured in this store, else predicted by the GPU model for a library's kernel.
+    --by kernel means the kernel that serves today. Models may share shapes, so their shares overlap.
 
     With --promote: kernels that are asked for and were evicted, that another compiler made, that another kernel serves
     in place of, or that were measured to be faster. One is compiled if the time that it saves over the horizon is worth
@@ -141,7 +141,7 @@ def _promote_and_print(
 
 @dataclass(frozen=True)
 class _Promoted:
-    """A plan, the part of it that pays and is within the budget, and what failed; ``None`` for a dry run."""
+    """The result of ``--promote``: the plan, the kernels chosen from it, and failures (``None`` for a dry run)."""
 
     plan: PromotionPlan
     taken: list[Candidate]
@@ -192,7 +192,7 @@ def _document(done: _Promoted, budget_s: float) -> dict[str, Any]:
 
 
 def _candidate_row(one: Candidate, is_taken: bool) -> dict[str, Any]:
-    """A kernel that could be compiled ahead, and the sum behind it: over the horizon, and in seconds."""
+    """A kernel that could be compiled ahead, as a row for JSON: its cost and benefit in seconds, over the horizon."""
     value = one.value
     return {
         "kind": one.kind,

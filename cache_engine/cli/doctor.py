@@ -116,7 +116,7 @@ def doctor_verb(settings: Settings, /, every: bool, on_gpu: bool, as_json: bool)
 
 
 def _setting(settings: Settings, name: str) -> dict[str, str]:
-    """A setting in force, its origin, and its environment variable. Of a secret only whether it is set."""
+    """A setting as JSON: its value, its origin and its environment variable. For a secret, only whether it is set."""
     return {
         "name": name,
         "value": settings.shown(name),
@@ -283,7 +283,7 @@ def _store(settings: Settings) -> Iterator[Check]:
 
 
 def _speed(layout: StoreLayout) -> Iterator[Check]:
-    """The time of a hit on this machine and disk; nothing for a store without kernels that can be read."""
+    """Measures the time of a hit on this machine and disk. Yields nothing for a store without a readable kernel."""
     disk, times = DiskStore(layout), list[float]()
     for key in islice(disk.keys(), _TIMED_KERNELS):
         with suppress(GemmCacheError, OSError):  # what is damaged, verify says

@@ -1,4 +1,4 @@
-"""``gemm-cache evaluate``: how long a GEMM takes on an accelerator, or a pass of a whole model."""
+"""``gemm-cache evaluate``: predicts the time of a GEMM, or of one pass of a whole model, on an accelerator or GPU."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _evaluate_shape(
 
 
 def _validated(answer: Answer) -> str:
-    """The version of the model that had another result stored, and its latency; empty without one."""
+    """A sentence about an older result: its model version and its latency. Empty if the store had none."""
     older = answer.older
     if older is None:
         return ""
@@ -185,7 +185,10 @@ def _validated(answer: Answer) -> str:
 
 
 def _answer(settings: Settings, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> Answer:
-    """A result: from the store, or searched for and stored; with caching switched off, only searched for."""
+    """The result of a search: taken from the store, or computed and stored.
+
+    With caching off, it is computed and not stored.
+    """
     if settings.uses_directory:
         with open_cache(settings, optional=True) as cache:
             if cache.has_store:
@@ -272,7 +275,7 @@ def _check(chips: list[Hardware | Gpu], mode: SearchMode) -> None:
 
 @contextmanager
 def _results(settings: Settings) -> Iterator[Evaluations | None]:
-    """The stored results; none where there is no store."""
+    """Yields the stored results; ``None`` where there is no store."""
     if not settings.uses_directory:
         yield None
         return
@@ -288,7 +291,7 @@ def _passes(
     chips: list[Hardware | Gpu],
     mode: SearchMode,
 ) -> list[ModelPass]:
-    """Each step on each chip."""
+    """The result of each step on each chip."""
     from cache_engine.insight.passes import asking, model_pass, operations
 
     ask, found = asking(kept, mode), []
@@ -303,7 +306,7 @@ def _passes(
 
 @contextmanager
 def _progress_when_slow(total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar, once the work has taken a second."""
+    """Shows a progress bar if the work takes longer than a second; yields the function that advances it."""
     started, done = time.monotonic(), 0
     with ExitStack() as stack:
         bar: Any = None
@@ -433,7 +436,10 @@ def _print_pass(one: ModelPass) -> None:
 
 
 def _csv(d: dict[str, Any]) -> str:
-    """A row for each operation of each pass. No totals, so that a sum over a column is right."""
+    """The passes as CSV: one row for each operation.
+
+    It has no rows of totals, so that the sum over a column is right.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for number, one in enumerate(d["passes"]):

@@ -45,9 +45,9 @@ def evaluations_verb() -> None:
 @json_option
 @click.pass_obj
 def ls_verb(settings: Settings, /, chip: str | None, as_json: bool) -> None:
-    """List accelerators with results, or one's results.
+    """List the accelerators that have stored results.
 
-    --chip lists the results of one accelerator.
+    With --chip, list the results of that accelerator.
     """
     with open_cache(settings, create=False) as cache:
         stored = cache.evaluations
@@ -126,8 +126,8 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, form: str, 
 def import_verb(settings: Settings, /, file: Path, chip: str | None, as_json: bool) -> None:
     """Import the results of FILE.
 
-    Results that the store has stay as they are; a result that cannot be right is refused. FILE may be an export, or of
-    the reference evaluator (format 2025.01).
+    Results already in the store stay as they are; a result that cannot be right is refused. FILE may come from
+    evaluations export or from the reference evaluator (format 2025.01).
     """
     from cache_engine.evaluator.chips import load_hardware
     from cache_engine.store.results import LARGEST_IMPORT_BYTES, decompress
@@ -163,9 +163,10 @@ def import_verb(settings: Settings, /, file: Path, chip: str | None, as_json: bo
 def clean_verb(
     settings: Settings, /, max_entries: int | None, days: float | None, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Delete results that are unused, or too many.
+    """Delete results that are unused or exceed a limit.
 
-    By default: results unused for 90 days, and results above 10,000 of an accelerator. Shows them; --yes deletes them.
+    By default, deletes results unused for 90 days and, if an accelerator has more than 10,000 results, the tenth of
+    them that was unused longest. Lists them; --yes deletes them.
     """
     from cache_engine.evaluator.results import MAX_ENTRIES, UNUSED_DAYS
 
@@ -182,7 +183,7 @@ def clean_verb(
 
 
 def _fingerprint(stored: Evaluations, chip: str | None) -> str:
-    """The fingerprint that a name, a file or a fingerprint prefix stands for, among those with results."""
+    """The full fingerprint of an accelerator with results, given by name, file or beginning of the fingerprint."""
     from cache_engine.evaluator.chips import load_hardware
 
     known = stored.fingerprints()

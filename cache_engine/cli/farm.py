@@ -87,8 +87,8 @@ def worker_verb(
 ) -> None:  # fmt: skip
     """Compile what the queue asks for, until stopped by Ctrl-C.
 
-    Prints a line for each kernel. A message can only ask for a kernel that this program makes from its own templates.
-    The first Ctrl-C or SIGTERM lets compiles finish, a second ends them.
+    Prints a line for each kernel. Messages can only ask for kernels made from this program's own templates. The first
+    Ctrl-C or SIGTERM lets running compiles finish, a second one ends them.
     """
     from cache_engine.process import processors
     from cache_engine.team.worker import Worker, serve
@@ -131,9 +131,9 @@ def compile_verb(
 ) -> None:  # fmt: skip
     """Have workers compile what a model needs and the remote lacks.
 
-    The kernels are those of warm with the same arguments, those that this store is asked for most first. Workers have
-    no GPU and time nothing: with --tune they compile what tune would time for the first m of each kernel. Ctrl-C
-    withdraws what no worker has begun; the same command resumes. Afterwards remote pull, or a lookup, brings them.
+    The kernels are those that warm with the same arguments compiles, the most requested ones first. Workers have no GPU
+    and time nothing: with --tune they compile what tune would time for the first m of each kernel. Ctrl-C withdraws the
+    kernels that no worker has begun; the same command resumes. Afterwards, remote pull or a lookup fetches the kernels.
     """
     from cache_engine.team.progress import Following
     from cache_engine.team.submission import Submission
@@ -193,10 +193,10 @@ def compile_verb(
 @json_option
 @click.pass_obj
 def status_verb(settings: Settings, /, broker: str | None, url: str | None, as_json: bool) -> None:
-    """Say what a farm does now.
+    """Show the state of a farm.
 
-    The queue, workers and what each compiles, runs and their predicted end, the last 24 hours, and the last failures.
-    A broker with one farm needs no remote.
+    Shows the queue, the workers and what each compiles, the runs and their predicted end, the last 24 hours, and the
+    last failures. If the broker serves only one farm, you need not name a remote.
     """
     from cache_engine.team.progress import look
 
@@ -240,7 +240,7 @@ def _broker_named(settings: Settings, broker: str | None) -> str:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The kernels to ask for, in order, what predicts their compile times, and how many of them are to be timed."""
+    """The kernels to request, in order, how many of them are to be timed, and the model of their compile times."""
 
     selections: list[Selection]
     times: CompileTimes
@@ -248,7 +248,7 @@ class _Asked:
 
     @property
     def in_words(self) -> str:
-        """Their number, and the time that one process would take, if the remote had none of them."""
+        """A sentence: the number of kernels, and how long one process would take to compile all of them."""
         from cache_engine.cache.build import compile_of
 
         tuned = f", {self.to_tune:,} of them for tune to time" if self.to_tune else ""
@@ -260,7 +260,10 @@ class _Asked:
 
 
 def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Asked:
-    """The kernels; by the demand and the records of the store, where there is one."""
+    """The kernels to request.
+
+    Where there is a store, its demand orders them and its records predict their compile times.
+    """
     from cache_engine.batch.tuning import all_candidates
     from cache_engine.insight.coverage import coverage, distinct, require_served
     from cache_engine.team.progress import by_demand, compile_times

@@ -139,7 +139,7 @@ def _row(one: Decision) -> dict[str, Any]:
 
 
 def _job_row(job: Job | LostJob) -> dict[str, Any]:
-    """A job as JSON; one whose file cannot be read has the state ``lost``, and the error says why."""
+    """A job as JSON. A job whose file cannot be read has the state ``lost`` and the reason as its error."""
     if isinstance(job, LostJob):
         lost = Job(id=job.id, command=[], error=job.error)
         return {**_job_row(lost), "state": "lost"}
@@ -176,14 +176,14 @@ def _cells(row: Decision) -> tuple[str, ...]:
 
 
 def _has_reader() -> bool:
-    """Waits a little; returns at once, and false, when a pipe on standard output has lost its reader."""
+    """Waits a little; returns false at once if standard output is a pipe that its reader has closed."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # errors are always reported
     return not poll.poll(_LOOK_MS)
 
 
 def _print_lines(rows: Iterable[Decision], as_json: bool) -> bool:
-    """Prints a line each; returns whether the reader is still there."""
+    """Prints one line per decision; returns whether standard output still has a reader."""
     try:
         for row in rows:
             if as_json:

@@ -103,6 +103,7 @@ def ls_verb(
             cache.query(queries.kernels, chosen, **page) if has_ours else [],
         )
         adapted = Page(cache.query(queries.count, others), cache.query(queries.kernels, others, **page))
+        skipped = cache.query(queries.state)["skipped"]
         there: dict[str, list[str]] = {}
         if not ours.rows and not adapted.rows:
             there = cache.query(queries.facets)
@@ -111,12 +112,16 @@ def ls_verb(
                 lambda one: cache.query(queries.count, queries.KernelFilter.of(read_search(one))),
                 chain.from_iterable(there.values()),
             )
-    document = {"total": ours.total, "offset": offset, "rows": ours.rows, "adapted": adapted._asdict()}
+    document = {
+        "total": ours.total, "offset": offset, "rows": ours.rows, "adapted": adapted._asdict(), "skipped": skipped,
+    }  # fmt: skip
     emit(document, as_json, lambda: print_kernels(ours, adapted, offset, there, search.meanings))
+    if skipped and not as_json:
+        print(f"\n{counted(skipped, 'item')} of the store cannot be indexed; gemm-cache verify names each.")
 
 
 class Page(NamedTuple):
-    """A page of a list: how many kernels there are in all, and these of them, by the columns of the index."""
+    """A page of a list: the number of all kernels, and the rows of this page, by the columns of the index."""
 
     total: int
     rows: Sequence[Mapping[str, Any]]
@@ -128,7 +133,7 @@ class Page(NamedTuple):
 def print_kernels(
     ours: Page, adapted: Page, offset: int, there: Mapping[str, Sequence[str]], meanings: Sequence[str] = ()
 ) -> None:
-    """Prints a page of kernels; when it is empty, hints, and the values ``there`` are to filter by."""
+    """Prints a page of kernels. If it is empty, prints hints, and ``there``: the values that each filter could have."""
     for meaning in meanings:
         print(printable(meaning))
     total = ours.total + adapted.total

@@ -24,9 +24,10 @@ _SECTIONS = {
     "On a GPU": ("tune", "time"),
     "More": ("dashboard", "doctor"),
 }
-"""The verbs in the order of ``--help``. The module of its name has each as ``NAME_verb``."""
+"""The sections of ``--help``, and the verbs in each. Every verb has a module of its name, which defines ``NAME_verb``.
+"""
 _RARE = ("calibrate", "evaluations", "nvcc", "timings")
-"""Verbs that ``--help`` only names, on its last line."""
+"""Verbs that ``--help`` lists only by name, on its last line."""
 
 
 def main() -> NoReturn:

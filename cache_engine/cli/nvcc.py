@@ -1,4 +1,4 @@
-"""The verb ``nvcc``: the launcher of nvcc, and why it does not serve a command."""
+"""The verb ``nvcc``: runs nvcc through the launcher, or explains why the launcher does not serve a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Old names of verbs and options. Each works, hidden, for one version, and says on standard error what its name is now.
+"""Old names of verbs and options. Each works, hidden, for one version, and prints its new name on standard error.
 
 To rename a verb or an option, add a row to a table here; no other module knows old names.
 """
@@ -45,9 +45,9 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "toolchains": ("stats --by toolchain", ""),
     "unpin": ("pin --remove", "KEY"),
 }
-"""For each old verb, the words that replace it, and what follows them in the sentence.
+"""For each old verb: the words that replace it, and the text to print after them.
 
-The words may end with options: ``"unpin": ("pin --remove", "KEY")``. They take the arguments of the old verb.
+The words may end with options: ``"unpin": ("pin --remove", "KEY")``. The old verb's arguments are passed on.
 """
 
 OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
@@ -85,10 +85,10 @@ OPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("report", "--output"): ("--html", "FILE"),
     ("report", "-o"): ("--html", "FILE"),
 }
-"""For each old option of a verb, the words that replace it, and what follows them in the sentence.
+"""For each old option of a verb: the words that replace it, and the text to print after them.
 
-A verb is named as it is now, or by its old name where only that had the option; ``""`` means every verb that has no
-option of this name itself. Replaced by ``""``, an option leaves its value, which is then an argument.
+The verb has its present name, or its old name if only the old verb had the option; ``""`` means every verb that has no
+option of this name. Replaced by ``""``, the option goes and its value becomes an argument.
 """
 
 BENCHMARKS = "what measures or simulates is no longer installed; in a checkout of the source, run: python -m benchmarks"
@@ -98,13 +98,16 @@ GONE: Mapping[str, str] = {
     "bench fleet": "bench fleet is gone; docs/scale.md has what it found",
     "replay": f"{BENCHMARKS} replay",
 }
-"""For each verb that the program no longer has, where to go."""
+"""For each verb that was removed: the sentence that says where to find its successor."""
 
 _PROGRAM = "gemm-cache"
 
 
 def old_verb(ctx: click.Context, name: str, group: Callable[[str], click.Group]) -> click.Command | None:
-    """The hidden command of an old verb of the group that ``ctx`` runs; ``group`` makes that of several old verbs."""
+    """The hidden command for an old verb, in the group that ``ctx`` runs.
+
+    ``group`` makes the command for an old group of verbs.
+    """
     path = f"{_path(ctx)} {name}".strip()
     if path in VERBS:
         return _Renamed(path)
@@ -119,7 +122,7 @@ def old_verb(ctx: click.Context, name: str, group: Callable[[str], click.Group])
 
 
 def with_new_options(command: click.Command, ctx: click.Context, arguments: list[str]) -> list[str]:
-    """The arguments of a verb or group, with new names in place of old ones; says each on standard error."""
+    """The arguments of a verb or group, with old option names replaced. Prints each new name on standard error."""
     return list(_new_options(command, ctx, _path(ctx), arguments))
 
 
@@ -171,7 +174,7 @@ class _Renamed(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """The context of the new verb."""
+        """Prints the new name, and returns the context of the new verb."""
         group = parent or click.get_current_context()
         words, more = VERBS[self._old]
         say_new_name(group, self._old, f"{words} {more}")
@@ -188,7 +191,7 @@ class _Renamed(click.Command):
 
 
 class _Gone(click.Command):
-    """A verb that the program no longer has. Whatever follows it, ``--help`` included: the sentence is the answer."""
+    """A removed verb. Whatever arguments it gets, ``--help`` included, it answers with one sentence."""
 
     def __init__(self, old: str) -> None:
         super().__init__(old, hidden=True, context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -196,12 +199,12 @@ class _Gone(click.Command):
         self.params.append(click.Argument(["words"], nargs=-1, type=click.UNPROCESSED))
 
     def invoke(self, ctx: click.Context) -> None:
-        """Raises the sentence."""
+        """Raises an error with the sentence."""
         raise UsageError(GONE.get(" ".join([self._old, *ctx.params["words"][:1]]), GONE[self._old]))
 
 
 def _path(ctx: click.Context) -> str:
-    """The name of the verb that ``ctx`` runs, without that of the program."""
+    """The name of the verb that ``ctx`` runs, without the program's name."""
     names: list[str] = []
     at: click.Context | None = ctx
     while at is not None and at.parent is not None:
@@ -211,7 +214,7 @@ def _path(ctx: click.Context) -> str:
 
 
 def say_new_name(ctx: click.Context, old: str, new: str) -> None:
-    """Says on standard error what is now called so; in no line that a shell completes."""
+    """Prints the new name on standard error, but not while a shell completes a line."""
     if not ctx.resilient_parsing:
         print(_sentence(old, new), file=sys.stderr)
 

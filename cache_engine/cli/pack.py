@@ -14,12 +14,13 @@ import click
 from cache_engine.cli import terminal
 from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, named, open_cache
 from cache_engine.cli.support.completion import models
-from cache_engine.cli.support.signing import print_refused, signing_key
+from cache_engine.cli.support.signing import print_refused, print_unknown, signing_key
 from cache_engine.cli.support.targets import only_targets_option, targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import TOKENS
-from cache_engine.frameworks.bundles import Group, describe
+from cache_engine.frameworks.bundle_facts import describe
+from cache_engine.frameworks.bundles import Group
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.documents import fields_of, picked
@@ -49,7 +50,7 @@ def pack_verb() -> None:
 
 
 def _model_options(verb: _F) -> _F:
-    """Gives a verb ``--for``, ``--m`` and ``--dtype``, which say what a model needs; see ``_needed``."""
+    """Adds the options ``--for``, ``--m`` and ``--dtype``, which name a model's kernels, to a verb; see ``_needed``."""
     for decorate in (
         click.option("--dtype", help=f"--for: element type of A and B. Default: {DType.BF16}."),
         click.option("--m", metavar="SIZES", help=f"--for: tokens, such as 1,16,64-512. Default: {TOKENS}."),
@@ -103,10 +104,9 @@ def export_verb(
 
     Another store imports a pack, or uses it as it is (setting packs). Each kernel is verified first. Kernels that other
     frameworks keep in the store are packed too, but serve only after pack import; compiled CPU code is left out, unless
-    it is signed and the setting host_code is on.
-    With --for, the pack has only what serves a model, as warm with the same arguments compiles it.
-    With --sign, stores that trust the key (setting trusted_signers) know who made the kernels.
-    With --format oci, the pack can be pushed to a container registry; pack import reads it back.
+    it is signed and the setting host_code is on. With --for, the pack has only the kernels of a model: those that warm
+    with the same arguments compiles. With --sign, stores that trust the key (setting trusted_signers) know who made the
+    kernels. With --format oci, the pack can be pushed to a container registry; pack import reads it back.
     """
     if form == "oci" and force:
         raise UsageError("--force replaces a file; an OCI image layout is a directory: delete it, or give another name")
@@ -140,6 +140,7 @@ def export_verb(
         "bytes": sum(path.stat().st_size for path in files),
         "entries": exported.entries,
         "refused": exported.refused,
+        "unknown_format": exported.unknown_format,
         "signed_by": "" if key is None else key.fingerprint,
         "missing": absent,
     }
@@ -161,10 +162,10 @@ def export_verb(
 def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool) -> None:
     """Import the kernels of a pack or of Triton's cache.
 
-    FILE may be in an OCI image layout, as pack export --format oci makes it. Each kernel is verified; one that the
-    store has stays as it is. A kernel is a program for your GPU: import packs and caches only from people whose
-    programs you would run. Of a directory that is a cache of Triton's own, libraries for the host, results of
-    tuning and unfinished kernels are left where they are.
+    FILE may be in an OCI image layout, as pack export --format oci makes it. Each kernel is verified; kernels already
+    in the store stay as they are. A kernel is a program for your GPU: import packs and caches only from people whose
+    programs you would run. From a directory that is Triton's own cache, only finished kernels are imported: no host
+    libraries and no tuning results.
     """
     with named(file):
         given, file = file, _pack_named(file)
@@ -205,8 +206,8 @@ def check_verb(settings: Settings, /, file: Path, archs: tuple[str, ...], as_jso
     """Say whether a pack would be used here, or why not.
 
     Compares targets, templates, flags and toolchains, checks who signed it (setting trusted_signers), and with --for
-    looks for each kernel that a model needs. Changes nothing, and needs no store. pack import --dry-run checks every
-    byte. PACK may also be an image of Triton's or vLLM's cache (caches export, or MCV's).
+    looks for each kernel that a model needs. Changes nothing, and needs no store. To check every byte, use pack import
+    --dry-run. PACK may also be an image of Triton's or vLLM's cache (caches export, or MCV's).
     """
     from cache_engine.insight.packs import preflight
 
@@ -268,7 +269,7 @@ def _check_image(folder: Path, archs: tuple[str, ...], *, as_json: bool) -> None
 
 
 def is_cache_image(path: Path) -> bool:
-    """Whether an argument is an image of another framework's cache."""
+    """Whether a path on the command line is an image of another framework's cache."""
     from cache_engine.frameworks.images import is_image
     from cache_engine.store.oci import is_layout
 
@@ -276,7 +277,7 @@ def is_cache_image(path: Path) -> bool:
 
 
 def _carried_document(one: Carried) -> dict[str, Any]:
-    """Kernels of a pack for one target, made in one way, and what keeps lookups here from finding them."""
+    """One set of a pack's kernels as JSON: target, how they were made, and why lookups here would not find them."""
     return {
         "arch": one.arch,
         **picked(one.made, "family", "compiler", "compiler_version", "compiler_build"),
@@ -288,7 +289,7 @@ def _carried_document(one: Carried) -> dict[str, Any]:
 def _needed(
     cache: Cache, archs: tuple[str, ...], *, model: str | None, m: str | None, dtype: str | None
 ) -> list[CacheKey] | None:
-    """The keys of the kernels that the options of ``_model_options`` ask for; ``None`` without ``--for``."""
+    """The keys of the kernels that ``--for``, ``--m`` and ``--dtype`` ask for; ``None`` without ``--for``."""
     if model is None:
         if m is not None or dtype is not None:
             raise UsageError("--m and --dtype say what a model is asked for with; name the model with --for")
@@ -305,7 +306,7 @@ def _needed(
 def _of_model(
     cache: Cache, archs: tuple[str, ...], asked: dict[str, Any]
 ) -> tuple[list[CacheKey] | None, list[CacheKey]]:
-    """The kernels to export, ``None`` for all, and those of the model that the store lacks."""
+    """Two lists of keys: the kernels to export (``None`` for all), and the model's kernels that the store lacks."""
     keys = _needed(cache, archs, **asked)
     if keys is None:
         return None, []
@@ -325,7 +326,7 @@ def _as_layout(folder: Path, export: Callable[[Path], Exported]) -> Exported:
 
 
 def _pack_named(path: Path) -> Path:
-    """The pack that an argument names, be it in an OCI image layout; raises ``PackUnusable`` and ``OSError``."""
+    """The pack at a path, which may be an OCI image layout. Raises ``PackUnusable`` and ``OSError``."""
     from cache_engine.store.oci import is_layout, pack_in
 
     return pack_in(path) if is_layout(path) else path
@@ -336,6 +337,7 @@ def _pack_named(path: Path) -> Path:
 
 def _print_exported(d: dict[str, Any]) -> None:
     print_refused(d["refused"], "left out")
+    print_unknown(d["unknown_format"])
     signed = f", signed with the key {d['signed_by']}" if d["signed_by"] else ""
     print(printable(f"{counted(d['entries'], 'kernel')} in {d['file']}, {human_bytes(d['bytes'])}{signed}."))
     if d["missing"]:

@@ -25,8 +25,8 @@ from cache_engine.units import counted
 def pin_verb(settings: Settings, /, key: tuple[str, ...], remove: bool, everything: bool, as_json: bool) -> None:
     """Protect kernels from eviction.
 
-    No limit, age or clean --all evicts a pinned kernel; clean --pinned does. A pin is of a key: it stays if the kernel
-    is damaged or deleted, until pin --remove. Without KEY, lists the pinned keys.
+    No limit, age or clean --all evicts a pinned kernel; clean --pinned does. A pin belongs to a key: it outlives a
+    damaged or deleted kernel, until pin --remove. Without KEY, lists the pinned keys.
     """
     if everything and not remove:
         raise UsageError("--all goes with --remove; give the keys of the kernels to pin")

@@ -15,10 +15,11 @@ import click
 from cache_engine.cache.remote.base import without_query
 from cache_engine.cli import terminal
 from cache_engine.cli.support import Days, Verb, VerbGroup, emit, json_option, open_cache
-from cache_engine.cli.support.signing import print_refused, signing_key
+from cache_engine.cli.support.signing import print_refused, print_unknown, signing_key
 from cache_engine.cli.support.targets import only_targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.errors import StoreUnusable, UsageError
+from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP, Event, Tally
@@ -55,8 +56,8 @@ def _url_argument(verb: _F) -> _F:
 def remote_verb() -> None:
     """Share kernels through S3, GCS, Azure, Redis or a directory.
 
-    URL, or the setting remote, names it; credentials come from the environment, as for the provider's own
-    tools. Kernels are signed by who pushes them, and pulled only if the setting trusted_signers has the key.
+    URL, or the setting remote, names the place; credentials come from the environment, as for the provider's own tools.
+    push signs kernels, and pull accepts only those whose key is in the setting trusted_signers.
     """
 
 
@@ -72,7 +73,7 @@ def remote_verb() -> None:
 @json_option
 @click.pass_obj
 def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
-    """Compare the store with a remote, and say what lookups do with it."""
+    """Compare the store with a remote, and show its use."""
     from cache_engine.cache.remote.breaker import YOUNG_S, outage
 
     remote = remote_named(settings, url)
@@ -95,10 +96,7 @@ def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
 
 
 def _of_lookups(url: str, settings: Settings, tally: Tally) -> dict[str, Any]:
-    """Counts of this store's lookups in remotes, and when one last stopped and began again to ask this one.
-
-    Times are seconds since 1970; 0 is never, as far as the journal knows.
-    """
+    """Counts of this store's lookups in remotes, and when lookups last stopped and resumed asking this remote."""
     is_used = settings.remote is not None and without_query(settings.remote) == without_query(url)
 
     def last(kind: str) -> Event | None:
@@ -148,7 +146,8 @@ def _of_lookups(url: str, settings: Settings, tally: Tally) -> dict[str, Any]:
 def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: tuple[str, ...], as_json: bool) -> None:
     """Send kernels that the remote lacks.
 
-    Each kernel is verified first. One that the remote has stays there as it is.
+    Each kernel is verified first. Kernels already in the remote stay as they are. With --sign, kernels that other
+    frameworks keep in the store and snapshots (run --save) are sent too; host code only if the setting host_code is on.
     """
     from cache_engine.cache.remote.transfer import push
 
@@ -167,7 +166,9 @@ def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: 
                 remote,
                 compared.here,
                 wanted=wanted,
+                bundles=lambda group: not targets or describe(group).arch in targets,
                 sign=key.sign if key else None,
+                host_code=settings.host_code,
                 on_entry=lambda: bar.advance(task),
             )
     document = {"url": remote.url, **asdict(done), "present": done.present + compared.both}
@@ -190,12 +191,12 @@ def push_verb(settings: Settings, /, url: str | None, sign: Path | None, archs: 
 def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: bool, as_json: bool) -> None:
     """Import kernels that the store lacks.
 
-    Each kernel is verified, and who signed it. A kernel is a program for your GPU: with --unsigned, everyone who can
-    write to the remote decides what runs on it.
+    The bytes and the signature of each kernel are verified. A kernel is a program for your GPU: with --unsigned,
+    everyone who can write to the remote decides what runs on it.
     """
     from cache_engine.cache.remote.transfer import pull
 
-    remote, prove = remote_named(settings, url), _proof(settings, unsigned)
+    remote, prove = remote_named(settings, url), proof(settings, unsigned)
     with open_cache(settings.with_overrides({"enable_caching": True})) as cache:
         compared = _compared(cache, remote)
         with terminal.progress("Fetching", len(compared.there)) as (bar, task):
@@ -205,6 +206,8 @@ def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: b
                 remote,
                 compared.there,
                 prove=prove,
+                bundles=compared.bundles,
+                host_code=settings.host_code and not unsigned,
                 dry_run=dry_run,
                 on_entry=lambda: bar.advance(task),
                 by=local_user(),
@@ -241,19 +244,20 @@ def verify_verb(
 ) -> None:
     """Check the kernels of a remote as a lookup would.
 
-    Also compares them with this store's of the same key. --rebuild is the check of those who sign: kernels of another
-    toolchain cannot be compiled here, and are counted as left out.
+    Also compares them with this store's kernels of the same keys. --rebuild compiles kernels again, which checks the
+    signers' work: those of another toolchain cannot be compiled here, and are counted as left out.
     """
     from cache_engine.cache.remote import verification
 
-    remote, prove = remote_named(settings, url), _proof(settings, unsigned)
+    remote, prove = remote_named(settings, url), proof(settings, unsigned)
     with open_cache(settings, create=False, optional=True) as cache:
         compared = _compared(cache, remote)
         store = cache.store if cache.has_store else None
         # What is to be compiled is fetched too.
         keys = verification.sample_of(compared.all_there, max(sample, rebuild or 0.0))
         again = set(verification.sample_of(keys, min(1.0, rebuild / max(sample, rebuild)))) if rebuild else set()
-        found = _verified(cache, verification.verify(remote, keys, prove=prove, store=store), again, len(keys))
+        each = verification.verify(remote, keys, prove=prove, store=store, bundles=compared.bundles)
+        found = _verified(cache, each, again, len(keys))
     document = {"url": remote.url, "there": len(compared.all_there), **asdict(found)}
     emit(document, as_json, lambda: _print_verified(document, found), failed=found.refused)
 
@@ -326,8 +330,11 @@ def _audit_of(settings: Settings) -> Iterator[Journal | None]:
         yield journal
 
 
-def _proof(settings: Settings, unsigned: bool) -> Callable[[bytes], None]:
-    """The check that the bytes of each record must pass; raises ``UsageError`` without keys to check them by."""
+def proof(settings: Settings, unsigned: bool) -> Callable[[bytes], None]:
+    """The check that each record's bytes must pass.
+
+    Raises ``UsageError`` where no trusted key is set and ``unsigned`` is false.
+    """
     prove = (lambda _: None) if unsigned else proof_for(settings)
     if prove is None:
         raise UsageError(
@@ -342,9 +349,10 @@ class _Verified:
     """The result of a check of a remote.
 
     Attributes:
-        checked: the kernels of the sample. code_bytes: compiled code of those that are sound.
-        refused: those that may not be served, each with the reason.
-        rebuilt: how many were compiled again to the same bytes; not_rebuilt: how many could not be compiled here.
+        checked: the kernels of the sample. code_bytes: the size of the compiled code of the sound kernels.
+        refused: kernels that may not be served, each with the reason.
+        rebuilt: the number of kernels compiled again to the same bytes. not_rebuilt: the number that could not be
+            compiled here.
     """
 
     checked: int
@@ -355,7 +363,7 @@ class _Verified:
 
 
 def _verified(cache: Cache, found: Iterable[Sound | Refused], again: set[CacheKey], total: int) -> _Verified:
-    """The sum of what was found, with those of ``again`` compiled again."""
+    """Sums up the checks of a remote's kernels. Compiles the kernels of ``again`` once more, to compare."""
     from cache_engine.batch.migration import rebuild
 
     d = _Verified(total)
@@ -375,7 +383,7 @@ def _verified(cache: Cache, found: Iterable[Sound | Refused], again: set[CacheKe
 
 
 def remote_named(settings: Settings, url: str | None) -> Remote:
-    """The remote of an argument, else of the setting; raises ``UsageError`` where neither names one."""
+    """The remote that ``url`` or, without it, the setting names. Raises ``UsageError`` where neither does."""
     from cache_engine.cache.remote.client_process import KINDS, open_remote
 
     named = url or settings.remote
@@ -422,6 +430,7 @@ def _lookups(d: dict[str, Any]) -> dict[str, str]:
 
 def _print_pushed(d: dict[str, Any], done: Pushed) -> None:
     print_refused(done.refused, "left out")
+    print_unknown(done.unknown_format)
     sent = f"{counted(done.sent, 'kernel')}, {human_bytes(done.sent_bytes)}"
     print(printable(f"Sent {sent}, to {d['url']}; {d['present']:,} already there."))
 

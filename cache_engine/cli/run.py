@@ -7,25 +7,28 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb
+from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb, open_cache
 from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import escaped, moment
 from cache_engine.errors import GemmCacheError, LockTimeout, UsageError
+from cache_engine.frameworks.bundles import UnknownGroup
 from cache_engine.model.documents import to_json
 from cache_engine.settings import Settings, user_cache_folder, variable
 from cache_engine.store.lock import file_lock
-from cache_engine.units import counted, human_ms, printable
+from cache_engine.units import counted, human_bytes, human_ms, printable
 
 if TYPE_CHECKING:
+    from cache_engine.cache.cache import Cache
     from cache_engine.frameworks.supervisor import Ready
     from cache_engine.frameworks.watch import Run
+    from cache_engine.model.key import CacheKey
 
 _SHOWN = 5
 
@@ -38,6 +41,7 @@ _SHOWN = 5
         "run -- python serve.py",
         "run --root /mnt/kernels --ready-url http://127.0.0.1:8000/health --forbid-after-ready -- vllm serve MODEL",
         "run --ready-line 'startup complete' --output run.json --output run.prom -- python serve.py",
+        "run --restore llama-1 --save llama-2 -- python serve.py",
     ),
     done="The command ended with 0. Any other code is the command's: 128 and the number of a signal that ended it, 127 "
     "if it is not found, 126 if it cannot be started.",
@@ -58,6 +62,8 @@ _SHOWN = 5
     "--ready-file", type=click.Path(path_type=Path), metavar="FILE", help="Ready when the command writes FILE."
 )
 @click.option("--forbid-after-ready", is_flag=True, help="End with exit code 3 if a compile is seen after that.")
+@click.option("--restore", metavar="NAME", help="Restore this snapshot below the root first.")
+@click.option("--save", metavar="NAME", help="Save what the root holds in the end as a snapshot in the store.")
 @click.option(
     "--output",
     "files",
@@ -69,7 +75,8 @@ _SHOWN = 5
 @click.pass_context
 def run_verb(
     ctx: click.Context, settings: Settings, /, command: tuple[str, ...], root: Path | None, ready_url: str | None,
-    ready_line: str | None, ready_file: Path | None, forbid_after_ready: bool, files: tuple[Path, ...],
+    ready_line: str | None, ready_file: Path | None, forbid_after_ready: bool, restore: str | None, save: str | None,
+    files: tuple[Path, ...],
 ) -> None:  # fmt: skip
     """Run a command and report the kernels that its frameworks compile.
 
@@ -80,8 +87,10 @@ def run_verb(
     SIGUSR1, a report goes to standard error: kernels found, compiled before and after the command was ready, the
     slowest, and what cannot be watched.
 
-    Signals are passed on to the command.
+    Signals are passed on to the command. --restore asks the setting remote for what the store lacks. Whatever cannot be
+    restored or saved is named, and the command runs all the same.
     """
+    from cache_engine.frameworks.snapshots import JAX_CACHES, check_name
     from cache_engine.frameworks.supervisor import CannotStart, Supervisor
     from cache_engine.frameworks.watch import Run as Report
     from cache_engine.frameworks.watch import Watch, not_watched, redirected
@@ -89,14 +98,22 @@ def run_verb(
     ready = _ready(ready_url, ready_line, ready_file)
     if forbid_after_ready and ready is None:
         raise UsageError("--forbid-after-ready needs --ready-url, --ready-line or --ready-file")
+    for name in filter(None, (restore, save)):
+        check_name(name)
     root = _root(root)
     environment = {**({} if settings.dir is None else {variable("dir"): str(settings.directory())}), **os.environ}
-    if _can_write(root):
+    if not _can_write(root):
+        restore = save = None
+    else:
         environment |= redirected(environment, root, shutil.which("gemm-cache-nvcc", path=_programs()))
+    if restore or save:
+        environment.setdefault(JAX_CACHES, "none")
     report = Report(command=list(command), root=str(root), started_at=time.time(), not_watched=not_watched(environment))
-    supervisor = Supervisor(Watch(report, environment), ready, lambda: _publish(report, files))
     try:
-        with _alone(root):
+        with _alone(root) as is_alone:
+            if restore:
+                _restore(settings, restore, root, environment, is_alone=is_alone)
+            supervisor = Supervisor(Watch(report, environment), ready, lambda: _publish(report, files))
             report.exit_code = supervisor.run(command, environment)
     except CannotStart as error:
         click.echo(f"error: {escaped(str(error))}", err=True)
@@ -105,6 +122,9 @@ def run_verb(
     if left := supervisor.left_behind:
         report.not_watched.insert(0, f"{counted(left, 'process', 'processes')} that the command left running")
     _publish(report, files)
+    _keep(report, environment)
+    if save:  # last, as it may take longer than a pod has to end
+        _save(settings, save, root, environment)
     if forbid_after_ready and report.after:
         ctx.exit(NOT_HERE)
     if forbid_after_ready and report.ready_at is None and report.exit_code == OK:
@@ -131,7 +151,7 @@ def _ready(url: str | None, line: str | None, file: Path | None) -> Ready | None
 
 
 def _programs() -> str:
-    """The folders in which to look for the launcher: that of this program first."""
+    """The folders in which to look for the launcher, this program's own folder first."""
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
 
 
@@ -143,7 +163,7 @@ def _root(given: Path | None) -> Path:
 
 
 def _can_write(root: Path) -> bool:
-    """Whether the caches can be below ``root``; says why not. The command runs in any case."""
+    """Whether the caches can be below ``root``. If not, prints why; the command runs in any case."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not os.access(root, os.W_OK | os.X_OK):
@@ -155,20 +175,106 @@ def _can_write(root: Path) -> bool:
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Says it if another run has this root: what that compiles is in both reports."""
+def _alone(root: Path) -> Iterator[bool]:
+    """Whether no other run uses the same root. Prints a line if one does: its kernels are then in both reports."""
+    is_alone = False
     with ExitStack() as held:
         try:
             held.enter_context(file_lock(root / ".gemm-cache-run.lock", 0.0))
+            is_alone = True
         except LockTimeout:
             _say(f"another run uses {root}: kernels that its command compiles are in this report too.")
         except OSError:
             pass  # the folder cannot be written, which has been said
+        yield is_alone
+
+
+@contextmanager
+def _saying(failed: str) -> Iterator[None]:
+    """Whatever fails is said, and the command runs, or its exit code stays."""
+    try:
         yield
+    except (OSError, GemmCacheError, UnknownGroup) as error:
+        _say(f"{failed}: {error}")
+
+
+def _restore(settings: Settings, name: str, root: Path, environment: dict[str, str], *, is_alone: bool) -> None:
+    from cache_engine.frameworks.restore import restore
+    from cache_engine.frameworks.snapshots import read_snapshot, snapshot_key
+    from cache_engine.store.disk import DiskStore
+
+    with _saying(f"{name} is not restored"), _open_store(settings) as cache:
+        layout = cache.layout
+        if not os.path.exists(layout.group_path(snapshot_key(name))):
+            _fetch(settings, cache, [snapshot_key(name)])
+        found = read_snapshot(layout, name)
+        if found is None:
+            raise UsageError("neither the store nor the setting remote has it")
+        snapshot, signed = found
+        lacking = [key for key in snapshot.entries if not os.path.exists(layout.group_path(key))]
+        if lacking and settings.remote:
+            _fetch(settings, cache, lacking)
+        done = restore(layout, snapshot, root, environment, untrusted=_untrusted(settings, signed), is_alone=is_alone)
+        for key, made_at in done.made_at.items():  # so that what was used is not evicted first
+            cache.journal.hit(key, DiskStore.name, made_at=made_at)
+        entries = counted(len(done.made_at), "entry", "entries")
+        _say(f"restored {entries} of {name}, {human_bytes(done.size_bytes)}; {done.there:,} there already.")
+        if done.missing:
+            _say(f"not restored: {counted(done.missing, 'entry', 'entries')} that the store does not have")
+        for why, count in done.left.most_common():
+            _say(f"not restored: {why}: {count:,} {'operations' if why.startswith('flashinfer') else 'entries'}")
+
+
+def _open_store(settings: Settings) -> Cache:
+    return open_cache(settings.with_overrides({"enable_caching": True}))
+
+
+def _fetch(settings: Settings, cache: Cache, keys: list[CacheKey]) -> None:
+    """Imports bundles from the remote of the settings, if they name one; says what is refused."""
+    from cache_engine.cache.remote.transfer import pull
+    from cache_engine.cli.remote import proof, remote_named
+
+    if settings.remote:
+        remote, prove = remote_named(settings, None), proof(settings, unsigned=False)
+        pulled = pull(cache.store, cache.journal, remote, keys, prove=prove, bundles=keys, host_code=settings.host_code)
+        for refused in pulled.refused[:_SHOWN]:
+            _say(f"not fetched: {refused.key[:12]}: {refused.cause}")
+
+
+def _untrusted(settings: Settings, signed: bytes) -> str:
+    """The reason why a snapshot may bring no code for the host; empty where it may."""
+    from cache_engine.errors import Unproved
+    from cache_engine.store.signatures import proof_for
+
+    if not settings.host_code:
+        return "the setting host_code is off"
+    prove = proof_for(settings)
+    if prove is None:
+        return "the setting trusted_signers names no file"
+    try:
+        prove(signed)
+    except Unproved as error:
+        return str(error)
+    return ""
+
+
+def _save(settings: Settings, name: str, root: Path, environment: dict[str, str]) -> None:
+    from cache_engine.frameworks.snapshots import save
+    from cache_engine.store.signatures.signers import SigningKey
+
+    with _saying(f"{name} is not saved"), _open_store(settings) as cache:
+        sign = SigningKey.read(settings.signing_key).sign if settings.signing_key else bytes
+        done = save(cache.layout, name, root, environment, sign=sign, durable=settings.is_durable)
+        entries = counted(done.entries, "entry", "entries")
+        _say(f"saved {entries} as {name}, {human_bytes(done.size_bytes)}, {done.new:,} of them new in the store.")
+        for text in done.left[:_SHOWN]:
+            _say(f"not saved: {text}")
+        if len(done.left) > _SHOWN:
+            _say(f"not saved: {len(done.left) - _SHOWN:,} more")
 
 
 def _publish(report: Run, files: tuple[Path, ...]) -> None:
-    """Writes the report to files and to standard error; a file that cannot be written ends nothing."""
+    """Writes the report to files and to standard error. A file that cannot be written does not stop the rest."""
     for file in files:
         try:
             if file.suffix == ".prom":
@@ -183,11 +289,24 @@ def _publish(report: Run, files: tuple[Path, ...]) -> None:
         _print(printable(line))
 
 
+def _keep(report: Run, environment: Mapping[str, str]) -> None:
+    """Stores the report, for the page Demand; where that fails the report is said all the same."""
+    from cache_engine.frameworks.runs import keep_run
+    from cache_engine.store.opening import open_store
+
+    try:
+        settings = Settings.load(environment)
+        if settings.uses_directory:
+            keep_run(open_store(settings.directory(), trust=settings.trust_store), report)
+    except (OSError, GemmCacheError) as error:
+        _say(f"the report is not in the store: {error}")
+
+
 def _lines(report: Run) -> Iterator[str]:
     when = "is not ready yet" if report.ended_at is None else "was never ready"
     ready = f"was ready after {human_ms(1e3 * (report.ready_at - report.started_at))}" if report.ready_at else when
-    seen = sum(each.before + each.after for each in report.frameworks.values())
-    yield f"gemm-cache run: {counted(seen, 'compile')} seen, {report.after} after ready; the command {ready}."
+    seen = counted(report.before + report.after, "compile")
+    yield f"gemm-cache run: {seen} seen, {report.after} after ready; the command {ready}."
     for name, each in report.frameworks.items():
         known = f", {human_ms(1e3 * each.seconds)} of compiling" if each.seconds else ""
         compiled = f"compiled: {each.before} before ready, {each.after} after"

@@ -110,7 +110,7 @@ def show_verb(
 def _check_options(
     keys: tuple[str, ...], part: str | None, cubin: Path | None, html: Path | None, *, force: bool, as_json: bool
 ) -> None:
-    """Refuses options that do not go together."""
+    """Raises ``UsageError`` for options that do not go together."""
     if len(keys) > 2:
         raise UsageError("give one KEY, or two to compare")
     if html is None and not keys:
@@ -206,7 +206,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def inspection_document(inspection: Inspection) -> dict[str, Any]:
-    """A kernel as JSON; ``None`` is what is not known, and the notes say why."""
+    """A kernel as JSON. An unknown value is ``None``, and the notes say why."""
     mix, resident = inspection.instructions, inspection.occupancy
     held = ("blocks_per_sm", "warps_per_sm", "share", "bound_by")
     return {

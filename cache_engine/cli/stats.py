@@ -1,4 +1,4 @@
-"""The verb ``stats``: what the store holds and how it was used, now, over time, or by toolchain."""
+"""The verb ``stats``: the contents of the store and its use: now, over time, or by toolchain."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _show_statistics(settings: Settings, *, by_arch: bool, as_json: bool) -> Non
 
 
 def statistics_document(found: Statistics, queue: QueueState | None = None) -> dict[str, Any]:
-    """The contents and history of a store, as JSON: ``saved_ms`` counts kernels from disk, packs and a remote."""
+    """The contents and history of a store, as JSON. ``saved_ms`` counts kernels from disk, packs and a remote."""
     totals, day = found.totals, found.last_24h
     document = {
         **picked(found, "entries", "max_entries", "stored_bytes", "max_bytes", "journal_bytes", "max_memory_bytes"),
@@ -144,10 +144,10 @@ def statistics_document(found: Statistics, queue: QueueState | None = None) -> d
 
 
 def lengths_document(counts: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """The durations of lookups and of the work of misses, as JSON: by span, of those that happened.
+    """The durations of lookups and of compiling, as JSON, by the name of the step; steps that never ran are left out.
 
-    ``per_s`` is how many are done in a second of doing them, ``share`` the part of the time that misses took; it is
-    ``None`` of what is no work of a miss.
+    ``per_s`` is how many run in one second of that step's own time. ``share`` is the step's part of the time that
+    misses took; ``None`` for a step of a hit.
     """
     found = distributions(counts)
     of_misses_s = sum(one.total_s for span, one in found.items() if span in WORK)
@@ -206,12 +206,12 @@ def _export_metrics(settings: Settings, file: Path | None) -> None:
 
 
 def summed(periods: Iterable[EventPeriod], seconds: int, since: float = 0.0) -> list[EventPeriod]:
-    """Sums over intervals of this length, the earliest first; of a length in which nothing happened, none.
+    """Sums of events over intervals of ``seconds``, the earliest first. Empty intervals are left out.
+
+    Events that are known only for a longer interval are in a row of that longer interval.
 
     Args:
         since: seconds since 1970; begins with the interval that holds it.
-
-    What is only known for a longer interval is a row of that length.
     """
     found: dict[tuple[int, int], EventPeriod] = {}
     for period in periods:

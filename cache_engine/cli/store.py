@@ -1,4 +1,4 @@
-"""The verbs ``store migrate``, ``sync`` and ``repair``: a store after an upgrade, its index, and its damage."""
+"""The verbs ``store migrate``, ``sync`` and ``repair``: upgrade the entries, update the index, repair damage."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def repair_verb(settings: Settings, /, as_json: bool) -> None:
     cls=Verb,
     examples=("store migrate --dry-run", "store migrate --jobs 4"),
     done="All outdated kernels, if any, are compiled again; with --dry-run, they are only counted.",
-    failed="Some kernels could not be compiled or stored.",
+    failed="Some kernels could not be compiled, stored or written again.",
     missing="The compiler is not installed.",
 )
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
@@ -63,10 +63,10 @@ def repair_verb(settings: Settings, /, as_json: bool) -> None:
 def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json: bool) -> None:
     """Bring a store up to date after an upgrade.
 
-    Counts the entries by format and maker, and says what becomes of each: it is carried over if requests with the
-    settings in force still get it. Kernels whose requests get another key are compiled now, not at the next request.
-    Entries of an older format are written again, which takes half the room, unless they are signed.
-    Deletes nothing: clean --stale toolchain does, and clean --stale format.
+    Counts the entries by format and maker, and says what becomes of each. An entry is carried over if requests with the
+    settings in force still find it. Where a request now has another key, the kernel is compiled now, not at the next
+    request. Unsigned entries of an older format are written in the new one, which takes half the space. Deletes
+    nothing; for that, use clean --stale toolchain and clean --stale format.
     """
     from cache_engine.batch.migration import migrate, plan_migration
 
@@ -82,6 +82,7 @@ def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json
         "store_format": FORMAT,
         "rows": [{**fields_of(kind), **fields_of(plan.sums[kind])} for kind in sorted(plan.sums)],
         "to_compile": len(plan.again),
+        "to_write_again": len(plan.older),
         "failed": failed or {},
     }
     emit(document, as_json, lambda: _print_migration(plan, failed), failed=failed)
@@ -101,7 +102,7 @@ def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json
 def sync_verb(settings: Settings, /, rebuild: bool, as_json: bool) -> None:
     """Update the DuckDB index of the store.
 
-    Lists, searches and the dashboard read the index and update it themselves. It holds nothing that the files do not:
+    Lists, searches and the dashboard read the index and update it themselves. It is a copy of what the files hold, so
     it can be deleted at any time.
     """
     with open_cache(settings, create=False) as cache:
@@ -125,14 +126,14 @@ def _print_migration(plan: MigrationPlan, failed: Mapping[CacheKey, str] | None)
             for kind in sorted(plan.sums)
         ],
     )  # fmt: skip
-    kernels = counted(len(plan.again), "kernel")
+    kernels, older = counted(len(plan.again), "kernel"), counted(len(plan.older), "entry", "entries")
     if failed is None:
-        older = counted(len(plan.older), "entry", "entries")
         print(f"\nThis version writes format {FORMAT}. Would write {older} again. Would compile {kernels}.")
         return
     for key, cause in failed.items():
         print(printable(f"failed: {key[:12]}: {cause}"), file=sys.stderr)
-    print(f"\nCompiled {len(plan.again) - len(failed):,} of {kernels}.")
+    compiled, written = (len(set(keys) - failed.keys()) for keys in (plan.again, plan.older))
+    print(f"\nWrote {written:,} of {older} again. Compiled {compiled:,} of {kernels}.")
 
 
 def _print_synced(d: Synced, ms: float) -> None:

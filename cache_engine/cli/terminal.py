@@ -74,20 +74,20 @@ def print_fields(fields: Mapping[str, object]) -> None:
 
 
 def print_warnings(warnings: Sequence[str]) -> None:
-    """Prints a compiler's warnings on standard error: they are no part of the result."""
+    """Prints a compiler's warnings on standard error, because they are not part of the result."""
     for text in warnings:
         print(printable(f"warning: {text}"), file=sys.stderr)
 
 
 def look_alike(error: UnicodeError) -> tuple[str, int]:
-    """The error handler of an encoding that lacks characters: prints similar ones of ASCII, else ``?``."""
+    """An error handler for encoding: replaces characters that the encoding lacks with similar ones, else ``?``."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(_ASCII.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
 
 
 def escaped(text: str) -> str:
-    """A JSON document as the output can encode it, without loss."""
+    """A JSON document in characters that the output can encode; the others are escaped, so nothing is lost."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     if encoding.lower().replace("-", "") == "utf8":
         return text
@@ -102,12 +102,12 @@ def short_time(seconds: float) -> str:
 
 
 def moment(at: float) -> str:
-    """A time, in seconds since 1970, as date and time of day here."""
+    """A time, in seconds since 1970, as local date and time of day."""
     return f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M}"
 
 
 def sentence(text: str) -> str:
-    """A text as a sentence: with a capital and a full stop."""
+    """A text with a capital letter at the start and a full stop at the end."""
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
@@ -116,7 +116,8 @@ def progress(description: str, total: int | None, *, time_left: bool = True) -> 
     """A progress bar on standard error; yields it with its task.
 
     Args:
-        time_left: whether it shows the time left, by its own speed, if the total is known. Else the description has it.
+        time_left: whether to show the time left, computed from the speed so far, if the total is known. Set it to false
+            where the description already says it.
     """
     from rich.console import Console
     from rich.progress import (
@@ -141,7 +142,7 @@ def progress(description: str, total: int | None, *, time_left: bool = True) -> 
 
 
 def _room() -> int | None:
-    """The width that a table may have; ``None`` in a file or a pipe, unless the environment says."""
+    """The width of a table in characters; ``None`` (no limit) in a file or pipe, unless the environment sets it."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size().columns if known else None
 
@@ -153,7 +154,7 @@ def _table(header: bool) -> Table:
 
 
 def _plain(text: str) -> Any:
-    """A text that rich shows as it is."""
+    """A text that rich prints unchanged."""
     from rich.text import Text
 
     if os.environ.get("LC_ALL") in ("C", "POSIX"):  # Python prints UTF-8 all the same
@@ -179,10 +180,10 @@ def _print(table: Table) -> None:
 
 
 def printed_us(value: object) -> str:
-    """A time in microseconds as people read it; a dash where it is none, as a stored timing may have anything."""
+    """A time in microseconds as text; a dash if the value is not a number, which a stored timing may contain."""
     return human_ms(value / 1e3) if isinstance(value, int | float) and abs(value) < 1e15 else "–"
 
 
 def printed_number(value: object) -> str:
-    """A number with two decimals; a dash where it is none."""
+    """A number with two decimals; a dash if the value is not a number."""
     return f"{value:,.2f}" if isinstance(value, int | float) and abs(value) < 1e15 else "–"

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | None, **asked: Any) -> None:
     """Time a kernel on the local GPU, against cuBLAS.
 
-    Compiles the kernel on a miss, verifies its result and stores the timing; gemm-cache timings lists timings.
+    Compiles the kernel on a miss, verifies its result and stores the timing. To list timings, use gemm-cache timings.
     """
     from cache_engine.gpu.memory_pool import shared_pool
     from cache_engine.gpu.probe import require_gpu

@@ -1,4 +1,4 @@
-"""``gemm-cache timings``: what ``time`` and ``tune`` have measured, listed, written or compared by toolchain."""
+"""``gemm-cache timings``: lists, exports or compares by toolchain the times measured by ``time`` and ``tune``."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def timings_verb(
 ) -> None:
     """List timings, write them, or compare toolchains.
 
-    Newest first, also those of evicted kernels: configs are chosen by them. With FILE, writes them to it: a name that
-    ends in .csv gives CSV, any other JSON; - prints JSON.
+    Newest first. Timings of evicted kernels are listed too, because configs are chosen by them. With FILE, writes the
+    timings to it, as CSV if its name ends in .csv, else as JSON; - prints JSON.
 
     TOOLCHAIN is the beginning of a compiler and version, such as "nvrtc 13.4", or of the digits of its build. The
     kernels that both made are compared: registers, spills, code size, compile time, and timings on GPUs of one name.

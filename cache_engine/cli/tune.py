@@ -74,9 +74,9 @@ def tune_verb(
 ) -> None:
     """Find the fastest config on the local GPU.
 
-    Compiles the configs that the cost model ranks best, verifies and times each, and stores the timings. Later
-    lookups use the fastest config. With --check, which needs no problem and no GPU, it says how well the cost model
-    ranks what was timed.
+    Compiles the configs that the cost model ranks best, verifies and times each, and stores the timings. Later lookups
+    use the fastest config. With --check, which needs no problem and no GPU, it says how well the cost model ranks the
+    timed configs.
     """
     if check:
         _check(settings, as_json)
@@ -140,7 +140,7 @@ def _tuned(
 
 
 def _timed(cache: Cache, chosen: list[Candidate], jobs: int | None, reporter: Reporter | None) -> list[Tuned]:
-    """Compiles and times configs, with a bar for each."""
+    """Compiles and times configs; shows a progress bar for compiling and one for timing."""
     from cache_engine.batch.tuning import tune
 
     step = _steps(reporter, 2 * len(chosen))
@@ -155,7 +155,7 @@ def _timed(cache: Cache, chosen: list[Candidate], jobs: int | None, reporter: Re
 
 
 def _steps(reporter: Reporter | None, total: int) -> Callable[[], None]:
-    """A function that reports one more step of a job: a kernel compiled or found, or one timed."""
+    """A function to call after each step of a job: a kernel compiled or found, or a kernel timed."""
     if reporter is None:
         return lambda: None
     from cache_engine.batch.jobs import JobProgress

@@ -1,4 +1,4 @@
-"""The verb ``verify``: checks every file of the store, and looks after what is in quarantine."""
+"""The verb ``verify``: checks every file of the store; lists, restores and deletes files in quarantine."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def verify_verb(
 
 
 def check(cache: Cache, share: float = 1.0, *, repair: bool = False, signatures: bool = False, as_json: bool) -> None:
-    """Checks a store, repairs it if asked, and prints what was found; exit code 1 when damage stays."""
+    """Checks a store, repairs it if ``repair`` is true, and prints the findings.
+
+    Exits with code 1 if damage remains.
+    """
     total, _ = cache.count()
     signers = _by_signer(cache.admin.signatures()) if signatures else []
     checked = 0
@@ -124,7 +127,10 @@ def check(cache: Cache, share: float = 1.0, *, repair: bool = False, signatures:
 
 
 def _by_signer(checked: Iterable[tuple[CacheKey, Signed]]) -> list[dict[str, Any]]:
-    """A row for each standing and signer, good ones first: how many kernels they signed, and the keys of bad ones."""
+    """A row for each signer and state of its signatures: the number of kernels, and the keys of invalid ones.
+
+    Valid signatures come first.
+    """
     groups: defaultdict[tuple[Standing, str], list[tuple[CacheKey, str]]] = defaultdict(list)
     for key, signed in checked:
         groups[signed.standing, signed.signer].append((key, signed.why))
@@ -148,7 +154,7 @@ def _list(cache: Cache, names: tuple[str, ...], *, as_json: bool) -> None:
 
 
 def _item_document(item: Item, examined: Examined) -> dict[str, Any]:
-    """An item in quarantine: why it was moved there, and whether it is valid now."""
+    """A file in quarantine as JSON: why it was moved there, and whether it is valid now."""
     return {
         **picked(item, "name", "key", "set_aside_at", "why", "stored_bytes", "files"),
         "kernel": None if examined.record is None else examined.record.name,

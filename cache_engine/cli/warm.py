@@ -89,8 +89,8 @@ def warm_verb(
 ) -> None:  # fmt: skip
     """Compile the missing kernels of a model or a table.
 
-    An unknown name of a model lists the known ones. A file may also have the columns batch, m and epilogue. Afterwards
-    every m of --m is a hit. After Ctrl-C, the same command resumes.
+    If the model's name is unknown, the known ones are listed. A file may also have the columns batch, m and epilogue.
+    Afterwards every m of --m is a hit. After Ctrl-C, the same command resumes.
 
     With --sample, the kernels are of public models. Afterwards each is requested again, as another process would, and
     comes from disk. Then they are requested 28,000 times, in a mix of decode and prefill, so that the store has demand
@@ -117,7 +117,7 @@ def _warm(
     settings: Settings, jobs: int | None, *, family: str | None, compiler: str | None, load: bool,
     floor: bool, dry_run: bool, job: Path | None, as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
-    """Compiles what is missing, or lists it."""
+    """Compiles the missing kernels; for a dry run, lists them."""
     started = time.perf_counter()
     with reporting(job) as reporter:
         _check_how(family, compiler, load=load, dry_run=dry_run)
@@ -162,7 +162,10 @@ def _show_coverage(
     settings: Settings, *, family: str | None, compiler: str | None, load: bool, floor: bool,
     dry_run: bool, only_missing: bool, as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
-    """Prints for each shape and target how many of the kernels that serve every m are in the store."""
+    """Prints, for each shape and target, how many of its kernels are in the store.
+
+    Its kernels serve every requested m.
+    """
     from cache_engine.batch.warm import stored
     from cache_engine.insight.coverage import coverage, distinct
 
@@ -181,7 +184,7 @@ def _show_coverage(
 
 
 def _covered(cell: Cell, cached: Collection[str]) -> dict[str, Any]:
-    """A shape on a target: how many of its kernels are stored, the keys of the others, or why no kernel serves it."""
+    """A shape on a target as JSON: the number of stored kernels, the missing keys, or why no kernel serves it."""
     missing = [kernel.key for kernel in cell.kernels if kernel.key not in cached]
     return {
         **picked(cell.shape, "model", "operation", "n", "k", "batch"),
@@ -194,14 +197,14 @@ def _covered(cell: Cell, cached: Collection[str]) -> dict[str, Any]:
 
 
 def _floor(asked: dict[str, Any]) -> dict[str, Any]:
-    """The same options, for dynamic kernels."""
+    """The same options, changed to ask for dynamic kernels, which serve every size."""
     if asked["specialisation"] not in (Specialisation.NK, Specialisation.DYNAMIC):
         raise UsageError("--floor makes dynamic kernels; leave --specialise out")
     return {**asked, "specialisation": Specialisation.DYNAMIC}
 
 
 def _opened(settings: Settings, dry_run: bool) -> Cache:
-    """The store; for a dry run where there is none yet, no store."""
+    """Opens the store. For a dry run, a missing store is not created."""
     return open_cache(settings, create=not dry_run, optional=dry_run)
 
 
@@ -216,7 +219,7 @@ def _plan(
 
 
 def _check_how(family: str | None, compiler: str | None, *, load: bool, dry_run: bool) -> None:
-    """Refuses, before anything is compiled, an unknown family or compiler, and to load where that is not possible."""
+    """Raises an error, before anything is compiled, for an unknown family or compiler, or if loading is impossible."""
     from cache_engine.compilers import COMPILERS
     from cache_engine.kernels.select import FAMILIES
 
@@ -230,7 +233,7 @@ def _check_how(family: str | None, compiler: str | None, *, load: bool, dry_run:
 
 
 def _check(**given: tuple[str | None, Sequence[str]]) -> None:
-    """Refuses a value that is none of those it may be."""
+    """Raises ``UsageError`` for a value that is not one of the allowed ones."""
     for what, (value, allowed) in given.items():
         if value is not None and value not in allowed:
             raise UsageError(f"unknown {what} {value!r}; use one of: {', '.join(allowed)}")
@@ -246,7 +249,7 @@ def _compile(
     *,
     load: bool,
 ) -> None:
-    """Gets all kernels of the plan; those that are stored are read, and so verified."""
+    """Gets all kernels of the plan. Kernels that are already stored are read, which verifies them."""
     from cache_engine.batch.warm import warm
 
     problems = [kernel.selection.problem for kernel in plan.kernels]
@@ -304,7 +307,10 @@ def _listed(plan: WarmPlan) -> list[results.NeededKernel]:
 
 
 class _Tally:
-    """Counts what became of kernels, for those who follow the job. What no kernel serves has failed from the start."""
+    """Counts the results, for those who follow the job.
+
+    A problem that no kernel serves counts as failed from the start.
+    """
 
     def __init__(self, plan: WarmPlan, reporter: Reporter | None) -> None:
         self.total, self.compiled, self.found = len(plan.kernels) + len(plan.refused), 0, 0
@@ -314,7 +320,7 @@ class _Tally:
             self._fail(_named(cell.problem, sizes_text(cell.ms)), cell.refused)
 
     def add(self, warmed: Warmed) -> None:
-        """Counts one more."""
+        """Counts the result of one more problem."""
         if warmed.kernel is None or warmed.trouble is not None:
             self._fail(_named(warmed.problem, str(warmed.problem.m)), in_json(warmed.trouble))
             return
@@ -325,7 +331,7 @@ class _Tally:
         self._report()
 
     def _fail(self, problem: str, error: str) -> None:
-        """Counts one that is not in the store now, and says why."""
+        """Counts one failed problem, and prints the reason."""
         self.failed.append(results.FailedProblem(problem=problem, error=error))
         self._report()
 
@@ -345,7 +351,7 @@ def _named(problem: GemmProblem, ms: str) -> str:
 
 
 def _planned(plan: WarmPlan) -> str:
-    """The number of kernels that a warm-up compiles, and the predicted time, in words."""
+    """A sentence: the number of kernels that a warm-up would compile, and the predicted time."""
     kernels, missing, estimate = len(plan.kernels), len(plan.missing), plan.estimate
     takes = f"; about {human_ms(estimate.seconds * 1e3)}, {estimate.by}" if missing else ""
     return printable(
@@ -355,7 +361,7 @@ def _planned(plan: WarmPlan) -> str:
 
 
 def _print_planned(d: results.Warmed, plan: WarmPlan) -> None:
-    """Prints the kernels of a dry run, and how many there are."""
+    """Prints the kernels of a dry run, and their number."""
     rows = [
         (one.key[:12], "yes" if one.stored else "no", one.problem, _shortened(one.m), one.family, one.config_text)
         for one in d.needed
@@ -367,7 +373,7 @@ def _print_planned(d: results.Warmed, plan: WarmPlan) -> None:
 
 
 def _shortened(served: list[results.ServedSizes]) -> str:
-    """The first ranges of m, and how many more there are; ``--json`` has them all."""
+    """The first ranges of m, and the number of further ones; ``--json`` has them all."""
     text = sizes_text(range(one.first, one.last + 1, one.step) for one in served[:_RANGES_SHOWN])
     more = len(served) - _RANGES_SHOWN
     return text if more <= 0 else f"{text} and {counted(more, 'range')} more"
@@ -383,7 +389,7 @@ def _print_warmed(d: results.Warmed) -> None:
 
 
 def _print_failed(failed: list[results.FailedProblem]) -> None:
-    """Prints failures; those of one cause share a line."""
+    """Prints failures. Those with the same cause share a line."""
     by_cause: dict[str, list[str]] = {}
     for failure in failed:
         by_cause.setdefault(failure.error, []).append(failure.problem)

@@ -1,4 +1,4 @@
-"""The predicted time of a GEMM on an accelerator, by arithmetic alone.
+"""Predicts the time of a GEMM on an accelerator or GPU, by arithmetic alone.
 
 - ``hardware`` — an accelerator's description, and its fingerprint
 - ``chips`` — accelerators and GPUs by name or from a file

@@ -1,4 +1,4 @@
-"""Fits a GPU's few factors to a user's own measurements of it, and says what that changes by cross-validation."""
+"""Fits the factors of a GPU's model to a user's measurements, and finds the gain in accuracy by cross-validation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ else:
     np = lazy("numpy", "evaluate", "calibrating")
 
 Bounds = Mapping[str, tuple[float, float, float]]
-"""By name: lower bound, upper bound, first guess."""
+"""For each name: lower bound, upper bound, first guess."""
 
 INTERVAL = (16.0, 84.0)
-"""Percentiles, between which 68 % lie."""
+"""Percentiles that enclose 68 % of the values."""
 
 LEAST_ROWS, LEAST_PAIRS = 20, 5
-"""Measurements that a calibration needs, and different (N, K) among them."""
+"""The fewest measurements, and the fewest different (N, K) among them, that a calibration needs."""
 
 _FOLDS = 5
 FITS = _FOLDS + 1
-"""That a calibration takes: each without a part of the measurements, and one of all."""
+"""The number of fits that a calibration does: some with a part of the measurements left out, and one with all."""
 _MOST_FITTED = 2_000  # rows of a fit; more change nothing
 _BOUNDS = dict.fromkeys(FACTORS, (0.1, 10.0, 1.0))
 _PULL = 0.02  # each factor towards 1, for each square root of a row
@@ -40,12 +40,12 @@ _SLOWEST = 100.0  # of what is predicted
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """The outcome of a calibration.
+    """The result of a calibration.
 
     Attributes:
-        gpu: with its calibration.
+        gpu: the GPU with its calibration.
         bias_before, bias_after: mean error; negative where predictions are too fast.
-        inside: share of measurements in the interval of predictions that were made without them; 68 % should be.
+        inside: the share of measurements that lie in the interval of a prediction made without them; it should be 68 %.
     """
 
     gpu: Gpu
@@ -55,7 +55,7 @@ class Calibrated:
 
     @property
     def is_better(self) -> bool:
-        """Whether predictions of rows that a fit did not see are nearer with it than without."""
+        """Whether cross-validation shows that the calibration makes predictions more accurate."""
         found = self.gpu.calibration
         return found is not None and found.error_after < found.error_before
 
@@ -63,15 +63,18 @@ class Calibrated:
 def calibrate(
     measured: Measurements, source: str, name: str = "", fitted: Callable[[], None] = lambda: None
 ) -> Calibrated:
-    """Fits the factors of a GPU, each (N, K) predicted by fits without it.
+    """Fits the factors of a GPU to measurements.
+
+    Its errors are found by predicting each (N, K) with a fit that left it out.
 
     Args:
-        source: where the measurements are from; kept with the result.
-        name: of the calibrated GPU; by default the GPU's own with ``calibrated``.
+        source: the origin of the measurements, which is stored in the result.
+        name: the name of the calibrated GPU; by default the GPU's name and ``calibrated``.
         fitted: called after each of ``FITS`` fits.
 
     Raises:
-        UsageError: when there are too few, or one is impossible: naming its line, the first after the header being 2.
+        UsageError: when there are too few measurements, or one is impossible; the text names its line, counted from 1
+            with the header.
     """
     gpu = replace(measured.gpu, calibration=None)
     measured = replace(measured, gpu=gpu)
@@ -106,13 +109,15 @@ def calibrate(
 
 
 def timings_of(timings: Iterable[Measurement], gpu: Gpu | None) -> tuple[Measurements, str]:
-    """The store's timings in 16-bit types on one GPU, and the device: for each problem the fastest, cuBLAS's included.
+    """The store's timings in 16-bit types on one GPU, and the name of the device.
+
+    For each problem, only the fastest time counts, cuBLAS's included.
 
     Args:
-        gpu: theirs; by default the one that the model knows by the name of the device with the most of them.
+        gpu: the GPU of the timings; by default the known GPU with the name of the device that has the most timings.
 
     Raises:
-        UsageError: when there are none, or no GPU is given and the model knows none of that name.
+        UsageError: when there are no timings, or when no GPU is given and none of that name is known.
     """
     found: dict[str, dict[tuple[int, int, int], float]] = {}
     for one in timings:
@@ -171,14 +176,17 @@ def _predicted(gpu: Gpu, measured: Measurements) -> Floats:
 
 
 def _folds(measured: Measurements) -> Floats:
-    """The fit that leaves out each row: one for all of a pair of N and K; each fit has pairs of all sizes."""
+    """For each row, the number of the fit that leaves it out.
+
+    All rows of one (N, K) are left out by the same fit, and each fit leaves out pairs of all sizes.
+    """
     pairs = sorted(set(zip(measured.n.tolist(), measured.k.tolist(), strict=True)))
     fold = {pair: place % _FOLDS for place, pair in enumerate(pairs)}
     return np.array([fold[pair] for pair in zip(measured.n.tolist(), measured.k.tolist(), strict=True)])
 
 
 def _inside(ratios: Floats, folds: Floats) -> float:
-    """Coverage: each fold against the interval of the others."""
+    """The share of rows that lie in the interval of the other folds."""
     inside = []
     for fold in range(_FOLDS):
         low, high = np.percentile(ratios[folds != fold], INTERVAL)
@@ -199,7 +207,7 @@ _ROUNDS = 30
 
 
 def fitted_values(errors: Callable[[dict[str, float]], Floats], bounds: Bounds, pull: float) -> dict[str, float]:
-    """The values between bounds with the least damped errors, each pulled to its first guess."""
+    """The values within bounds that give the least damped errors; ``pull`` draws each value to its first guess."""
     low, high, first = (np.array(column) for column in zip(*bounds.values(), strict=True))
 
     def decode(x: Floats) -> dict[str, float]:
@@ -221,7 +229,7 @@ def _damped(errors: Floats) -> Floats:
 
 
 def _least_squares(errors: Callable[[Floats], Floats], x: Floats) -> Floats:
-    """Levenberg-Marquardt with slopes from differences."""
+    """Levenberg-Marquardt least squares, with slopes from finite differences; returns the best ``x``."""
     damping, step = 1e-2, 1e-3
     current = errors(x)
     for _ in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""Chips by name or from a file: accelerators of the core-grid model, and GPUs, as they are or calibrated."""
+"""Chips by name or from a file: accelerators of the core-grid model, and GPUs with or without a calibration."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from cache_engine.model.architecture import runs_on
 # ---- A user's own measurements of a GPU: a few factors, and the errors of predictions then ----
 
 FACTORS = ("launch", "compute", "memory", "steps", "epilogue")
-"""The factors of a calibration, each of a time of the model."""
+"""The factors of a calibration. Each multiplies one of the model's times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Factors by which times of the model are multiplied on one GPU, fitted on measurements of it.
+    """Factors that multiply the model's times on one GPU, fitted to measurements of that GPU.
 
     Args:
-        id: of the measurements, 12 hexadecimal digits; results say which calibration made them.
-        source: where the measurements are from.
-        model: version of the GPU model.
-        base: whose parameters the factors are of: the GPU's own name, or ``"all"``.
-        rows: how many.
-        launch, compute, memory, steps, epilogue: factors.
-        low, high: in between were two in three of measured / predicted, of rows that the fit did not see.
-        error_before, error_after: mean absolute error of predictions, as a share, before and by cross-validation.
+        id: 12 hexadecimal digits that identify the measurements; results name their calibration by it.
+        source: the origin of the measurements.
+        model: the version of the GPU model.
+        base: the parameters that the factors apply to: those of the GPU, by its name, or ``"all"``.
+        rows: the number of measurements.
+        launch, compute, memory, steps, epilogue: the factors.
+        low, high: two in three ratios measured / predicted lie between these, for rows that the fit did not see.
+        error_before, error_after: the mean absolute error of predictions, as a share, without the calibration, and with
+            it by cross-validation.
 
     Raises:
-        InvalidHardware: naming the field and what it may be.
+        InvalidHardware: naming the field and its allowed values.
     """
 
     id: str
@@ -69,7 +70,7 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, description: Any, source: str) -> Calibration:
-        """The calibration in a JSON object; raises ``InvalidHardware`` naming a missing, unknown or invalid field."""
+        """The calibration that a JSON object describes; raises ``InvalidHardware`` naming a missing or wrong field."""
         names = [field.name for field in fields(cls)]
         if not isinstance(description, dict):
             raise InvalidHardware(f"{source}: calibration is no JSON object of fields such as {names[0]}")
@@ -85,10 +86,11 @@ class Calibration:
 # ---- GPUs as their datasheets describe them; the GPU model needs no more to predict times on one ----
 
 _TYPICAL_SHARE = 0.8
-"""Of the peak, that the best matrix multiplications reach; the GPUs below have 0.77 to 0.87 where power does not limit
-them."""
+"""The share of the peak that the best matrix multiplications reach. The GPUs below have 0.77 to 0.87, unless power
+limits them.
+"""
 _ASYNCHRONOUS_FROM = 5e12
-"""bf16 operations per second and SM: Hopper and later are above, Ampere and Ada below."""
+"""bf16 operations per second and SM that tell apart GPUs: Hopper and later are above, Ampere and Ada below."""
 
 _RANGES = {
     "peak_flops": (1, 1e20),
@@ -105,24 +107,25 @@ _RANGES = {
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU by its datasheet, and what was calibrated for it, if anything. Rates are dense: without sparsity.
+    """A GPU by its datasheet, and its calibration, if it has one. Rates are dense, that is without sparsity.
 
     Args:
-        peak_flops: bf16, fp32 accumulation, per second.
+        peak_flops: operations per second in bf16 with fp32 accumulation.
         dram_bandwidth: bytes per second.
         sms: streaming multiprocessors, or compute units.
         l2_bytes: the last cache before memory.
-        clock_ghz: at which the peak holds.
-        matmul_flops: the most that bf16 matrix multiplications were seen to reach; 0 stands for 0.8 of the peak.
+        clock_ghz: the clock at which the peak holds.
+        matmul_flops: the highest measured operations per second of a bf16 matrix multiplication; 0 means 0.8 of the
+            peak.
         l2_partitions: parts of the L2 that each hold a copy of what both halves of the GPU read.
-        fp8_flops: per second; 0 where the tensor cores have no such type.
+        fp8_flops: operations per second in fp8; 0 if the tensor cores do not have the type.
         int8_ops: the same for int8.
         asynchronous: whether tensor cores read operands from shared memory on their own, as from Hopper on; ``None``
             decides by the rate of an SM.
-        calibration: what measurements changed.
+        calibration: the factors fitted to measurements of this GPU, or ``None``.
 
     Raises:
-        InvalidHardware: naming the field and what it may be.
+        InvalidHardware: naming the field and its allowed values.
     """
 
     name: str
@@ -152,16 +155,19 @@ class Gpu:
 
     @property
     def reads_asynchronously(self) -> bool:
-        """``asynchronous``, or what follows from the rate of an SM."""
+        """Whether tensor cores read shared memory on their own.
+
+        This is ``asynchronous`` or, if that is ``None``, follows from the rate of an SM.
+        """
         return self.peak_flops / self.sms > _ASYNCHRONOUS_FROM if self.asynchronous is None else self.asynchronous
 
     @property
     def reached_flops(self) -> float:
-        """``matmul_flops``, or a typical share of the peak."""
+        """``matmul_flops`` or, if that is 0, a typical share of the peak."""
         return self.matmul_flops or _TYPICAL_SHARE * self.peak_flops
 
     def peak_of(self, dtype: str) -> float:
-        """Operations per second on inputs of a type, dense; 0 where there are none of it."""
+        """Operations per second on inputs of a type, without sparsity; 0 if the GPU does not have the type."""
         return {"fp8": self.fp8_flops, "int8": self.int8_ops}.get(dtype, self.peak_flops)
 
     @classmethod
@@ -215,14 +221,14 @@ GPUS = {
         Gpu("MI210", 181e12, 1.6384e12, 104, 8 * _MIB, 1.7, 139e12, 1, 0, 181e12),
     )
 }
-"""GPUs known by name. The first of a target stands for it where none is named."""
+"""GPUs known by name. The first GPU of a target stands for the target if no GPU is named."""
 
 TARGETS = {
     "A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "L40S": "sm_89", "GH200": "sm_90",
     "H20": "sm_90", "B300": "sm_103", "L4": "sm_89", "RTX4090": "sm_89", "A40": "sm_86", "A6000": "sm_86",
     "A10": "sm_86",
 }  # fmt: skip
-"""The plain target of each; AMD's run no such code. Source: NVIDIA, "CUDA GPU Compute Capability"."""
+"""The plain target of each GPU. AMD's run no such code and have none. Source: NVIDIA, "CUDA GPU Compute Capability"."""
 
 
 def gpus_running(target: str) -> list[Gpu]:
@@ -232,7 +238,7 @@ def gpus_running(target: str) -> list[Gpu]:
 
 
 def gpu_called(name: str) -> Gpu | None:
-    """The known GPU that a driver or a table calls by a name, such as ``NVIDIA H100 80GB HBM3`` or ``h100_sxm``."""
+    """The known GPU with a name that a driver or a table uses, such as ``NVIDIA H100 80GB HBM3`` or ``h100_sxm``."""
     words = re.split(r"[^A-Z0-9]+", name.upper())
     pairs = [first + second for first, second in pairwise(words)]
     return next((GPUS[word] for word in (*words, *pairs) if word in GPUS), None)
@@ -248,20 +254,22 @@ _REFERENCE_NAMES = {
     "compute_dma_overlap_rate": ("compute_dma_overlap", 1),
     "chip_type": ("name", 1),
 }
-"""Names of the public reference evaluator, ours, and by how much its number is multiplied."""
+"""For each field name of the public reference evaluator: our name, and the factor that converts its number."""
 
 _NOT_OF_A_PRODUCT = (
     "flops_dtype", "eu_num", "intra_bw", "inter_bw", "c2c_bw_unidirectional_gbps", "intra_latency_us",
     "inter_latency_us", "comm_latency",
 )  # fmt: skip
-"""Its fields of vector units and communication, which no matrix multiplication of one chip depends on."""
+"""The reference evaluator's fields for vector units and communication, which do not affect a matrix multiplication on
+one chip.
+"""
 
 
 def load_chip(name_or_file: str | Path) -> Hardware | Gpu:
-    """A known chip by its name, else the JSON file of that path; one with a field ``sms`` describes a GPU.
+    """The known chip with this name, else the chip in the JSON file with this path; a field ``sms`` makes it a GPU.
 
     Raises:
-        InvalidHardware: when there is neither, or the file has invalid fields.
+        InvalidHardware: when there is no such chip or file, or the file has invalid fields.
     """
     name = str(name_or_file).upper()
     if name in PRESETS:
@@ -278,9 +286,9 @@ def load_chip(name_or_file: str | Path) -> Hardware | Gpu:
 
 
 def chip_of(description: Any, source: str) -> Hardware | Gpu:
-    """The chip that a JSON object describes; one with a field ``sms`` is a GPU.
+    """The chip that a JSON object describes; a field ``sms`` makes it a GPU.
 
-    Fields of an accelerator may have the names of the public reference evaluator.
+    An accelerator's fields may have the names of the public reference evaluator.
 
     Raises:
         InvalidHardware: naming the invalid field.
@@ -291,10 +299,10 @@ def chip_of(description: Any, source: str) -> Hardware | Gpu:
 
 
 def load_hardware(name_or_file: str | Path) -> Hardware:
-    """As ``load_chip``, for the core-grid model alone.
+    """As ``load_chip``, but only for accelerators.
 
     Raises:
-        InvalidHardware: also when it is a GPU.
+        InvalidHardware: also when the chip is a GPU.
     """
     chip = load_chip(name_or_file)
     if not isinstance(chip, Hardware):
@@ -303,10 +311,10 @@ def load_hardware(name_or_file: str | Path) -> Hardware:
 
 
 def load_gpu(name_or_file: str | Path) -> Gpu:
-    """As ``load_chip``, for the GPU model alone.
+    """As ``load_chip``, but only for GPUs.
 
     Raises:
-        InvalidHardware: also when it is no GPU.
+        InvalidHardware: also when the chip is not a GPU.
     """
     chip = load_chip(name_or_file)
     if isinstance(chip, Hardware):
@@ -315,7 +323,7 @@ def load_gpu(name_or_file: str | Path) -> Gpu:
 
 
 def _in_our_names(description: Any, source: str) -> Any:
-    """An accelerator whose fields have the reference's names, in ours."""
+    """An accelerator's description with the reference evaluator's field names replaced by ours."""
     if not isinstance(description, dict):
         return description
     ours = {name: value for name, value in description.items() if name not in {*_REFERENCE_NAMES, *_NOT_OF_A_PRODUCT}}

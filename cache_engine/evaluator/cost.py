@@ -1,13 +1,13 @@
-"""The core-grid cost model, version 1: what one partition, with one tile and loop order, costs.
+"""The core-grid cost model, version 1: the cost of one partition with one tile and loop order.
 
 The chip's cores stand in a grid of partition.g × m × n × k. Each dimension is cut into blocks of ceil(dim / p); the
-last block is what is left. A core holds one tile of A, B and C at a time in its SRAM and streams the rest from DRAM.
+last block has the remainder. A core holds one tile of A, B and C at a time in its SRAM and streams the rest from DRAM.
 The loop order says which operand stays: with ``mnk`` a tile of C is finished before the next is begun, with ``nkm`` a
 tile of B stays and with ``mkn`` a tile of A, while partial sums of C, in fp32, go out to DRAM and back once for each
 further step along k. Computing and moving data overlap in part.
 
-The latency of a partition is that of its slowest core. That is the first: its block is cut short in no dimension, and
-both times grow with every dimension. All cores work with the tile and order of the first one's block.
+The latency of a partition is that of its slowest core. That is the first core: its block has the full size in every
+dimension, and both times grow with every dimension. All cores use the tile and order of the first core's block.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from cache_engine.evaluator.problem import EvaluationProblem
 
 EVALUATOR = "core-grid"
 MODEL_VERSION = "1.0.1"
-"""Major: other results for the same question. Minor: results worth computing again. Patch: the same results, but for
-rounding and the choice among equals that it decides."""
+"""A new major version gives other results for the same question. A new minor version gives results worth computing
+again. A new patch version gives the same results, except for rounding and the choice among equals, which rounding
+decides.
+"""
 
 ORDERS = ("mnk", "nkm", "mkn")
-"""Loop orders, in the order they are preferred at equal traffic."""
+"""Loop orders, in order of preference at equal traffic."""
 
 PARTIAL_BYTES = 8
-"""A partial sum, in fp32, written and read again."""
+"""Bytes that a partial sum in fp32 moves: it is written and read again."""
 
 
 class Tile(NamedTuple):
@@ -41,7 +43,7 @@ class Tile(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """Into how many parts each dimension is cut; the product is the number of cores."""
+    """The number of parts into which each dimension is cut; their product is the number of cores."""
 
     g: int
     m: int
@@ -58,7 +60,7 @@ class Block(NamedTuple):
 
 
 class Tiling(NamedTuple):
-    """The order of a core's work on its block, and the bytes that this moves, for one product."""
+    """A core's tile and loop order for its block, and the bytes that these move for one product."""
 
     tile: Tile
     order: str
@@ -67,18 +69,18 @@ class Tiling(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SearchMode:
-    """The choices of a search, and the optional costs that count. Everything here is part of a result's key.
+    """The choices that a search makes, and the optional costs that it counts. Every field is part of a result's key.
 
     Args:
-        tile_search: whether the best tile is looked for; without it, tiles are one cube.
-        partition_search: whether the best partition is; without it, it is a square grid over m and n when the number of
-            cores is a square, else m alone is cut.
-        reduce_partial_sums: count also the DRAM traffic of adding up what cores that share k have: each further part's
-            sums, in fp32, written and read once, the work spread evenly over these cores.
-        compute_rate: how many times as fast as its clock says the matrix unit multiplies this dtype.
+        tile_search: whether to search for the best tile; without it, a tile is one cube.
+        partition_search: whether to search for the best partition; without it, the partition is a square grid over m
+            and n if the number of cores is a square, else only m is cut.
+        reduce_partial_sums: whether to count the DRAM traffic of adding up the partial sums of cores that share k: each
+            further part's sums, in fp32, are written and read once, spread evenly over these cores.
+        compute_rate: the speed of the matrix unit for this dtype, as a multiple of its clock's rate.
 
     Raises:
-        UsageError: when the rate is no number above 0.
+        UsageError: when the rate is not a number above 0.
     """
 
     tile_search: bool = True
@@ -93,25 +95,25 @@ class SearchMode:
         object.__setattr__(self, "compute_rate", float(rate))
 
     def on(self, hardware: Hardware, dtype: str) -> SearchMode:
-        """The same, with the chip's own rate of a type in ``compute_rate``; for computing, not for keys."""
+        """The same mode, with the chip's own rate of a type in ``compute_rate``. Use it for computing, not for keys."""
         rate = hardware.rate_of(dtype)
         return self if rate == 1 else replace(self, compute_rate=self.compute_rate * rate)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The model's answer for a problem on an accelerator.
+    """The model's result for a problem on an accelerator.
 
     Attributes:
-        latency_us: of the whole problem, which is that of its slowest core.
-        compute_us, memory_us: that core's time computing and moving data.
-        flops: of all cores.
-        traffic_bytes: between DRAM and all cores.
-        arch_utilization: computing time as a share of the latency.
-        effective_utilization: flops as a share of what the chip's peak would do in the latency.
-        alignment_efficiency: flops as a share of those spent when every core's block is padded to whole cubes.
+        latency_us: the time of the whole problem, which is that of its slowest core.
+        compute_us, memory_us: the slowest core's time for computing, and for moving data.
+        flops: the floating-point operations of all cores.
+        traffic_bytes: the bytes moved between DRAM and all cores.
+        arch_utilization: the computing time as a share of the latency.
+        effective_utilization: ``flops`` as a share of the operations that the chip could do at its peak in this time.
+        alignment_efficiency: ``flops`` as a share of the operations with every core's block padded to whole cubes.
         tile, order, partition: the choice that gives this latency.
-        searched_partitions, searched_tiles: how many were looked at.
+        searched_partitions, searched_tiles: the numbers of partitions and tiles tried.
     """
 
     latency_us: float
@@ -130,35 +132,35 @@ class Evaluation:
 
 
 def ceil_div(number: int, divisor: int) -> int:
-    """The quotient of whole numbers, rounded up."""
+    """The quotient of two whole numbers, rounded up."""
     return -(-number // divisor)
 
 
 def align_up(number: int, multiple: int) -> int:
-    """The next multiple that is not smaller."""
+    """The smallest multiple of ``multiple`` that is not below ``number``."""
     return -(-number // multiple) * multiple
 
 
 def fitting_k(hardware: Hardware, tile_m: int, tile_n: int, in_bytes: int, out_bytes: int) -> int:
-    """The part of k that fits into SRAM next to a tile of C; below 1 when the tile is too large."""
+    """The length along k of A's and B's tiles that fits into SRAM next to a tile of C; below 1 if nothing fits."""
     rows = align_up(tile_m, hardware.lane_num)
     available = hardware.usable_sram - rows * align_up(tile_n * out_bytes, hardware.align_bytes)
     return available // ((rows + align_up(tile_n, hardware.lane_num)) * in_bytes)
 
 
 def tile_k(k: int, fitting: int, cube_k: int) -> int:
-    """A tile's k: all of the block's if that fits, in whole cubes if it is one or more."""
+    """A tile's length along k: the whole block if it fits, else as many whole cubes as fit, or less than one cube."""
     size = min(k, fitting)
     return size - size % cube_k if size >= cube_k else size
 
 
 def cube_tile(hardware: Hardware, block: Block) -> Tile:
-    """The tile of one cube: used without tile search, and where no tile fits into SRAM."""
+    """A tile of one cube: used without tile search, and if no tile fits into SRAM."""
     return Tile(hardware.cube_m, hardware.cube_n, min(block.k, hardware.cube_k))
 
 
 def traffic(block: Block, tile: Tile, order: str, in_bytes: int, out_bytes: int) -> int:
-    """Bytes between DRAM and a core for one product of its block."""
+    """Bytes moved between DRAM and a core for one product of the core's block."""
     m, n, k = block
     a, b, c = m * k * in_bytes, k * n * in_bytes, m * n * out_bytes
     if order == "mnk":
@@ -170,20 +172,20 @@ def traffic(block: Block, tile: Tile, order: str, in_bytes: int, out_bytes: int)
 
 
 def tiling_of(block: Block, tile: Tile, in_bytes: int, out_bytes: int) -> Tiling:
-    """A tile with its first loop order of least traffic."""
+    """The tile with the loop order that moves the fewest bytes; the first in ``ORDERS`` among equals."""
     costs = [traffic(block, tile, order, in_bytes, out_bytes) for order in ORDERS]
     least = min(costs)
     return Tiling(tile, ORDERS[costs.index(least)], least)
 
 
 def fixed_partition(cores: int) -> Partition:
-    """The partition when none is searched."""
+    """The partition that is used without partition search."""
     root = math.isqrt(cores)
     return Partition(1, root, root, 1) if root * root == cores else Partition(1, cores, 1, 1)
 
 
 def nominal_block(problem: EvaluationProblem, partition: Partition) -> tuple[int, Block]:
-    """The number of products that the first core computes, and its block of each."""
+    """The number of products that the first core computes, and its block of each product."""
     _, m, n, k = partition
     block = Block(ceil_div(problem.m, m), ceil_div(problem.n, n), ceil_div(problem.k, k))
     return ceil_div(problem.batch, partition.g), block
@@ -198,10 +200,10 @@ class Times(NamedTuple):
 
 
 def times(hardware: Hardware, mode: SearchMode, problem: EvaluationProblem, at: Partition, tiling: Tiling) -> Times:
-    """The times of the slowest core for a partition, its block tiled so.
+    """The times of the slowest core, for a partition whose block has this tiling.
 
-    The arithmetic has the order that reproduces the published results to the last bit: among partitions that cost the
-    same, rounding decides which is found.
+    The arithmetic is in the order that reproduces the published results to the last bit: among partitions of the same
+    cost, rounding decides which one is found.
     """
     products, block = nominal_block(problem, at)
     cycles = (
@@ -220,7 +222,7 @@ def times(hardware: Hardware, mode: SearchMode, problem: EvaluationProblem, at: 
 
 
 def overlapped(compute: float, memory: float, overlap: float) -> float:
-    """The time of computing and moving data, of which ``overlap`` of the shorter hides behind the longer."""
+    """The time of computing and moving data, if the share ``overlap`` of the shorter time hides behind the longer."""
     return max(compute, memory) + (1 - overlap) * min(compute, memory)
 
 
@@ -232,7 +234,7 @@ def describe(
     tiling: Tiling,
     searched: tuple[int, int],
 ) -> Evaluation:
-    """Everything about the partition that was chosen; sums go over all cores."""
+    """The result for the chosen partition; sums are over all cores."""
     took = times(hardware, mode, problem, partition, tiling)
     peak = hardware.peak_flops * hardware.rate_of(problem.dtype)
     _, block = nominal_block(problem, partition)
@@ -254,13 +256,13 @@ def describe(
 
 
 def _parts(size: int, part: int) -> list[tuple[int, int]]:
-    """A dimension cut into parts: sizes, each with how often it occurs; parts with nothing in them are left out."""
+    """A dimension cut into parts: each size, and how often it occurs. Empty parts are left out."""
     whole, rest = divmod(size, part)
     return [(length, count) for length, count in ((part, whole), (rest, 1)) if length and count]
 
 
 def _total_traffic(mode: SearchMode, problem: EvaluationProblem, block: Block, tiling: Tiling) -> int:
-    """Bytes of all cores. Every product is computed once, so it does not matter how they are spread."""
+    """Bytes moved for all cores. Every product is computed once, so it does not matter which core computes it."""
     total = 0
     for m, m_count in _parts(problem.m, block.m):
         for n, n_count in _parts(problem.n, block.n):

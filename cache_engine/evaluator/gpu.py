@@ -42,58 +42,64 @@ EVALUATOR = "gpu"
 MODEL_VERSION = "2.0.0"
 PARAMETERS_FILE = Path(__file__).with_name("gpu_parameters.json")
 ALL = "all"
-"""Name of the parameters fitted on every measured GPU together."""
+"""The name of the parameters that were fitted on all measured GPUs together."""
 
 DTYPES = ("bf16", "fp16")
-"""Types of A and B whose times were measured."""
+"""The types of A and B whose times were measured."""
 RATED = (*DTYPES, "fp8", "int8")
-"""Types that can be predicted: the others by their rate in the datasheet."""
+"""The types that can be predicted; those not measured, by their rate in the datasheet."""
 
 M_RANGES = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096), (4097, 10**12))
-"""Intervals of predictions, and errors of validations, are by these."""
+"""Ranges of m. Each has its own interval of predictions, and its own errors in a validation."""
 
 Choices = tuple[tuple[int, int, int], ...]
-"""Of the tile's rows and columns, and the split of k."""
+"""Choices of the model: each is the tile's rows and columns, and the split of k."""
 
 _TILES = (
     (16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128),
 )  # fmt: skip
 _WAVES = (1, 2)
-"""Libraries split k until so many tiles an SM are there; the other choice is not to split."""
+"""Libraries split k until each SM has this many tiles; the third choice is not to split."""
 _MOST_SPLIT, _LEAST_DEPTH = 32, 256
 
 _STEP_K = 64
 _PARTIAL_BYTES = 4
 _ROTATED = 5
-"""Weights used in turn, by whose size the L2 decides; as the measurements were made."""
+"""The number of weights that the measurements used in turn; their total size decides what the L2 can hold."""
 _WIDE = 4096
-"""Operations per SM and cycle to which ``..._per_cycle`` refer: those of an H100; others by this power:"""
+"""The operations per SM and cycle that the fields ``…_per_cycle`` are for, which are an H100's. For other GPUs, the
+ratio to this is raised to the following power.
+"""
 _GROWTH = 0.75
 _WARM_UP_US = 1000.0
-"""Seconds of multiplying that lower the clock."""
+"""The time constant, in microseconds of multiplying, with which the clock falls."""
 _BLOCK = 256
-"""Problems computed at a time, so that arrays stay in the processor's cache."""
+"""The number of problems computed at a time, so that the arrays stay in the processor's cache."""
 
 Floats: TypeAlias = "NDArray[np.float64]"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuParameters:
-    """The fitted parameters.
+    """The fitted parameters of the model.
 
     Attributes:
-        launch_us: of any kernel.
-        matrix_share: the rate of large tiles before the clock falls, in ``Gpu.reached_flops``.
-        small_tile_loss: how much longer tiles take to multiply, for each of 1/m + 1/n.
-        throttling: how much longer multiplying at full rate takes once the clock is lowered.
-        step_cycles, step_cycles_sync: each 64 of k, however small the tile; the second where warps load operands.
-        wave_blend, wave_blend_sync: 0 when SMs wait for the last of each wave, 1 when work is spread evenly; likewise.
-        epilogue_bytes_per_cycle: of a tile of C, by an SM.
-        dram_share: of the bandwidth.
-        write_weight: a byte written, in bytes read.
-        l2_bytes_per_cycle: read by an SM from L2.
-        l2_share, l2_sharpness: share of a part of the L2 in which weights in turn stay, and how suddenly.
-        split_us, split_weight: for a split of k: the further kernel, and its traffic through L2.
+        launch_us: the time of any kernel's launch.
+        matrix_share: the rate of large tiles before the clock falls, as a share of ``Gpu.reached_flops``.
+        small_tile_loss: the extra time to multiply a tile of m × n, as a factor times (1/m + 1/n).
+        throttling: the extra share of time for multiplying at full rate once the clock has fallen.
+        step_cycles, step_cycles_sync: the least cycles for each 64 of k, however small the tile; the second if warps
+            load the operands.
+        wave_blend, wave_blend_sync: 0 if all SMs wait for the last tile of each wave, 1 if work is spread evenly; the
+            second if warps load the operands.
+        epilogue_bytes_per_cycle: bytes of C that an SM's epilogue handles in a cycle.
+        dram_share: the share of the DRAM bandwidth that is reached.
+        write_weight: the cost of a written byte, in read bytes.
+        l2_bytes_per_cycle: bytes that an SM reads from the L2 in a cycle.
+        l2_share, l2_sharpness: the share of a part of the L2 in which weights used in turn stay, and how abruptly they
+            no longer fit.
+        split_us, split_weight: for a split of k, the time of the further kernel, and the weight of its traffic through
+            the L2.
     """
 
     launch_us: float
@@ -116,15 +122,15 @@ class GpuParameters:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The model's answer for a problem on a GPU.
+    """The model's result for a problem on a GPU.
 
     Attributes:
-        latency_us: predicted.
-        roofline_us: by the datasheet's peak and bandwidth alone.
-        tile_m, tile_n, split_k: the choice that is the fastest in the model.
-        calibrated_on: whose measurements the parameters are from: the GPU's own name, or ``"all"``.
+        latency_us: the predicted time.
+        roofline_us: the time by the datasheet's peak and bandwidth alone.
+        tile_m, tile_n, split_k: the fastest choice of the model.
+        calibrated_on: the GPU whose measurements the parameters were fitted to, or ``"all"``.
         low_us, high_us: 68 % of measurements are expected in between.
-        calibration: of the user's own measurements, its id; empty without.
+        calibration: the id of the user's own calibration; empty without one.
     """
 
     latency_us: float
@@ -139,7 +145,9 @@ class Prediction:
 
 
 def predict(problem: EvaluationProblem, gpu: Gpu) -> Prediction:
-    """The predicted latency of a problem. Measurements had batch 1 only; products of a batch share waves.
+    """The predicted latency of a problem.
+
+    All measurements had batch 1; the products of a batch share waves.
 
     Raises:
         InvalidProblem: for a dtype that cannot be predicted, or that this GPU does not have.
@@ -153,9 +161,9 @@ def predict(problem: EvaluationProblem, gpu: Gpu) -> Prediction:
 def predict_grouped(
     sizes: Sequence[int], n: int, k: int, gpu: Gpu, dtype: str = "bf16", out_dtype: str = "bf16", scales: str = ""
 ) -> Prediction:
-    """A grouped GEMM, as of a mixture of experts: one launch in which each m of ``sizes`` has its own weights, n × k.
+    """The predicted latency of a grouped GEMM, such as a mixture of experts: one launch of several products.
 
-    Groups of no rows cost nothing.
+    Each product has its own m, from ``sizes``, and its own weights, n × k. Groups without rows cost nothing.
 
     Raises:
         InvalidProblem: as ``predict``, or when no group has rows.
@@ -177,7 +185,10 @@ def latencies_us(
     parameters: GpuParameters, gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0,
     dtype: str = "bf16",
 ) -> Floats:  # fmt: skip
-    """Predicted latencies of as many problems as the arrays are long, of one of ``RATED``, with results of 2 bytes."""
+    """The predicted latencies, in microseconds, of the problems in the arrays.
+
+    The type is one of ``RATED``; results have 2 bytes.
+    """
     batches = np.broadcast_to(np.asarray(batch, dtype=np.float64), m.shape)
     times = np.empty(len(m))
     for at in range(0, len(m), _BLOCK):
@@ -188,7 +199,7 @@ def latencies_us(
 
 
 def roofline_us(gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0, dtype: str = "bf16") -> Floats:
-    """The longer of computing at the peak and moving each operand once at the datasheet's bandwidth."""
+    """The longer of two times: computing at the peak, and moving each operand once at the datasheet's bandwidth."""
     batches = np.broadcast_to(np.asarray(batch, dtype=np.float64), m.shape)
     return _roofline_us(gpu, _Work(m, n, k, batches, ITEMSIZE[dtype]), dtype)
 
@@ -196,7 +207,7 @@ def roofline_us(gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float
 def choice_times_us(
     p: GpuParameters, gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats, choices: Choices
 ) -> Floats:
-    """The time of each choice in bf16: one row for each, one column for each problem."""
+    """The time in microseconds of each choice in bf16: a row for each choice, a column for each problem."""
     tile_m, tile_n, split = _columns(choices)
     work = _Work(m, n, k, batch)
     tiles = work.tiles(tile_m, tile_n) * split
@@ -206,7 +217,7 @@ def choice_times_us(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Problems, one in each place of the arrays; a grouped one has a mean m, and the rows of each group."""
+    """Problems: each array has one place for each. A grouped problem has its mean m, and the rows of each group."""
 
     m: Floats
     n: Floats
@@ -218,7 +229,7 @@ class _Work:
     scale_bytes: tuple[float, float] = (0.0, 0.0)
 
     def tiles(self, tile_m: Floats, tile_n: Floats) -> Floats:
-        """Tiles of C, of each size."""
+        """The number of C's tiles, for each size of tile."""
         if self.rows is None:
             down: Floats = np.ceil(self.m / tile_m) * self.batch
         else:
@@ -227,7 +238,7 @@ class _Work:
 
 
 class _Costs:
-    """The times of problems on a GPU that do not depend on the choice, and those of a choice."""
+    """The times of problems on a GPU: the part that does not depend on the choice, and that of a choice."""
 
     def __init__(self, p: GpuParameters, gpu: Gpu, work: _Work, dtype: str) -> None:
         factor = gpu.calibration
@@ -261,7 +272,10 @@ class _Costs:
         self._partial = p.split_weight * _PARTIAL_BYTES / work.out_bytes * self._written
 
     def of(self, tile_m: Floats, tile_n: Floats, split: Floats | None, tiles: Floats) -> tuple[Floats, Floats]:
-        """Times of choices with so many tiles, and what of them is multiplying, in microseconds: choices × problems."""
+        """The times of choices with so many tiles, and the part spent multiplying.
+
+        Both are in microseconds, as arrays of choices × problems.
+        """
         area = tile_m * tile_n
         k = self._work.k / _STEP_K
         depth = np.ceil(k if split is None else k / split) * _STEP_K
@@ -282,7 +296,7 @@ class _Costs:
 
 
 def _fastest(p: GpuParameters, gpu: Gpu, work: _Work, dtype: str = "bf16") -> tuple[Floats, Floats, Floats]:
-    """The times of the fastest choices, with the places of their tiles and their splits of k."""
+    """The times of the fastest choices in microseconds, their tiles' positions in the list, and their splits of k."""
     tile_m, tile_n, _ = _columns(tuple((*tile, 1) for tile in _TILES))
     costs, tiles = _Costs(p, gpu, work, dtype), work.tiles(tile_m, tile_n)
     most = np.maximum(np.minimum(np.floor(work.k / _LEAST_DEPTH), _MOST_SPLIT), 1)
@@ -329,10 +343,10 @@ def _roofline_us(gpu: Gpu, work: _Work, dtype: str) -> Floats:
 
 
 def check_rated(gpu: Gpu, dtype: str, out_dtype: str = "bf16") -> None:
-    """Checks that a GPU multiplies such types.
+    """Checks that a GPU multiplies these types.
 
     Raises:
-        InvalidProblem: naming those that can be predicted.
+        InvalidProblem: naming the types that can be predicted.
     """
     if dtype not in RATED or out_dtype not in DTYPES:
         raise InvalidProblem(
@@ -345,12 +359,12 @@ def check_rated(gpu: Gpu, dtype: str, out_dtype: str = "bf16") -> None:
 
 @lru_cache(maxsize=64)
 def _columns(choices: Choices) -> list[Floats]:
-    """The choices' tile rows, tile columns and splits, each as a column."""
+    """The tile rows, the tile columns and the splits of the choices, each as a column."""
     return [np.array(column, dtype=np.float64)[:, None] for column in zip(*choices, strict=True)]
 
 
 Spread = tuple[tuple[float, float], ...]
-"""Measured / predicted, between which two in three measurements lie, for each of ``M_RANGES``."""
+"""For each of ``M_RANGES``, the ratios measured / predicted between which two in three measurements lie."""
 
 
 class _ParametersFile(msgspec.Struct):
@@ -367,15 +381,17 @@ def _file() -> _ParametersFile:
 
 @lru_cache(maxsize=1)
 def fitted() -> dict[str, GpuParameters]:
-    """Parameters by the GPU they were fitted on."""
+    """The parameters, by the GPU whose measurements they were fitted to."""
     return {name: GpuParameters(**values) for name, values in _file().parameters.items()}
 
 
 def parameters_of(gpu: Gpu) -> tuple[str, GpuParameters]:
-    """A GPU's parameters, and whose measurements they are from; its own only for the one described in ``GPUS``.
+    """A GPU's parameters, and the name of the GPU they were fitted to, or ``all``.
+
+    A GPU has parameters of its own only if it is described exactly as in ``GPUS``.
 
     Raises:
-        InvalidHardware: when it was calibrated with another version of the model.
+        InvalidHardware: when the GPU was calibrated with another version of the model.
     """
     made = gpu.calibration
     if made is not None:
@@ -391,9 +407,9 @@ def parameters_of(gpu: Gpu) -> tuple[str, GpuParameters]:
 
 
 def spread_of(gpu: Gpu, m: float, dtype: str = "bf16") -> tuple[float, float]:
-    """Measured / predicted of this GPU, between which two in three measurements lie.
+    """The ratios measured / predicted on this GPU between which two in three measurements lie.
 
-    Of a GPU or type without measurements, those of GPUs that were predicted by the others.
+    For a GPU or type without measurements: the ratios of GPUs that were predicted from the others.
     """
     if gpu.calibration is not None:
         return gpu.calibration.low, gpu.calibration.high

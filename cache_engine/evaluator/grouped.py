@@ -1,14 +1,14 @@
-"""The cost of a grouped launch: its products together on one chip, not a sum of lone launches.
+"""The cost of a grouped launch: its products together on one chip, which is not the sum of single launches.
 
-On the core grid one partition holds for the whole launch. Its ``g`` parts are sets of cores; products are dealt to
-them, the longest first, each to the set that is free the soonest. A set streams through its products without a stop
-between them: its computing and its traffic add up, and overlap as in one product. The launch takes as long as its
-slowest set. With products of equal size that is the batch of the core-grid model, to the last bit but rounding.
+A grouped launch has products with the same n and k, but each with its own m. Such are the experts of a layer: each
+token goes to some of them, so they get different numbers of rows.
 
-A grouped launch has products with the same n and k, and each its own m. Such are the experts of a layer: each token
-goes to some of them, so they get different numbers of rows.
+On the core grid, one partition holds for the whole launch. Its ``g`` parts are sets of cores; products are dealt to
+them, the longest first, each to the set that is free the soonest. A set computes its products without a stop between
+them: its computing and its traffic add up, and overlap as in one product. The launch takes as long as its slowest set.
+With products of equal size, the result is that of a batch in the core-grid model, except for rounding in the last bit.
 
-On a GPU the tiles of all products share waves, and their bytes add up: ``gpu.predict_grouped``.
+On a GPU, the tiles of all products share waves, and their bytes add up: ``gpu.predict_grouped``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class GroupedProblem:
     """Several products C = A · B in one launch, with the same n and k.
 
     Attributes:
-        groups: for each number of rows, how many products have it; most rows first, none without rows.
+        groups: each number of rows with the number of products that have it, most rows first. Products without rows are
+            left out.
     """
 
     groups: tuple[tuple[int, int], ...]
@@ -66,7 +67,7 @@ class GroupedProblem:
 
     @cached_property
     def parts(self) -> tuple[EvaluationProblem, ...]:
-        """The products with the same number of rows, as a batch each."""
+        """The launch as batches, one for the products of each number of rows."""
         return tuple(
             EvaluationProblem(rows, self.n, self.k, count, self.dtype, self.out_dtype, self.scales)
             for rows, count in self.groups
@@ -74,7 +75,7 @@ class GroupedProblem:
 
     @property
     def m(self) -> int:
-        """The most rows of a product."""
+        """The most rows of any product."""
         return self.groups[0][0]
 
     @property
@@ -84,17 +85,17 @@ class GroupedProblem:
 
     @property
     def rows(self) -> int:
-        """Rows of all products."""
+        """The rows of all products together."""
         return sum(rows * count for rows, count in self.groups)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, a multiply-add counted as two."""
+        """The floating-point operations of all products; a multiply-add counts as two."""
         return sum(part.flops for part in self.parts)
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of each A, B and C, each counted once."""
+        """The bytes of all A, B and C, each counted once."""
         return sum(part.moved_bytes for part in self.parts)
 
 
@@ -104,7 +105,7 @@ Work = EvaluationProblem | GroupedProblem
 def grouped(
     rows: Iterable[int], n: int, k: int, dtype: str = "bf16", out_dtype: str = "", scales: str = ""
 ) -> Work | None:
-    """The launch of products with these rows; a batch, where all have as many; ``None`` where none has rows."""
+    """The launch of products with these rows. A batch, if all have the same number; ``None``, if none has rows."""
     groups = tuple(sorted(((one, count) for one, count in Counter(rows).items() if one), reverse=True))
     if len(groups) > 1:
         return GroupedProblem(groups, n, k, dtype, out_dtype, scales)
@@ -112,10 +113,10 @@ def grouped(
 
 
 def work_of(problem: GemmProblem) -> Work:
-    """The work of a kernel's launch. Only the device knows the rows of each group: here they are even.
+    """The work of a kernel's launch. The rows of each group are known only on the device; here they are equal.
 
-    Groups that share their rows (``grouped``) get the same number of these or one more; those with rows of their own
-    (``masked``) use all. Both types of fp8 are as fast, and count as ``fp8``.
+    Groups that share their rows (``grouped``) get equal shares, or one more; groups with rows of their own (``masked``)
+    use all of them. Both types of fp8 are equally fast, and count as ``fp8``.
     """
     p = problem
     dtype = "fp8" if p.dtype in (DType.FP8_E4M3, DType.FP8_E5M2) else p.dtype.value
@@ -127,10 +128,10 @@ def work_of(problem: GemmProblem) -> Work:
 
 
 def zipf(experts: int, skew: float) -> list[float]:
-    """The share of requests for each expert: the r-th has 1 / r^skew. With skew 0 all are alike.
+    """The share of tokens for each expert: that of the r-th is proportional to 1 / r^skew. With skew 0, all are equal.
 
     Raises:
-        InvalidProblem: when the skew is no number from 0 to 10.
+        InvalidProblem: when the skew is not a number from 0 to 10.
     """
     if not 0 <= skew <= 10:
         raise InvalidProblem(f"skew is {skew:g}; it must be a number from 0 to 10")
@@ -138,9 +139,10 @@ def zipf(experts: int, skew: float) -> list[float]:
 
 
 def routed(tokens: int, per_token: int, weights: Sequence[float]) -> list[int]:
-    """The rows that each expert gets: in proportion to the weights, but a token goes to an expert once at most.
+    """The rows that each expert gets: in proportion to the weights, but each token goes to an expert at most once.
 
-    Whole numbers: what is left after rounding down goes to the largest remainders, the first of equals.
+    Rows are whole numbers: after rounding down, the rest goes to the experts with the largest remainders, the first
+    among equals.
 
     Raises:
         InvalidProblem: when fewer experts than ``per_token`` have a weight.
@@ -171,16 +173,16 @@ def routed(tokens: int, per_token: int, weights: Sequence[float]) -> list[int]:
 
 
 def busiest(shares: Iterable[Sequence[int]]) -> Sequence[int]:
-    """The rows of the chip's experts that have the most, of those of each chip; of equals, with more experts."""
+    """The rows of the experts on the chip with the most rows; among equals, on the chip with more used experts."""
     return max(shares, key=lambda rows: (sum(rows), sum(map(bool, rows))))
 
 
 def evaluate_work(
     work: Work, hardware: Hardware, mode: SearchMode | None = None, may_go_on: Callable[[], bool] = lambda: True
 ) -> Evaluation:
-    """The best that the core-grid model finds for a launch; raises as ``search.evaluate``.
+    """The best result of the core-grid model for a launch; raises as ``search.evaluate``.
 
-    Of a grouped launch the tile and loop order are those of its largest product.
+    For a grouped launch, the tile and loop order are those of its largest product.
     """
     mode = mode or SearchMode()
     if isinstance(work, EvaluationProblem):
@@ -205,7 +207,7 @@ def evaluate_work(
 
 
 class _GroupSearch:
-    """Partitions of one grouped launch."""
+    """Evaluates partitions for one grouped launch."""
 
     def __init__(self, work: GroupedProblem, hardware: Hardware, mode: SearchMode) -> None:
         self._work, self._hardware, self._mode = work, hardware, mode
@@ -213,7 +215,7 @@ class _GroupSearch:
         self._single = [EvaluationProblem(part.m, part.n, part.k, 1, part.dtype, part.out_dtype) for part in work.parts]
 
     def bounds(self, grid: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For each partition, microseconds that it takes at least: its largest product, and its sets' average."""
+        """A lower bound of the time of each partition, in microseconds: its largest product, or its sets' average."""
         compute = memory = np.zeros(grid.shape[1])
         longest = np.zeros(grid.shape[1])
         for one, part in zip(self._single, self._work.parts, strict=True):
@@ -224,7 +226,7 @@ class _GroupSearch:
         return np.maximum(longest, least_latency(self._hardware, compute / sets, memory / sets))
 
     def slowest(self, partition: Partition) -> Times:
-        """The slowest set of cores."""
+        """The times of the slowest set of cores."""
         each = [self._times(index, partition) for index in range(len(self._single))]
         dealt = _dealt([took.latency for took in each], [part.batch for part in self._work.parts], partition.g)
         overlap = self._hardware.compute_dma_overlap
@@ -242,7 +244,7 @@ class _GroupSearch:
         return self._searches[index].tiling(nominal_block(self._single[index], partition)[1])
 
     def described(self, partition: Partition, looked_at: int) -> Evaluation:
-        """Everything about a partition; sums go over all products and cores."""
+        """The result for a partition; sums are over all products and cores."""
         took, parts = self.slowest(partition), self._work.parts
         tilings = [self._tiling(index, partition) for index in range(len(parts))]
         found = [
@@ -276,7 +278,7 @@ def predict_work(work: Work, gpu: Gpu) -> Prediction:
 
 
 def _dealt(lengths: Sequence[float], counts: Sequence[int], sets: int) -> list[list[int]]:
-    """The number of products of each kind for each set."""
+    """The number of products of each kind that each set of cores gets."""
     dealt = [[0] * len(counts) for _ in range(sets)]
     free = [(0.0, number) for number in range(sets)]
     heapify(free)

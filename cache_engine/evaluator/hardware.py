@@ -1,4 +1,4 @@
-"""Accelerators of the core-grid model: cores with a matrix unit and SRAM each, sharing DRAM bandwidth."""
+"""Accelerators of the core-grid model: cores that each have a matrix unit and SRAM, and share the DRAM bandwidth."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _LIMIT_FLOAT = 1e18
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """An accelerator. Every field enters the fingerprint, so results of two descriptions are never mixed.
+    """The description of an accelerator. Every field enters the fingerprint, so results of two descriptions never mix.
 
     Args:
-        name: what it is called.
-        num_cores: cores that share the work, at most 65 536.
+        name: the accelerator's name.
+        num_cores: the number of cores that share the work, at most 65 536.
         cube_m: rows of the block that its matrix unit multiplies in one cycle.
         cube_k: the block's length along k.
         cube_n: its columns.
         freq_ghz: clock of the matrix unit, in 10⁹ cycles per second.
         sram_bytes: on-chip memory of one core.
-        sram_utilization: share of it that tiles may fill, above 0, at most 1.
+        sram_utilization: the share of the SRAM that tiles may fill, above 0, at most 1.
         dram_bandwidth: bytes per second of the whole chip; each core has an equal share.
         lane_num: rows of a tile in SRAM are padded to a multiple of this many.
         align_bytes: bytes of a row of C in SRAM are padded to a multiple of this.
         compute_dma_overlap: share of the shorter of computing and moving data that hides behind the longer, 0 to 1.
-        rates: for types that the matrix unit multiplies faster or slower than its clock says, how many times as fast:
-            a mapping such as ``{"int8": 2}``.
+        rates: for types that the matrix unit multiplies faster or slower than its clock says, how many times as fast: a
+            mapping such as ``{"int8": 2}``.
 
     Raises:
-        InvalidHardware: naming the field and what it may be.
+        InvalidHardware: naming the field and its allowed values.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Hardware:
         return 2.0 * self.num_cores * self.cube_m * self.cube_k * self.cube_n * self.freq_ghz * 1e9
 
     def rate_of(self, dtype: str) -> float:
-        """The speed of the matrix unit for a type, as a multiple of its clock's."""
+        """The speed of the matrix unit for a type, as a multiple of the rate that its clock gives."""
         return dict(self.rates).get(dtype, 1.0)
 
     @property
@@ -91,7 +91,7 @@ class Hardware:
         return math.floor(self.sram_bytes * self.sram_utilization)
 
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that differ between any two descriptions that differ in a field."""
+        """A fingerprint of 32 hexadecimal digits. Two descriptions that differ in any field have different ones."""
         parts = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -102,7 +102,7 @@ class Hardware:
         return hashlib.sha256("".join(("13:core-grid-hw1", *parts)).encode()).hexdigest()[:32]
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, as ``from_dict`` takes them."""
+        """All fields, in the form that ``from_dict`` reads."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         rates = dict(values.pop("rates"))
         return {**values, "rates": rates} if rates else values
@@ -111,7 +111,8 @@ class Hardware:
     def from_dict(cls, description: Any, source: str = "hardware") -> Hardware:
         """The hardware that a JSON object describes.
 
-        ``peak_flops`` may stand for ``freq_ghz``, which then follows from it; where both are given they must agree.
+        ``peak_flops`` may be given in place of ``freq_ghz``, which then follows from it; if both are given, they must
+        agree.
 
         Raises:
             InvalidHardware: naming the field that is missing, unknown, contradictory or out of range.
@@ -144,7 +145,7 @@ class Hardware:
 
 
 def _rates(given: Any) -> tuple[tuple[str, float], ...]:
-    """Rates by type, in the order of types, without those of 1; of a mapping or of pairs."""
+    """The rates by type, sorted by type, without rates of 1; ``given`` is a mapping or pairs."""
     pairs = list(given.items()) if isinstance(given, dict) else given
     is_listed = isinstance(pairs, list | tuple) and all(
         isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs

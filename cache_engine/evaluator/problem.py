@@ -1,4 +1,4 @@
-"""A problem for an evaluator: a matrix multiplication, of any size and of types that no kernel here need have."""
+"""A problem for an evaluator: a matrix multiplication of any size, also of types that no kernel here has."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ class EvaluationProblem:
     """C = A · B, ``batch`` times; A is m × k, B is k × n, C is m × n.
 
     Args:
-        m: rows of A and C; like each size from 1 to 10¹².
+        m: rows of A and C. Each size is from 1 to 10¹².
         n: columns of B and C.
         k: columns of A and rows of B.
-        batch: how many products.
+        batch: the number of products.
         dtype: element type of A and B; a name in ``ITEMSIZE``.
         out_dtype: element type of C; by default that of the inputs, but bf16 for fp8 and int8.
-        scales: the blocks of A and B that have a scale each, a name in ``Scales``; of fp8, with k a multiple of 128.
+        scales: the blocks of A and B that share a scale, by their name in ``Scales``; only for fp8, with k a multiple
+            of 128.
 
     Raises:
-        InvalidProblem: naming the field and what it may be.
+        InvalidProblem: naming the field and its allowed values.
     """
 
     m: int
@@ -65,7 +66,7 @@ class EvaluationProblem:
 
     @property
     def scale_bytes(self) -> tuple[float, float]:
-        """Bytes of scales for each element of A, and of B; what fills up rows is left out."""
+        """The bytes of scales for each element of A, and for each element of B; padding of rows does not count."""
         if not self.scales:
             return 0.0, 0.0
         of_a, of_b = Scales(self.scales).sizes(SCALE_BLOCK, SCALE_BLOCK, 4 * SCALE_BLOCK)
@@ -86,10 +87,10 @@ class EvaluationProblem:
 
 
 def check_unscaled(problem: EvaluationProblem) -> None:
-    """Checks that operands have no scales.
+    """Checks that the operands have no scales.
 
     Raises:
-        InvalidProblem: when they have.
+        InvalidProblem: when they have scales.
     """
     if problem.scales:
         raise InvalidProblem("the core-grid model counts no scales; leave them out, or name a GPU")

@@ -50,7 +50,9 @@ else:
 
 
 SLACK = 1 + 1e-9
-"""Bounds are computed with rounding; a partition is skipped only when it is worse by more than that."""
+"""Bounds are computed with rounding errors. A partition is skipped only if its bound exceeds the best by more than this
+factor.
+"""
 
 _MOST_TILES = 2**22
 _EXACT = 2**62
@@ -62,15 +64,16 @@ def evaluate(
     mode: SearchMode | None = None,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> Evaluation:
-    """The best that the core-grid model finds for a problem on an accelerator.
+    """The best result of the core-grid model for a problem on an accelerator.
 
     Args:
-        may_go_on: asked before each partition is looked at, which takes as long as the chip has sizes of tile.
+        may_go_on: called before each partition; the search stops when it returns false. The time of one partition grows
+            with the number of tile sizes that fit the chip.
 
     Raises:
         InvalidHardware: when its cubes are so small, or its SRAM so large, that tiles are too many to search.
         InvalidProblem: when operands have scales.
-        SearchStopped: when ``may_go_on`` says no.
+        SearchStopped: when ``may_go_on`` returns false.
     """
     mode = (mode or SearchMode()).on(hardware, problem.dtype)
     search = BlockSearch(problem, hardware, mode)
@@ -101,7 +104,7 @@ def evaluate(
 
 @lru_cache(maxsize=32)
 def partitions_of(cores: int) -> tuple[list[Partition], NDArray[np.float64]]:
-    """Every ordered partition, p_g ascending, then p_m, then p_n; also as rows of an array."""
+    """All ordered partitions, p_g ascending, then p_m, then p_n; also as rows of an array."""
     divisors = [number for number in range(1, cores + 1) if cores % number == 0]
     partitions = [
         Partition(g, m, n, cores // (g * m * n))
@@ -117,7 +120,7 @@ def partitions_of(cores: int) -> tuple[list[Partition], NDArray[np.float64]]:
 def least_times(
     problem: EvaluationProblem, hardware: Hardware, mode: SearchMode, grid: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """For each partition, microseconds that it computes, and that it moves data at least."""
+    """For each partition, its computing time, and a lower bound of its time for moving data, in microseconds."""
     sizes = (problem.batch, problem.m, problem.n, problem.k)
     g, m, n, k = (np.ceil(size / parts) for size, parts in zip(sizes, grid, strict=True))
     cubes = g * np.ceil(m / hardware.cube_m) * np.ceil(k / hardware.cube_k) * np.ceil(n / hardware.cube_n)
@@ -140,13 +143,13 @@ def least_times(
 
 
 def least_latency(hardware: Hardware, compute: NDArray[np.float64], memory: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Microseconds from those of computing and of moving data, which overlap in part."""
+    """The latency in microseconds, from the times of computing and of moving data, which overlap in part."""
     latency: NDArray[np.float64] = np.maximum(compute, memory)
     return latency + (1 - hardware.compute_dma_overlap) * np.minimum(compute, memory)
 
 
 class BlockSearch:
-    """Tilings of the blocks of one problem, each found once."""
+    """Finds the tilings of one problem's blocks, each once."""
 
     def __init__(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> None:
         check_unscaled(problem)
@@ -161,7 +164,7 @@ class BlockSearch:
         self.tiles = 0
 
     def tiling(self, block: Block) -> Tiling:
-        """The block's first tile and order of least traffic."""
+        """The block's tiling that moves the fewest bytes; the first among equals."""
         found = self._found.get(block)
         if found is None:
             found = self._found[block] = self._find(block) if self._tile_search else self._untiled(block)
@@ -231,7 +234,7 @@ class BlockSearch:
         return self._tiling(block, self._tile(block, m, n), "mkn")
 
     def _steps(self, block: Block, fitting: NDArray[np.int64]) -> Any:
-        """Tiles along k, for each k that fits."""
+        """The number of steps along k, for each tile length along k in ``fitting``."""
         size, cube = np.minimum(fitting, block.k), self._hardware.cube_k
         size = np.where(size >= cube, size - size % cube, size).astype(self._dtype, copy=False)
         return -(-block.k // size)
@@ -239,9 +242,10 @@ class BlockSearch:
     def _largest(
         self, block: Block, steps: int, sizes: NDArray[np.int64], limit: int, *, m: int = 0, n: int = 0
     ) -> int:
-        """The largest tile size of one dimension, next to the other's ``m`` or ``n``, that needs so few steps along k.
+        """The largest tile size of one dimension that needs at most ``steps`` tiles along k.
 
-        Steps grow with the size, so it is found by halving.
+        The tile's size in the other dimension is ``m`` or ``n``. Larger tiles need more steps, so the size is found by
+        bisection.
         """
         cube = int(sizes[0])
         low, high = 1, min(limit // cube, len(sizes))
@@ -262,12 +266,13 @@ class BlockSearch:
 
 
 class _Fits:
-    """The sizes that fit into a chip's SRAM, for any problem.
+    """The tile sizes that fit into a chip's SRAM, for any problem.
 
     Attributes:
-        m, n: tile sizes that fit next to the smallest of the other, ascending.
+        m, n: the tile sizes of one dimension that fit with the smallest size of the other, ascending.
         n_beside_m: for each m, the largest n that fits.
-        k_beside_m, k_beside_n: for each m next to the smallest n, and the other way round, how much of k fits.
+        k_beside_m, k_beside_n: the length along k that fits, for each m with the smallest n, and for each n with the
+            smallest m.
     """
 
     def __init__(self, hardware: Hardware, in_bytes: int, out_bytes: int) -> None:
@@ -298,7 +303,7 @@ class _Fits:
 
 
 def most_tiles(hardware: Hardware, in_bytes: int = 1, out_bytes: int = 1) -> tuple[int, int]:
-    """The most sizes that a tile may have along m and along n: the cost of a search, in time and in memory."""
+    """The most tile sizes along m, and along n. They decide the time and memory of a search."""
     # A tile of C with one row and column of A and B takes at least this much for each row.
     row_bytes = align_up(hardware.cube_n * out_bytes, hardware.align_bytes) + in_bytes
     column_bytes = align_up(hardware.cube_m, hardware.lane_num) * out_bytes + in_bytes
@@ -312,5 +317,5 @@ def _fits(hardware: Hardware, in_bytes: int, out_bytes: int) -> _Fits:
 
 
 def _last_least(costs: Any) -> int:
-    """The last place of the least: the largest tile."""
+    """The last position of the lowest cost, which is the largest tile."""
     return len(costs) - 1 - int(costs[::-1].argmin())

@@ -36,9 +36,10 @@ else:
     np = lazy("numpy", "evaluate", "validation")
 
 PUBLISHED_MAPE = {"A100": 6.6, "B200": 9.4, "H100": 6.2, "H200": 7.6}
-"""Mean absolute error in percent on held-out measurements, by GPU: docs/evaluator.md, "The GPU model"."""
+"""Mean absolute error in percent, on measurements left out of the fit, by GPU: docs/evaluator.md, "The GPU model"."""
 PUBLISHED_MAPE_UNMEASURED = (7.7, 16.1)
-"""The same for a GPU without measurements: each GPU predicted from the others, the best and the worst."""
+"""The same error for a GPU without measurements, found by predicting each GPU from the others: the best and the worst.
+"""
 
 _COLUMNS = ("arch", "M", "N", "K", "latency_us")
 # What frameworks call them.
@@ -50,12 +51,12 @@ _BATCH = 5_000
 _MOST_LINES, _LONGEST_LINE = 1_000_000, 100_000
 
 LARGEST_BYTES = 2**27
-"""Of a file of measurements, decompressed."""
+"""The largest size of a file of measurements, decompressed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Measured latencies of one type on one GPU; arrays of the same length."""
+    """Measured latencies of one type on one GPU; all arrays have the same length."""
 
     gpu: Gpu
     m: Floats
@@ -65,28 +66,28 @@ class Measurements:
     dtype: str = "bf16"
 
     def only(self, chosen: NDArray[np.bool_] | slice) -> Measurements:
-        """Some of them."""
+        """The chosen measurements."""
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in ("m", "n", "k", "latency_us")}
         return replace(self, **arrays)
 
     def every(self, stride: int) -> Measurements:
-        """Every so many of them."""
+        """Every ``stride``-th measurement."""
         return self.only(slice(None, None, stride))
 
     def kept_out(self) -> NDArray[np.bool_]:
-        """Whether each is of an (N, K) pair that no fit has seen: two in five, by a hash of the pair."""
+        """For each measurement, whether no fit has seen its (N, K): two in five pairs, by a hash of the pair."""
         pairs = {pair: is_kept_out(*pair) for pair in set(zip(self.n.tolist(), self.k.tolist(), strict=True))}
         return np.array([pairs[pair] for pair in zip(self.n.tolist(), self.k.tolist(), strict=True)], dtype=bool)
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of predictions, as shares of what was measured.
+    """Errors of predictions, as shares of the measured times.
 
     Attributes:
-        mape, median: mean and median of absolute errors.
-        bias: mean error; negative when predictions are too fast.
-        within_20: share of predictions that are off by no more than 20 %.
+        mape, median: the mean and the median of the absolute errors.
+        bias: the mean error; negative if predictions are too fast.
+        within_20: the share of predictions that are off by at most 20 %.
     """
 
     mape: float
@@ -97,11 +98,14 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """One line of a validation: a GPU, a type, a range of m (both 0 for all), how many, and both models' errors.
+    """One line of a validation: a GPU, a type, a range of m, the number of rows, and both models' errors.
+
+    Both ends of the range are 0 for all m.
 
     Attributes:
-        calibrated_on: whose measurements the parameters are from, or the source of the user's own calibration.
-        inside: share of measurements in the interval of their prediction, of which 68 % should be.
+        calibrated_on: the GPU whose measurements the parameters were fitted to, or the source of the user's own
+            calibration.
+        inside: the share of measurements that lie in the interval of their prediction; it should be 68 %.
     """
 
     arch: str
@@ -116,21 +120,22 @@ class Validated:
 
 
 def is_kept_out(n: float, k: float) -> bool:
-    """Whether a pair is one of the two in five that no fit has seen."""
+    """Whether an (N, K) is one of the two in five that were left out of all fits."""
     return hashlib.sha256(f"{int(n)}x{int(k)}".encode()).digest()[0] < 0.4 * 256
 
 
 def read_measurements(path: Path, gpu: Gpu | None = None) -> list[Measurements]:
     """The measurements in a CSV file, gzipped if its name ends in .gz, by GPU and type.
 
-    Columns arch, M, N, K, latency_us, and dtype, without which all are bf16; others are ignored. ``arch`` is a known
-    GPU, such as H100 or h100_sxm; ``dtype`` bf16, fp16, fp8 or int8, or such as bfloat16.
+    The columns are arch, M, N, K, latency_us and, optionally, dtype (default bf16); others are ignored. ``arch`` is a
+    known GPU, such as H100 or h100_sxm; ``dtype`` bf16, fp16, fp8 or int8, or such as bfloat16.
 
     Args:
-        gpu: that all are of, in place of ``arch``, which must then be the same in every line or not there.
+        gpu: the GPU of all measurements, in place of the column ``arch``, which must then be missing or the same in
+            every line.
 
     Raises:
-        UsageError: naming the invalid line, or what is missing.
+        UsageError: naming the invalid line, or the missing column.
     """
     try:
         with open_input(path) as file, as_text(file, str(path)) as text:
@@ -140,11 +145,11 @@ def read_measurements(path: Path, gpu: Gpu | None = None) -> list[Measurements]:
 
 
 def as_text(file: IO[bytes], source: str) -> IO[str]:
-    """A CSV file as text, decompressed if its name ends in .gz.
+    """A CSV file as a stream of text, decompressed if its name ends in .gz.
 
     Raises:
-        UsageError: when it is larger than ``LARGEST_BYTES``, or cannot be decompressed.
-        OSError: when it cannot be read.
+        UsageError: when the file is larger than ``LARGEST_BYTES``, or cannot be decompressed.
+        OSError: when the file cannot be read.
     """
     try:
         with gzip.open(file) if source.endswith(".gz") else nullcontext(file) as opened:
@@ -157,7 +162,7 @@ def as_text(file: IO[bytes], source: str) -> IO[str]:
 
 
 def parse_measurements(file: IO[str], source: str, gpu: Gpu | None = None) -> list[Measurements]:
-    """The same, of a file that is open; raises as ``read_measurements``, or when it has more than a million lines."""
+    """Reads measurements from an open file; raises as ``read_measurements``, also for more than a million lines."""
     rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
     gpus: dict[str, Gpu] = {}
     needed = _COLUMNS if gpu is None else _COLUMNS[1:]
@@ -211,7 +216,7 @@ def _dtype_of(text: str | None, gpu: Gpu, where: str) -> str:
 
 
 def _lines(file: IO[str], source: str) -> Iterator[str]:
-    """The lines of a table, empty ones too: a row of many columns, or blank lines, would take gigabytes or minutes."""
+    """Yields the lines of a table, also empty ones. Refuses rows that would take gigabytes, or too many lines."""
     for number in range(1, _MOST_LINES + 1):
         line = file.readline(_LONGEST_LINE + 1)
         if not line:
@@ -224,7 +229,10 @@ def _lines(file: IO[str], source: str) -> Iterator[str]:
 
 
 def validate(measured: Measurements, may_go_on: Callable[[], bool] = lambda: True) -> Iterator[Validated]:
-    """Errors on a GPU in one type, in all, then by range of m; raises as ``predictions``."""
+    """Yields the errors of predictions on a GPU in one type: over all m, then for each range of m.
+
+    Raises as ``predictions``.
+    """
     gpu = measured.gpu
     calibrated_on = gpu.calibration.source if gpu.calibration else parameters_of(gpu)[0]
     predicted = predictions(measured, may_go_on)
@@ -243,20 +251,20 @@ def validate(measured: Measurements, may_go_on: Callable[[], bool] = lambda: Tru
 
 
 def range_text(m_from: int, m_to: int) -> str:
-    """A range of m in words, as of a ``Validated``."""
+    """A range of m in words, from the two ends in a ``Validated``."""
     if not m_to:
         return "all"
     return f"{m_from:,} on" if m_to >= M_RANGES[-1][1] else f"{m_from:,}–{m_to:,}"
 
 
 def predictions(measured: Measurements, may_go_on: Callable[[], bool] = lambda: True) -> Floats:
-    """The model's time for each of them, in microseconds.
+    """The model's time for each measurement, in microseconds.
 
     Args:
-        may_go_on: asked before each few thousand.
+        may_go_on: called before every few thousand measurements; predicting stops when it returns false.
 
     Raises:
-        SearchStopped: when it says no.
+        SearchStopped: when ``may_go_on`` returns false.
     """
     _, parameters = parameters_of(measured.gpu)
     predicted = []

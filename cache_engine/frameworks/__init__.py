@@ -2,15 +2,16 @@
 
 - ``values`` -- places, entries, their parts, findings, key factors
 - ``base`` -- the protocol of a reader of one framework's cache
-- ``folder`` -- reading a folder of others: bounded, no link followed, no trace left
+- ``folder`` -- reads a folder that others write: bounded, following no link, leaving no trace
 - ``readers`` -- one for each framework
-- ``registry`` -- all readers, those of plug-ins too, the places that they find, and what is installed
-- ``comparison`` -- why keys differ, of two entries or of two directories; known reasons
-- ``doctor`` -- what is wrong with a cache, and the cure
-- ``deletion`` -- the plan of a cleaning, and deleting so that no process fails; ``cleanup`` -- its outcome
+- ``registry`` -- all readers, including plug-ins; the caches that they find; the installed versions
+- ``comparison`` -- why the keys of two entries, or of the entries of two directories, differ
+- ``doctor`` -- problems of a cache, and their cures
+- ``deletion`` -- plans a cleaning, and deletes so that no process fails; ``cleanup`` -- the result of a cleaning
 
 Kernels that ``adapters`` put into our store are called *adapted*:
 
-- ``bundles`` -- the files of one of them, as one file of a store, with its checksum; its facts, from these files
-- ``bundle_packs`` -- those that may be in packs, and how; those of Triton's own cache, checked
+- ``bundles`` -- all files of an adapted kernel, as one file of the store with a checksum
+- ``bundle_facts`` -- the description of an adapted kernel, from its files
+- ``bundle_packs`` -- adapted kernels in packs, and kernels from Triton's own cache, both checked
 """

@@ -1,4 +1,4 @@
-"""The protocol of a source: what knows the cache of one framework. A plug-in implements it too."""
+"""The protocol of a reader of one framework's cache. Plug-ins implement it too."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cache_engine.model.outcome import Failure
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The places to search for caches.
+    """The places on this machine to search for caches.
 
     Attributes:
-        environment: variables of the environment, which move some of them.
+        environment: environment variables, some of which name cache directories.
         home: the user's home directory.
         temporary: the directory of temporary files.
         user: the user's name, which is part of some paths.
-        given: directories that the user names, by the kind of the cache in them.
+        given: directories that the user names, each with the kind of its cache.
     """
 
     environment: Mapping[str, str]
@@ -30,17 +30,16 @@ class Surroundings:
     given: tuple[tuple[str, Path], ...] = field(default=())
 
     def named(self, kind: str) -> Iterator[Place]:
-        """The directories that the user names for a kind."""
+        """The directories that the user names for a kind of cache."""
         return (Place(kind, path, "given") for named, path in self.given if named == kind)
 
     def places(self, kind: str, default: str | Path | None, **variables: str) -> Iterator[Place]:
-        """The directories of a kind that the user names, and the one that its framework uses, which the others follow.
+        """The cache directories of a framework: first those that the user names, then the one in use, then others.
 
         Args:
-            default: the directory that it uses if no variable is set, below the home directory; ``None`` if there is
-                none.
-            variables: those of the environment that name another, the first one that counts first, each with the
-                path below the directory that it names.
+            default: the framework's directory if no variable is set, below the home directory; ``None`` if it has none.
+            variables: the environment variables that name another directory, in order of precedence, each with the
+                cache's path below that directory.
         """
         yield from self.named(kind)
         replaced_by = ""
@@ -55,8 +54,8 @@ class Surroundings:
 class CacheReader(Protocol):
     """A reader of one framework's cache, without the framework.
 
-    Nothing is imported, loaded, unpickled or run, and nothing is written. Files may vanish at any moment, and
-    what they hold may be hostile: no method raises because of either. tests/conformance/test_sources.py checks each.
+    A reader imports, loads, unpickles, runs and writes nothing. Files may vanish at any moment, and their content may
+    be hostile: no method raises because of either. tests/conformance/test_sources.py checks every reader.
 
     Attributes:
         kind: names the framework: ``triton``.
@@ -68,37 +67,38 @@ class CacheReader(Protocol):
 
     @property
     def unknowable(self) -> Mapping[str, str]:
-        """Fields of ``Entry`` that no entry has, each with the reason in words."""
+        """The fields of ``Entry`` that are unknown for all entries of this framework, each with the reason in words."""
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """The places where this framework may have a cache, most likely first; they need not exist."""
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
-        """The entries of a place now, in no order.
+        """Yields the present entries of a cache, in no order.
 
         Args:
-            known: the stamps of entries seen before, by id. One that is the same still is yielded as ``Unchanged``.
+            known: the stamps of entries seen before, by id. An entry whose stamp is the same is yielded as
+                ``Unchanged``.
 
         Raises:
             OSError: when the place itself cannot be opened.
         """
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """The bytes of one part, as they are; of a binary that is wrapped, the binary alone."""
+        """The bytes of one part, unchanged; if the framework wraps a binary in a file of its own, only the binary."""
 
     def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
-        """The inputs that decided an entry's key, as far as the cache states them."""
+        """The inputs that decided an entry's key, if the cache states them."""
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """A plan to delete entries so that no process that uses the cache fails; a failure where no safe way is known.
+        """A plan to delete entries so that no process that uses the cache fails; a failure if no safe way is known.
 
-        Looks at the entries as they are now. ``frameworks.deletion`` does what the plan says.
+        Reads the present state of the entries. ``frameworks.deletion`` carries out the plan.
         """
 
 
 @runtime_checkable
 class Thinning(Protocol):
-    """A source whose framework uses an entry without its IRs."""
+    """A reader for a framework that can use an entry without its IRs."""
 
     def plan_thinning(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """As ``CacheReader.plan_delete``, of the IRs alone: the entries stay, and the framework uses them as before."""
+        """As ``CacheReader.plan_delete``, but for the IRs only: the entries stay, and the framework still uses them."""

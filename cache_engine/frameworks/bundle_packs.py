@@ -1,12 +1,13 @@
-"""Kernels of other frameworks from packs, and from Triton's own cache: all is checked that can be.
+"""Checks other frameworks' kernels that come from a pack or from Triton's own cache.
 
-In a pack a row has the bytes of the group's file where a kernel of ours has its blob, and where that has its record, a
-record file of another format version: programs that know no groups leave such a row alone. It names the digest of the
-group's file, so that a signature of it covers both.
+A row of a pack has two parts. For a kernel of ours these are its record and its blob. For another framework's kernel
+they are a record file of another format version, which programs that do not know bundles skip, and the bundle. The
+record file names the bundle's digest, so that a signature of the record covers both.
 
-Triton's directory is read following no link, running nothing. A folder is named by Triton's key, and the metadata of
-its kernel state that key; the CUBIN must be one, for the stated target, with the stated function. Files are taken by
-name from that folder alone, whichever paths the group file has: it keeps those of before a move.
+Triton's directory is read without following links or running anything. A folder must have the name of Triton's key, and
+the metadata of its kernel must state that key; the CUBIN must be for the stated target and have the stated function.
+Files are taken by name from that folder alone, whatever paths its group file has, because these go out of date when the
+cache is moved.
 """
 
 from __future__ import annotations
@@ -23,31 +24,34 @@ import msgspec
 
 from cache_engine.compilers.elf import machine_of, read_cubin
 from cache_engine.errors import CorruptEntry
-from cache_engine.frameworks.bundles import Group, StoredGroup, is_plain, stored_in
+from cache_engine.frameworks.bundles import MAX_BYTES, Group, StoredGroup, UnknownGroup, is_plain, stored_in
 from cache_engine.frameworks.facts import is_ptx, json_object, read_object, text_in
 from cache_engine.frameworks.folder import Folder, Unread
 from cache_engine.frameworks.nvcc.command import TARGETS, ending_of
 from cache_engine.frameworks.nvcc.results import ERR, FRAMEWORK, INDEX, OUT, OUTPUT, document_of
 from cache_engine.frameworks.readers.programs import program_in, with_last_byte
 from cache_engine.frameworks.readers.triton import target_of
+from cache_engine.frameworks.snapshots import FRAMEWORK as OF_SNAPSHOTS
+from cache_engine.frameworks.snapshots import host_code_in_bundle
 from cache_engine.frameworks.values import Fault, id_of
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import enveloped, format_of, signed_part
-from cache_engine.store.quick import MAX_BYTES, UnknownGroup
 
 FORMAT = 1000
-"""The format version of a record file that describes a group; no record of a kernel of ours has it."""
+"""The format version of a record file that describes a bundle. No record of a kernel of ours has it."""
 
 _OF_GPUS = (190, 224)  # the machines of an ELF image: CUDA, and AMD's GPUs
 _OF_HOST = (".so", ".autotune.json")
 _PROGRAMS = ("cupy", "cuda_core")
+HELION, CONFIG = "helion", "best_config.json"
+"""The framework of results of Helion's tuning, and the file of each."""
 _OBJECT = ".o"
 _HOW_HOST_CODE_TRAVELS = "it travels only signed by a trusted key, where the setting host_code is on (docs/launcher.md)"
 _CONTROLS = {*range(32), 127} - {9, 10, 13}  # what a terminal would obey
 
 
 class _Described(msgspec.Struct):
-    """The row of a group: its key, its framework, and the SHA-256 and the size of its file."""
+    """The row of a bundle: its key, its framework, and the SHA-256 and the size in bytes of its file."""
 
     group: str
     framework: str
@@ -60,18 +64,18 @@ _decode = msgspec.json.Decoder(_Described).decode
 
 
 def is_group(record_data: bytes) -> bool:
-    """Whether a row of a pack with this record is that of a group."""
+    """Whether a row of a pack with this record is that of a bundle."""
     return format_of(record_data) == FORMAT
 
 
 def packed_row(stored: StoredGroup, *, host_code: bool = False) -> tuple[bytes, bytes]:
-    """A group as a row of a pack: what stands for its record, and its bytes.
+    """A bundle as a row of a pack: its record file and its bytes.
 
     Args:
         host_code: as for ``check``.
 
     Raises:
-        CorruptEntry: when it must not leave this machine, or is not what it claims to be; the text says why.
+        CorruptEntry: when the kernel must not leave this machine, or is not what it claims to be; the text says why.
     """
     check(stored.group, host_code=host_code)
     digest = hashlib.sha256(stored.data).hexdigest()
@@ -80,13 +84,13 @@ def packed_row(stored: StoredGroup, *, host_code: bool = False) -> tuple[bytes, 
 
 
 def unpacked_row(key: CacheKey, record_data: bytes, data: bytes, *, host_code: bool = False) -> Group:
-    """The group in a row of a pack, every byte checked, and all that can be checked of its content.
+    """The bundle in a row of a pack, after verifying every byte and as much of its content as can be checked.
 
     Args:
         host_code: as for ``check``.
 
     Raises:
-        CorruptEntry: when it is refused; the text says why.
+        CorruptEntry: when the row is refused; the text says why.
     """
     inner, _ = signed_part(record_data)
     try:
@@ -104,38 +108,54 @@ def unpacked_row(key: CacheKey, record_data: bytes, data: bytes, *, host_code: b
 
 
 def check(group: Group, *, host_code: bool = False) -> None:
-    """Refuses what is never in a pack: code for the host, and what is not the kernel that it claims to be.
+    """Refuses kernels that may never be in a pack: code for the host, and files that are not what they claim to be.
 
     Args:
-        host_code: accept an object of a launched compiler. Only where the row is signed and, on import, a trusted
-            signer's; and where the setting ``host_code`` is on. See docs/decisions/0028.
+        host_code: accept an object file of a launched compiler, and files of a snapshot that a process may run. Set it
+            only if the row is signed (on import, by a trusted signer) and the setting ``host_code`` is on. See
+            docs/decisions/0028.
 
     Raises:
         CorruptEntry: the text says why.
     """
+    _check_host_code(group, host_code)
+    try:
+        if group.framework == "triton":
+            check_triton(group.name, group.index, group.files)
+        elif group.framework == FRAMEWORK:
+            _check_launched(group)
+        elif group.framework == HELION:
+            _check_helion(group.files)
+        elif group.framework in _PROGRAMS:
+            _check_program(group.files[group.index])
+        elif group.framework != OF_SNAPSHOTS:
+            raise CorruptEntry(f"{id_of(group.framework)} is no framework whose kernels are in packs")
+    except (Unread, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptEntry(f"{id_of(group.index)}: {error}") from error
+
+
+def _check_host_code(group: Group, host_code: bool) -> None:
+    if group.framework == OF_SNAPSHOTS:
+        if (code := host_code_in_bundle(group)) is not None and not host_code:
+            raise CorruptEntry(f"{code} may be host code: {_HOW_HOST_CODE_TRAVELS}")
+        return
     for name, data in group.files.items():
         if group.framework == FRAMEWORK and name.endswith(_OBJECT):
             if not host_code:
                 raise CorruptEntry(f"{id_of(name)} is host code: {_HOW_HOST_CODE_TRAVELS}")
         elif name.endswith(_OF_HOST) or machine_of(data) not in (None, *_OF_GPUS):
             raise CorruptEntry(f"{id_of(name)} is code or tuning for the host: it is kept local, and never in packs")
-    try:
-        if group.framework == "triton":
-            check_triton(group.name, group.index, group.files)
-        elif group.framework == FRAMEWORK:
-            _check_launched(group)
-        elif group.framework in _PROGRAMS:
-            _check_program(group.files[group.index])
-        else:
-            raise CorruptEntry(f"{id_of(group.framework)} is no framework whose kernels are in packs")
-    except (Unread, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptEntry(f"{id_of(group.index)}: {error}") from error
+
+
+def _check_helion(files: Mapping[str, bytes]) -> None:
+    """Raises ``ValueError`` or ``Unread`` for what is no result of Helion's tuning."""
+    if [*files] != [CONFIG] or not isinstance(json_object(files[CONFIG]).get("config"), str):
+        raise ValueError("it is no result of Helion's tuning")
 
 
 def _check_launched(group: Group) -> None:
-    """Raises ``ValueError`` and others for what is no result of a command of nvcc that its name stands for."""
-    document = document_of({"name": group.name, "files": group.files})
-    options = [(str(name), str(value)) for name, value in document["options"]]
+    """Raises ``CorruptEntry`` and others if a bundle is not the result of the nvcc command that its name stands for."""
+    options = document_of(group).options
     outputs = [name for name in group.files if name.startswith(OUTPUT)]
     if outputs != [OUTPUT + ending_of(options)] or set(group.files) - {*outputs, INDEX, OUT, ERR}:
         raise ValueError("its files are not those of its command")
@@ -153,7 +173,7 @@ def _check_launched(group: Group) -> None:
 
 
 def _check_program(code: bytes) -> None:
-    """Raises ``ValueError`` for what is no program for a GPU."""
+    """Raises ``ValueError`` if the code is not a program for a GPU."""
     image = program_in(code)[1]
     if not is_ptx(image):
         read_cubin(with_last_byte(image))
@@ -169,9 +189,9 @@ _NO_KERNELS = {
 
 @dataclass(frozen=True, slots=True)
 class NotTaken:
-    """Something that is not imported: its name in the directory, and why.
+    """A file or folder that is not imported: its name in the directory, and the reason.
 
-    ``is_wrong`` says whether it should have been a kernel: it is damaged, or not what it claims to be.
+    ``is_wrong`` is true if it should have been a kernel, but is damaged or not what it claims to be.
     """
 
     name: str
@@ -180,7 +200,7 @@ class NotTaken:
 
 
 def triton_kernels(directory: Path) -> Iterator[Group | NotTaken]:
-    """The kernels of a cache of Triton's, checked, and what else is there, with the reason why it is not taken.
+    """Yields the kernels of Triton's own cache, checked, and other files with the reason to skip them.
 
     Raises:
         OSError: when the directory cannot be read.
@@ -216,7 +236,7 @@ def _no_kernel(files: list[str]) -> str:
 
 
 def _kernel(folder: Folder, key: str, group: str, made_at: float) -> Group | NotTaken:
-    """One kernel, checked; raises ``Unread`` or ``ValueError`` where it is not what it should be."""
+    """Reads and checks one kernel; raises ``Unread`` or ``ValueError`` if a check fails."""
     index = group.removeprefix(_GROUP)
     children = read_object(folder, group).get("child_paths")
     if not isinstance(children, dict) or index not in children:
@@ -235,7 +255,7 @@ def _kernel(folder: Folder, key: str, group: str, made_at: float) -> Group | Not
 
 
 def check_triton(key: str, index: str, files: Mapping[str, bytes]) -> None:
-    """Checks that files are those of the kernel that Triton has under a key; raises ``Unread`` or ``ValueError``."""
+    """Checks that files belong to the kernel that Triton has under a key; raises ``Unread`` or ``ValueError``."""
     document = json_object(files[index])
     digest, stem = text_in(document, "hash") or "", index.removesuffix(".json")
     if not re.fullmatch("[0-9a-f]{64}", digest) or base64.b32encode(bytes.fromhex(digest)) != key.encode() + b"====":

@@ -1,4 +1,4 @@
-"""The outcome of a cleaning of other frameworks' caches, or of its plan: what is deleted, and what stays."""
+"""The result of cleaning other frameworks' caches, or of a dry run: entries deleted, and entries that stay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from cache_engine.model.outcome import Failure
 
 @dataclass(frozen=True, slots=True)
 class CleanedEntry:
-    """An entry of which all, or the IRs, is deleted, or would be, and why; ``size_bytes`` is what that frees."""
+    """A deleted entry, or one whose IRs are deleted, and the reason. ``size_bytes`` are the bytes freed.
+
+    In a dry run: an entry that would be deleted.
+    """
 
     kind: str
     path: str
@@ -25,7 +28,7 @@ class CleanedEntry:
 
 @dataclass(frozen=True, slots=True)
 class LeftEntry:
-    """An entry that stays, and why; with ``no_safe_way`` it is deleted only where no process uses the cache."""
+    """An entry that stays, and why. With ``no_safe_way``, it can be deleted only while no process uses the cache."""
 
     kind: str
     path: str
@@ -36,7 +39,7 @@ class LeftEntry:
 
 @dataclass(frozen=True, slots=True)
 class CleanedPlace:
-    """The sum of what is deleted from one place, or would be; ``replaced_by`` is as of ``Place``."""
+    """The sum of the deletions in one cache. ``replaced_by`` is as in ``Place``."""
 
     kind: str
     path: str
@@ -47,7 +50,7 @@ class CleanedPlace:
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """The outcome of a cleaning, or of its plan: what is deleted, and what of the chosen entries stays."""
+    """The result of a cleaning, or of a dry run: deleted entries, and chosen entries that stay."""
 
     entries: list[CleanedEntry]
     directories: list[CleanedPlace]
@@ -55,14 +58,17 @@ class Cleaning:
 
     @property
     def size_bytes(self) -> int:
-        """The size of what is deleted."""
+        """The bytes of the deleted entries."""
         return sum(one.size_bytes for one in self.entries)
 
 
 def cleaning(
     chosen: Iterable[Chosen], plans: Plans, done: Mapping[Place, Deleted], places: Iterable[Place] = ()
 ) -> Cleaning:
-    """The outcome of the plans; where nothing was done yet, what it would be. ``places``: those of ``directories``."""
+    """The result of carrying out the plans or, before that, the expected result.
+
+    ``places`` are listed also when empty.
+    """
     going: dict[Place, Mapping[str, int]] = {}
     staying: dict[Place, Mapping[str, str]] = {}
     for place, plan in plans.items():

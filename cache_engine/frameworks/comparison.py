@@ -1,6 +1,6 @@
-"""Differences between the keys of two entries, and between two directories, of a framework; known reasons.
+"""Compares the keys of two entries, or of the entries of two directories, of a framework; explains differences.
 
-These are from what users of these caches reported: vllm-project/vllm#47573, flashinfer-ai/flashinfer#4884,
+The explanations come from reports of users of these caches: vllm-project/vllm#47573, flashinfer-ai/flashinfer#4884,
 ai-dynamo/dynamo#10695.
 """
 
@@ -17,12 +17,15 @@ from cache_engine.frameworks.values import Entry, Factor, KeyFactors, Part, Part
 from cache_engine.model.outcome import Failure
 
 MOST_CANDIDATES = 50
-"""Of entries of one name, the most that an entry is compared with to find the nearest."""
+"""The most entries of the same name that are compared to find the nearest one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An input of the key that differs; ``None`` where one side does not state it. ``meaning`` explains it."""
+    """An input of the key that differs; ``None`` for a side that does not state it.
+
+    ``meaning`` explains the difference.
+    """
 
     group: str
     name: str
@@ -33,9 +36,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class EntriesCompared:
-    """Two entries: the inputs that differ, and those of which the cache states nothing; parts with other bytes.
+    """The comparison of two entries: the inputs that differ, the inputs that the cache does not state, differing parts.
 
-    ``unknown`` says why the inputs of one of them are not known; else it is empty.
+    ``unknown`` says why an entry's inputs are unknown; empty if both are known.
     """
 
     differences: tuple[Difference, ...]
@@ -46,7 +49,7 @@ class EntriesCompared:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """An entry that only one directory has, and what it differs in from the nearest of the other directory."""
+    """An entry that only one directory has, and its differences from the nearest entry of the other directory."""
 
     entry: Entry
     nearest: Entry | None
@@ -56,12 +59,12 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class DirectoriesCompared:
-    """Two directories of one framework.
+    """The comparison of two directories of one framework.
 
     Attributes:
-        same: how many entries are in both with the same bytes.
-        changed: those of one key with other bytes, each with its parts that differ.
-        only_one, only_other: those that one of them has.
+        same: the number of entries that both have with the same bytes.
+        changed: the entries that both have with different bytes, each with its differing parts.
+        only_one, only_other: the entries that only the first, or only the second, has.
     """
 
     same: int
@@ -71,9 +74,9 @@ class DirectoriesCompared:
 
     @property
     def causes(self) -> list[tuple[Difference, int]]:
-        """The inputs that differ, and for how many entries of the first directory; the most frequent first.
+        """The inputs that differ, each with the number of the first directory's entries; the most frequent first.
 
-        One difference of each input stands for all.
+        One difference of each input is returned as an example.
         """
         counts: Counter[tuple[str, str]] = Counter()
         examples: dict[tuple[str, str], Difference] = {}
@@ -92,7 +95,7 @@ class Comparing:
         self._factors: dict[tuple[Place, str], KeyFactors | Failure] = {}
 
     def entries(self, one: tuple[Place, Entry], other: tuple[Place, Entry]) -> EntriesCompared:
-        """Two entries, wherever they are."""
+        """Compares two entries, which may be in different caches."""
         parts = self._parts(one, other)
         known = self._known(one), self._known(other)
         for each in known:
@@ -108,7 +111,7 @@ class Comparing:
         other: tuple[Place, Sequence[Entry]],
         on_progress: Callable[[], None] = lambda: None,
     ) -> DirectoriesCompared:
-        """Two directories: what is in both under the same id is compared by its bytes, the rest by its inputs."""
+        """Compares two directories: entries with the same id by their bytes, the others by the inputs of their keys."""
         first, second = ({entry.id: entry for entry in entries} for _, entries in (one, other))
         same, changed = 0, []
         for entry in first.values():
@@ -169,7 +172,10 @@ class Comparing:
         return found if isinstance(found, KeyFactors) else KeyFactors(())
 
     def _parts(self, one: tuple[Place, Entry], other: tuple[Place, Entry]) -> tuple[str, ...]:
-        """The parts with other bytes. An index has paths of its directory, and temporary files are of no key."""
+        """The parts with different bytes.
+
+        Index files, which contain paths of their directory, and temporary files do not count.
+        """
         first, second = (
             {
                 part.file.removeprefix(f"{entry.id}/") or part.name: (part, place, entry)
@@ -192,7 +198,7 @@ class Comparing:
 
 
 def differences(one: KeyFactors, other: KeyFactors) -> tuple[Difference, ...]:
-    """The inputs that differ, in the order in which they are stated; ``one`` is what was looked for or came first."""
+    """The inputs that differ, in the order in which the caches state them."""
     first, second = (_by_name(each.factors) for each in (one, other))
     return tuple(
         _difference(name, first.get(name), second.get(name))
@@ -242,13 +248,13 @@ _RULES = tuple(
         (r"(?i)code", "the code of model or framework was changed"),
     )
 )
-"""Sentences about an input by its group and name; the first one that fits holds."""
+"""Sentences that explain an input, by patterns of its group and name; the first pattern that matches counts."""
 _VARIABLE = "a variable of the environment: set it alike, or not at all, wherever the cache is used"
 _ABSOLUTE = re.compile(r"(?:^|[\s:=,'\"]|-[IL])/[\w.-]++/[\w.-]")
 
 
 def meaning_of(group: str, name: str, one: str | None, other: str | None) -> str:
-    """Explains why an input is ``one`` here and ``other`` there, with the cure; empty where nothing is known."""
+    """Explains why an input is ``one`` here and ``other`` there, and how to avoid it; empty if nothing is known."""
     for pattern, meaning in _RULES:
         if pattern.search(f"{group} {name}"):
             return meaning

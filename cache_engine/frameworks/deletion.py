@@ -1,11 +1,12 @@
-"""Cleaning a cache that other processes use: the plan, and deleting so that none of them fails.
+"""Cleans caches that other processes use: plans, and deletes so that no process fails.
 
-Frameworks look up an entry, then read its files one by one, without a lock. Deleted in between, a file is missing and
-the compile fails. So an entry is first made impossible to find; after a wait, in which those that had found it have
-read it, its folder is renamed away and deleted, unless anything in it has changed: then a process is building it again.
+Frameworks look up an entry, then read its files one by one, without a lock. If a file is deleted in between, the
+compile fails. So an entry is first made impossible to find. Then comes a wait, in which processes that had found the
+entry finish reading it. Then its folder is renamed and deleted, unless its content has changed: then a process is
+building it again.
 
-Parts that the framework can do without go in the same way: first the index that names them is replaced by one that does
-not, so that the entry is found all the time.
+Parts that the framework does not need are deleted in the same way: first the index that names them is replaced by one
+that does not, so that the entry can be found all the time.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
-    """Rules of deletion: of the entries that the filter takes, those to which any other rule applies; with none, all.
+    """The rules of a cleaning. Of the entries that the filter selects, it deletes those to which any rule applies.
+
+    Without a rule, it deletes all that the filter selects.
 
     Attributes:
-        unused_days: entries neither made nor, as far as the file system notes that, used for so long.
+        unused_days: entries neither made nor used for this many days, as far as the file system notes uses.
         versions: entries that these versions of their framework made.
-        max_bytes: entries until all that are taken have this size, the longest unused first.
+        max_bytes: as many selected entries, the longest unused first, as bring the rest of the selected ones down to
+            this size.
     """
 
     takes: EntryFilter = EntryFilter()
@@ -57,13 +61,13 @@ class CleaningRules:
 
     @property
     def is_everything(self) -> bool:
-        """Whether no rule says which entries."""
+        """Whether there are no rules, so that every entry is deleted."""
         return self == CleaningRules()
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An entry to delete, and why."""
+    """An entry to delete, and the reason."""
 
     place: Place
     entry: Entry
@@ -71,7 +75,7 @@ class Chosen:
 
 
 def choose(found: Iterable[tuple[Place, Entry]], rules: CleaningRules, now: float) -> list[Chosen]:
-    """The entries to delete, the longest unused first. ``now``: seconds since 1970, UTC."""
+    """The entries to delete, the longest unused first. ``now`` is in seconds since 1970, UTC."""
     taken = sorted(
         ((place, entry) for place, entry in found if rules.takes.takes(place, entry)), key=lambda row: _used_at(row[1])
     )
@@ -104,20 +108,21 @@ def _used_at(entry: Entry) -> float:
 
 
 Plans = dict[Place, DeletePlan | Failure]
-"""Of each place how its entries, or their IRs, are deleted, or why they cannot be."""
+"""For each cache, the plan to delete entries or their IRs; or the reason why they cannot be deleted."""
 
 
 def plan_cleaning(
     sources: Mapping[str, CacheReader], chosen: Sequence[Chosen], *, irs_only: bool = False, offline: bool = False,
     known: Sequence[Place] = (),
 ) -> Plans:  # fmt: skip
-    """Looks at the entries as they are now, and changes nothing.
+    """Plans the deletion of entries in their present state. Changes nothing.
 
     Args:
-        sources: by kind.
-        irs_only: their IRs alone.
-        offline: no process uses the caches, so that each entry's files are deleted at once.
-        known: all places; offline, of one that is in another only its own files go.
+        sources: the readers, by kind.
+        irs_only: delete only the entries' IRs.
+        offline: assume that no process uses the caches, and delete each entry's files at once.
+        known: all caches. With ``offline``, files of a cache that lies inside another are not deleted with the outer
+            one.
     """
     plans: Plans = {}
     by_place: dict[Place, list[Entry]] = {}
@@ -145,7 +150,7 @@ def plan_cleaning(
 
 
 def _below(place: Place, known: Sequence[Place]) -> list[str]:
-    """The paths below a place of the others that are in it."""
+    """The paths, below one cache, of the other caches that lie inside it."""
     top = os.path.realpath(place.path)
     paths = (os.path.relpath(os.path.realpath(other.path), top) for other in known)
     return [path for path in paths if path.partition("/")[0] not in (os.curdir, os.pardir)]
@@ -157,7 +162,7 @@ def with_irs(found: Iterable[tuple[Place, Entry]]) -> list[tuple[Place, Entry]]:
 
 
 DELETED = "deleted.gemm-cache-"
-"""The prefix of a folder that is about to be deleted."""
+"""The beginning of the name that a folder gets before it is deleted."""
 REPLACED = "another directory took the place of the one that was looked at: look again"
 _CHANGED = "it was written meanwhile: a process uses it"
 _GONE = "it is gone"
@@ -167,14 +172,14 @@ _State = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(slots=True)
 class Deleted:
-    """The outcome of a plan: the ids of what is deleted, bytes, and for each entry that stays the reason."""
+    """The result of a plan: the ids and bytes of the deleted entries, and for each entry that stays the reason."""
 
     ids: list[str] = field(default_factory=list)
     size_bytes: int = 0
     left: dict[str, str] = field(default_factory=dict)
 
     def count(self, deletion: Deletion, failure: Failure | None) -> None:
-        """Counts one entry."""
+        """Counts one entry, as deleted or, with a failure, as one that stays."""
         if failure is None:
             self.ids.append(deletion.id)
             self.size_bytes += deletion.size_bytes
@@ -183,10 +188,10 @@ class Deleted:
 
 
 def plan_offline(entries: Sequence[Entry], others: Sequence[str] = ()) -> DeletePlan:
-    """Deletes the files of entries at once: a process that uses one of them may fail.
+    """A plan that deletes the files of entries at once: a process that uses one of them may fail.
 
     Args:
-        others: the paths of other places below this one; what is in them stays.
+        others: the paths of other caches inside this one. Entries in them stay.
     """
     deletions, left = [], {}
     for entry in entries:
@@ -203,14 +208,15 @@ def plan_offline(entries: Sequence[Entry], others: Sequence[str] = ()) -> Delete
 def delete(
     place: Place, plan: DeletePlan, into: Deleted, on_progress: Callable[[int], None] = lambda _: None
 ) -> Deleted:
-    """Does what a plan says.
+    """Carries out a plan.
 
     Args:
-        into: what came of it, also if this is interrupted. An entry that was only made impossible to find is a miss.
-        on_progress: called with the number of entries done.
+        into: receives the result, also if this is interrupted. An entry that was then only made impossible to find is a
+            miss for its framework.
+        on_progress: called with the number of entries processed.
 
     Raises:
-        OSError: when the place cannot be opened.
+        OSError: when the cache cannot be opened.
     """
     into.left.update(plan.left)
     with Folder(place.path) as root:
@@ -252,13 +258,13 @@ def _delete_files(root: Folder, plan: DeletePlan, into: Deleted, on_progress: Ca
 
 
 def _hide(root: Folder, deletion: Deletion, *, makes_room: bool) -> _State:
-    """Unlinks what comes first; returns the state of the folder after that.
+    """Makes an entry impossible to find: unlinks its first files; returns the state of the folder after that.
 
     Args:
-        makes_room: on a full disk the index that is replaced may go before the new one is written.
+        makes_room: on a full disk, delete the old index before writing the new one.
 
     Raises:
-        FileNotFoundError: when another process has deleted the entry, which it does by unlinking the first file.
+        FileNotFoundError: when another process has deleted the entry: that is the one that unlinked the first file.
     """
     is_ours = [_unlink(root, file) for file in map(name_of, deletion.first)]
     if not deletion.folder:
@@ -279,7 +285,7 @@ def _hide(root: Folder, deletion: Deletion, *, makes_room: bool) -> _State:
 
 
 def _unlink(root: Folder, file: str) -> bool:
-    """Unlinks a regular file; returns whether it was there."""
+    """Unlinks a regular file; returns whether it existed."""
     above, _, last = file.rpartition("/")
     try:
         with _entered(root, above) as folder:
@@ -292,10 +298,11 @@ def _unlink(root: Folder, file: str) -> bool:
 
 
 def _rewrite(folder: Folder, file: str, content: bytes, *, is_full: bool = False) -> None:
-    """Replaces a file at once, with the old one's mode and times: the entry is as old as before.
+    """Replaces a file atomically. Keeps the old file's mode and times, so that the entry does not look newer.
 
     Args:
-        is_full: the old one goes first, which makes room for the new one. Its entry is a miss until that is there.
+        is_full: delete the old file first, which makes room for the new one. The entry is a miss until the new file is
+            written.
     """
     name, where = name_of(file), {"src_dir_fd": folder.fileno(), "dst_dir_fd": folder.fileno()}
     old, aside, before = folder.stat(name), f"{DELETED}{uuid.uuid4()}", os.fstat(folder.fileno())
@@ -318,7 +325,7 @@ def _rewrite(folder: Folder, file: str, content: bytes, *, is_full: bool = False
 
 
 def _remove(root: Folder, deletion: Deletion, state: _State) -> Failure | None:
-    """Deletes the folder, unless its state is another now."""
+    """Deletes an entry's folder, unless the folder has changed since ``state``."""
     above, _, name = name_of(deletion.folder).rpartition("/")
     with _entered(root, above) as parent:
         with parent.enter(name) as folder:
@@ -338,7 +345,10 @@ def _remove(root: Folder, deletion: Deletion, state: _State) -> Failure | None:
 
 
 def _remove_parts(folder: Folder, deletion: Deletion, state: _State) -> Failure | None:
-    """Unlinks each part that is still the file that the state has; of two that do so, who has the first one did."""
+    """Unlinks each part that has not changed since ``state``.
+
+    If two processes do so, the one that unlinks the first part has deleted the parts; the other returns a failure.
+    """
     is_ours = []
     for name in map(name_of, deletion.parts):
         try:
@@ -352,7 +362,10 @@ def _remove_parts(folder: Folder, deletion: Deletion, state: _State) -> Failure 
 
 
 def state_of(folder: Folder) -> _State:
-    """The state of a folder. Changes when anything is written to it: times alone may be as coarse as milliseconds."""
+    """The state of a folder, which changes when anything in it is written.
+
+    Times alone do not suffice: they may be as coarse as milliseconds.
+    """
     listing = folder.list()
     statuses = {"": os.fstat(folder.fileno()), **listing.files, **listing.folders}
     return tuple(_of(name, status) for name, status in statuses.items())
@@ -395,21 +408,21 @@ def _why(error: OSError | Unread) -> Failure:
 
 _T = TypeVar("_T")
 IN_PROCESS = threading.RLock()
-"""Held while this process reads or writes such a database, whichever it is."""
+"""A lock held while this process reads or writes any framework's SQLite database."""
 ROWS_AT_ONCE = 20
-"""The rows of one transaction."""
+"""The number of rows deleted in one transaction."""
 JOURNALS = ("-journal", "-wal", "-shm")
 """Suffixes of the files that SQLite writes next to a database."""
 BUSY = "a process writes to it, or was killed as it did; cuTile repairs it when it next starts"
 MOST_HELD_S = 0.5
-"""A transaction that takes longer is taken back: cuTile waits for five seconds, then deletes its database."""
+"""Seconds after which a transaction is rolled back: cuTile waits for five seconds, then deletes its database."""
 _TRIES = 20
 _PAUSE_S = 0.1
-"""Between transactions; others try again that often while they wait for a lock."""
+"""Seconds between two transactions, and between two tries to get a lock."""
 
 
 def delete_rows(place: Path, rows: Rows, deletions: Sequence[Deletion]) -> Iterator[tuple[Deletion, Failure | None]]:
-    """Deletes them, and yields each with ``None``, or why it stays.
+    """Deletes rows of a database. Yields each deletion with ``None``, or with the reason why the row stays.
 
     Raises:
         OSError: when the directory cannot be opened.
@@ -438,7 +451,7 @@ def delete_rows(place: Path, rows: Rows, deletions: Sequence[Deletion]) -> Itera
 
 
 def _opened(place: Path, rows: Rows) -> sqlite3.Connection:
-    """The database, to write to; raises ``Unread`` where that is not as safe as it should be."""
+    """Opens the database for writing; raises ``Unread`` if that is not safe."""
     import sqlite3
 
     with Folder(place) as folder:
@@ -468,10 +481,10 @@ def _opened(place: Path, rows: Rows) -> sqlite3.Connection:
 
 
 def _check_owners(place: Path, folder: Folder, file: str) -> None:
-    """Refuses a database next to which another user can put a journal, or which another user can replace.
+    """Refuses a database that another user can replace, or next to which another user can put a journal.
 
-    SQLite rolls back a journal that it finds as it opens a database, and deletes the file that the journal names as its
-    super-journal, wherever that is. It opens both by their names, so all folders on the way count too.
+    When SQLite opens a database and finds a journal, it rolls it back, and deletes the file that the journal names as
+    its super-journal, wherever that is. SQLite opens both by their paths, so all folders above them must be safe too.
     """
     try:
         os.close(open_way(place))
@@ -487,7 +500,7 @@ def _check_owners(place: Path, folder: Folder, file: str) -> None:
 
 
 def is_quiet(folder: Folder, file: str) -> bool:
-    """Whether a database has no journal: no process writes to it, and none was killed as it did."""
+    """Whether a database has no journal: no process is writing to it, and none was killed while writing."""
     for ending in JOURNALS:
         try:
             status = folder.stat(f"{file}{ending}")
@@ -499,7 +512,7 @@ def is_quiet(folder: Folder, file: str) -> bool:
 
 
 def _tried(act: Callable[[], _T]) -> _T:
-    """Does something, again while another process has a lock; raises ``sqlite3.Error``."""
+    """Calls ``act``, again and again while another process has the lock; raises ``sqlite3.Error``."""
     import sqlite3
 
     for _ in range(_TRIES - 1):
@@ -513,7 +526,7 @@ def _tried(act: Callable[[], _T]) -> _T:
 
 
 def _transaction(database: sqlite3.Connection, rows: Rows, deletions: Sequence[Deletion]) -> list[bool]:
-    """Deletes some; returns which of them were there."""
+    """Deletes some rows in one transaction; returns for each whether it existed."""
     began = time.monotonic()
     database.set_progress_handler(lambda: time.monotonic() - began > MOST_HELD_S, 1000)
     database.execute("BEGIN IMMEDIATE")

@@ -16,7 +16,7 @@ from cache_engine.inputs import others_may_change
 from cache_engine.model.architecture import ARCHITECTURES, runs_on
 
 LEFT_AFTER_S = 600.0
-"""A temporary file that is this many seconds old is not that of a compile that runs."""
+"""Seconds after which a temporary file cannot be that of a running compile."""
 
 
 class Ailment(StrEnum):
@@ -46,7 +46,7 @@ CURES = {
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that is wrong. ``id`` is empty for the place itself."""
+    """One problem of a cache. ``id`` is that of the entry; empty for a problem of the whole cache."""
 
     place: Place
     id: str
@@ -62,10 +62,10 @@ class Diagnosis:
 def examine(
     place: Place, found: Iterable[Seen], *, runs_here: Callable[[str], bool] | None, mounts: str
 ) -> Iterator[Diagnosis]:
-    """The problems of a place and of its entries.
+    """Yields the problems of a cache and of its entries.
 
     Args:
-        runs_here: whether code for a target runs on this machine's GPU; ``None`` where that is not known.
+        runs_here: tells whether code for a target runs on this machine's GPU; ``None`` if the GPU is unknown.
         mounts: the content of ``/proc/self/mounts``.
     """
     network = network_file_system(place.path, mounts)
@@ -82,7 +82,10 @@ def examine(
 def examine_entry(
     place: Place, entry: Entry, runs_here: Callable[[str], bool] | None, network: str
 ) -> Iterator[Diagnosis]:
-    """The problems of one entry; ``network`` is the kind of the network file system that it is on, or empty."""
+    """Yields the problems of one entry.
+
+    ``network`` is the kind of network file system that holds it; empty for a local disk.
+    """
     if entry.id.startswith(DELETED):
         yield Diagnosis(place, entry.id, Ailment.LEFTOVER, "a cleaning was killed")
         return
@@ -130,7 +133,7 @@ _ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
 def network_file_system(path: Path, mounts: str) -> str:
-    """The kind of the network file system that a path is on; empty for a local one."""
+    """The kind of network file system that holds a path; empty for a local one."""
     real = os.path.realpath(path)
     best, kind = "", ""
     for line in mounts.splitlines():
@@ -147,13 +150,13 @@ def network_file_system(path: Path, mounts: str) -> str:
 
 
 def code_runs_on(gpu: str) -> Callable[[str], bool]:
-    """Whether code for a target runs on a GPU of this target; code for one that is not known is taken to run."""
+    """A function that tells whether code for a target runs on this GPU; it returns true for unknown targets."""
     plain = gpu.rstrip("af")
     return lambda target: target not in ARCHITECTURES or plain in {each.name for each in runs_on(target)}
 
 
 def read_mounts() -> str:
-    """The mount points and their file systems; empty where the system does not say it."""
+    """The mount points and their file systems; empty if the system does not tell."""
     try:
         return Path("/proc/self/mounts").read_text(errors="surrogateescape")
     except OSError:

@@ -1,4 +1,4 @@
-"""Facts out of metadata and binaries that others wrote: checked for type and range, never trusted."""
+"""Reads facts from metadata and binaries that other programs wrote: checked for type and range, never trusted."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _MOST_FACTORS, _MOST_VALUE = 2_000, 2_000  # of a key; and letters of a factor
 
 
 def read_object(folder: Folder, name: str) -> dict[str, Any]:
-    """The object in a JSON file.
+    """The JSON object in a file.
 
     Raises:
-        FileNotFoundError: when it has vanished.
-        Unread: when it cannot be read, is too large, or is no JSON object.
+        FileNotFoundError: when the file has vanished.
+        Unread: when the file cannot be read, is too large, or is not a JSON object.
     """
     return json_object(folder.read(name, MOST_TEXT_BYTES))
 
 
 def json_object(text: bytes) -> dict[str, Any]:
-    """The object that a text in JSON is; raises ``Unread``."""
+    """The JSON object in a text; raises ``Unread`` if there is none."""
     if len(text) > MOST_TEXT_BYTES:  # what is read of it takes thirty times as much memory
         raise Unread(Fault.TOO_LARGE, f"it has {len(text):,} bytes; at most {MOST_TEXT_BYTES:,} are read")
     try:
@@ -43,20 +43,20 @@ def json_object(text: bytes) -> dict[str, Any]:
 
 
 def text_in(document: Mapping[str, Any], name: str) -> str | None:
-    """A text of a document; ``None`` unless it is one of reasonable length."""
+    """The text in a field of a document; ``None`` if it is not text of reasonable length."""
     value = document.get(name)
     return value if isinstance(value, str) and 0 < len(value) <= _MOST_LETTERS and value.isprintable() else None
 
 
 def number_in(document: Mapping[str, Any], name: str) -> int | None:
-    """A whole number of a document that is not negative; ``None`` unless it is one."""
+    """The whole number in a field of a document; ``None`` if it is not one, or negative."""
     value = document.get(name)
     is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_NUMBER
     return value if is_number else None
 
 
 def chosen_in(document: Mapping[str, Any], *names: str) -> dict[str, Value]:
-    """Those of the names that have a plain value, for ``Entry.config``."""
+    """The given fields of a document, for ``Entry.config``, without those that have no plain value."""
     found: dict[str, Value] = {}
     for name in names:
         number = number_in(document, name)
@@ -75,14 +75,14 @@ _NOT_IN_IMAGE = {
     "shared_bytes": "it has no code",
     "digest": "",
 }
-"""The facts that come from a CUBIN, and why one of them may be missing in it."""
+"""For each fact that is read from a CUBIN, why it may be missing."""
 
 
 def code_facts(folder: Folder, name: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The facts in a CUBIN, as fields of ``Entry``, and for those that are not known the reason.
+    """The facts in a CUBIN file, as fields of ``Entry``; and for facts that are unknown, the reason.
 
     Raises:
-        FileNotFoundError: when it has vanished.
+        FileNotFoundError: when the file has vanished.
     """
     try:
         image = folder.read(name, MOST_BINARY_BYTES)
@@ -92,7 +92,7 @@ def code_facts(folder: Folder, name: str) -> tuple[dict[str, Any], dict[str, str
 
 
 def kernels_in(image: bytes) -> tuple[str, ...]:
-    """The names of the functions in a CUBIN; none where it cannot be read."""
+    """The names of the functions in a CUBIN; empty if it cannot be read."""
     try:
         return tuple(function.name for function in read_cubin(image).functions)
     except ValueError:
@@ -100,7 +100,10 @@ def kernels_in(image: bytes) -> tuple[str, ...]:
 
 
 def image_facts(image: bytes, name: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The same of bytes. Of several kernels in one CUBIN: the most registers and memory of one, and all code."""
+    """The facts in the bytes of a CUBIN, as ``code_facts``.
+
+    If it has several kernels: the most registers and memory that one of them needs, and the size of all code.
+    """
     digest = {"digest": digest_of(image)}
     try:
         found = read_cubin(image)
@@ -119,12 +122,12 @@ def image_facts(image: bytes, name: str) -> tuple[dict[str, Any], dict[str, str]
 
 
 def is_ptx(data: bytes) -> bool:
-    """Whether it looks like a text in PTX."""
+    """Whether the bytes look like PTX text."""
     return b".version" in data[:4096]
 
 
 def ptx_facts(text: bytes) -> tuple[dict[str, Any], dict[str, str]]:
-    """Target and name of the first kernel in PTX, and why the rest is not known."""
+    """The target and the name of the first kernel in PTX; and why the other facts are unknown."""
     target = re.search(rb"^\.target\s+(sm_\w{1,20})", text, re.MULTILINE)
     name = re.search(rb"\.entry\s+([\w$]{1,400})", text)
     facts = {"arch": target[1].decode() if target else None, "name": name[1].decode() if name else None}
@@ -132,17 +135,17 @@ def ptx_facts(text: bytes) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def without_binary(why: str) -> dict[str, str]:
-    """The reason for each fact that would come from a CUBIN."""
+    """The reason ``why``, for each fact that would come from a CUBIN."""
     return dict.fromkeys(_NOT_IN_IMAGE, why)
 
 
 def entry_of(facts: Mapping[str, Any], unread: Mapping[str, str]) -> Entry:
-    """An entry from its fields, and the reasons for those that are still unknown."""
+    """An entry made of its fields, and of the reasons for unknown ones."""
     return Entry(**facts, unread={fact: why for fact, why in unread.items() if facts.get(fact) is None})
 
 
 def factors_of(factors: Iterable[Factor], hidden: tuple[str, ...] = ()) -> KeyFactors:
-    """The inputs of a key, with bounds: of a long name or value the beginning, and a digest of all of it."""
+    """The inputs of a key, of bounded length: a long name or value is replaced by its beginning and a digest."""
     found = tuple(islice(factors, _MOST_FACTORS + 1))
     if len(found) > _MOST_FACTORS:
         found, hidden = found[:-1], (*hidden, f"it states more than {_MOST_FACTORS:,} inputs; the others are not read")
@@ -156,5 +159,5 @@ def _cut(text: str) -> str:
 
 
 def digest_of(data: bytes) -> str:
-    """The digest by which equal binaries are found."""
+    """A digest of a binary, by which equal binaries are found."""
     return xxhash.xxh3_128_hexdigest(data)

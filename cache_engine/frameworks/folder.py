@@ -1,6 +1,7 @@
-"""Reading a folder of others: bounded, following no link, and leaving no trace where the system allows that.
+"""Reads a folder that others may change: bounded, following no link, and leaving no trace if the system allows that.
 
-Every folder is opened from the descriptor of the one above, so nothing that is renamed or replaced meanwhile leads out.
+Every folder is opened through the descriptor of the folder above it, so a folder that is renamed or replaced meanwhile
+cannot lead outside.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from types import TracebackType
 from cache_engine.frameworks.values import Fault, ScanFinding, id_of
 
 MOST_TEXT_BYTES = 4 << 20
-"""The largest file of metadata that is read: a thousand times the usual."""
+"""The size of the largest metadata file that is read: a thousand times the usual."""
 MOST_BINARY_BYTES = 256 << 20
-"""The largest binary, source or IR that is read."""
+"""The size of the largest binary, source or IR that is read."""
 MOST_FILES = 10_000
-"""The most files of one entry: a thousand times the usual. A place may have any number of entries."""
+"""The most files of one entry: a thousand times the usual. A cache may have any number of entries."""
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _NO_TRACE = os.O_NOATIME
@@ -35,13 +36,13 @@ class Unread(Exception):
         self.detail = detail
 
     def finding(self, name: str) -> ScanFinding:
-        """The same, of a path below the place."""
+        """The reason as a finding about ``name``, a path below the cache's directory."""
         return ScanFinding(self.fault, id_of(name), self.detail)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The content of a folder: the status of each file and each folder by name, in the order of the names."""
+    """The content of a folder: the status of each file and of each subfolder by name, sorted by name."""
 
     files: Mapping[str, os.stat_result]
     folders: Mapping[str, os.stat_result]
@@ -51,14 +52,14 @@ class Folder:
     """An open folder; a context manager.
 
     Attributes:
-        status: of the folder, when it was opened.
+        status: the folder's status when it was opened.
     """
 
     def __init__(self, path: Path) -> None:
-        """Opens it by its path, which may contain links: the user names it.
+        """Opens a folder by its path, which may contain links, because the user names it.
 
         Raises:
-            OSError: when it does not exist, is not a folder, or must not be read.
+            OSError: when the folder does not exist, is not a folder, or must not be read.
         """
         self._take(_open(path, (_FLAGS & ~os.O_NOFOLLOW) | os.O_DIRECTORY, None))
 
@@ -74,26 +75,26 @@ class Folder:
         self.close()
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the folder."""
         os.close(self._descriptor)
 
     def again(self) -> Folder:
-        """The same folder, opened a second time."""
+        """Opens the same folder a second time."""
         return Folder.__new__(Folder)._take(os.dup(self._descriptor))  # noqa: SLF001
 
     def fileno(self) -> int:
-        """Its descriptor, as ``dir_fd``."""
+        """The folder's descriptor, for use as ``dir_fd``."""
         return self._descriptor
 
     def enter(self, name: str) -> Folder:
-        """A folder in it.
+        """Opens a subfolder.
 
         Args:
-            name: of one part, or a path below this folder; no part may be a link.
+            name: the subfolder's name, or a path below this folder; no part of it may be a link.
 
         Raises:
-            FileNotFoundError: when it has vanished.
-            Unread: when it cannot be read, or is not a folder.
+            FileNotFoundError: when the subfolder has vanished.
+            Unread: when it cannot be read or is not a folder.
         """
         first, _, rest = name.partition("/")
         _check_part(first)
@@ -105,7 +106,7 @@ class Folder:
             return found.enter(rest)
 
     def __iter__(self) -> Iterator[os.DirEntry[str]]:
-        """Its files and folders. Each listing has a descriptor, and so a position, of its own."""
+        """Yields the folder's files and subfolders. Each iteration has its own descriptor, and so its own position."""
         descriptor = _open(".", _FLAGS | os.O_DIRECTORY, self._descriptor)
         try:
             with os.scandir(descriptor) as entries:
@@ -114,10 +115,10 @@ class Folder:
             os.close(descriptor)
 
     def list(self) -> Listing:
-        """Its regular files and its folders; links and devices are left out.
+        """The folder's regular files and its subfolders, without links and devices.
 
         Raises:
-            Unread: when there are more than ``MOST_FILES``, or the disk refuses.
+            Unread: when there are more than ``MOST_FILES``, or the disk fails.
         """
         files, folders = [], []
         # It ends before this returns, so it needs no descriptor of its own, which takes as long as two files.
@@ -136,31 +137,31 @@ class Folder:
         return Listing(dict(sorted(files)), dict(sorted(folders)))
 
     def stat(self, name: str) -> os.stat_result:
-        """The status of a file in it, which may be a link; raises ``OSError``."""
+        """The status of a file in this folder; of a link, the link's own. Raises ``OSError``."""
         _check_part(name)
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
 
     def stat_below(self, folder: str, name: str) -> os.stat_result:
-        """The status of a file in a folder of it, without opening that; raises ``OSError``."""
+        """The status of a file in a subfolder, without opening the subfolder; raises ``OSError``."""
         _check_part(folder)
         _check_part(name)
         return os.stat(f"{folder}/{name}", dir_fd=self._descriptor, follow_symlinks=False)
 
     def check_file(self, name: str) -> None:
-        """Refuses what is no regular file, as ``read`` does; raises ``Unread``, or ``OSError``."""
+        """Checks that a name is that of a regular file, as ``read`` does; raises ``Unread`` or ``OSError``."""
         if not stat.S_ISREG(self.stat(name).st_mode):
             raise Unread(Fault.NOT_A_FILE, "it is not a regular file")
 
     def read(self, name: str, most_bytes: int) -> bytes:
-        """The content of a regular file in it.
+        """The content of a regular file in this folder.
 
         Args:
-            name: of one part, or a path below this folder.
-            most_bytes: a larger file is refused, not cut.
+            name: the file's name, or a path below this folder.
+            most_bytes: the largest allowed size; a larger file is refused, not cut.
 
         Raises:
-            FileNotFoundError: when it has vanished.
-            Unread: when it is larger, not a regular file, or cannot be read.
+            FileNotFoundError: when the file has vanished.
+            Unread: when it is too large, is not a regular file, or cannot be read.
         """
         above, _, last = name.rpartition("/")
         if above:
@@ -182,7 +183,7 @@ class Folder:
 
 
 class _in_words:  # noqa: N801 (a context manager, which is faster as a class: two for each entry)
-    """Makes an ``OSError``, but that a file has vanished, an ``Unread``."""
+    """Turns an ``OSError`` of the body into ``Unread``, except the error that a file has vanished."""
 
     def __enter__(self) -> None:
         pass

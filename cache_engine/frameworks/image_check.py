@@ -1,4 +1,4 @@
-"""Would the cache in an image be hit on this machine: its targets, versions, paths and the factors of its keys."""
+"""Checks whether the cache in an image would be hit on this machine: its targets, versions, paths and key factors."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _MOST_NAMED = 5
 
 
 def check_image(folder: Path, targets: Sequence[str], environment: Mapping[str, str]) -> tuple[Image, list[str]]:
-    """An image, and the reasons why its cache would miss here; none if nothing is known that would.
+    """The image, and the reasons why its cache would miss here; no reasons if none is known.
 
     Args:
         folder: the OCI image layout.
-        targets: those that are asked for, such as ``sm_90a``.
-        environment: of the server that will mount it.
+        targets: the targets that will be needed, such as ``sm_90a``.
+        environment: the environment variables of the server that will mount the image.
 
     Raises:
-        PackUnusable: when it is no such image, or is damaged.
-        OSError: when there is no room to unpack it.
+        PackUnusable: when ``folder`` is not such an image, or is damaged.
+        OSError: when there is no space to unpack the image.
     """
     with tempfile.TemporaryDirectory() as temporary:
         image = extract_image(folder, Path(temporary) / "image")
@@ -60,7 +60,7 @@ def _of_triton(entries: Sequence[Entry], environment: Mapping[str, str]) -> Iter
 
 
 def _of_vllm(image: Image, environment: Mapping[str, str]) -> Iterator[str]:
-    """The variables among the factors of vLLM's keys that are different here."""
+    """The environment variables that are inputs of vLLM's keys and have other values here."""
     home = environment.get("HOME") or os.path.expanduser("~")
     differ: dict[str, tuple[str, str]] = {}
     for graph in image.manifest.get("vllm", ()):
@@ -82,7 +82,7 @@ def _of_vllm(image: Image, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _below_home(path: str) -> str:
-    """The part of a path below a home directory, where it is one of the usual places of settings and caches."""
+    """The part of a path below the home directory, if the path is a usual place of settings or caches; else empty."""
     for folder in ("/.config/", "/.cache/"):
         home, found, rest = path.partition(folder)
         if found and home:

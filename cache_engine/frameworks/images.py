@@ -21,7 +21,7 @@ import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -41,7 +41,7 @@ from cache_engine.units import printable
 
 TRITON, VLLM = "triton", "vllm"
 KSERVE_ROOT = "/home/kserve/.cache/vllm"
-"""``VLLM_CACHE_ROOT`` where KServe mounts a cache of vLLM."""
+"""The value of ``VLLM_CACHE_ROOT`` where KServe mounts vLLM's cache."""
 _BELOW = "torch_compile_cache"
 _CONFIG, _LAYER = "application/vnd.oci.image.config.v1+json", "application/vnd.oci.image.layer.v1.tar+gzip"
 _LAYERS = (_LAYER, "application/vnd.docker.image.rootfs.diff.tar.gzip")
@@ -50,9 +50,11 @@ _RANK = re.compile(r"rank_\d+_\d+")
 _ARTIFACT = "artifact_compile_range_"
 _MOST_CONFIG_BYTES, _MOST_FILES, _MOST_BYTES = 4 * 1024**2, 1_000_000, 64 * 1024**3
 _MOST_HEADER_BYTES = 4 * 1024**2
-"""The most bytes between the contents of two files of a layer: thousands of folders, or names of any length in use."""
+"""The most bytes between the contents of two files of a layer. It allows thousands of folders, and names longer than
+any in use.
+"""
 HIDDEN = "hidden"
-"""In place of the value of a secret."""
+"""The text that replaces the value of a secret."""
 
 
 @dataclass(slots=True)
@@ -61,12 +63,12 @@ class Image:
 
     Attributes:
         kind: ``triton`` or ``vllm``.
-        targets: such as ``sm_90``.
-        entries: kernels of Triton, or graphs of vLLM.
-        left: what was left out, with the reason.
-        hidden: variables whose values are not published.
-        labels: those of the image.
-        manifest: its manifest.json.
+        targets: the targets of the code, such as ``sm_90``.
+        entries: the number of Triton's kernels, or of vLLM's graphs.
+        left: the entries that were left out, each with the reason.
+        hidden: the variables whose values are not published.
+        labels: the labels of the image.
+        manifest: the content of its manifest.json.
     """
 
     kind: str
@@ -88,13 +90,13 @@ def export_image(
     Args:
         folder: the directory to make.
         place: the cache directory of Triton, or vLLM's ``torch_compile_cache``.
-        mount_path: of Triton, the directory where the server's ``TRITON_CACHE_DIR`` will be; of vLLM, its
+        mount_path: for Triton, the directory that the server's ``TRITON_CACHE_DIR`` will name; for vLLM, its
             ``VLLM_CACHE_ROOT``.
         archs: the targets, used if the cache has no CUBIN to read them from.
 
     Raises:
-        UsageError: when the cache is empty, or its target is not known, or there is something named ``folder``.
-        OSError: when it cannot be read or written.
+        UsageError: when the cache is empty, when its target is not known, or when ``folder`` already exists.
+        OSError: when the cache cannot be read, or the image cannot be written.
     """
     image = Image(place.kind)
     prefix = "" if place.kind == TRITON else f"{_BELOW}/"
@@ -106,45 +108,38 @@ def export_image(
         if not image.targets:
             raise UsageError(f"{place.path_text} has no CUBIN to read the target from; name the target with --arch")
         packed = layout.blobs / "layer"
-        with packed.open("wb") as file, _Layer(file) as layer:
+        folders = set[str]()
+        with packed.open("wb") as file, _Hashed(file) as layer, _tar(layer, "w|", format=tarfile.PAX_FORMAT) as tar:
             for name in names:
                 try:
                     data = _published(f"{prefix}{name}", root.read(name, MOST_BINARY_BYTES), mount_path, image)
                 except (FileNotFoundError, Unread) as error:
                     where = f"{place.path_text}/{name}"
                     raise UsageError(f"{where}: {error}; export the cache when it is not in use") from error
-                layer.add(f"io.{place.kind}.cache/{prefix}{name}", data)
+                _add(tar, folders, f"io.{place.kind}.cache/{prefix}{name}", data)
                 image.files += 1
                 image.size_bytes += len(data)
                 on_file()
             _describe(image)
-            layer.add(f"io.{place.kind}.manifest/manifest.json", msgspec.json.encode(image.manifest))
+            _add(tar, folders, f"io.{place.kind}.manifest/manifest.json", msgspec.json.encode(image.manifest))
         config = {
             "architecture": "amd64",
             "os": "linux",
             "config": {"Labels": image.labels},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.digest}"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.hash.hexdigest()}"]},
         }
         described = layout.put(_CONFIG, msgspec.json.encode(config))
         layout.finish(Manifest(2, described, [layout.put_file(_LAYER, packed)]))
     return image
 
 
-def read_image(folder: Path) -> Image:
-    """The labels and the manifest of an image, bounded; raises ``PackUnusable`` where it is not one of these."""
-    image, layer = _opened(folder)
-    for _ in _cached(image, folder, layer):
-        pass
-    return image
-
-
 def extract_image(folder: Path, target: Path) -> Image:
-    """Writes the cache of an image to a new directory, which is complete or does not exist.
+    """Writes the cache in an image to a new directory, which is complete or does not exist.
 
     Raises:
-        PackUnusable: when it is not such an image, is damaged, or has a name that leads elsewhere.
-        UsageError: when there is something named ``target``.
-        OSError: when it cannot be written.
+        PackUnusable: when ``folder`` is not such an image, is damaged, or contains a path that leads outside.
+        UsageError: when ``target`` already exists.
+        OSError: when the directory cannot be written.
     """
     image, layer = _opened(folder)
     if target.exists():
@@ -155,9 +150,14 @@ def extract_image(folder: Path, target: Path) -> Image:
     try:
         for name, content in _cached(image, folder, layer):
             file = staged / name
-            with _refusing_names(folder, name):
+            try:
                 file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 written = file.open("xb")
+            except OSError as error:
+                # Names that exclude each other or are too long are no fault of the disk.
+                if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
+                    raise
+                raise _bad_name(folder, name, f"cannot be made: {error.strerror}") from error
             with written:
                 shutil.copyfileobj(content, written)
         staged.rename(target)
@@ -168,7 +168,7 @@ def extract_image(folder: Path, target: Path) -> Image:
 
 
 def is_image(folder: Path) -> bool:
-    """Whether a layout has an image of this kind, and not a pack."""
+    """Whether an OCI image layout has an image of a cache, not a pack."""
     try:
         _opened(folder)
     except (PackUnusable, OSError):
@@ -179,46 +179,33 @@ def is_image(folder: Path) -> bool:
 # ---- Writing ----
 
 
-class _Layer:
-    """A compressed tar, and the digest of what is compressed: the same for the same files."""
+class _Hashed(gzip.GzipFile):
+    """Writes a compressed file. Its digest, of the uncompressed bytes, is the same for the same content."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._hash = hashlib.sha256()
-        self._gzip = gzip.GzipFile("", "wb", 6, file, mtime=0)
-        self._tar = tarfile.open("", "w|", self, format=tarfile.PAX_FORMAT)  # type: ignore[call-overload]  # noqa: SIM115
-        self._folders: set[str] = set()
+        super().__init__("", "wb", 6, file, mtime=0)
+        self.hash = hashlib.sha256()
 
-    def __enter__(self) -> _Layer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._tar.close()
-        self._gzip.close()
-
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()
-
-    def write(self, data: bytes) -> int:
-        self._hash.update(data)
-        return self._gzip.write(data)
-
-    def add(self, name: str, data: bytes) -> None:
-        for above in reversed(PurePosixPath(name).parents[:-1]):
-            if str(above) not in self._folders:
-                self._folders.add(str(above))
-                self._tar.addfile(_info(str(above), tarfile.DIRTYPE, 0o755, 0))
-        self._tar.addfile(_info(name, tarfile.REGTYPE, 0o644, len(data)), io.BytesIO(data))
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return super().write(data)
 
 
-def _info(name: str, kind: bytes, mode: int, size: int) -> tarfile.TarInfo:
+def _add(tar: tarfile.TarFile, folders: set[str], name: str, data: bytes) -> None:
+    """Adds a file, and those folders above it that are new."""
+    for above in reversed(PurePosixPath(name).parents[:-1]):
+        if str(above) not in folders:
+            folders.add(str(above))
+            info = tarfile.TarInfo(str(above))
+            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(info)
     info = tarfile.TarInfo(name)
-    info.type, info.mode, info.size = kind, mode, size
-    return info
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
 
 
 def _triton_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
-    """The files of complete entries."""
+    """Yields the files of complete entries."""
     entries = []
     for seen in Triton().scan(place, {}):
         if isinstance(seen, ScanFinding):
@@ -237,7 +224,7 @@ def _triton_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
 
 
 def _vllm_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
-    """All files, and the targets of the CUBINs among them."""
+    """Yields all files, and adds the targets of the CUBINs among them to ``image``."""
     where = Surroundings({}, Path("/nonexistent"), Path("/nonexistent"), "", ((VLLM, place.path),))
     for triton in Triton().discover(where):
         if triton.path.is_relative_to(place.path):
@@ -247,7 +234,7 @@ def _vllm_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
 
 
 def _published(name: str, data: bytes, mount_path: PurePosixPath, image: Image) -> bytes:
-    """A file as it goes into the image: group files name files below the mount, and secrets are hidden."""
+    """The bytes of a file in the image: paths in group files are below the mount, and secrets are hidden."""
     folder, _, file = name.rpartition("/")
     if file.startswith(_GROUP) and file.endswith(".json"):
         document = json_object(data)
@@ -268,7 +255,7 @@ def _published(name: str, data: bytes, mount_path: PurePosixPath, image: Image) 
 
 
 def _note_kernel(document: Mapping[str, Any], image: Image) -> None:
-    """A row of the manifest for the metadata of a kernel."""
+    """Adds a row to the manifest, from the metadata of a kernel."""
     target = document.get("target")
     if not document.get("hash") or not isinstance(target, dict):
         return
@@ -279,7 +266,7 @@ def _note_kernel(document: Mapping[str, Any], image: Image) -> None:
 
 
 def _note_graph(name: str, document: dict[str, Any], image: Image) -> None:
-    """A row of the manifest for the factors of a graph's key; the values of secrets are replaced in ``document``."""
+    """Adds a row to the manifest, from the factors of a graph's key. Replaces the values of secrets in ``document``."""
     environment = document.get("env")
     environment = environment if isinstance(environment, dict) else {}
     for variable, value in environment.items():
@@ -294,7 +281,7 @@ def _note_graph(name: str, document: dict[str, Any], image: Image) -> None:
 
 
 def _note_artifact(name: str, image: Image) -> None:
-    """Counts a compiled part of a graph in its row of the manifest; a folder counts once."""
+    """Counts a compiled part of a graph in the graph's row of the manifest; a folder counts once."""
     parts = name.split("/")
     row = _graph(name, image)
     if row is None or len(parts) < 5:
@@ -307,7 +294,10 @@ def _note_artifact(name: str, image: Image) -> None:
 
 
 def _graph(name: str, image: Image) -> dict[str, Any] | None:
-    """The row of the graph that a file belongs to; of those compiled ahead, the row has the model alone."""
+    """The manifest's row for the graph that a file belongs to.
+
+    The row of a graph that was compiled ahead of time has only the model.
+    """
     parts = name.split("/")[1:]
     ahead = parts[:1] == [AHEAD]
     parts = parts[ahead:]
@@ -331,7 +321,7 @@ def _graph(name: str, image: Image) -> dict[str, Any] | None:
 
 
 def _describe(image: Image) -> None:
-    """The labels, by which the format knows what the image is."""
+    """Sets the labels, by which readers of the format recognise the image."""
     vllm = image.kind == VLLM
     targets = [
         {"backend": "cuda", "arch": f"sm_{target}" if vllm else target, "warp_size": 32} for target in image.targets
@@ -356,7 +346,7 @@ def _describe(image: Image) -> None:
 
 
 def _numbered(arch: str) -> str:
-    """``sm_90a`` as the format has it: ``90``."""
+    """A target as the format writes it: ``sm_90a`` becomes ``90``."""
     return arch.removeprefix("sm_").rstrip("af")
 
 
@@ -364,7 +354,7 @@ def _numbered(arch: str) -> str:
 
 
 def _opened(folder: Path) -> tuple[Image, Path]:
-    """The image of a layout, by its labels, and its layer."""
+    """The image of a layout, described by its labels, and the path of its layer."""
     for manifest in manifests(folder):
         layers = [layer for layer in manifest.layers if layer.mediaType in _LAYERS]
         if not layers or manifest.config.size > _MOST_CONFIG_BYTES:
@@ -394,7 +384,7 @@ def _targets(summary: str) -> Iterator[str]:
 
 
 def _cached(image: Image, folder: Path, layer: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The name and content of each file of the cache; counts the files, and reads the image's manifest.json."""
+    """Yields the name and content of each file of the cache; counts the files, and reads the image's manifest.json."""
     prefix = f"io.{image.kind}.cache/"
     for name, size, content in _members(folder, layer):
         if name == f"io.{image.kind}.manifest/manifest.json" and size <= _MOST_CONFIG_BYTES:
@@ -407,11 +397,11 @@ def _cached(image: Image, folder: Path, layer: Path) -> Iterator[tuple[str, IO[b
 
 
 def _members(folder: Path, layer: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """The files of a layer; links and devices are left out, and a name that leads elsewhere is refused."""
+    """Yields the files of a layer, without links and devices; refuses names that lead outside."""
     total = count = 0
     too_large = PackUnusable(f"{folder} is larger than an image of a kernel cache can be")
     try:
-        with gzip.open(layer) as unpacked, _tar_of(bounded := _Bounded(unpacked, too_large)) as tar:
+        with gzip.open(layer) as unpacked, _tar(bounded := _Bounded(unpacked, too_large), "r|") as tar:
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]  # it remembers each
                 total, count = total + member.size, count + 1
@@ -432,34 +422,27 @@ def _members(folder: Path, layer: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
         raise PackUnusable(f"the layer of {folder} cannot be read: {error}") from error
 
 
-def _tar_of(bounded: _Bounded) -> tarfile.TarFile:
-    return tarfile.open("", "r|", bounded)  # type: ignore[call-overload,no-any-return]
+def _tar(file: object, mode: str, **options: int) -> tarfile.TarFile:
+    """A tar that is written or read in turn, from the one or the other of our own files."""
+    return tarfile.open("", mode, file, **options)  # type: ignore[call-overload,no-any-return]
 
 
 def _plain_name(folder: Path, name: str) -> str:
-    """The name of a member, where each of its parts is one: an empty part would make the rest an absolute path."""
+    """The name of a member, if each part of it is valid: an empty part would make the rest an absolute path."""
     name = name.removeprefix("./")
     if "\0" in name or any(part in ("", "..") for part in name.split("/")):
-        raise PackUnusable(f"{folder} has the name {printable(name[:80])!r}, which leads elsewhere")
+        raise _bad_name(folder, name, "leads elsewhere")
     return name
 
 
-@contextmanager
-def _refusing_names(folder: Path, name: str) -> Iterator[None]:
-    """Refuses an image whose names exclude each other or are too long, which is no fault of the disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
-            raise
-        why = error.strerror
-        raise PackUnusable(f"{folder} has the name {printable(name[:80])!r}, which cannot be made: {why}") from error
+def _bad_name(folder: Path, name: str, why: str) -> PackUnusable:
+    return PackUnusable(f"{folder} has the name {printable(name[:80])!r}, which {why}")
 
 
 class _Bounded:
-    """A tar that is read in turn: next to the content of its files it may have a bounded number of bytes.
+    """A tar that is read in order. Apart from the content of its files, it may have only a bounded number of bytes.
 
-    ``tarfile`` reads a header of any length into memory, long before it names the file that the header is for.
+    ``tarfile`` reads a header of any length into memory, long before it names the file of that header.
     """
 
     def __init__(self, file: gzip.GzipFile, refusal: PackUnusable) -> None:
@@ -467,7 +450,7 @@ class _Bounded:
         self._left = _MOST_HEADER_BYTES
 
     def allow(self, size_bytes: int) -> None:
-        """Lets the content of a file be read, and the headers of the next."""
+        """Allows reading the content of a file of this size, and the headers of the next file."""
         self._left = size_bytes + _MOST_HEADER_BYTES
 
     def read(self, size: int) -> bytes:

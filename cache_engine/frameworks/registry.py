@@ -1,7 +1,7 @@
-"""All sources: one for each framework here, and those of plug-ins; installed versions; scanning of places.
+"""All readers, those of this package and of plug-ins; the frameworks' installed versions; scanning of caches.
 
-A plug-in is a package with an entry point of the group ``gemm_cache.sources`` that loads a ``CacheReader``, or a
-class that makes one without arguments. Versions are those that the metadata of packages say: nothing is imported.
+A plug-in is a package with an entry point of the group ``gemm_cache.sources`` that loads a ``CacheReader``, or a class
+that makes one without arguments. Versions are read from packages' metadata; nothing is imported.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
 
 
 GROUP = "gemm_cache.sources"
-"""The group of entry points of plug-ins."""
+"""The group of entry points in which plug-ins register."""
 
 _HERE = (
     "triton:Triton", "vllm:VLLM", "programs:CuPy", "cutile:CuTile", "tilelang:TileLang", "programs:CudaCore",
     "flashinfer:FlashInfer", "deepgemm:DeepGemm", "sized:Jax", "sized:Inductor", "sized:ComputeCache", "sized:TensorRT",
 )  # fmt: skip
-"""The sources of this package: the module of ``frameworks``, and its class."""
+"""The readers of this package: the module in ``frameworks.readers``, and its class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources by kind, and a finding for each plug-in that could not be loaded."""
+    """The readers by kind, and a finding for each plug-in that could not be loaded."""
 
     by_kind: Mapping[str, CacheReader]
     findings: tuple[ScanFinding, ...] = ()
 
     def places(self, where: Surroundings) -> Iterator[Place]:
-        """The places that there are, each once; also those that the user names and that are not there.
+        """The cache directories that exist, each once; and those that the user names, also if they do not exist.
 
-        Those that are not in use here, because a variable names another, have ``replaced_by``.
+        A directory that is not in use, because an environment variable names another, has ``replaced_by`` set.
 
         Raises:
-            UsageError: when the user names a kind that there is no source for.
+            UsageError: when the user names a kind that has no reader.
         """
         for kind, path in where.given:
             if kind not in self.by_kind:
@@ -64,7 +64,7 @@ class Sources:
 
 
 def load_sources() -> Sources:
-    """All sources. A plug-in that fails to load is a finding, and cannot replace a source of this package."""
+    """Loads all readers. A plug-in that fails to load is a finding. No plug-in can replace a reader of this package."""
     found: dict[str, CacheReader] = {}
     for module, _, name in (each.partition(":") for each in _HERE):
         ours: CacheReader = getattr(import_module(f"{__package__}.readers.{module}"), name)()
@@ -87,10 +87,10 @@ def surroundings(given: Iterable[str] = (), environment: Mapping[str, str] | Non
 
     Args:
         given: directories that the user names, as ``KIND=DIR``.
-        environment: used instead of the process's.
+        environment: used in place of the process's environment variables.
 
     Raises:
-        UsageError: when one is not of that form.
+        UsageError: when one of ``given`` does not have that form.
     """
     import getpass
 
@@ -116,18 +116,18 @@ PACKAGES = {
     "tilelang": ("tilelang",),
     "flashinfer": ("flashinfer-python",),
 }
-"""The packages of the frameworks whose version is part of what is known of an entry, the usual one first."""
+"""For each framework whose version belongs to its entries' facts, its packages, the usual one first."""
 
 
 IN_MEMORY = {"CuTe DSL": "nvidia-cutlass-dsl"}
-"""Frameworks that keep what they compile in the memory of their process alone, and the package of each.
+"""Frameworks that store compiled kernels only in the memory of their process, and the package of each.
 
-After ``cute.compile`` of CuTe DSL 4.8.1 the directory of ``CUTE_DSL_CACHE_DIR`` was empty.
+After ``cute.compile`` of CuTe DSL 4.8.1, the directory of ``CUTE_DSL_CACHE_DIR`` was empty.
 """
 
 
 def in_memory_here() -> list[str]:
-    """The frameworks of ``IN_MEMORY`` in this Python environment, each with its version."""
+    """The frameworks of ``IN_MEMORY`` that are installed in this Python environment, each with its version."""
     found = []
     for title, package in IN_MEMORY.items():
         with suppress(PackageNotFoundError):
@@ -136,7 +136,7 @@ def in_memory_here() -> list[str]:
 
 
 def installed_version(kind: str) -> str | None:
-    """The version of a framework in this Python environment; ``None`` where it is not there, or no entry has one."""
+    """The version of a framework in this Python environment; ``None`` if it is not installed or not in ``PACKAGES``."""
     for package in PACKAGES.get(kind, ()):
         try:
             return version(package)
@@ -146,7 +146,7 @@ def installed_version(kind: str) -> str | None:
 
 
 def is_stale(made_by: str, installed: str | None) -> bool:
-    """Whether another version than the installed one made an entry; builds of one version count as the same."""
+    """Whether an entry was made by another version than the installed one; builds of one version count as the same."""
     return installed is not None and _release(made_by) != _release(installed)
 
 
@@ -162,10 +162,12 @@ _NOTHING: Mapping[str, str] = {}
 def survey(
     sources: Sources, places: Iterable[Place], known: Mapping[Place, Mapping[str, str]] | None = None
 ) -> Iterator[tuple[Place, Seen]]:
-    """The entries of each place. A place that cannot be scanned to its end is a finding, and the next is scanned.
+    """Yields the entries of each cache.
+
+    If a cache cannot be scanned to its end, yields a finding and goes on to the next.
 
     Args:
-        known: of places seen before, the stamps of their entries by id; see ``CacheReader.scan``.
+        known: for caches scanned before, the stamps of their entries by id; see ``CacheReader.scan``.
     """
     for place in places:
         stamps = (known or {}).get(place, _NOTHING)
@@ -179,7 +181,7 @@ def survey(
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over one place. Bytes are of files, as their sizes say; counters are by the text shown."""
+    """Sums over one cache. Bytes are the files' sizes; counters are by the text shown."""
 
     entries: int = 0
     size_bytes: int = 0
@@ -219,7 +221,7 @@ class Sums:
 
 
 def sums(places: Iterable[Place], found: Iterable[tuple[Place, Seen]]) -> dict[Place, Sums]:
-    """The sums of each place, also of those in which nothing was found."""
+    """The sums of each cache, also of empty ones."""
     totals = {place: Sums() for place in places}
     for place, seen in found:
         totals[place].add(seen)
@@ -228,7 +230,7 @@ def sums(places: Iterable[Place], found: Iterable[tuple[Place, Seen]]) -> dict[P
 
 @dataclass(frozen=True, slots=True)
 class EntryFilter:
-    """Selects entries that contain every word of ``text``, and of each list that is not empty have one value."""
+    """Selects entries that contain every word of ``text`` and, for each list that is not empty, one of its values."""
 
     text: str = ""
     kinds: tuple[str, ...] = ()
@@ -236,7 +238,7 @@ class EntryFilter:
     states: tuple[str, ...] = ()
 
     def takes(self, place: Place, entry: Entry) -> bool:
-        """Whether it selects an entry."""
+        """Whether the filter selects an entry."""
         if (self.kinds and place.kind not in self.kinds) or (self.archs and entry.arch not in self.archs):
             return False
         if self.states and entry.state not in self.states:
@@ -246,7 +248,7 @@ class EntryFilter:
 
 
 def search_text(place: Place, entry: Entry) -> str:
-    """The text that a search looks through, in lower case."""
+    """The lower-case text in which a search looks for words."""
     facts = (entry.name, entry.id, entry.arch, entry.version, entry.compiler, place.kind)
     config = (f"{name}={value}" for name, value in entry.config.items())
     return " ".join((*filter(None, facts), *config)).lower()

@@ -1,7 +1,7 @@
-"""Runs a command under a watch: passes signals and the exit code, asks whether it is ready, polls its caches.
+"""Runs a command under a watch: passes on signals and the exit code, checks whether it is ready, and polls its caches.
 
 The command stays in this process's group and session, so a terminal's Ctrl-C reaches it directly; other signals are
-passed on. Processes that it leaves behind become children of this one, so that they can be named at the end.
+passed on. Processes that it leaves running become children of this one, so that the report can name them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import http.client
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -23,10 +22,11 @@ from typing import BinaryIO
 
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.watch import Watch
+from cache_engine.process import write_all
 
 _POLL_S = 1.0
 _MOST_CPU = 0.01
-"""The share of one processor that polling may take: after a costly poll the next one is later."""
+"""The largest share of one processor that polling may take: after a slow poll, the next one comes later."""
 _ANSWER_S = 2.0
 _QUICK_S = 0.1
 _PASSED = (
@@ -43,7 +43,7 @@ Ready = Callable[[], bool]
 
 
 class CannotStart(GemmCacheError):
-    """The command cannot be started; ``exit_code`` is that of a shell: 127 where it is not found, else 126."""
+    """The command cannot be started. ``exit_code`` is that of a shell: 127 if the command is not found, else 126."""
 
     def __init__(self, command: str, error: OSError) -> None:
         super().__init__(f"{command}: {error.strerror or error}")
@@ -51,7 +51,10 @@ class CannotStart(GemmCacheError):
 
 
 def answers(url: str) -> Ready:
-    """Whether a server answers at an address with a status below 400; says no at once where it does not answer yet."""
+    """A function that says whether a server answers at an address with a status below 400.
+
+    It returns at once, false if the server does not answer yet.
+    """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would answer for the command
     seen, asking = threading.Event(), threading.Thread()
 
@@ -72,7 +75,7 @@ def answers(url: str) -> Ready:
 
 
 def exists(path: Path) -> Ready:
-    """Whether a file has been written since now; one that is there from before does not count."""
+    """A function that says whether a file was written after this call; an older file does not count."""
 
     def stamp() -> tuple[int, int] | None:
         with suppress(OSError):
@@ -85,7 +88,7 @@ def exists(path: Path) -> Ready:
 
 
 class Line:
-    """Passes the output of a command on, and notes whether a line of it had a text."""
+    """Passes the output of a command on, and notes when one of its lines contains a text."""
 
     def __init__(self, text: str) -> None:
         """Waits for a line that contains ``text``."""
@@ -96,7 +99,7 @@ class Line:
         self._threads: list[threading.Thread] = []
 
     def __call__(self) -> bool:
-        """Whether there was one."""
+        """Whether such a line has come."""
         return self._seen.is_set()
 
     def follow(self, source: BinaryIO, target: int) -> None:
@@ -106,7 +109,10 @@ class Line:
         self._threads.append(thread)
 
     def end(self) -> None:
-        """Waits for what is left, but not for more: a process that was left behind may hold the stream open."""
+        """Waits until the remaining output is copied, but for no new output.
+
+        A process that was left running may keep the stream open.
+        """
         for thread in self._threads:
             thread.join(_ANSWER_S)
             # A reader that is slow gets all of it; a signal ends the wait.
@@ -118,7 +124,7 @@ class Line:
         while data := os.read(source.fileno(), 65536):
             self._writing.add(threading.current_thread())
             with suppress(OSError):  # the reader of our output has ended: the command must not stop for that
-                _write(target, data)
+                write_all(target, data)
             self._writing.discard(threading.current_thread())
             if not self._seen.is_set():
                 rest += data
@@ -129,23 +135,23 @@ class Line:
 
 
 class Supervisor:
-    """One command, its signals and its watch."""
+    """Runs one command, passes on its signals, and polls its watch."""
 
     def __init__(self, watch: Watch, ready: Ready | None, on_report: Callable[[], None]) -> None:
-        """Does nothing yet.
+        """Stores the arguments; starts nothing yet.
 
         Args:
-            ready: says whether the command is ready; ``None`` where no sign of that is known.
-            on_report: writes the report; called for SIGUSR1, with the report as it is then.
+            ready: a function that says whether the command is ready; ``None`` if there is no sign of it.
+            on_report: writes the report so far; called at SIGUSR1.
         """
         self._watch, self._ready, self._on_report = watch, ready, on_report
         self.left_behind = 0
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Runs the command to its end; returns its exit code, 128 and the number of a signal that ended it.
+        """Runs the command to its end; returns its exit code, or 128 plus the number of the signal that ended it.
 
         Raises:
-            CannotStart: when it cannot be started.
+            CannotStart: when the command cannot be started.
         """
         line = self._ready if isinstance(self._ready, Line) else None
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
@@ -206,25 +212,15 @@ class Supervisor:
             run.ready_at = (isinstance(self._ready, Line) and self._ready.seen_at) or time.time()
 
 
-def _write(target: int, data: bytes) -> None:
-    """Writes all of it; a terminal or pipe that another process has made non-blocking is waited for."""
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[os.write(target, rest) :]
-        except BlockingIOError:
-            select.select((), (target,), ())
-
-
 def _reap(command: int) -> None:
-    """Takes note of processes that have ended and were left to this one, but not of the command itself."""
+    """Collects ended processes that the command had left to this one, but not the command itself."""
     with suppress(OSError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != command:
             os.waitpid(ended.si_pid, 0)
 
 
 def _children() -> int:
-    """The number of processes that the command has left behind; takes note of those that have ended."""
+    """The number of running processes that the command has left behind; collects those that have ended."""
     with suppress(OSError):  # it has none, or the system does not list them
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,4 +1,4 @@
-"""Values of other frameworks' caches: places, entries, parts, findings, plans."""
+"""Values that describe other frameworks' caches: places, entries, parts, findings, plans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PartKind(StrEnum):
     BINARY = "binary"
     METADATA = "metadata"
     INDEX = "index"
-    """Names the files that belong together."""
+    """A file that names the files that belong together."""
     HOST = "host library"
     TEMPORARY = "temporary"
     OTHER = "other"
@@ -33,11 +33,11 @@ class State(StrEnum):
     COMPLETE = "complete"
     PARTIAL = "partial"
     UNREAD = "unread"
-    """Of a layout that is not known: only its size and age are."""
+    """An entry of an unknown layout: only its size and age are known."""
 
 
 class Fault(StrEnum):
-    """A reason why something in a cache could not be read, or is not as it should be; the value is the text shown."""
+    """A reason why something in a cache could not be read or is not as it should be; the value is the text shown."""
 
     FORBIDDEN = "permission denied"
     UNREADABLE = "unreadable"
@@ -52,13 +52,13 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory, or a file, that a framework caches kernels in.
+    """A cache: the directory or file in which a framework stores its kernels.
 
     Attributes:
         origin: how it was found: ``default``, the name of an environment variable, ``given``, or the framework whose
             directory it is in.
-        replaced_by: the environment variable that has the framework use another directory here; empty if it uses this
-            one, or if the user names this one.
+        replaced_by: the environment variable that makes the framework use another directory; empty if it uses this one,
+            or if the user names this one.
     """
 
     kind: str
@@ -68,13 +68,16 @@ class Place:
 
     @property
     def path_text(self) -> str:
-        """The path as ``id_of`` writes it, which every index and page can hold; ``name_of`` makes the path of it."""
+        """The path as ``id_of`` writes it, which every index and page can hold; ``name_of`` converts it back."""
         return id_of(str(self.path))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of an entry, or one column. ``file`` is its path below the place; empty for a column."""
+    """One part of an entry: a file or a database column.
+
+    ``file`` is its path below the cache's directory; empty for a column.
+    """
 
     name: str
     kind: PartKind
@@ -86,10 +89,10 @@ class Part:
 class Entry:
     """One kernel of a cache, or another thing that the framework stores under one key.
 
-    ``id`` names it in its place: a path below it, or a key, as ``id_of`` writes it. Facts that are not known are
-    ``None``; the source's ``unknowable`` says why for all of its entries, ``unread`` why for this one. ``stamp``
-    changes when the entry does. ``digest`` is that of the binary's bytes; ``config`` has what was chosen: warps,
-    stages, tiles. Times are seconds since 1970, UTC. ``elsewhere`` is a path of another directory that its index names.
+    ``id`` names the entry in its cache: its path, or a key, as ``id_of`` writes it. Unknown facts are ``None``; the
+    reasons are in the reader's ``unknowable`` for all of its entries, and in ``unread`` for this entry. ``stamp``
+    changes when the entry does. ``digest`` is that of the binary's bytes. ``config`` is what was chosen: warps, stages,
+    tiles. Times are seconds since 1970, UTC. ``elsewhere`` is a path in another directory that the entry's index names.
     """
 
     id: str
@@ -115,24 +118,24 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all parts."""
+        """The sum of all parts' sizes, in bytes."""
         return sum(part.size_bytes for part in self.parts)
 
     def part(self, kind: PartKind) -> Part | None:
-        """The first part of a kind."""
+        """The first part of a kind; ``None`` if there is none."""
         return next((part for part in self.parts if part.kind == kind), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """An entry whose stamp is the one that the caller knows."""
+    """An entry whose stamp is the one that the caller already knows."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ScanFinding:
-    """Something of a place that could not be read, or is not as it should be. ``id`` is empty for the place itself."""
+    """Something in a cache that could not be read or is not as it should be. ``id`` is empty for the whole cache."""
 
     fault: Fault
     id: str
@@ -140,12 +143,12 @@ class ScanFinding:
 
 
 Seen = Entry | Unchanged | ScanFinding
-"""The results of a scan."""
+"""The kinds of results of a scan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One of the inputs that decided an entry's key; ``group`` says where it is from, as the framework puts it."""
+    """One of the inputs that decided an entry's key; ``group`` says where the framework takes it from."""
 
     name: str
     value: str
@@ -154,7 +157,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class KeyFactors:
-    """The inputs of a key, as far as the cache states them; ``hidden`` names those that it does not state."""
+    """The inputs of a key that the cache states; ``hidden`` names those that it does not state."""
 
     factors: tuple[Factor, ...]
     hidden: tuple[str, ...] = ()
@@ -162,16 +165,16 @@ class KeyFactors:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The deletion of one entry. Paths are below the place, written as ``id_of`` does.
+    """The deletion of one entry. Paths are below the cache's directory, written as ``id_of`` does.
 
     Attributes:
-        first: files that are unlinked first; without them the framework no longer finds the entry.
-        folder: what is deleted after the plan's ``wait_s``, unless anything in it changed meanwhile; it has nothing but
-            this entry. Empty where ``first`` is the whole entry.
-        size_bytes: what that frees.
-        parts: where only these files of the folder go, and the entry stays.
+        first: the files to unlink first; without them the framework no longer finds the entry.
+        folder: the entry's folder, which is deleted after the plan's ``wait_s``, unless its content has changed
+            meanwhile. Empty if ``first`` is the whole entry.
+        size_bytes: the bytes that the deletion frees.
+        parts: if not empty, delete only these files of the folder; the entry stays.
         rewritten: an index file and its new content, which does not name ``parts``; it is replaced first.
-        state: of the folder as the plan was made (``deleting.state_of``); nothing is done if it is another.
+        state: the folder's state when the plan was made (``deletion.state_of``); if it has changed, nothing is done.
     """
 
     id: str
@@ -185,7 +188,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Entries that are rows of an SQLite database: a file of the place, a table, and its column with their ids."""
+    """The place of entries that are rows of an SQLite database: its file, the table, and the column with their ids."""
 
     file: str
     table: str
@@ -197,11 +200,12 @@ class DeletePlan:
     """A plan that deletes entries so that no process that uses them fails.
 
     Attributes:
-        wait_s: how long a process may take from finding an entry to having read it.
+        wait_s: seconds that a process may take from finding an entry to having read it.
         left: the entries that stay, each with the reason.
-        rows: where the entries are, if that is in a database; then there is nothing to wait for.
-        keeps_folders: whether folders stay that have nothing left: a process may have made one to write into it now.
-        directory: device and inode of the directory that was looked at; nothing is done in another one.
+        rows: the database rows, if the entries are in a database; then there is nothing to wait for.
+        keeps_folders: whether to keep folders that become empty; a process may just have made such a folder to write
+            into.
+        directory: device and inode of the cache's directory when the plan was made; nothing is done in another one.
     """
 
     deletions: tuple[Deletion, ...]
@@ -221,7 +225,7 @@ _KEY = re.compile(r"[0-9a-f]{12,}")
 
 
 def key_of(id: str) -> str:
-    """The part of an entry's id that no other in its folder has: its name there, or the key of ``NAME.KEY``."""
+    """The part of an entry's id that is unique in its folder: its file name; of ``NAME.KEY``, the key."""
     name = id.rpartition("/")[2]
     key = name.rpartition(".")[2]
     return key if _KEY.fullmatch(key) else name
@@ -229,19 +233,19 @@ def key_of(id: str) -> str:
 
 _STRANGE = re.compile(r"[\x00-\x1f\x7f%\ud800-\udfff]")
 MOST_NAME = 1_000
-"""Letters of the name of a kernel that are shown. Those of templates may have thousands."""
+"""The most letters of a kernel's name that are shown. Names of templates may have thousands."""
 
 
 def id_of(name: str) -> str:
-    """The text that names a file: its path, with control characters, ``%`` and bytes that are not UTF-8 as ``%XX``."""
+    """A text for a path: control characters, ``%`` and bytes that are not UTF-8 become ``%XX``."""
     return _STRANGE.sub(lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode(errors="surrogateescape")), name)
 
 
 def first_of(names: Sequence[str]) -> str | None:
-    """The first of the names of kernels, as it is shown; ``None`` where there is none."""
+    """The first of several kernels' names, as it is shown; ``None`` if there are none."""
     return id_of(names[0][:MOST_NAME]) if names else None
 
 
 def name_of(id: str) -> str:
-    """The path that ``id_of`` made a text of."""
+    """The path for which ``id_of`` returned this text."""
     return unquote_to_bytes(id).decode(errors="surrogateescape") if "%" in id else id

@@ -1,12 +1,13 @@
-"""A watch over the caches that a running command fills: the kernels in them, and which were compiled while it ran.
+"""A watch over the caches that a running command fills: the kernels in them, and those compiled while it ran.
 
-A poll reads the directories with the readers of ``frameworks``; nothing is hooked into the command. So what keeps its
-kernels in memory alone cannot be seen, and the report says which that is: it says "0 seen", never "0 compiles".
+A poll reads the directories with the readers of ``frameworks``; nothing is hooked into the command. So kernels that
+stay in memory alone cannot be seen, and the report lists which: it says "0 seen", never "0 compiles".
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import msgspec
 
 from cache_engine.frameworks.registry import Sources, in_memory_here, load_sources, surroundings, survey
 from cache_engine.frameworks.values import Entry, Place, ScanFinding, State, Unchanged, name_of
+from cache_engine.model.artifact import Seconds
 from cache_engine.settings import variable as variable_of
 
 CACHES = {
@@ -33,25 +35,34 @@ CACHES = {
     "compute_cache": "CUDA_CACHE_PATH",
     "torch_extensions": "TORCH_EXTENSIONS_DIR",
 }
-"""The folder of each framework below the root of a run, and the variable that has the framework use it."""
+"""For each framework, its folder below the root of a run, and the variable that makes the framework use it."""
 
 NVCC = (
     "DG_JIT_NVCC_COMPILER", "FLASHINFER_NVCC_LAUNCHER", "PYTORCH_NVCC", "CMAKE_CUDA_COMPILER_LAUNCHER",
 )  # fmt: skip
-"""The variables that name a program to run in place of nvcc, or before it."""
+"""The variables that name a program to run in place of nvcc, or in front of it."""
 
 BEFORE, AFTER = "before", "after"
-"""Phases: before the command was ready, and after. Without a sign that it is ready, all of it is before."""
+"""The phases: before and after the command was ready. Without a sign that it is ready, all compiles are in the first.
+"""
+
+NEW, OTHER_KEY, AGAIN = "no kernel of this name was there", "it was there under another key", "it was written again"
+"""Causes of compiles, as far as the caches tell them: another key is another version, target, option or source."""
 
 NEVER_SEEN = (
     "kernels that a process keeps in memory alone: NVRTC in XLA and CuPy, CuTe DSL",
     "JAX's compiles under its threshold, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS, by default one second",
+    "extensions of PyTorch, whose folder is not read",
     "processes that set the variables themselves, and hosts that do not inherit them",
 )
-"""Compiles that leave no file in a directory that is watched."""
+"""Compiles that leave no file in a watched directory."""
 
 _STAGED = ("triton", "deepgemm")
 """Frameworks that write a file at the end of each stage of a compile."""
+_BY_NAME = {
+    "jax": re.compile(".+-cache"), "inductor": re.compile("fxgraph/.+"), "compute_cache": re.compile("(?!index$).+"),
+}  # fmt: skip
+"""Of caches that are not read, the names of entries that are compiles: programs, graphs and kernels."""
 _MOST_KERNELS = 10_000
 
 
@@ -60,25 +71,27 @@ class Compiled(msgspec.Struct, frozen=True):
 
     Attributes:
         phase: ``before`` or ``after`` the command was ready.
-        seen_at: seconds since 1970 when its files were written, or else when it was first seen.
-        stages_ms: the stages of its compile, where the times of its files give them.
+        seen_at: when its files were written, else when it was first seen, in seconds since 1970.
+        stages_ms: the milliseconds of each stage of its compile, if the times of its files show them.
+        cause: why it was compiled: one of ``NEW``, ``OTHER_KEY`` and ``AGAIN``.
     """
 
     framework: str
     name: str
     id: str
     phase: str
-    seen_at: float
+    seen_at: Seconds
     stages_ms: dict[str, float]
+    cause: str = NEW
 
     @property
     def seconds(self) -> float | None:
-        """The length of its compile; ``None`` where no file says it."""
+        """The seconds that the compile took; ``None`` if no file shows it."""
         return sum(self.stages_ms.values()) / 1e3 if self.stages_ms else None
 
 
 class Framework(msgspec.Struct):
-    """The kernels of one framework: those found in all, and those compiled in each phase, with the seconds known."""
+    """The kernels of one framework: the number found, the number compiled in each phase, and the seconds if known."""
 
     found: int = 0
     before: int = 0
@@ -90,42 +103,54 @@ class Run(msgspec.Struct, kw_only=True):
     """The report of a run.
 
     Attributes:
-        exit_code: of the command, 128 and the signal's number where one ended it; ``None`` while it runs.
-        ready_at: seconds since 1970; ``None`` where it was not ready, or no sign of that was asked for.
-        compiled: the kernels that were seen to be compiled, the first 10,000; ``frameworks`` counts all.
-        not_watched: what the report cannot know.
-        findings: what could not be read.
+        exit_code: the command's exit code, or 128 plus the number of the signal that ended it; ``None`` while it runs.
+        ready_at: when the command was ready, in seconds since 1970; ``None`` if it was not, or if there is no sign of
+            it.
+        compiled: the first 10,000 compiles seen; ``frameworks`` counts all.
+        not_watched: kinds of compiles that the report cannot see.
+        findings: files that could not be read.
     """
 
     command: list[str]
     root: str
-    started_at: float
-    ended_at: float | None = None
+    started_at: Seconds
+    ended_at: Seconds | None = None
     exit_code: int | None = None
-    ready_at: float | None = None
+    ready_at: Seconds | None = None
     frameworks: dict[str, Framework] = msgspec.field(default_factory=dict)
     compiled: list[Compiled] = msgspec.field(default_factory=list)
     not_watched: list[str] = msgspec.field(default_factory=list)
     findings: list[str] = msgspec.field(default_factory=list)
 
     @property
+    def found(self) -> int:
+        """The kernels in all caches."""
+        return sum(each.found for each in self.frameworks.values())
+
+    @property
+    def before(self) -> int:
+        """The kernels that were seen to be compiled before it."""
+        return sum(each.before for each in self.frameworks.values())
+
+    @property
     def after(self) -> int:
-        """The kernels that were seen to be compiled after the command was ready."""
+        """The number of compiles seen after the command was ready."""
         return sum(each.after for each in self.frameworks.values())
 
     @property
     def slowest(self) -> Sequence[Compiled]:
-        """The five compiles that took longest, of those whose length is known."""
+        """The five longest compiles, among those whose time is known."""
         return sorted((one for one in self.compiled if one.seconds), key=lambda one: -(one.seconds or 0.0))[:5]
 
 
 def redirected(environment: Mapping[str, str], root: Path, launcher: str | None = None) -> dict[str, str]:
-    """The variables to set so that each framework caches below ``root``; none that is set already.
+    """The variables to set so that each framework caches below ``root``; those already set are left out.
 
-    vLLM sets those of Triton and Inductor itself, below its own. The store is there too, for what the launcher keeps.
+    vLLM itself sets the variables of Triton and Inductor, to folders in its own cache. The store is below ``root`` too,
+    for the launcher's results.
 
     Args:
-        launcher: the program to run in place of nvcc; by default nvcc stays.
+        launcher: the program to run in place of nvcc; by default nvcc itself runs.
     """
     wanted = {variable: str(root / folder) for folder, variable in CACHES.items()}
     wanted[variable_of("dir")] = str(root / "gemm-cache")
@@ -134,10 +159,10 @@ def redirected(environment: Mapping[str, str], root: Path, launcher: str | None 
 
 
 class Watch:
-    """Polls the caches of a command with this environment; used by one thread."""
+    """Polls the caches of a command that has this environment; to be used by one thread."""
 
     def __init__(self, run: Run, environment: Mapping[str, str], sources: Sources | None = None) -> None:
-        """Reads what is there before the command starts."""
+        """Reads the content of the caches before the command starts."""
         self.run = run
         self._environment = environment
         self._sources = sources or load_sources()
@@ -145,32 +170,36 @@ class Watch:
         self._made_at: dict[tuple[Place, str], float | None] = {}
         self._findings: dict[tuple[Place, str], str] = {}
         self._has_looked_after = False
+        self._names: set[tuple[Place, str]] = set()
         for place, entry in self._changed():
             self._made_at[place, entry.id] = entry.created_at
+            self._names.add((place, entry.name or entry.id))
         self._count()
 
     def poll(self) -> float:
-        """Looks for kernels that are new; returns the CPU seconds that this took."""
+        """Looks for new kernels; returns the CPU seconds that this took."""
         began = time.thread_time()
         for place, entry in self._changed():
             known = (place, entry.id)
             made_at = entry.created_at
-            is_new = known not in self._made_at or (made_at is not None and made_at != self._made_at[known])
+            is_again = known in self._made_at
+            is_new = not is_again or (made_at is not None and made_at != self._made_at[known])
             self._made_at[known] = made_at
             # A file that is written again with an old date was copied there, and not compiled.
             if is_new and (made_at is None or made_at >= self.run.started_at - 1):
-                self._add(place, entry)
+                has_name = (place, entry.name or entry.id) in self._names
+                self._add(place, entry, AGAIN if is_again else OTHER_KEY if has_name else NEW)
         self._count()
         self._has_looked_after = self.run.ready_at is not None
         return time.thread_time() - began
 
-    def _add(self, place: Place, entry: Entry) -> None:
+    def _add(self, place: Place, entry: Entry, cause: str) -> None:
         run, seen_at = self.run, entry.created_at or time.time()
         # What was not there at an earlier look that was after it is ready is after it, whatever the clocks say.
         is_after = self._has_looked_after or (run.ready_at is not None and seen_at > run.ready_at)
         phase = AFTER if is_after else BEFORE
         stages_ms = _stages_ms(place, entry)
-        one = Compiled(place.kind, entry.name or entry.id, entry.id, phase, seen_at, stages_ms)
+        one = Compiled(place.kind, entry.name or entry.id, entry.id, phase, seen_at, stages_ms, cause)
         sums = run.frameworks.setdefault(place.kind, Framework())
         sums.before += not is_after
         sums.after += is_after
@@ -184,7 +213,7 @@ class Watch:
         self.run.findings = sorted(self._findings.values())
 
     def _changed(self) -> Iterator[tuple[Place, Entry]]:
-        """The complete entries that are new or have changed since the last look; forgets those that have gone."""
+        """Yields complete entries that are new or changed since the last poll; forgets those that are gone."""
         places = [place for place in self._sources.places(surroundings((), self._environment)) if not place.replaced_by]
         there: dict[Place, dict[str, str]] = {place: {} for place in places}
         self._findings.clear()
@@ -194,14 +223,16 @@ class Watch:
             elif isinstance(seen, ScanFinding):
                 where = f"{place.path_text}: {seen.id}" if seen.id else place.path_text
                 self._findings[place, seen.id] = f"{where}: {seen.fault}, {seen.detail}"
-            elif seen.state == State.COMPLETE:
+            elif seen.state == State.COMPLETE or (
+                seen.state == State.UNREAD and place.kind in _BY_NAME and _BY_NAME[place.kind].fullmatch(seen.id)
+            ):
                 there[place][seen.id] = seen.stamp
                 yield place, seen
         self._stamps = there
 
 
 def not_watched(environment: Mapping[str, str]) -> list[str]:
-    """Compiles that a watch with this environment cannot see."""
+    """The kinds of compiles that a watch with this environment cannot see."""
     found = [f"{each}: keeps its kernels in memory" for each in in_memory_here()]
     if manager := environment.get("TRITON_CACHE_MANAGER"):
         found.append(f"Triton's kernels that {manager} stores (TRITON_CACHE_MANAGER)")
@@ -211,7 +242,7 @@ def not_watched(environment: Mapping[str, str]) -> list[str]:
 
 
 def _stages_ms(place: Place, entry: Entry) -> dict[str, float]:
-    """The stages of a compile in milliseconds: each file of the entry is written at the end of one."""
+    """The milliseconds of each stage of a compile, at whose end a file of the entry is written."""
     if entry.compile_ms is not None:
         return {"compile": entry.compile_ms}
     if place.kind not in _STAGED:

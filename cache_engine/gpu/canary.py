@@ -44,13 +44,13 @@ class _Guarded:
 
 
 def run_canary(
-    load: Callable[[Any], Startable], launch: Launch, problem: GemmProblem, seed: int,
+    load: Callable[[], Startable], launch: Launch, problem: GemmProblem, seed: int,
     watch: Callable[[bool], object] = lambda _: None,
 ) -> Ran:  # fmt: skip
     """Launches a kernel several times on one set of exact operands, and looks for a mistake.
 
     Args:
-        load: loads the kernel with the given workspace, which is ``None`` if it needs none.
+        load: loads the kernel; each launch gives it a workspace.
         watch: called with ``True`` before each launch, and with ``False`` when it has ended.
 
     Raises:
@@ -60,14 +60,14 @@ def run_canary(
 
     with shared_pool().serving():
         operands = random_operands(problem, seed, exact=True)
-        before, workspace = operands.c, None
+        before = operands.c
         guarded = [_Guarded(before.nbytes)]
         if launch.workspace_bytes:
             guarded.append(_Guarded(launch.workspace_bytes))
-            workspace = guarded[-1].bytes
-            workspace[...] = 0
+            operands.workspace = guarded[-1].bytes
+            operands.workspace[...] = 0
         operands.c = guarded[0].bytes.view(before.dtype).reshape(before.shape)
-        kernel = load(workspace)
+        kernel = load()
         first: Any = None
         gpu_s = 0.0
         for number in range(REPEATS):

@@ -52,6 +52,7 @@ class Operands:
     b_scales: Any = None
     counts: Any = None
     scale_result: float = 1.0
+    workspace: Any = None
 
 
 _GIVEN = ("a", "b", "c", "bias", "a_scales", "b_scales", "counts")
@@ -100,13 +101,14 @@ class LoadedKernel:
     """A kernel loaded on a GPU, with the device memory through which its blocks exchange sums."""
 
     def __init__(
-        self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem, function: Any | None = None,
-        workspace: Any | None = None,
+        self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem, function: Any | None = None, *,
+        has_workspace: bool = True,
     ) -> None:  # fmt: skip
         """Loads compiled code, unless ``function`` was already loaded from it.
 
         Args:
-            workspace: the memory through which blocks exchange sums, all 0; by default it is allocated.
+            has_workspace: whether it has a workspace of its own; else each launch gives one, of zeroes, which the
+                kernel leaves ready for a launch that comes after it.
 
         Raises:
             GpuRequired: when there is no GPU.
@@ -120,7 +122,9 @@ class LoadedKernel:
         self._function = load_function(cubin, name, launch.shared_bytes) if function is None else function
         self._grid, self._block, self._shared_bytes = launch.grid, launch.block, launch.shared_bytes
         self.name, self.problem = name, problem
-        if launch.workspace_bytes and workspace is None:
+        workspace = None
+        self.workspace_bytes = launch.workspace_bytes
+        if launch.workspace_bytes and has_workspace:
             with shared_pool().serving():
                 workspace = cupy.zeros(launch.workspace_bytes, dtype=cupy.uint8)
         factor = numpy.dtype(ARRAY_TYPES[problem.accumulate]).type
@@ -137,7 +141,8 @@ class LoadedKernel:
         # The parts that are the same in each launch are prepared once: a launch costs the host only microseconds.
         self._arguments = [fixed.get(argument, numpy.uint64(0)) for argument in launch.arguments]
         places = list(enumerate(launch.arguments))
-        self._given = [(place, attrgetter(name)) for place, name in places if name in _GIVEN]
+        given = _GIVEN if has_workspace else (*_GIVEN, "workspace")
+        self._given = [(place, attrgetter(name)) for place, name in places if name in given]
         named = ["scale_result", *(name for name in ("alpha", "beta") if getattr(problem.epilogue, name))]
         self._factors = [(place, attrgetter(name)) for place, name in places if name in named]
         self._boxes = [(launch.arguments.index(box.parameter), box) for box in launch.boxes]

@@ -1,4 +1,4 @@
-"""Reading of a store's index: finds and opens it, and interrupts queries on Ctrl-C or when they take too long."""
+"""Opens a store's index for reading, and interrupts queries on Ctrl-C or when they take too long."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NAME = "attached"
 
 
 def home_of(store: StoreLayout, *, is_full: bool = False) -> StoreLayout:
-    """The store itself; a private folder where it cannot be written, or DuckDB cannot name a file in it.
+    """The folder for the index: the store, or a private folder if the store, or DuckDB, does not allow a file there.
 
     Args:
         is_full: whether the store's disk is full.
@@ -65,10 +65,10 @@ def home_of(store: StoreLayout, *, is_full: bool = False) -> StoreLayout:
 
 
 def is_own(home: StoreLayout) -> bool:
-    """Whether the index's files are regular ones that only you and root can change, or are not there.
+    """Whether the index's files are regular ones that only this user and root can change; true if they do not exist.
 
-    DuckDB would wait for a pipe, and show what a planted file says. They are not opened: closing one again would drop
-    the lock of a connection in this process.
+    DuckDB would wait for a pipe, and show what a planted file says. This function does not open the files: closing one
+    again would drop the lock of a connection in this process.
     """
     for path in (home.index, home.index_log):
         with suppress(FileNotFoundError):
@@ -79,21 +79,21 @@ def is_own(home: StoreLayout) -> bool:
 
 
 def connect(path: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-    """Opens the file; waits shortly if another program has it open."""
+    """Opens the file; if another program has it open, waits shortly."""
     import duckdb
 
     return _patiently(lambda: duckdb.connect(str(path), read_only=read_only, config=_CONFIG))
 
 
 class Attaching:
-    """Reads files of DuckDB through an instance that stays, for a process that reads often.
+    """Opens DuckDB files by attaching them to one lasting DuckDB instance, for a process that reads often.
 
-    Most of what opening a file takes, 16 ms, is making the instance around it; attaching it to one takes 3. The file is
-    closed when none reads it, so that others can write.
+    Opening a file takes 16 ms, mostly to make an instance of DuckDB for it; attaching the file to an existing instance
+    takes 3 ms. The file is closed while nobody reads it, so that other processes can write.
     """
 
     def __init__(self) -> None:
-        """Makes no instance yet."""
+        """Makes no DuckDB instance yet."""
         self._lock = threading.Lock()
         self._instance: duckdb.DuckDBPyConnection | None = None
         self._readers = 0
@@ -101,15 +101,19 @@ class Attaching:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: threads of the instance are only in the parent, and closing it would wait for them."""
+        """Called in a forked child: forgets the instance.
+
+        Its threads are only in the parent, and closing it would wait for them.
+        """
         self._of_parents.append(self._instance)
         self._lock, self._instance, self._readers = threading.Lock(), None, 0
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection to the file, always the same; waits as ``connect``.
+        """Yields the connection to the file, always the same one; waits as ``connect``.
 
-        All who read at once share one opening: the end of a second one would drop the lock of the first.
+        All threads that read at the same time share one opening of the file, because closing a second one would drop
+        the lock of the first.
 
         Raises:
             duckdb.Error: when the file cannot be attached.
@@ -160,7 +164,7 @@ def _patiently(action: Callable[[], _T]) -> _T:
 
 @contextmanager
 def interrupted_after(connection: duckdb.DuckDBPyConnection, limit_s: float | None) -> Iterator[None]:
-    """Interrupts the connection if the body of the ``with`` takes longer."""
+    """Interrupts the connection if the body of the ``with`` takes longer than ``limit_s`` seconds."""
     if limit_s is None:
         yield
         return
@@ -185,7 +189,7 @@ def interrupted_after(connection: duckdb.DuckDBPyConnection, limit_s: float | No
 
 @contextmanager
 def passing_on_ctrl_c() -> Iterator[None]:
-    """Raises ``KeyboardInterrupt`` where DuckDB raises ``RuntimeError`` instead of what a signal handler raised."""
+    """On Ctrl-C, raises ``KeyboardInterrupt``; DuckDB itself would raise ``RuntimeError`` in its place."""
     try:
         yield
     except RuntimeError as error:

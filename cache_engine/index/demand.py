@@ -1,4 +1,4 @@
-"""Copies what was asked for into the index: the folded timeline once, then each new line of the journal."""
+"""Copies demand into the index: the folded timeline once, then each new line of the journal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLACE = ", ".join(("start", "seconds", *Shape.__struct_fields__, "m", "power"))
 
 
 def sync_demand(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> int:
-    """Adds new lines; starts over when ``demand.json`` has changed. Returns how many rows were added."""
+    """Adds new lines of the journal; starts over when ``demand.json`` has changed. Returns the number of rows added."""
     seen = connection.execute("SELECT generation, since FROM demand_read").fetchone()
     while True:
         generation = demand_generation(layout)

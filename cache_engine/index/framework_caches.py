@@ -1,7 +1,7 @@
-"""Copies what is in the caches of other frameworks into the index: rows of their own, next to the store's.
+"""Copies the contents of other frameworks' caches into the index: rows of their own, next to the store's.
 
-A scan may take long, so it holds no lock: it reads the stamps that are known, scans, and writes what changed in parts.
-These rows come from no file of the store; where the index was rebuilt, the next scan brings them again.
+A scan may take long, so it holds no lock: it reads the known stamps, scans, and writes the changes in parts. These rows
+come from no file of the store. After a rebuild of the index, the next scan adds them again.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _OF_ENTRIES = ("foreign_entries", "foreign_parts", "foreign_diagnoses")
 _NO_KERNEL = (PartKind.OTHER, PartKind.TEMPORARY)  # files with names of their own, as many as there are
 
 Progress = Callable[[int, str], None]
-"""Called now and then with the number of entries seen, and the directory."""
+"""A function that is called now and then with the number of entries seen, and the directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The result of a scan: counts of new or changed, unchanged and gone entries, and of findings; how long it took."""
+    """The result of a scan: the numbers of changed, unchanged and deleted entries and of findings, and the time."""
 
     read: int
     unchanged: int
@@ -48,7 +48,7 @@ class Scanned:
 
 @dataclass(slots=True)
 class _Found:
-    """The part of one place that is not written yet, and the part still to be seen."""
+    """The entries of one directory that are not written yet, and those that are still to be seen."""
 
     place: Place
     network: str
@@ -66,13 +66,13 @@ def scan(
     *,
     others_stay: bool = False,
 ) -> Scanned:
-    """Brings the rows of the places up to date.
+    """Scans caches, and updates their rows in the index.
 
     Args:
-        others_stay: whether rows of other places are left as they are; else they are deleted.
+        others_stay: whether rows of other caches stay; if not, they are deleted.
 
     Raises:
-        IndexUnavailable: when another process keeps the index busy, or the disk refuses.
+        IndexUnavailable: when another process keeps the index busy, or the disk fails.
         ExtraMissing: when DuckDB is not installed.
     """
     started = time.monotonic()
@@ -115,7 +115,7 @@ def scan(
 def known_stamps(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], dict[str, str]]:
     """The stamps of all entries by id, for each kind and directory.
 
-    One with temporary files has none, so that it is read again: with time they become leftovers.
+    An entry with temporary files has no stamp, so that it is read again: with time, such files become leftovers.
     """
     found: dict[tuple[str, str], dict[str, str]] = {}
     stamp = f"if(contains(parts, '\"{PartKind.TEMPORARY}\"'), '', stamp)"
@@ -127,7 +127,7 @@ def known_stamps(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, str],
 
 
 def _write_entries(index: Index, found: _Found, gone: Sequence[str] = ()) -> list[tuple[Place, ScanFinding]]:
-    """Replaces the rows of entries that were read or are gone; returns those that have no place in the columns."""
+    """Replaces the rows of entries that were read or deleted; returns findings on those that do not fit the columns."""
     fresh = [_row(found.place, entry) for entry in found.entries]
     wrong = [each for entry in found.entries for each in examine_entry(found.place, entry, None, found.network)]
     kind, path = found.place.kind, found.place.path_text
@@ -158,7 +158,7 @@ def _write_entries(index: Index, found: _Found, gone: Sequence[str] = ()) -> lis
 
 
 def _unknown(connection: duckdb.DuckDBPyConnection, places: Sequence[Place]) -> list[Place]:
-    """The places that the index does not have."""
+    """The caches that the index does not have yet."""
     there = set(connection.execute("SELECT kind, path FROM foreign_places").fetchall())
     return [place for place in places if (place.kind, place.path_text) not in there]
 
@@ -168,7 +168,7 @@ def _add_places(connection: duckdb.DuckDBPyConnection, places: Sequence[Place]) 
 
 
 class _Rest:
-    """A scan's findings about whole places, and its diagnoses; the scan writes them to the index at its end."""
+    """A scan's findings about whole caches, and its diagnoses; the scan writes them to the index at its end."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class _Rest:
         self._wrong = [_diagnosis_row(each) for each in wrong]
 
     def is_there(self, connection: duckdb.DuckDBPyConnection) -> bool:
-        """Whether the index has all of it, and nothing else of these places."""
+        """Whether the index already has exactly these findings and diagnoses for these caches."""
         asked = {(place.kind, place.path_text) for place in self._places}
 
         def of_these(sql: str) -> list[rows.Row]:
@@ -201,7 +201,7 @@ class _Rest:
         )
 
     def write(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Replaces what is of places and not of entries, and deletes what is of no place."""
+        """Replaces the findings and diagnoses of whole caches, and deletes rows that belong to no cache."""
         for place in self._places:
             of = [place.kind, place.path_text]
             connection.execute("DELETE FROM foreign_places WHERE kind = ? AND path = ?", of)
@@ -225,7 +225,7 @@ def _diagnosis_row(each: Diagnosis) -> rows.Row:
 
 
 def _row(place: Place, entry: Entry) -> rows.Row:
-    """The row of ``foreign_entries``, in the order of the columns."""
+    """The row of ``foreign_entries`` for an entry, in the order of the columns."""
     sizes: Mapping[PartKind, int] = _sizes(entry)
     return (
         place.kind, place.path_text, entry.id, entry.stamp, str(entry.state), entry.name, entry.version,

@@ -1,4 +1,4 @@
-"""Every query of the pages on the caches of other frameworks in the index."""
+"""The pages' queries about other frameworks' caches in the index."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PARTS_OF, _OBJECT = msgspec.json.Decoder(tuple[Part, ...]), msgspec.json.Decode
 
 
 def places(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Each directory with its sums; also those in which nothing was found. Times are seconds since 1970, UTC.
+    """Every cache directory with its sums, also empty ones. Times are seconds since 1970, UTC.
 
     ``path`` is as ``Place.path_text`` writes it.
     """
@@ -51,7 +51,7 @@ def places(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def counted(connection: duckdb.DuckDBPyConnection, column: str) -> list[Row]:
-    """The number of entries, and their bytes, for each ``arch``, ``version``, ``kind`` or ``state``."""
+    """The number of entries and their bytes by ``column``: ``arch``, ``version``, ``kind`` or ``state``."""
     if column not in ("arch", "version", "kind", "state"):
         raise ValueError(column)
     return fetch(
@@ -62,7 +62,7 @@ def counted(connection: duckdb.DuckDBPyConnection, column: str) -> list[Row]:
 
 
 def parts(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """The bytes of each part in each directory."""
+    """The bytes of each kind of part, for each directory."""
     return fetch(
         connection,
         "SELECT kind, path, name, sum(size_bytes)::BIGINT AS size_bytes FROM foreign_parts "
@@ -71,7 +71,7 @@ def parts(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def growth(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """The entries made on each day and still there, of each kind: their number and bytes."""
+    """For each day and kind, the number and bytes of the entries that were made on that day and still exist."""
     return fetch(
         connection,
         "SELECT kind, floor(created_at / 86400)::BIGINT * 86400 AS day, count(*) AS entries, "
@@ -81,7 +81,7 @@ def growth(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def duplicates(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
-    """Binaries that are stored more than once, those first that take the most bytes more than once would."""
+    """Binaries that are stored more than once; those that waste the most bytes come first."""
     return fetch(
         connection,
         "SELECT digest, count(*) AS entries, any_value(name) AS name, "
@@ -93,7 +93,7 @@ def duplicates(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[R
 
 
 def duplicated(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
-    """The number of entries that only repeat another's binary, and the bytes of all but one of each."""
+    """The number of entries that repeat another's binary, and the bytes that the repeated copies take."""
     found = connection.execute(
         "SELECT coalesce(sum(entries - 1), 0)::BIGINT, coalesce(sum(extra), 0)::BIGINT FROM "
         "(SELECT count(*) AS entries, sum(binary_bytes) - max(binary_bytes) AS extra "
@@ -103,12 +103,12 @@ def duplicated(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
 
 
 def findings(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """The findings of the last scan: what could not be read."""
+    """The findings of the last scan: files that could not be read."""
     return fetch(connection, "SELECT * FROM foreign_findings ORDER BY kind, path, id")
 
 
 def findings_of(connection: duckdb.DuckDBPyConnection, place: Place) -> list[ScanFinding]:
-    """The findings of the last scan about a place: what could not be read of it."""
+    """The findings of the last scan about one cache: files in it that could not be read."""
     found = connection.execute(
         "SELECT fault, id, detail FROM foreign_findings WHERE kind = ? AND path = ? ORDER BY ALL",
         [place.kind, place.path_text],
@@ -117,7 +117,10 @@ def findings_of(connection: duckdb.DuckDBPyConnection, place: Place) -> list[Sca
 
 
 def diagnoses(connection: duckdb.DuckDBPyConnection, of: Place | None = None, id: str = "") -> list[Diagnosis]:
-    """The doctor's diagnoses of the last scan, or of one entry; not of which code runs here: see ``doctor.examine``."""
+    """The diagnoses of the last scan, of all entries or of one.
+
+    They do not say which code runs on this machine's GPU; ``doctor.examine`` does.
+    """
     only, parameters = "", [str(Ailment.UNREAD)]
     if of is not None:
         only, parameters = "WHERE kind = ? AND path = ? AND id = ?", [*parameters, of.kind, of.path_text, id]
@@ -135,7 +138,7 @@ def diagnoses(connection: duckdb.DuckDBPyConnection, of: Place | None = None, id
 
 
 def place_of(kind: str, path: str) -> Place:
-    """The place that a row is of; how it was found is not in the row."""
+    """The cache that a row belongs to; the row does not say how it was found."""
     return Place(kind, Path(name_of(path)), "")
 
 
@@ -155,7 +158,7 @@ def entries(
     limit: int = 50,
     offset: int = 0,
 ) -> list[Row]:
-    """Entries that a filter selects; those of which the sorted fact is not known last."""
+    """A page of the entries that a filter selects. Entries whose sorted field is unknown come last."""
     condition, parameters = _where(chosen)
     return fetch(
         connection,
@@ -166,23 +169,23 @@ def entries(
 
 
 def entry(connection: duckdb.DuckDBPyConnection, place: Place, id: str) -> Entry | None:
-    """One entry as it was at the last scan, to read its parts and factors with its source."""
+    """One entry as of the last scan. Its reader can read its parts and key factors."""
     found = _stored(connection, "kind = ? AND path = ? AND id = ?", [place.kind, place.path_text, id])
     return found[0][1] if found else None
 
 
 def stored(connection: duckdb.DuckDBPyConnection, chosen: EntryFilter) -> list[tuple[Place, Entry]]:
-    """The entries that a filter selects, as they were at the last scan."""
+    """The entries that a filter selects, as of the last scan."""
     return _stored(connection, *_where(chosen))
 
 
 def entries_of(connection: duckdb.DuckDBPyConnection, place: Place) -> list[Entry]:
-    """The entries of a place, likewise."""
+    """The entries of a cache, as of the last scan."""
     return [each for _, each in _stored(connection, "kind = ? AND path = ?", [place.kind, place.path_text])]
 
 
 def state_of(connection: duckdb.DuckDBPyConnection, place: Place) -> str:
-    """Changes when any entry of a place does."""
+    """A text that changes when any entry of the cache changes."""
     row = connection.execute(
         "SELECT count(*) || ' ' || coalesce(bit_xor(hash(id, stamp)), 0) FROM foreign_entries "
         "WHERE kind = ? AND path = ?",

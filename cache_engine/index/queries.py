@@ -1,4 +1,4 @@
-"""Every query of the pages and the command line on the index. Lists are paged here, in SQL."""
+"""The queries of the pages and the command line on the index. Lists are paged here, in SQL."""
 
 from __future__ import annotations
 
@@ -75,11 +75,12 @@ _OF_ADAPTED = f"""
 class KernelFilter:
     """Selects kernels that contain every word of ``text`` and, for each list that is not empty, one of its values.
 
-    They match all ``patterns`` and fulfil all ``conditions``; see ``catalogue.Search``. ``shapes`` and
-    ``targets`` are lists of (n, k), as of a model, and of targets, as of a GPU: one of each must fit. A kernel fulfils
-    no condition on a fact that is not known.
+    Selected kernels match all ``patterns`` and fulfil all ``conditions``; see ``catalogue.Search``. ``shapes`` is a
+    list of lists of (n, k), for example one for a model, and ``targets`` a list of lists of targets, for example one
+    for a GPU: a kernel must fit one value of each. A kernel whose field is unknown fulfils no condition on that field.
 
-    With ``frameworks`` they are those that other frameworks keep in the store: these ones, or all if it is empty.
+    With ``frameworks``, selects the kernels that other frameworks store in our store: of the named frameworks, or of
+    all if it is empty.
     """
 
     text: str = ""
@@ -98,7 +99,7 @@ class KernelFilter:
 
     @classmethod
     def of(cls, search: Search, *facets: tuple[str, ...]) -> KernelFilter:
-        """The filter of a search, and of the values of the facets in their order."""
+        """The filter of a search, with the chosen values of the facets in their order."""
         found = cls(search.words, *facets, patterns=search.patterns, conditions=search.conditions)
         return replace(found, shapes=search.shapes, targets=search.targets)
 
@@ -108,12 +109,12 @@ class KernelFilter:
         return _USED_KERNELS if any(one.field in ("hits", "used") for one in self.conditions) else "kernels"
 
     def where(self) -> tuple[str, list[Any]]:
-        """As an SQL condition and its parameters."""
+        """The filter as an SQL condition, and its parameters."""
         chosen = [(f"list_contains(?, {column})", [[*values]]) for column, values in self.choices().items() if values]
         return all_of([self.searched(), *chosen])
 
     def searched(self) -> tuple[str, list[Any]]:
-        """The condition without facets, and its parameters."""
+        """The SQL condition without the facets, and its parameters."""
         both = "(n, k) IN (SELECT unnest(?::BIGINT[]), unnest(?::BIGINT[]))"
         found: list[Part] = [
             ("framework IS NULL" if self.frameworks is None else "framework IS NOT NULL", []),
@@ -127,14 +128,14 @@ class KernelFilter:
         return all_of(found)
 
     def choices(self) -> dict[str, tuple[str, ...]]:
-        """The values chosen of each facet."""
+        """The chosen values of each facet."""
         chosen = (self.archs, self.dtypes, self.families, self.compilers, self.layouts, self.toolchains)
         return dict(zip(FACETS, chosen, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class FacetCounts:
-    """The number of all kernels, and of each value of each facet if that value replaced the facet's choice."""
+    """The number of all kernels, and for each value of a facet the number if only that value were chosen."""
 
     total: int
     values: dict[str, dict[str, int]]
@@ -156,7 +157,7 @@ def kernels(
     limit: int = 50,
     offset: int = 0,
 ) -> list[Row]:
-    """One page of kernels; those of which the sorted fact is not known last.
+    """One page of kernels. Kernels whose sorted field is unknown come last.
 
     Raises:
         UsageError: when ``sort`` is not one of ``SORTS``.
@@ -180,7 +181,7 @@ def kernels(
 
 
 def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
-    """One kernel's row; ``None`` when there is none."""
+    """One kernel's row; ``None`` if the index has no such kernel."""
     rows = _rows(
         connection, f"SELECT {_COLUMNS} FROM {_USED_KERNELS} WHERE kernels.key = ? AND framework IS NULL", [key]
     )
@@ -188,7 +189,7 @@ def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
 
 
 def adapted_kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
-    """The row of one that another framework keeps in the store; ``None`` when there is none."""
+    """The row of another framework's kernel in the store; ``None`` if the index has no such kernel."""
     rows = _rows(
         connection, f"SELECT {_OF_ADAPTED} FROM {_USED_KERNELS} WHERE kernels.key = ? AND framework IS NOT NULL", [key]
     )
@@ -196,7 +197,7 @@ def adapted_kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | Non
 
 
 def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:
-    """Names of the kernels that exist, adapted ones too, by key."""
+    """The names of existing kernels by key, other frameworks' included."""
     found = connection.execute("SELECT key, name FROM kernels WHERE list_contains(?, key)", [keys])
     return dict(found.fetchall())
 
@@ -214,10 +215,10 @@ def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
 
 
 def facet_counts(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> FacetCounts:
-    """The number of kernels per value of each facet, under the filter of all other facets.
+    """The number of kernels for each value of each facet, under the filter of all other facets.
 
-    One scan groups what the search finds by all facets at once. What is chosen is applied to the few groups here: as
-    SQL, a statement for each facet, planning it takes longer than the scan of 100,000 kernels.
+    One scan groups the kernels that the search finds by all facets at once. The chosen values are applied to these few
+    groups here: a SQL statement for each facet would take longer to plan than the scan of 100,000 kernels.
     """
     condition, parameters = chosen.searched()
     columns = ", ".join(FACETS)
@@ -237,7 +238,7 @@ def facet_counts(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) ->
 
 
 def _ordered(facet: str, counts: Mapping[str, int]) -> dict[str, int]:
-    """The counts by value; those of targets in the order of ``CAPABILITY``."""
+    """The counts by value, sorted; targets are in the order of ``CAPABILITY``."""
     capable = {value: "".join(re.findall("[0-9]+", value)[:1]) if facet == "arch" else "" for value in counts}
     return {value: counts[value] for value in sorted(counts, key=lambda value: f"{capable[value]:0>6}"[:6] + value)}
 
@@ -250,7 +251,7 @@ def kernel_batches(
     descending: bool = True,
     limit: int,
 ) -> pyarrow.RecordBatchReader:
-    """The first kernels of a list, to be read in batches.
+    """The first ``limit`` kernels of a list, as a reader of batches.
 
     Raises:
         UsageError: when ``sort`` is not one of ``SORTS``.
@@ -264,7 +265,7 @@ def kernel_batches(
 
 
 def overview(connection: duckdb.DuckDBPyConnection) -> Row:
-    """Entries, their bytes, everything in ``totals``, the time of the last sync, and the number of skipped items."""
+    """One row: the entries, their bytes, all columns of ``totals``, the time of the last sync, and skipped items."""
     rows = _rows(
         connection,
         f"""
@@ -278,7 +279,7 @@ def overview(connection: duckdb.DuckDBPyConnection) -> Row:
 
 
 def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
-    """The latest events other than hits, with the kernel's name if still known."""
+    """The latest events other than hits, with the kernel's name if it is still known."""
     return _rows(
         connection,
         "SELECT events.*, kernels.name FROM events LEFT JOIN kernels USING (key) ORDER BY happened_at DESC LIMIT ?",
@@ -287,14 +288,14 @@ def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
 
 
 def events_of(connection: duckdb.DuckDBPyConnection, key: str) -> list[Row]:
-    """The known events of one key other than hits, newest first."""
+    """The stored events of one key other than hits, newest first."""
     return _rows(connection, "SELECT * FROM events WHERE key = ? ORDER BY happened_at DESC", [key])
 
 
 def acts(
     connection: duckdb.DuckDBPyConnection, kinds: Sequence[str] = ACTS, *, limit: int = 50, offset: int = 0
 ) -> list[Row]:
-    """One page of actions on the whole store, or of events of these kinds, newest first."""
+    """One page of actions on the whole store, or of events of other ``kinds``, newest first."""
     return _rows(
         connection,
         "SELECT happened_at, kind, key, stored_bytes, detail, done_by FROM events WHERE list_contains(?, kind) "
@@ -309,7 +310,7 @@ def events_by_kind(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
 
 
 def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> list[Row]:
-    """Entries and bytes per architecture, of the existing kernels with these keys, adapted ones too."""
+    """The entries and bytes for each target, of the existing kernels with these keys, other frameworks' included."""
     return _rows(
         connection,
         "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes "
@@ -320,7 +321,7 @@ def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> 
 
 
 def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> list[Row]:
-    """Entries and bytes per architecture, of the selected kernels."""
+    """The entries and bytes for each target, of the selected kernels."""
     condition, parameters = chosen.where()
     return _rows(
         connection,
@@ -359,7 +360,7 @@ def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]
 
 
 def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Sums per architecture over its kernels; ``misses`` over all lookups, including those of evicted kernels."""
+    """Sums for each target over its kernels; ``misses`` are of all lookups, also for evicted kernels."""
     return _rows(
         connection,
         f"""
@@ -383,7 +384,7 @@ def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Sums per dtype and toolchain, which is the start of a key up to the target."""
+    """Sums of kernels for each dtype and toolchain; the toolchain is the part of the key before the target."""
     # Usage is summed separately, so that only used kernels are joined.
     ways = "key_schema, family, template, compiler, compiler_version, toolchain, opt_level, flags, arch, dtype"
     return _rows(
@@ -403,7 +404,7 @@ def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def history(connection: duckdb.DuckDBPyConnection, seconds: int, since: float = 0) -> list[Row]:
-    """Events summed over intervals of this length, from ``since`` on, oldest first.
+    """Events summed over intervals of this many seconds, from ``since`` on, oldest first.
 
     Leaves out sums that are only known for longer intervals.
     """
@@ -418,7 +419,7 @@ def history(connection: duckdb.DuckDBPyConnection, seconds: int, since: float = 
 
 
 def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Entries for each architecture, family and dtype."""
+    """The number of entries for each target, family and dtype."""
     return _rows(
         connection,
         "SELECT arch, family, dtype, count(*) AS entries FROM ours GROUP BY arch, family, dtype "

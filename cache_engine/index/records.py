@@ -1,4 +1,4 @@
-"""Copies records, kernels that other frameworks keep in the store, and timings into the index, if they changed."""
+"""Copies records, timings, and other frameworks' kernels in the store into the index, if they have changed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError
-from cache_engine.frameworks.bundles import read_group
+from cache_engine.frameworks.bundles import UnknownGroup, read_group
 from cache_engine.index import rows
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.model.measurement import Measurement
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_record_name
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.store.timings import Timings
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ UNREAD = ""
 
 
 def sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:
-    """Reads what changed folders have; returns the numbers of added, removed and newly unreadable rows."""
+    """Reads folders that have changed; returns the numbers of added, removed and newly unreadable rows."""
     known = dict(connection.execute("SELECT shard, mtime_ns FROM shards").fetchall())
     horizon = time.time_ns() - SETTLED_NS
     changed: dict[str, int] = {}
@@ -90,7 +89,7 @@ def _folder(layout: StoreLayout, shard: str) -> Path:
 def _read(
     store: DiskStore, shard: str, key: CacheKey, status: os.stat_result, stamp: str
 ) -> tuple[rows.Row | None, str, bool]:
-    """The row of an entry, or why there is none and whether that may be temporary."""
+    """The row of an entry; or, without one, the reason, and whether it may be temporary."""
     try:
         if shard != rows.GROUPS:
             record = store.record(key)
@@ -114,7 +113,7 @@ def _found(layout: StoreLayout, shard: str) -> Iterator[tuple[CacheKey, os.stat_
 
 
 def mtime_ns(folder: Path | str) -> int:
-    """The last change of a folder, in nanoseconds since 1970; negative for a folder that does not exist."""
+    """The time of a folder's last change, in nanoseconds since 1970; negative if the folder does not exist."""
     try:
         return os.stat(folder).st_mtime_ns
     except FileNotFoundError:
@@ -127,14 +126,14 @@ _LOCK_TIMEOUT_S = 10.0
 
 
 def timings_state(layout: StoreLayout) -> State:
-    """The state of all timing files. Equal states mean that nothing was written in between."""
+    """The state of all timing files. Equal states mean that no timing was written in between."""
     from cache_engine.store.results import files_state
 
     return files_state(layout.timings)
 
 
 def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> tuple[int, bool]:
-    """Copies changes; returns the number of measurements read or removed, and whether all could be read."""
+    """Copies changed timings; returns the number of measurements read or removed, and whether all could be read."""
     # Before reading, so that an addition meanwhile is a change next time.
     state = msgspec.json.encode(timings_state(layout)).decode()
     known = connection.execute("SELECT state FROM timings_read").fetchone()
@@ -153,7 +152,7 @@ def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> 
 
 
 def _read_timings(layout: StoreLayout, skipped: dict[str, tuple[int, str]]) -> tuple[list[Measurement], bool]:
-    """All sound timings, and whether everything could be read; adds skipped ones to ``skipped``, by name."""
+    """All sound timings, and whether everything could be read. Adds skipped files to ``skipped``, by name."""
     from cache_engine.store.results import UnknownResults
 
     timings, found, settled = Timings(layout, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S), [], True
@@ -179,5 +178,5 @@ def _row(one: Measurement) -> rows.Row:
 
 
 def _number(value: Any) -> float | None:
-    """A value of another version may have another meaning, or a number that fits no column."""
+    """The value as a number; ``None`` if it is not a number, as in a file of another version, or fits no column."""
     return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import msgspec
 
-from cache_engine.frameworks.bundles import config_text, describe
+from cache_engine.frameworks.bundle_facts import config_text, describe
 from cache_engine.model.artifact import MOST_COUNT, Record, RecordedProblem
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, EventCounts, Tally
 from cache_engine.model.fingerprint import toolchain_text
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 Part = tuple[str, list[Any]]
-"""A condition in SQL, and its parameters."""
+"""A condition in SQL and its parameters."""
 
 GROUPS = "groups"
-"""The shard of the kernels of other frameworks. Those of ours have records, in shards named as their keys begin."""
+"""The shard of other frameworks' kernels. Kernels of ours have records, in shards named by the beginning of their keys.
+"""
 
 _OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">="})
 
 JOURNAL, TIMINGS = "journal", "timings"
-"""Sources of rows that cannot be indexed."""
+"""Names of two sources of rows, under which rows that cannot be indexed are recorded."""
 
 ALL_SKIPPED = """
     (SELECT count(*) FROM unreadable) + (SELECT coalesce(sum(rows), 0)::BIGINT FROM skipped)
@@ -43,7 +44,7 @@ _UNFIT = (ValueError, TypeError, OverflowError)
 
 
 def with_columns(schema: str, *kinds: type[msgspec.Struct]) -> str:
-    """A schema in which the name of a struct in braces stands for a column for each of its fields."""
+    """An SQL schema in which each struct's name in braces is replaced by columns for the struct's fields."""
     for kind in kinds:
         hints = get_type_hints(kind)
         columns = (f"{name} {_column_type(hints[name])}" for name in kind.__struct_fields__)
@@ -77,7 +78,7 @@ def kernel_row(record: Record, stamp: str) -> Row:
 
 
 def adapted_row(group: Group, stored_bytes: int, stamp: str) -> Row:
-    """The same for a kernel that another framework keeps in the store; of its size and what it costs on disk."""
+    """The row of ``adapted`` for another framework's kernel in the store: its facts, and its bytes on disk."""
     known = describe(group)
     config = config_text(known)
     searched = (known.name, group.key, group.framework, known.version, known.arch, known.compiler, config)
@@ -94,16 +95,16 @@ def adapted_row(group: Group, stored_bytes: int, stamp: str) -> Row:
 def fetch(
     connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] | dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """The rows of an answer, by column."""
+    """Runs a query; returns each row as a dictionary by column."""
     cursor = connection.execute(sql, parameters or [])
     names = [column[0] for column in cursor.description or []]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def matching(pattern: str) -> Iterator[Part]:
-    """SQL for: a word of ``search_text`` matches a pattern, in which ``*`` is any characters.
+    """SQL conditions that together say: a word of ``search_text`` matches a pattern, in which ``*`` is any characters.
 
-    ``contains`` takes a tenth of the time of a regular expression. So only patterns with text on both sides of a * use
+    ``contains`` takes a tenth of the time of a regular expression, so only patterns with text on both sides of a * use
     one.
     """
     first, *middle, last = pattern.split("*")
@@ -117,7 +118,7 @@ def matching(pattern: str) -> Iterator[Part]:
 
 
 def compared(condition: Condition, column: str) -> Part:
-    """SQL for: a column, or an expression, fulfils a condition."""
+    """An SQL condition: a column, or an expression, fulfils ``condition``."""
     value, operator = condition.value, condition.operator
     if operator not in _OPERATORS:
         raise ValueError(operator)
@@ -129,7 +130,7 @@ def compared(condition: Condition, column: str) -> Part:
 
 
 def all_of(parts: Sequence[Part]) -> Part:
-    """SQL for: all of these hold."""
+    """An SQL condition: all of these conditions hold."""
     return " AND ".join(["true", *(part for part, _ in parts)]), [value for _, given in parts for value in given]
 
 
@@ -138,10 +139,11 @@ def _expression(pattern: str, anything: str) -> str:
 
 
 def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> list[tuple[Row, str]]:
-    """Adds rows, as one set: row by row it would take a hundred times as long.
+    """Adds rows as one set: row by row would take a hundred times as long.
 
     Returns:
-        The rows that do not fit into the table's columns, each with the reason. They are skipped, and the rest is in.
+        The rows that do not fit into the table's columns, each with the reason. These are skipped; the others are
+        added.
     """
     if not rows:
         return []
@@ -183,12 +185,12 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row
 
 
 def skip(connection: duckdb.DuckDBPyConnection, source: str, names: dict[str, tuple[int, str]]) -> None:
-    """Records what cannot be indexed: by name, the number of rows and the reason."""
+    """Records the rows that cannot be indexed: for each name, their number and the reason."""
     insert(connection, "skipped", [(source, name[:100], rows, cause) for name, (rows, cause) in names.items()])
 
 
 def insert_or_skip(connection: duckdb.DuckDBPyConnection, source: str, table: str, rows: Sequence[Row]) -> None:
-    """Adds rows; records those that do not fit under their first value."""
+    """Adds rows; records those that do not fit, under their first value."""
     for row, cause in insert(connection, table, rows):
         skip(connection, source, {str(row[0]): (1, cause)})
 
@@ -206,14 +208,14 @@ def delete_entries(connection: duckdb.DuckDBPyConnection, entries: Sequence[Row]
 
 
 def clear_journal(connection: duckdb.DuckDBPyConnection) -> None:
-    """Deletes everything that came from the journal."""
+    """Deletes all rows that came from the journal."""
     for table in ("usage", "events", "totals", "periods", "misses", "spans"):
         connection.execute(f"DELETE FROM {table}")
     connection.execute("DELETE FROM skipped WHERE source = ?", [JOURNAL])
 
 
 def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
-    """Adds sums of events to those already there."""
+    """Adds sums of events to the sums already in the index."""
     usage = [
         (used.key, used.made_at, *(used.hits.get(tier, 0) for tier in TIERS), used.last_used_at) for used in tally.usage
     ]
@@ -252,7 +254,7 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
 
 
 def _counts_rows(connection: duckdb.DuckDBPyConnection, table: str, counted: Sequence[EventCounts]) -> list[Row]:
-    """The rows of a table whose columns are named as the counters are, with a column for the hits of each tier."""
+    """Rows for a table whose columns are named as the counters are, with a column for the hits of each tier."""
     columns = [column[0] for column in connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []]
     return [tuple(_column(counts, name) for name in columns) for counts in counted]
 
@@ -275,6 +277,6 @@ def sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> Non
 
 
 def _sums(connection: duckdb.DuckDBPyConnection, table: str, but: str) -> str:
-    """The sums of all columns except some, as SQL, with the same upper bound as in files, so that they fit."""
+    """SQL for the sums of all columns except ``but``. They have the same upper bound as in files, so that they fit."""
     names = [row[0] for row in connection.execute(f"DESCRIBE {table}").fetchall()]
     return ", ".join(f"least(sum({name}), {MOST_COUNT}) AS {name}" for name in names if name not in but.split(", "))

@@ -1,4 +1,4 @@
-"""Queries that sum up: what was asked for, what was measured, what was made and what that took."""
+"""Queries that compute sums: of demand, of timings, and of kernels made and their compile times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _WEIGHT = f"sum(requests * pow(2, -{_AGE} / $half_life_s))"
 
 
 def ledger(connection: duckdb.DuckDBPyConnection, half_life_s: float, now: float, since: float | None = None) -> Ledger:
-    """The ledger at a time; with ``since`` it counts the periods that end after that, as ``Timeline.after``."""
+    """The ledger of demand at the time ``now``.
+
+    With ``since``, only of periods that end later, as ``Timeline.after``.
+    """
     found = Ledger(half_life_s)
     # An exponent of an infinite half-life: nothing decays.
     given = {"now": now, "half_life_s": min(half_life_s, 1e300), "since": -math.inf if since is None else since}
@@ -62,7 +65,7 @@ def ledger(connection: duckdb.DuckDBPyConnection, half_life_s: float, now: float
 
 
 def compile_times(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, float]:
-    """Milliseconds that it took to compile the kernels that exist, by key."""
+    """The compile time in milliseconds of each existing kernel among ``keys``, by key."""
     found = connection.execute("SELECT key, compile_ms FROM ours WHERE list_contains(?, key)", [list(keys)])
     return dict(found.fetchall())
 
@@ -70,7 +73,7 @@ def compile_times(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) 
 def speed_by_arch(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """For each target and GPU: kernels and timings, their TFLOP/s, and their speed as a share of a library's.
 
-    Of timings whose result was verified; also of kernels that were evicted since.
+    Only timings whose result was verified count, also those of kernels evicted since.
     """
     return fetch(
         connection,
@@ -84,7 +87,7 @@ def speed_by_arch(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def made_over_time(connection: duckdb.DuckDBPyConnection, seconds: int) -> list[Row]:
-    """The kernels that are in the store, and their bytes, by when they were made, in intervals of this length."""
+    """The number and bytes of the stored kernels by the time they were made, in intervals of this many seconds."""
     return fetch(
         connection,
         """
@@ -97,9 +100,10 @@ def made_over_time(connection: duckdb.DuckDBPyConnection, seconds: int) -> list[
 
 
 def nearest_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, tuple[str, list[str]]]:
-    """For those of these kernels that are stored: the nearest that was there before, and what it differs in.
+    """For each stored kernel among ``keys``: the nearest kernel that was made before it, and the differences.
 
-    Of kernels with the same n and k the one that differs in the fewest of target, types and so on; then the newest.
+    The nearest is, among kernels with the same n and k, the one that differs in the fewest of target, types and so on;
+    then the newest.
     """
     named = (
         ("toolchain", "toolchain"), ("target", "arch"), ("types", "dtype || out_dtype"), ("layout", "layout"),
@@ -125,7 +129,7 @@ def nearest_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> 
 
 
 def compile_ms_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, float]:
-    """The compile times of those of these kernels that the index knows."""
+    """The compile time in milliseconds of each kernel among ``keys`` that the index knows."""
     found = fetch(
         connection,
         "SELECT key, max(compile_ms) AS ms FROM (SELECT key, compile_ms FROM ours UNION ALL SELECT key, compile_ms "

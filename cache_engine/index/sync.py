@@ -1,7 +1,7 @@
-"""Syncs the index with a store's files, and opens it to read.
+"""Syncs the index with a store's files, and opens it for reading.
 
-DuckDB lets one process write or many read, and says so by failing; so all access goes through a lock of our own, shared
-to read and exclusive to write, and the file stays open for none. Nothing but this package touches the file.
+DuckDB lets either one process write or many read, and others fail. So all access goes through our own lock, shared to
+read and exclusive to write, and the file stays open for nobody. Only this package touches the file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
-"""The words of the system, and of DuckDB with it, for a full disk. The index is then in a private folder."""
+"""The system's messages for a full disk, which DuckDB repeats. On a full disk, the index is in a private folder."""
 
 SCHEMA = rows.with_columns(Path(__file__).with_name("schema.sql").read_text(encoding="utf-8"), RecordedProblem, Shape)
 # An index with another schema is rebuilt; the hash replaces a number that one could forget to raise.
@@ -65,10 +65,10 @@ _READ_TIMEOUT_S = 10.0
 class Synced:
     """The result of a sync: added and removed entries, events read, and the new generation.
 
-    ``timings`` is how many measurements were read or removed: all, when some are new. ``settled`` is whether everything
-    could be read, so that nothing need be looked at again before it changes. ``skipped`` is how many records, timings
-    and lines of the journal are in the store and cannot be indexed: all there are, not only new ones. ``results`` is 0:
-    the index had results of the evaluator until version 0.3, and the documents of ``sync`` keep the field.
+    ``timings`` is the number of measurements read or removed: all, if any is new. ``settled`` says that everything
+    could be read, so that the next sync can skip what has not changed. ``skipped`` is the number of all records,
+    timings and journal lines in the store that cannot be indexed, not only of new ones. ``results`` is 0: the index had
+    results of the evaluator until version 0.3, and the documents of ``sync`` keep the field.
     """
 
     added: int
@@ -92,15 +92,15 @@ class Index:
 
     Attributes:
         query_limit_s: the longest time to read from a connection before it is interrupted; ``None`` means no limit.
-        reads_often: whether to keep, between two times of reading, what makes the next one quicker: an instance of
-            DuckDB with its threads and no file open.
+        reads_often: whether to keep a DuckDB instance with its threads, but no open file, between two reads, which
+            makes the next read quicker.
     """
 
     query_limit_s: float | None = None
     reads_often = False
 
     def __init__(self, store: DiskStore) -> None:
-        """Opens nothing yet."""
+        """Stores the argument; opens nothing yet."""
         self._store = store
         self._home: StoreLayout | None = None
         self._seen: object = None
@@ -111,22 +111,22 @@ class Index:
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """Called in a forked child: makes a new lock, as another thread of the parent may have held the old one."""
         self._in_process = threading.Lock()
 
     @property
     def path(self) -> Path:
-        """The path of the DuckDB file: in the store, or in a private folder when the store cannot be written."""
+        """The path of the DuckDB file: in the store, or in a private folder if the store cannot be written."""
         return self._layout.index
 
     def sync(self, *, rebuild: bool = False) -> Synced:
-        """Copies changes in the store since the last sync. Takes a millisecond when there are none.
+        """Copies changes in the store since the last sync. Takes a millisecond if there are none.
 
         Args:
             rebuild: start from an empty index.
 
         Raises:
-            IndexUnavailable: when another process keeps it busy, or the disk refuses.
+            IndexUnavailable: when another process keeps the index busy, or the disk fails.
             ExtraMissing: when DuckDB is not installed.
         """
         with needing("dashboard", "the index"):
@@ -149,7 +149,10 @@ class Index:
             return synced
 
     def _update(self, rebuild: bool) -> Synced:
-        """Writes under the lock, and again from nothing where the index is damaged; raises ``IndexUnavailable``."""
+        """Syncs under the lock. If the index is damaged, starts again with an empty one.
+
+        Raises ``IndexUnavailable``.
+        """
         import duckdb
 
         try:
@@ -192,11 +195,13 @@ class Index:
             connection.close()
 
     def change(self, action: Callable[[Connection], _T]) -> _T:
-        """Writes what comes from no file of the store, atomically; returns what the action does. Call ``sync`` first.
+        """Writes rows that come from no file of the store, atomically; returns the action's result.
+
+        Call ``sync`` first.
 
         Raises:
-            IndexUnavailable: when another process keeps it busy or has rebuilt it for another version, or the disk
-                refuses.
+            IndexUnavailable: when another process keeps the index busy or has rebuilt it for another version, or the
+                disk fails.
         """
         import duckdb
 
@@ -219,8 +224,8 @@ class Index:
         """A connection for reading, for the body of a ``with``. Call ``sync`` first.
 
         Raises:
-            IndexUnavailable: when there is no index yet, or another process keeps it busy; ``IndexDamaged`` when a
-                rebuild helps.
+            IndexUnavailable: when there is no index yet, or another process keeps the index busy; ``IndexDamaged`` when
+                a rebuild helps.
             ExtraMissing: when DuckDB is not installed.
         """
         with needing("dashboard", "the index"):
@@ -254,7 +259,8 @@ class Index:
     ) -> _T:
         """The answer to one of ``queries``, as of the last ``sync``; raises as ``read``.
 
-        An index that was damaged since is rebuilt: ``sync`` does not open one whose sources have not changed.
+        If the index was damaged since then, it is rebuilt, because ``sync`` does not open an index whose sources have
+        not changed.
         """
         try:
             with self.read() as connection:
@@ -278,7 +284,7 @@ class Index:
         return self._home
 
     def _sources(self) -> tuple[object, object] | None:
-        """The state of everything a sync reads, and of the index; ``None`` while folder times are too recent."""
+        """The state of all files that a sync reads, and of the index; ``None`` while folder times are too recent."""
         layout = self._store.layout
         horizon = time.time_ns() - SETTLED_NS
         metadata = str(layout.metadata)  # a page asks often, and joining 256 paths takes longer than looking at them
@@ -318,7 +324,7 @@ def _unreadable(error: duckdb.Error) -> IndexUnavailable:
 
 
 def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
-    """The version of an index's schema; empty when the file is not an index, ``None`` when it is empty."""
+    """The version of an index's schema; empty if the file is not an index, ``None`` if the file is empty."""
     import duckdb
 
     try:
@@ -347,7 +353,7 @@ def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
 
 
 def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
-    """Adds new events to the sums; starts over when the journal was folded. Returns their number."""
+    """Adds new events to the sums; starts over when the journal was folded. Returns the number of events added."""
     seen = connection.execute("SELECT snapshot_generation FROM sync_state").fetchone()
     while True:
         snapshot = read_snapshot(folder)

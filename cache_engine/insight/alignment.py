@@ -1,8 +1,8 @@
-"""Machine code of two kernels side by side: loop by loop, aligned on opcodes, whatever registers they use. Pure.
+"""Aligns the machine code of two kernels, loop by loop, on opcodes; the choice of registers does not count. Pure.
 
 A compiler that chooses other registers, or schedules independent instructions in another order, changes most lines of a
-kernel and nothing that it does. So lines count as the same that differ in registers only, and as moved where the same
-part of the other kernel has them elsewhere.
+kernel but not its work. So two lines that differ in registers only count as the same, and a line that the other kernel
+has elsewhere in the same part counts as moved.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from cache_engine.compilers.disassembly import comparable_lines
 from cache_engine.units import counted
 
 SAME, MOVED, OPERANDS, CHANGED = "same", "moved", "operands", "changed"
-"""Kinds of a pair: the same but for registers; the same at another place; one opcode with other constants, addresses or
-labels; in one kernel only."""
+"""Kinds of a pair. Same: equal except for registers. Moved: equal, at another place. Operands: the same opcode with
+other constants, addresses or labels. Changed: in one kernel only.
+"""
 
 _REGISTER = re.compile(r"\b(U?R|U?P|SB|B)\d+\b(?:\.reuse\b)?")
 _TARGET = re.compile(r"\.L_x?_?\d+")
@@ -29,7 +30,7 @@ _MANY_LINES = 1_500  # of one part: from here on frequent lines do not anchor th
 
 @dataclass(frozen=True, slots=True)
 class LinePair:
-    """A line of each kernel; ``None`` where one of them has no such line there."""
+    """A line of the first kernel and the matching line of the second; ``None`` for a kernel without such a line."""
 
     kind: str
     first: str | None
@@ -38,7 +39,7 @@ class LinePair:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A loop of both kernels, or what stands before, between or after their loops."""
+    """One stretch of both kernels: a loop, or the lines before, between or after the loops."""
 
     name: str
     pairs: tuple[LinePair, ...]
@@ -49,7 +50,7 @@ class Part:
 
 
 def aligned(first_sass: str, first_name: str, second_sass: str, second_name: str) -> list[Part]:
-    """The parts of both kernels in order. Parts without lines are left out."""
+    """Aligns two disassembled kernels; returns the parts in order, without empty ones."""
     first = comparable_lines(first_sass, first_name)
     second = comparable_lines(second_sass, second_name)
     loops = _paired_loops(first, second)
@@ -65,13 +66,13 @@ def aligned(first_sass: str, first_name: str, second_sass: str, second_name: str
 
 
 def changed_share(parts: Sequence[Part]) -> float:
-    """The share of the first kernel's lines that differ in more than registers and place; 0 of no lines."""
+    """The share of the first kernel's lines that differ in more than registers and place; 0 if there are no lines."""
     lines = [pair for part in parts for pair in part.pairs if pair.first is not None]
     return sum(pair.kind in (OPERANDS, CHANGED) for pair in lines) / len(lines) if lines else 0.0
 
 
 def part_words(part: Part) -> str:
-    """The number of lines of a part that differ, and that have moved."""
+    """A sentence: the number of a part's lines that differ, and of those that have moved."""
     counts = part.counts()
     differ = counts[OPERANDS] + counts[CHANGED]
     lines = counted(len(part.pairs), "line")
@@ -80,7 +81,7 @@ def part_words(part: Part) -> str:
 
 
 def as_diff(part: Part, context: int = 3) -> Iterator[str]:
-    """A part as lines of a diff; ``<`` and ``>`` stand before lines that have moved."""
+    """A part as lines of a diff; ``<`` and ``>`` mark lines that have moved."""
     yield f"@@ {part.name}: {part_words(part)} @@"
     for is_near, pairs in runs(part, context):
         if not is_near:
@@ -98,7 +99,7 @@ def as_diff(part: Part, context: int = 3) -> Iterator[str]:
 
 
 def runs(part: Part, context: int) -> Iterator[tuple[bool, tuple[LinePair, ...]]]:
-    """The pairs of a part in order, in groups: those near a difference, and those so far that they need not be shown.
+    """The pairs of a part in order, in groups, each with whether to show it: whether it is near a difference.
 
     Args:
         context: the number of same pairs to show next to a difference.
@@ -139,7 +140,7 @@ def _loops(lines: Sequence[str]) -> list[range]:
 
 
 def _paired_loops(first: Sequence[str], second: Sequence[str]) -> list[tuple[range, range]]:
-    """The loops of both that have the most opcodes in common, in order."""
+    """Pairs of loops, one of each kernel, in order: those that share the most opcodes."""
     ones, twos = _loops(first), _loops(second)
     best: list[list[tuple[int, list[tuple[range, range]]]]] = [
         [(0, [])] * (len(twos) + 1) for _ in range(len(ones) + 1)
@@ -177,7 +178,7 @@ def _blocks(first: list[str], second: list[str]) -> Iterator[tuple[bool, int, in
 
 
 def _with_moves(pairs: Sequence[LinePair]) -> Iterator[LinePair]:
-    """The pairs; lines that only one of both has where they stand, and the other elsewhere, are moved."""
+    """The pairs; a line that stands alone on both sides, at different places, gets the kind "moved"."""
     alone = [pair for pair in pairs if pair.kind == CHANGED]
     gone = Counter(_shape(pair.first) for pair in alone if pair.first is not None)
     come = Counter(_shape(pair.second) for pair in alone if pair.second is not None)

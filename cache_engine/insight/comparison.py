@@ -1,4 +1,4 @@
-"""Two kernels side by side, and the one that comes nearest to a key that no entry has. Pure."""
+"""Compares two kernels, and finds the stored kernel nearest to a key that is missing. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Value = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same thing of two kernels; ``None`` where one of them has no such thing."""
+    """One property of two kernels; ``None`` for a kernel that does not have the property."""
 
     name: str
     first: Value
@@ -31,12 +31,12 @@ class Pair:
 
     @property
     def differs(self) -> bool:
-        """Whether the two are not the same."""
+        """Whether the two values differ."""
         return self.first != self.second
 
 
 def shown(value: Value) -> str:
-    """One side of a pair, for people; shares are the only fractions there are."""
+    """One value of a pair as text. Fractions are printed as percentages, since all fractions here are shares."""
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -45,7 +45,7 @@ def shown(value: Value) -> str:
 
 
 def change(pair: Pair) -> str:
-    """The change from the first number to the second, signed; empty for what is no number, or is the same."""
+    """The change from the first number to the second, with a sign; empty for equal values and for text."""
     if pair.differs and isinstance(pair.first, int) and isinstance(pair.second, int):
         return f"{pair.second - pair.first:+,}"
     return ""
@@ -53,12 +53,12 @@ def change(pair: Pair) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two kernels side by side.
+    """The comparison of two kernels.
 
     Attributes:
-        components: what their keys were hashed from, as far as it differs.
-        config: the fields of their configs, as far as they differ.
-        resources, occupancy, instructions: all there is, also what is the same.
+        components: the inputs of their keys that differ.
+        config: the fields of their configs that differ.
+        resources, occupancy, instructions: all values, also equal ones.
         notes: what the differences of the keys mean, and what could not be compared or inspected.
     """
 
@@ -70,7 +70,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     def sections(self) -> dict[str, tuple[Pair, ...]]:
-        """The parts that hold something, under headings and with names for people."""
+        """The parts that are not empty, by heading, with names for people."""
         parts = {
             "Key differences": self.components,
             "Config differences": self.config,
@@ -82,7 +82,7 @@ class Comparison:
 
 
 def compare(first: Inspected, second: Inspected) -> Comparison:
-    """Puts two kernels side by side, of ours or of other frameworks."""
+    """Compares two kernels, each ours or another framework's."""
     components, notes = _keys(first, second)
     return Comparison(
         components,
@@ -95,7 +95,7 @@ def compare(first: Inspected, second: Inspected) -> Comparison:
 
 
 def _keys(first: Inspected, second: Inspected) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
-    """The inputs in which two keys differ, and what is to be said of them."""
+    """The inputs in which two keys differ, and notes on what the differences mean."""
     if isinstance(first, Inspection) and isinstance(second, Inspection):
         return differing(first.record.components, second.record.components), ()
     if not isinstance(first, AdaptedInspection) or not isinstance(second, AdaptedInspection):
@@ -115,7 +115,7 @@ def _keys(first: Inspected, second: Inspected) -> tuple[tuple[Pair, ...], tuple[
 
 
 def _named(each: Difference) -> str:
-    """The name of an input. Triton has an option that is named as a part of the target is."""
+    """The name of an input; an input of the target has "target" in front, because a Triton option has the same name."""
     return f"{each.group} {each.name}" if each.group == "target" else each.name
 
 
@@ -123,12 +123,12 @@ _NOT_ALIKE = "These kernels are of different frameworks: their keys have no inpu
 
 
 def differing(first: Components, second: Components) -> tuple[Pair, ...]:
-    """The key components in which two keys differ, in the order they are hashed."""
+    """The components in which two keys differ, in the order in which they are hashed."""
     return tuple(pair for pair in pairs(dict(first), dict(second)) if pair.differs)
 
 
 class Named(Protocol):
-    """A kernel with a name and a key, as a record."""
+    """Anything with a kernel's name and key, such as a record."""
 
     @property
     def name(self) -> str:
@@ -158,12 +158,12 @@ def sass_difference(first: Named, first_sass: str, second: Named, second_sass: s
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The entry that comes nearest to a key.
+    """The stored entry that comes nearest to a key.
 
     Attributes:
-        record: its metadata.
-        causes: the components that differ by themselves; ``first`` is there, ``second`` is here.
-        consequences: those that differ because one of the causes does.
+        record: the entry's record.
+        causes: the components that differ by themselves; ``first`` is the entry's value, ``second`` the request's.
+        consequences: the components that differ only because a cause does.
     """
 
     record: Record
@@ -175,8 +175,8 @@ def nearest(components: Components, records: Iterable[Record]) -> Nearest | None
     """The record whose key components differ the least from these; ``None`` when there is no record.
 
     The fields of the config count as one, since they are chosen together; a component that differs only because another
-    does is not counted. Among equals, one that differs in the toolchain or in the config comes first, since it is a
-    kernel for what was asked; then the newest.
+    does is not counted. Among equals, a record that differs in the toolchain or in the config comes first, because it
+    is a kernel for the same problem; then the newest.
     """
     best: Nearest | None = None
     best_rank: tuple[float, ...] = ()
@@ -264,7 +264,7 @@ _LABELS = {
 
 
 def _split(pairs: tuple[Pair, ...]) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
-    """Causes, then what follows from them. The name of a kernel follows from all the rest."""
+    """Splits pairs into causes and consequences. The name of a kernel is always a consequence."""
     names = {pair.name for pair in pairs}
     following = {name for name in names if names & _FOLLOWS.get(name, set())}
     if names - {"KERNEL_NAME"}:
@@ -288,7 +288,7 @@ def _short(name: str, value: Value) -> str:
 
 
 def pairs(first: Mapping[str, Value], second: Mapping[str, Value]) -> Iterator[Pair]:
-    """Each property of two kernels, in the order in which they are given."""
+    """Pairs of the values of two kernels, by property, in the given order."""
     for name in dict.fromkeys((*first, *second)):
         yield Pair(name, first.get(name), second.get(name))
 

@@ -1,6 +1,6 @@
-"""The kernels that a model needs on some targets, found without compiling anything or reading the store.
+"""Coverage: the kernels that a model needs on some targets. Compiles nothing and does not read the store.
 
-What ``warm`` compiles and what the Coverage page shows, so the two agree.
+``warm`` and the Coverage page both use it, so they agree.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from cache_engine.model.sizes import Sizes, count_sizes, parse_sizes, sizes_text
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """A kernel, chosen for the first m that it serves, and every m of those asked for that it serves."""
+    """A kernel: chosen for the first m that it serves, with all requested m that it serves."""
 
     selection: Selection
     ms: tuple[range, ...]
 
     @property
     def key(self) -> CacheKey:
-        """The key that is looked up."""
+        """The key of the kernel."""
         return self.selection.key
 
 
@@ -70,7 +70,10 @@ def cover(
 
 
 def _by_width(first: int, end: int, divisor: int) -> Iterator[range]:
-    """The m from ``first`` to before ``end``, by their greatest common divisor with ``divisor``, a power of two."""
+    """Divides the m from ``first`` to before ``end`` into ranges with the same divisor in common with ``divisor``.
+
+    All m of a range have the same greatest common divisor with ``divisor``, which is a power of two.
+    """
     width = divisor
     while width:
         step = divisor if width == divisor else 2 * width  # the odd multiples of lesser widths
@@ -81,7 +84,7 @@ def _by_width(first: int, end: int, divisor: int) -> Iterator[range]:
 
 
 def _append(served: list[range], ms: range) -> None:
-    """Adds sizes; joined with the last where they continue them."""
+    """Adds a range of m; joins it with the last range if it continues that one."""
     if served and served[-1].step == ms.step and served[-1][-1] + ms.step == ms[0]:
         ms = range(served.pop()[0], ms.stop, ms.step)
     served.append(ms)
@@ -90,21 +93,21 @@ def _append(served: list[range], ms: range) -> None:
 EVERY_M = parse_sizes(TOKENS)
 
 MOST_CHOICES = 300_000
-"""Of one coverage: finding them takes seconds. See ``choices``."""
+"""The most choices of a config in one coverage (see ``choices``). Finding that many takes seconds."""
 
 MOST_EXACT = 256
-"""The longest range where each m is a kernel."""
+"""The longest range of m for which each m is a kernel of its own."""
 
 _SIZES_PER_CHOICE = 16  # a range is looked at once for each of the lowest tile's heights
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One shape on one target.
+    """One shape on one target, to be covered.
 
     Attributes:
-        problem: with the largest m, and without a target where none was named.
-        ms: the numbers of rows that it is asked for with.
+        problem: the problem with the largest m; without a target if none was named.
+        ms: the requested numbers of rows.
     """
 
     shape: ModelShape
@@ -117,9 +120,9 @@ class Cell:
     """One shape on one target, and the kernels that it needs.
 
     Attributes:
-        problem, ms: as of ``Wanted``; the target is set.
-        kernels: what serves every m; none where no kernel can, and then
-        refused: is why.
+        problem, ms: as in ``Wanted``, with the target set.
+        kernels: the kernels that together serve every m; empty if no kernel can.
+        refused: why no kernel can; empty otherwise.
     """
 
     shape: ModelShape
@@ -134,7 +137,7 @@ class Cell:
         return self.problem.arch or ""
 
     def missing(self, cached: Collection[str]) -> int:
-        """The number of its kernels that are not among these keys."""
+        """The number of the cell's kernels whose keys are not among ``cached``."""
         return sum(kernel.key not in cached for kernel in self.kernels)
 
 
@@ -149,16 +152,16 @@ def wanted(
     mode: str = Mode.BATCHED,
     **asked: Any,
 ) -> list[list[Wanted]]:
-    """For each shape, in order, what it asks for on each target.
+    """For each shape, in order, the ``Wanted`` values of each target.
 
     Args:
-        archs: targets; ``None`` leaves one to the engine.
-        ms: numbers of tokens, of shapes that have no m of their own. An expert's rows are those of equal
-            shares for all experts.
-        epilogue: of every problem; by default the shape's own.
-        most: how many ``choices`` there may be.
-        mode: of the products of experts, which are then groups; others have none.
-        asked: what else each problem has, by the names of ``GemmProblem``.
+        archs: targets; ``None`` lets the cache choose.
+        ms: numbers of tokens, for shapes that have no m of their own. An expert's rows assume equal shares for all
+            experts.
+        epilogue: the epilogue of every problem; by default the shape's own.
+        most: the greatest allowed number of ``choices``.
+        mode: the mode of the products of experts, which then become groups. Other products have no mode.
+        asked: further fields of each problem, by their names in ``GemmProblem``.
 
     Raises:
         InvalidProblem: when one of the problems is beyond what is supported.
@@ -194,7 +197,7 @@ def wanted(
 def coverage(
     cache: Cache, asked: Iterable[Iterable[Wanted]], family: str | None = None, compiler: str | None = None
 ) -> list[list[Cell]]:
-    """The kernels that serve what is wanted, for every m. Takes milliseconds for each shape and target.
+    """The cells of the wanted shapes: the kernels that serve every m. Takes milliseconds for each shape and target.
 
     Args:
         family, compiler: as of ``Cache.select``.
@@ -206,7 +209,7 @@ def coverage(
 
 
 def choices(shapes: Iterable[ModelShape], ms: Sizes, targets: int, mode: Mode = Mode.BATCHED) -> int:
-    """The number of choices of a config for a coverage: one for a size, and one for each 16 sizes of a range."""
+    """The number of configs that a coverage must choose: one for each size, and one for each 16 sizes of a range."""
 
     def each(sizes: Sizes) -> int:
         return sum(-(-len(one) // _SIZES_PER_CHOICE) for one in sizes)
@@ -215,12 +218,12 @@ def choices(shapes: Iterable[ModelShape], ms: Sizes, targets: int, mode: Mode = 
 
 
 def distinct(cells: Iterable[Iterable[Cell]]) -> list[Covering]:
-    """Each kernel that some cell needs, once."""
+    """The kernels of all cells, each once."""
     return list({kernel.key: kernel for row in cells for cell in row for kernel in cell.kernels}.values())
 
 
 def require_served(cells: Iterable[Iterable[Cell]]) -> None:
-    """Refuses shapes that no kernel serves on a target; raises ``UsageError`` with the first."""
+    """Raises ``UsageError`` for the first shape that no kernel serves on a target."""
     for cell in chain.from_iterable(cells):
         if cell.refused:
             name = f"{cell.shape.model} {cell.shape.operation} ({cell.shape.n} × {cell.shape.k})"

@@ -26,11 +26,11 @@ class Explanation:
     """The expected result of a lookup.
 
     Attributes:
-        selection: what was chosen for the problem, and the key that this makes.
+        selection: the choice for the problem, and its key.
         tier: which tier has the entry; ``None`` for a miss.
-        compared: how many entries on disk and in packs were compared with what was asked, after a miss.
-        nearest: the nearest of them; ``None`` after a hit, or when there is none.
-        notes: what else to know, in words.
+        compared: after a miss, the number of entries on disk and in packs that were compared with the request.
+        nearest: the nearest entry; ``None`` after a hit, or if there are no entries.
+        notes: further sentences for the user.
     """
 
     selection: Selection
@@ -50,8 +50,8 @@ def explain(
 ) -> Explanation:
     """Looks a problem up as ``Cache.get_or_compile`` would, and explains a miss.
 
-    First by the entry of its key: of another version, damaged, evicted or quarantined, as the journal says. Then by the
-    nearest other entry. Nothing is counted as a use.
+    First looks for the entry of the key: with another format version, damaged, evicted or quarantined, according to the
+    journal. Then compares with the nearest other entry. Nothing is counted as a use.
 
     Raises:
         UsageError: when the request is invalid.
@@ -83,10 +83,10 @@ def get_and_explain(
     on_stage: OnStage = lambda *_: None,
     within_s: float = math.inf,
 ) -> tuple[CompiledKernel, Explanation | None]:
-    """``Cache.get_or_compile``, and why that was a miss if it was.
+    """Calls ``Cache.get_or_compile``; returns the kernel and, after a miss, its explanation.
 
     Args:
-        within_s: compare for no longer than that; ``compared`` says how many entries that was enough for.
+        within_s: seconds after which to stop comparing entries; ``compared`` says how many were compared.
 
     Raises:
         as ``Cache.get_or_compile``.
@@ -110,7 +110,10 @@ def get_and_explain(
 def _missed(
     cache: Cache, selection: Selection, fault: str | None, asked: KernelConfig | None, within_s: float = math.inf
 ) -> Explanation:
-    """The reason why no tier has, or had, the entry of a selection; ``fault`` is that of the one there is, or was."""
+    """Explains why no tier has the entry of a selection.
+
+    ``fault`` says why an existing or former entry cannot be served.
+    """
     if fault is not None:
         return Explanation(selection, None, notes=(fault,))
     compared = 0
@@ -131,7 +134,7 @@ def _missed(
 
 
 def _fault_of_entry(cache: Cache, selection: Selection) -> str | None:
-    """The reason why the entry of the key cannot be served, or is gone; ``None`` when the store never had it."""
+    """The reason why the entry of the key cannot be served or is gone; ``None`` if the store never had it."""
     try:
         if cache.store.has_unknown_format(selection.key):
             return "the entry with this key was written by an incompatible version, which this one cannot read"
@@ -151,7 +154,7 @@ def _in_words(gone: Departure) -> str:
 
 
 def _ask_instead(cache: Cache, selection: Selection, present: Record, asked: KernelConfig | None) -> str | None:
-    """The words that ask for the entry there, where it would serve the problem as well; else ``None``."""
+    """A sentence with the options that request the stored entry ``present``; ``None`` if that cannot serve."""
     wanted = selection.problem
     try:
         problem = replace(
@@ -183,13 +186,13 @@ def _ask_instead(cache: Cache, selection: Selection, present: Record, asked: Ker
 
 
 def quarantined_record(cache: Cache, key: CacheKey) -> Record | None:
-    """The record of an entry in quarantine; ``None`` if it is not there or cannot be read."""
+    """The record of an entry in quarantine; ``None`` if the entry is not in quarantine or is unreadable."""
     item = next((item for item in cache.admin.quarantined() if item.key == key), None)
     return None if item is None else cache.admin.examine(item).record
 
 
 def asked_for(cache: Cache, key: CacheKey, within_s: float = 1.0) -> Selection | None:
-    """The most frequent request to this store that leads to this key here and now; ``None`` where none does.
+    """The most frequent request to this store that leads to this key here and now; ``None`` if there is none.
 
     Args:
         within_s: seconds to search for; the most frequent sizes of each shape come first.

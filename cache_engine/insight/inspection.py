@@ -1,4 +1,4 @@
-"""Everything that is known of a compiled kernel without running it."""
+"""Everything known about a compiled kernel without running it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, InvalidProblem
-from cache_engine.frameworks.bundles import Group, describe, inputs_of, text_of
+from cache_engine.frameworks.bundle_facts import describe, inputs_of, text_of
+from cache_engine.frameworks.bundles import Group
 from cache_engine.frameworks.values import Entry, KeyFactors
 from cache_engine.kernels.family import threads_of
 from cache_engine.kernels.select import FAMILIES
@@ -24,17 +25,17 @@ if TYPE_CHECKING:
 
 
 _WARP, _MOST_WARPS = 32, 32
-"""Threads of a warp, and warps of a block."""
+"""The number of threads of a warp, and the most warps of a block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A record, and what follows from it and from the code.
+    """A record, and facts derived from it and from the code.
 
     Attributes:
-        instructions: ``None`` when the code could not be disassembled.
-        occupancy: on the target it was compiled for; ``None`` when this program does not know that.
-        notes: why something is missing, in words.
+        instructions: counts by class; ``None`` when the code could not be disassembled.
+        occupancy: the occupancy on the kernel's target; ``None`` when this program does not know the target.
+        notes: why facts are missing, in words.
     """
 
     record: Record
@@ -44,17 +45,17 @@ class Inspection:
 
     @property
     def key(self) -> str:
-        """Its key in the store."""
+        """The kernel's key in the store."""
         return self.record.key
 
     @property
     def name(self) -> str:
-        """The name of its function."""
+        """The name of the kernel's function."""
         return self.record.name
 
     @property
     def fusion_saves_bytes(self) -> int | None:
-        """As of the problem first asked for; ``None`` for one that this program does not know."""
+        """The bytes of memory traffic that fusing saves for the recorded problem; ``None`` for an unknown problem."""
         try:
             return self.record.problem.on(self.record.arch).fusion_saves_bytes
         except GemmCacheError:
@@ -62,19 +63,19 @@ class Inspection:
 
     @property
     def fusion_in_words(self) -> str:
-        """The same for people; empty where nothing is fused."""
+        """The same saving as text; empty if nothing is fused."""
         saved = self.fusion_saves_bytes
         return f"{human_bytes(saved)} of traffic for m = {self.record.problem.m:,}" if saved else ""
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptedInspection:
-    """The same of a kernel that another framework keeps in the store.
+    """The inspection of another framework's kernel that is in our store.
 
     Attributes:
-        known: what its files say.
-        inputs: those of its key, as far as they are stored.
-        instructions, occupancy, notes: as of ``Inspection``.
+        known: the facts in the kernel's files.
+        inputs: the inputs of the kernel's key that are stored.
+        instructions, occupancy, notes: as in ``Inspection``.
     """
 
     group: Group
@@ -86,12 +87,12 @@ class AdaptedInspection:
 
     @property
     def key(self) -> str:
-        """Its key in the store."""
+        """The kernel's key in the store."""
         return self.group.key
 
     @property
     def name(self) -> str:
-        """The name of its function; empty where it is not known."""
+        """The name of the kernel's function; empty if it is not known."""
         return self.known.name or ""
 
 
@@ -108,16 +109,19 @@ def inspect_kernel(cache: Cache, record: Record) -> Inspection:
 
 
 def sass_of(cache: Cache, kernel: Stored) -> str:
-    """A kernel's code, disassembled.
+    """The disassembled code of a stored kernel.
 
     Raises:
-        GemmCacheError: when it has none, it is damaged, or there is no disassembler.
+        GemmCacheError: when the kernel has no code, is damaged, or no disassembler is installed.
     """
     return text_of(kernel, "sass") if isinstance(kernel, Group) else cache.text(kernel, "sass")
 
 
 def inspect_stored(kernel: Stored, disassemble: Callable[[], str]) -> Inspected:
-    """The facts of a kernel, ours or adapted; its instructions only if ``disassemble`` raises no error of ours."""
+    """The facts about a kernel, ours or another framework's.
+
+    Instructions are left out if ``disassemble`` raises ``GemmCacheError``.
+    """
     sass, trouble = None, ""
     try:
         sass = disassemble()
@@ -127,17 +131,17 @@ def inspect_stored(kernel: Stored, disassemble: Callable[[], str]) -> Inspected:
 
 
 def block_threads(record: Record) -> int:
-    """Threads of a block: of a family that this program does not have, those that multiply."""
+    """The number of threads of a block. For a family that this program does not know, only the multiplying threads."""
     family = FAMILIES.get(record.family)
     return record.config.threads if family is None else threads_of(family, record.config)
 
 
 def inspect(record: Record, sass: str | None, trouble: str = "") -> Inspection:
-    """Inspects a kernel.
+    """Inspects a kernel of ours.
 
     Args:
-        sass: its code, disassembled; ``None`` when that is unavailable, and
-        trouble: then why.
+        sass: the disassembled code; ``None`` if unavailable.
+        trouble: why the code is unavailable.
     """
     used = record.resources
     resident = _resident(record.arch, block_threads(record), used.registers, used.shared_bytes)
@@ -146,7 +150,7 @@ def inspect(record: Record, sass: str | None, trouble: str = "") -> Inspection:
 
 
 def inspect_adapted(group: Group, sass: str | None, trouble: str = "") -> AdaptedInspection:
-    """Inspects an adapted kernel; the arguments are those of ``inspect``."""
+    """Inspects another framework's kernel; ``sass`` and ``trouble`` are as for ``inspect``."""
     known = describe(group)
     warps = known.config.get("num_warps")
     resident: Occupancy | str
@@ -159,7 +163,7 @@ def inspect_adapted(group: Group, sass: str | None, trouble: str = "") -> Adapte
 
 
 def _resident(arch: str, threads: int, registers: int, shared_bytes: int) -> Occupancy | str:
-    """The occupancy on a target, or why it is not known."""
+    """The occupancy of a kernel on a target, or why it is not known."""
     try:
         return occupancy(architecture(arch), threads=threads, registers=registers, shared_bytes=shared_bytes)
     except InvalidProblem:
@@ -167,7 +171,7 @@ def _resident(arch: str, threads: int, registers: int, shared_bytes: int) -> Occ
 
 
 def _noted(resident: Occupancy | str, trouble: str) -> tuple[Occupancy | None, tuple[str, ...]]:
-    """The occupancy if it is known, and why something is missing."""
+    """The occupancy if it is known, and the sentences that say why facts are missing."""
     notes = [f"instructions were not counted: {trouble}"] if trouble else []
     if isinstance(resident, str):
         return None, (*notes, resident)
@@ -178,7 +182,7 @@ def _noted(resident: Occupancy | str, trouble: str) -> tuple[Occupancy | None, t
 
 
 def titled(record: Record) -> str:
-    """A kernel in one short line: ``"4096×7168×2048 bf16 sm_90 · tensor_core"``. Its m is that first asked for."""
+    """A kernel in one short line: ``"4096×7168×2048 bf16 sm_90 · tensor_core"``. Its m is the one first requested."""
     p = record.problem
     types = p.dtype if p.dtype == p.out_dtype else f"{p.dtype}→{p.out_dtype}"
     types += f" scaled {p.scales}" if p.scales else ""
@@ -187,7 +191,7 @@ def titled(record: Record) -> str:
 
 
 def record_document(record: Record) -> dict[str, Any]:
-    """A record as JSON documents state it."""
+    """A record as a JSON document."""
     p = record.problem
     return {
         **picked(record, "key", "name", "arch", "compiler", "family", "config"),
@@ -202,10 +206,10 @@ def record_document(record: Record) -> dict[str, Any]:
 
 
 def described(record: Record, created: str) -> dict[str, str]:
-    """A kernel's properties by name, both as people read them, without its key and its name.
+    """A kernel's properties by name, as text, without its key and its name.
 
     Args:
-        created: when the kernel was compiled, as the reader wants it: a date, or an age.
+        created: the time of compiling, as text: a date, or an age.
     """
     p, r = record.problem, record.resources
     return {

@@ -1,7 +1,7 @@
-"""A store's statistics in Prometheus's text exposition format, version 0.0.4. Nothing listens: they go to a file.
+"""A store's statistics in Prometheus's text exposition format, version 0.0.4. They go to a file; no port is opened.
 
-Format: https://prometheus.io/docs/instrumenting/exposition_formats/. Counters are those of all processes since the
-store exists; they start again from 0 with a new store.
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/. Counters are sums of all processes since the store
+was created; they start again from 0 with a new store.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def prometheus_text(found: Statistics, queue: QueueState | None = None) -> str:
     """All metrics, each with its help and type.
 
     Args:
-        queue: who compiles and waits now; left out where there is no store.
+        queue: the processes that compile and wait now; by default left out.
     """
     return "".join(f"{line}\n" for line in _lines(found, queue))
 
@@ -47,17 +47,15 @@ def prometheus_text(found: Statistics, queue: QueueState | None = None) -> str:
 def write_to_textfile(cache: Cache, path: str | Path) -> None:
     """Writes a store's metrics to a file for the node exporter's textfile collector, which wants a name in ``.prom``.
 
-    The file is replaced whole: a reader sees the old metrics or the new ones.
-
     Raises:
-        UsageError: when it is a device, pipe or socket.
-        OSError: when the file cannot be written; then the old one is still there.
+        UsageError: when the path is a device, pipe or socket.
+        OSError: when the file cannot be written; the old file then stays.
     """
     write_text(prometheus_text(cache.stats(), cache.queue() if cache.has_store else None), path)
 
 
 def write_text(text: str, path: str | Path) -> None:
-    """Replaces a file with metrics, whole; raises as ``write_to_textfile``."""
+    """Replaces a file with metrics as a whole; raises as ``write_to_textfile``."""
     refuse_device(path)
     target = Path(path)
     # Of another suffix, so that no collector reads it.

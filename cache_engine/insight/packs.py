@@ -1,4 +1,4 @@
-"""Packs in words: whether one would be used here, who signed it, and what packs have to do with a miss."""
+"""Explanations of packs: whether a pack would be used here, who signed it, and how packs relate to a miss."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MOST_SIGNATURES = 1_000  # a third of a second
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Kernels of a pack for one target, made in one way.
+    """The kernels of a pack that have the same target and were made in the same way.
 
     Attributes:
-        differs: what keeps lookups here from finding them; empty when nothing does.
+        differs: the differences that keep lookups here from finding them; empty if lookups do find them.
     """
 
     arch: str
@@ -40,9 +40,10 @@ class Preflight:
     """Whether a pack would be used here.
 
     Attributes:
-        carried: its kernels by target and how they were made, most first; of more than 10,000, a sample.
-        signed: by whom they are signed, in words; empty where the settings ask for no signature.
-        reasons: why lookups here would not be served from it, in words; none when they would.
+        carried: the pack's kernels by target and way of making, the most numerous first; of a pack with more than
+            10,000, a sample.
+        signed: the signers of the kernels, in words; empty if the settings ask for no signature.
+        reasons: why lookups here would not be served from the pack, in words; empty if they would.
     """
 
     carried: tuple[Carried, ...]
@@ -51,10 +52,11 @@ class Preflight:
 
 
 def preflight(pack: Pack, settings: Settings, archs: Collection[str]) -> Preflight:
-    """Compares a pack with this machine and the settings, before anything asks for its kernels.
+    """Compares a pack with this machine and the settings, before any of its kernels is requested.
 
     Args:
-        archs: the targets that kernels will be asked for. Each must have one in the pack that lookups can find.
+        archs: the targets for which kernels will be requested. For each, the pack must have a kernel that lookups can
+            find.
 
     Raises:
         OSError: when the pack cannot be read.
@@ -84,7 +86,7 @@ def preflight(pack: Pack, settings: Settings, archs: Collection[str]) -> Preflig
 
 
 def signed_by(pack: Pack, signers: TrustedSigners) -> tuple[bool, str]:
-    """Whether trusted signers signed the kernels of a pack, and who, in words; of its first 1,000.
+    """Whether trusted signers signed the kernels of a pack, and who they are, in words. Checks the first 1,000.
 
     Raises:
         OSError: when the pack cannot be read.
@@ -102,7 +104,7 @@ def signed_by(pack: Pack, signers: TrustedSigners) -> tuple[bool, str]:
 
 
 def notes_on_packs(cache: Cache, selection: Selection) -> tuple[str, ...]:
-    """Notes on a miss, from packs: which has the kernel, made by another toolchain, and which cannot serve."""
+    """Notes on a miss that involve packs: a pack has the kernel from another toolchain, or a pack cannot be used."""
     notes = [*refusals(cache.other_toolchains, cache.selector, selection), *cache.other_toolchains.refused]
     there = cache.selector.select_elsewhere(selection, cache.other_toolchains)
     if there is not None and there.toolchain_from == STORE and not cache.settings.serves_any_toolchain:

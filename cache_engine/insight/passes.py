@@ -1,6 +1,6 @@
-"""The cost of one pass of a model on a chip: each of its matrix multiplications, and what they add up to.
+"""The cost of one pass of a model on a chip: the cost of each of its matrix multiplications, and their sum.
 
-Only products with weights count: attention scores, norms, communication and everything else is no part of it.
+Only products with weights count; attention scores, norms, communication and everything else do not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PREFILL, DECODE = PHASES = ("prefill", "decode")
 ALTERNATIVES = {"fused": "separate", "separate": "fused", "expanded": "absorbed", "absorbed": "expanded"}
-"""Ways of computing, each with the one that it replaces."""
+"""Alternative ways of computing; each replaces the other of its pair."""
 
 HEAD = "lm_head"
 ATTENTION, DENSE, EXPERTS, OTHER = "attention", "dense", "experts", "other"
@@ -44,17 +44,18 @@ _LAYERS = {DENSE: "dense layer", EXPERTS: "MoE layer"}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The work of a model in one pass.
+    """The work that a model does in one pass.
 
     Args:
-        tokens: of all copies of the model together.
-        phase: ``"prefill"`` or ``"decode"``, which decides between ways of computing.
-        alternatives: ways of computing that replace the usual ones; names in ``ALTERNATIVES``.
-        sequences: how many sequences a prefill has, each of which needs logits of its last token only; without, every
-            token's logits are computed.
-        skew: how unevenly tokens are spread over experts: the r-th most wanted gets 1 / r^skew of the first's.
-        weights: how much each expert is asked for, in place of a skew.
-        dtype: element type of A and B.
+        tokens: the number of tokens, for all copies of the model together.
+        phase: ``"prefill"`` or ``"decode"``, which decides which way of computing is usual.
+        alternatives: the ways of computing that replace the usual ones, by their names in ``ALTERNATIVES``.
+        sequences: the number of sequences in a prefill; then only the logits of each sequence's last token are
+            computed. Without it, the logits of every token are.
+        skew: how unevenly tokens are spread over experts: the r-th most used expert gets 1 / r^skew of the tokens of
+            the first.
+        weights: the relative number of tokens of each expert, in place of ``skew``.
+        dtype: the element type of A and B.
     """
 
     tokens: int
@@ -75,7 +76,7 @@ class Step:
                 raise UsageError(f"{name} and {ALTERNATIVES[name]} exclude each other; choose one")
 
     def computes(self, shape: ModelShape) -> bool:
-        """Whether a shape is part of the pass."""
+        """Whether the pass computes this shape. Shapes of ways of computing that are not used are left out."""
         if shape.alternative in self.alternatives or not shape.alternative:
             return True
         if ALTERNATIVES.get(shape.alternative) in self.alternatives:
@@ -88,8 +89,8 @@ class Operation:
     """One of a pass's matrix multiplications, on one chip.
 
     Attributes:
-        work: one launch.
-        calls: launches in a pass.
+        work: the work of one launch.
+        calls: the number of launches in a pass.
     """
 
     name: str
@@ -98,7 +99,7 @@ class Operation:
 
     @property
     def shape_text(self) -> str:
-        """Sizes as ``"3–4 × 4096 × 7168"``."""
+        """The sizes as text: ``"3–4 × 4096 × 7168"``."""
         work = self.work
         least = work.groups[-1][0] if isinstance(work, GroupedProblem) else work.m
         rows = f"{work.m}" if least == work.m else f"{least}–{work.m}"
@@ -106,7 +107,7 @@ class Operation:
 
     @property
     def part(self) -> str:
-        """The part of the model that it belongs to: attention, dense or experts; the lm_head, or, of a table, other."""
+        """The part of the model: attention, dense, experts or lm_head; other if the shape comes from a table."""
         if self.name == HEAD:
             return HEAD
         if self.name.startswith("line "):
@@ -117,13 +118,13 @@ class Operation:
 
 
 def peak_of(chip: Hardware | Gpu, dtype: str) -> float:
-    """Operations per second of a chip at most; of an accelerator, at the rate of its clock."""
+    """The peak operations per second of a chip; for an accelerator, at its clock."""
     return chip.peak_flops if isinstance(chip, Hardware) else chip.peak_of(dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """An operation with its cost on a chip."""
+    """An operation with the cost of one launch on a chip."""
 
     operation: Operation
     chip: Hardware | Gpu
@@ -131,17 +132,17 @@ class Priced:
 
     @property
     def pass_us(self) -> float:
-        """All its launches in a pass."""
+        """Microseconds of all its launches in a pass."""
         return self.cost.latency_us * self.operation.calls
 
     @property
     def flops(self) -> int:
-        """Of all its launches."""
+        """Floating-point operations of all its launches."""
         return self.operation.work.flops * self.operation.calls
 
     @property
     def moved_bytes(self) -> int:
-        """To and from DRAM, by all its launches; on a GPU each operand once."""
+        """Bytes moved to and from DRAM by all its launches; on a GPU, each operand counts once."""
         moved = getattr(self.cost, "traffic_bytes", self.operation.work.moved_bytes)
         return int(moved) * self.operation.calls
 
@@ -152,27 +153,30 @@ class Priced:
 
     @property
     def intensity(self) -> float:
-        """Floating-point operations per byte, each operand moved once."""
+        """Floating-point operations per byte, if each operand is moved once."""
         return self.operation.work.flops / self.operation.work.moved_bytes
 
     @property
     def peak(self) -> float:
-        """Operations per second of the chip at most, of the operation's type."""
+        """The chip's peak operations per second for this element type."""
         return peak_of(self.chip, self.operation.work.dtype)
 
     @property
     def roof(self) -> float:
-        """Operations per second at most, of an operation of this intensity."""
+        """The most operations per second that the chip allows at this intensity (the roofline)."""
         return min(self.peak, self.chip.dram_bandwidth * self.intensity)
 
     @property
     def utilization(self) -> float:
-        """Share of the chip's peak."""
+        """The share of the chip's peak that is reached."""
         return self.rate / self.peak
 
     @property
     def bound_by(self) -> str:
-        """The bound: computing or moving data, whichever takes longer; on a GPU, at its peak and bandwidth."""
+        """The bottleneck: computing or moving data, whichever takes longer.
+
+        For a GPU, both times are by its peak and bandwidth.
+        """
         work = self.operation.work
         compute = getattr(self.cost, "compute_us", work.flops / peak_of(self.chip, work.dtype))
         memory = getattr(self.cost, "memory_us", work.moved_bytes / self.chip.dram_bandwidth)
@@ -189,7 +193,7 @@ class ModelPass:
 
     @property
     def predicted_by(self) -> str:
-        """The evaluator and its version."""
+        """The name and version of the evaluator."""
         if isinstance(self.chip, Hardware):
             from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION
         else:
@@ -198,26 +202,26 @@ class ModelPass:
 
     @property
     def pass_us(self) -> float:
-        """All operations, one after the other."""
+        """Microseconds of all operations, one after the other."""
         return sum(row.pass_us for row in self.rows)
 
     @property
     def flops(self) -> int:
-        """Of all operations."""
+        """Floating-point operations of all launches."""
         return sum(row.flops for row in self.rows)
 
     @property
     def moved_bytes(self) -> int:
-        """Of all operations."""
+        """Bytes moved to and from DRAM by all launches."""
         return sum(row.moved_bytes for row in self.rows)
 
     @property
     def utilization(self) -> float:
-        """Share of the chip's peak, over the pass."""
+        """The share of the chip's peak that is reached, over the whole pass."""
         return self.flops / (self.pass_us * 1e-6 * peak_of(self.chip, self.rows[0].operation.work.dtype))
 
     def layers(self) -> dict[str, float]:
-        """Microseconds of one layer, by kind of layer."""
+        """Microseconds of one layer, for each kind of layer."""
         of_part: dict[str, float] = {}
         for row in self.rows:
             part = row.operation.part
@@ -226,10 +230,10 @@ class ModelPass:
 
 
 def operations(shapes: Iterable[ModelShape], step: Step, parallel: Parallel = ALONE) -> list[Operation]:
-    """The products that one chip computes in a pass; of chips with different experts, the one with the most rows.
+    """The products that one chip computes in a pass. If chips have different experts, the chip with the most rows.
 
     Args:
-        shapes: of one chip, as ``layers_of`` makes them for the same ``parallel``.
+        shapes: the shapes of one chip, as ``layers_of`` returns them for the same ``parallel``.
 
     Raises:
         UsageError, InvalidProblem: when the step does not fit the model.
@@ -253,7 +257,7 @@ def _work(shape: ModelShape, step: Step, parallel: Parallel) -> Work | None:
 
 
 def _expert_rows(shape: ModelShape, step: Step) -> Sequence[int]:
-    """The rows of each expert of the busiest chip."""
+    """The rows of each expert on the chip that has the most rows."""
     chips = shape.experts // shape.batch
     if step.weights:
         if len(step.weights) != shape.experts:
@@ -275,7 +279,7 @@ Ask = Callable[[Work, "Hardware | Gpu"], "Cost"]
 
 
 def model_pass(operations: Iterable[Operation], chip: Hardware | Gpu, tokens: int, ask: Ask) -> ModelPass:
-    """A pass on a chip; ``ask`` says what a launch costs."""
+    """The cost of a pass on a chip. ``ask`` returns the cost of a launch."""
     rows = tuple(Priced(operation, chip, ask(operation.work, chip)) for operation in operations)
     return ModelPass(chip, tokens, rows)
 
@@ -287,12 +291,15 @@ def asking(
     stores: bool = True,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> Ask:
-    """A function that returns the cost of a launch: from stored results, else the evaluators. It asks each once.
+    """A function that returns the cost of a launch: a stored result, else an evaluator's.
+
+    Each launch is evaluated once.
 
     Args:
-        kept: where results are looked up; grouped launches of unequal products are searched each time.
-        stores: whether new results are stored there.
-        may_go_on: as of the search.
+        kept: the stored results to look in. Grouped launches of unequal products are not stored and are searched each
+            time.
+        stores: whether to store new results in ``kept``.
+        may_go_on: called during a search, which raises ``SearchStopped`` when it returns false.
     """
     known: dict[tuple[Work, Hardware | Gpu], Cost] = {}  # by all of a chip, as two may have one name
 

@@ -17,7 +17,7 @@ from cache_engine.units import counted
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of the tiling: its tile of C, its depth in k, and how many of it its parent holds."""
+    """One level of the tiling: its tile of C, its depth in k, and the number of these tiles in the level above."""
 
     name: str
     m: Fraction
@@ -29,7 +29,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The roles of a block's warp groups, where they differ: some bring tiles, the others multiply them."""
+    """The roles of a block's warp groups, where they differ: some copy tiles, the others multiply them."""
 
     producers: int
     consumers: int
@@ -39,7 +39,7 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class ScaleBlocks:
-    """Rows of A, and columns of B, that share a scale, ``k`` deep."""
+    """The sizes of the blocks that share a scale: rows of A, columns of B, and the depth ``k``."""
 
     a_rows: int
     b_columns: int
@@ -48,14 +48,14 @@ class ScaleBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Groups of rows that every block walks through, and how many tiles of C each has, if their rows are even."""
+    """The groups of rows that every block goes through, and the number of C's tiles in each if their rows are even."""
 
     groups: int
     tiles: int
 
 
 def walk(record: Record) -> Walk | None:
-    """Through how many groups blocks walk; ``None`` without a mode."""
+    """The groups that a kernel's blocks go through; ``None`` for a kernel without a mode."""
     p, c = record.problem, record.config
     if not p.mode:
         return None
@@ -63,7 +63,7 @@ def walk(record: Record) -> Walk | None:
 
 
 def _rows_of_a_group(p: RecordedProblem) -> int:
-    """The rows of a group, which only the device knows: even ones, or all that there is room for."""
+    """The assumed rows of a group, since only the device knows them: even shares, or all that there is room for."""
     return ceil_div(p.m, max(p.batch, 1)) if p.mode == Mode.GROUPED else p.m
 
 
@@ -76,7 +76,7 @@ def roles(record: Record) -> Roles | None:
 
 
 def scale_blocks(record: Record) -> ScaleBlocks | None:
-    """The blocks of A and B that have a scale each; ``None`` without scales, or where a record has unknown ones."""
+    """The blocks of A and B that share a scale; ``None`` without scales, or if the record's scales are unknown."""
     try:
         scales = Scales(record.problem.scales)
     except ValueError:
@@ -85,7 +85,7 @@ def scale_blocks(record: Record) -> ScaleBlocks | None:
 
 
 def levels(record: Record) -> list[Level]:
-    """Block, warp and instruction (or lane), largest first; as far as the family fixes them."""
+    """The levels block, warp and instruction (or lane), largest first, without those that the family does not fix."""
     c = record.config
     block = Level("Block", Fraction(c.block_m), Fraction(c.block_n), c.block_k, Fraction(1), Fraction(1))
     if record.family not in (TensorCore.name, Scaled.name, Grouped.name, Simt.name, Hopper.name):
@@ -107,7 +107,7 @@ def levels(record: Record) -> list[Level]:
 
 
 def level_table(record: Record) -> list[dict[str, str]]:
-    """The tiling, a row for each level."""
+    """The tiling as a table, with a row for each level."""
     p, c = record.problem, record.config
     grid_m, grid_n = ceil_div(p.m, c.block_m * c.cluster) * c.cluster, ceil_div(p.n, c.block_n)
     steps = ceil_div(ceil_div(p.k, c.block_k), c.split_k)
@@ -170,5 +170,5 @@ def _scale_rows(record: Record) -> list[dict[str, str]]:
 
 
 def plain(number: Fraction) -> str:
-    """A part of a tile as people read it: with a decimal only where there is one."""
+    """A part of a tile as text: with a decimal only if it is not whole."""
     return f"{int(number)}" if number.denominator == 1 else f"{float(number):.1f}"

@@ -1,4 +1,4 @@
-"""The toolchains that made a store's kernels, compared with the one here and with each other."""
+"""The toolchains that made a store's kernels, compared with the one installed here and with each other."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ PRESENT, STALE, UNKNOWN = "present", "stale", "unknown"
 
 @dataclass(slots=True)
 class Made:
-    """Kernels made by one compiler, as far as the same is true of them.
+    """The kernels that one compiler made, summed up where the same holds for all of them.
 
     Attributes:
         compiler, version: the compiler that made them, and
-        toolchain: the same with its build, which identifies its binaries by content, and with its environment.
+        toolchain: the same with the build, which identifies the compiler's binaries by content, and with the
+            environment.
         state: ``present`` when they can be hit here, ``stale`` when they never can, ``unknown`` when their compiler is
             not installed here, so it is unknown.
-        changed: of stale ones, in words, what is another here.
+        changed: for stale kernels, what is different here, in words.
         entries, size_bytes, stored_bytes, compile_ms, hits: sums over them.
         first_made_at, last_made_at: seconds since 1970.
     """
@@ -54,12 +55,12 @@ class Made:
 
     @property
     def build(self) -> str:
-        """The identity of the compiler's binaries, and the variables of the environment that reach it."""
+        """The identity of the compiler's binaries, and the environment variables that it reads."""
         return self.toolchain.removeprefix(f"{self.compiler} {self.version} ")
 
 
 def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made]:
-    """Sums for each compiler and for what makes its kernels stale: first the present ones, then the latest made.
+    """Sums of kernels by toolchain and by what makes them stale: first those that can be hit, then the latest made.
 
     Args:
         ways: the rows of ``index.queries.made_with``.
@@ -80,7 +81,7 @@ def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made
 
 
 def _state(cache: Cache, way: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Whether kernels made in a way can be hit here, and what has changed if they cannot."""
+    """Whether kernels made in this way can be hit here, and the changes if they cannot."""
     try:
         fast = FAST_MATH in way["flags"].split()
         components = cache.selector.present(way["family"], way["compiler"], way["opt_level"], way["arch"], fast)
@@ -123,16 +124,16 @@ _TOOLCHAIN = {"compiler_version", "compiler_build", "environment"}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of one kernel, by two toolchains.
+    """One figure of one kernel, as made by two toolchains.
 
     Attributes:
         name: the kernel's.
-        from_key, to_key: empty for the compile time, which is judged over all kernels.
+        from_key, to_key: the keys of both kernels; empty for the compile time, which is judged over all kernels.
         metric: one of ``METRICS``.
-        ratio: after over before; infinity, which is ``null`` in JSON, where there was nothing before.
-        is_certain: whether it is more than noise: always, but for a time whose ranges from p10 to p90 overlap, and for
-            the compile time of one kernel.
-        where: of a time, the GPU, m, and the drivers; else empty.
+        ratio: the later value over the earlier; infinity (``null`` in JSON) if the earlier is 0.
+        is_certain: whether the change is more than noise. False for a time whose ranges from p10 to p90 overlap, and
+            for the compile time of one kernel; else true.
+        where: for a time, the GPU, m and the drivers; else empty.
     """
 
     name: str
@@ -148,12 +149,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A metric over all kernels.
+    """The changes of one metric over all kernels.
 
     Attributes:
-        compared: how many values it is drawn from.
-        median_ratio: after over before; ``None`` with none.
-        worse, better: how many grew or fell by a factor of more than 1 + the threshold, for certain.
+        compared: the number of values compared.
+        median_ratio: the median of later over earlier values; ``None`` without values.
+        worse, better: the number of values that certainly grew or fell by a factor of more than 1 + the threshold.
     """
 
     metric: str
@@ -168,11 +169,11 @@ class Regressions:
     """The changes from one toolchain to another.
 
     Attributes:
-        threshold: by which share a figure may grow.
-        kernels: how many both have made.
+        threshold: the share by which a figure may grow.
+        kernels: the number of kernels that both toolchains made.
         summaries: by metric.
-        worse: what is worse by more than the threshold, the worst first. Compile time is there, if at all, as the
-            median over all kernels: that of one kernel varies with what else the machine does.
+        worse: the changes for the worse by more than the threshold, the worst first. The compile time is in it only as
+            the median over all kernels, because that of one kernel varies with the machine's other load.
     """
 
     from_toolchain: str
@@ -189,11 +190,11 @@ def regressions(
     """Compares the kernels that two toolchains made.
 
     Args:
-        from_, to: the toolchains: the beginning of their text, such as ``"nvrtc 13.4"``, or of the build's digits.
-        threshold: by which share a figure may grow.
+        from_, to: the beginning of each toolchain's name, such as ``"nvrtc 13.4"``, or of the digits of its build.
+        threshold: the share by which a figure may grow.
 
     Raises:
-        UsageError: when a text is that of no toolchain or of several, or both are of the same.
+        UsageError: when a text fits no toolchain or several, or both fit the same one.
     """
     made: dict[str, dict[frozenset[tuple[str, str]], Record]] = {}
     for record in records:
@@ -215,7 +216,7 @@ def regressions(
 
 
 def _toolchain(there: Iterable[str], asked: str) -> str:
-    """The one toolchain that a text means."""
+    """The one toolchain among ``there`` that the text fits."""
     meant = [
         text for text in there if text.startswith(asked) or any(word.startswith(asked) for word in text.split(" ")[2:])
     ]
@@ -238,7 +239,7 @@ def _static(pairs: Iterable[tuple[Record, Record]]) -> Iterator[Change]:
 
 
 def _timed(pairs: Iterable[tuple[Record, Record]], timings: Iterable[Measurement]) -> Iterator[Change]:
-    """The latest verified timings of both kernels on GPUs of one name, for the same m and batch."""
+    """For each pair of kernels, the latest verified timings on GPUs of one name, with the same m and batch."""
     by_key: dict[str, dict[tuple[str, int, int], Measurement]] = {}
     for one in timings:
         if one.verified:
@@ -262,7 +263,7 @@ def _ratio(before: float, after: float) -> float:
 
 
 def _apart(was: Mapping[str, object], is_now: Mapping[str, object]) -> bool:
-    """Whether the ranges from p10 to p90 do not overlap; where one is not known, nothing is certain."""
+    """Whether the ranges from p10 to p90 do not overlap; false if a range is unknown."""
     ends = [timing.get(name) for timing in (was, is_now) for name in ("p10_us", "p90_us")]
     numbers = [float(end) for end in ends if isinstance(end, int | float)]
     if len(numbers) != len(ends):
@@ -286,11 +287,12 @@ def _summary(metric: str, changes: Sequence[Change], threshold: float) -> Summar
 # ---- Stored timings, as JSON and CSV state them ----
 
 TimingRow = dict[str, Any]
-"""A stored timing: every field that the program which measured wrote, whatever its version, and what it is of."""
+"""A stored timing as a row: every field that the measuring program wrote, whatever its version, and what was measured.
+"""
 
 
 def timing_row(stored: Measurement) -> TimingRow:
-    """A stored timing: what was measured, then of what, and on what."""
+    """A stored timing as a row: the results, then the kernel, then the device."""
     about: dict[str, Any] = msgspec.to_builtins(stored)
     fingerprint, timing = about.pop("device"), about.pop("timing")
     return {**timing, **about, "device": fingerprint["name"], "device_fingerprint": fingerprint}

@@ -6,21 +6,27 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Protocol
 
+import msgspec
+
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.kernels.source import fp8_constants
 from cache_engine.model.architecture import Architecture, occupancy
 from cache_engine.model.gemm import (
+    FP8,
     NO_EPILOGUE,
     Activation,
     DType,
     Epilogue,
     GemmProblem,
+    Layout,
     Mode,
     Scales,
     Specialisation,
+    accumulator,
     bucket_of,
 )
 from cache_engine.model.kernel import Box, KernelConfig, Launch, ceil_div
+from cache_engine.model.key import Constants, encoded
 
 # Rows of tiles that consecutive blocks walk down before moving one column on (templates/raster.cuh).
 RASTER_ROWS = 8
@@ -37,7 +43,8 @@ SCALE_OPERANDS = ("a_scales", "b_scales")
 GROUP_OPERANDS = ("counts", "groups")
 """Further parameters of kernels for groups, before all others."""
 
-Constants = dict[str, str | int]
+Pairs = tuple[tuple[str, str | int], ...]
+"""Constants by name."""
 
 _C_TYPES = {
     DType.FP16: "fp16",
@@ -240,15 +247,18 @@ def kernel_name(family: Family, problem: GemmProblem, config: KernelConfig, assu
     """
     p = problem
     types = _types_in_name(p.dtype, p.output, p.scales, p.mode)
-    sizes = f"n{p.n}_k{p.k}"
-    if p.specialisation is not Specialisation.NK:
-        if p.specialisation is Specialisation.EXACT:
-            sizes = f"m{p.m}_{sizes}"
-        elif p.specialisation is Specialisation.BUCKETED:
-            sizes = f"bucket{bucket_of(p.m)}_{sizes}"
-        else:
-            sizes = f"dynamic_{assumed}"
-    return f"gemm_{family.name}_{types}_{p.layout}_{sizes}_{_end_of_name(p.epilogue, config)}"
+    return f"gemm_{family.name}_{types}_{p.layout}_{_sizes_in_name(p, assumed)}_{_end_of_name(p.epilogue, config)}"
+
+
+def _sizes_in_name(problem: GemmProblem, assumed: str) -> str:
+    sizes, specialisation = f"n{problem.n}_k{problem.k}", problem.specialisation
+    if specialisation is Specialisation.NK:
+        return sizes
+    if specialisation is Specialisation.EXACT:
+        return f"m{problem.m}_{sizes}"
+    if specialisation is Specialisation.BUCKETED:
+        return f"bucket{bucket_of(problem.m)}_{sizes}"
+    return f"dynamic_{assumed}"
 
 
 @lru_cache(maxsize=1024)
@@ -264,12 +274,12 @@ def _end_of_name(epilogue: Epilogue, config: KernelConfig) -> str:
     return f"{epilogue}_{config}".replace("+", "_") if epilogue != NO_EPILOGUE else str(config)
 
 
-def size_constants(problem: GemmProblem) -> Constants:
+def size_constants(problem: GemmProblem) -> dict[str, int]:
     """The constants of the kernel for its sizes, by name, and an upper bound of m.
 
     Sizes that are arguments are left out.
     """
-    fixed: Constants = {"N": problem.n, "K": problem.k}
+    fixed = {"N": problem.n, "K": problem.k}
     if problem.specialisation is Specialisation.NK:
         return fixed
     if problem.specialisation is Specialisation.DYNAMIC:
@@ -297,18 +307,18 @@ def m_divisor(problem: GemmProblem, widest: int) -> int:
     return widest if problem.layout.a_transposed else 1
 
 
-def scale_constants(problem: GemmProblem) -> Constants:
+@lru_cache(maxsize=16)
+def scale_constants(scales: Scales) -> Pairs:
     """The constants that the templates need for a problem's scales, by name."""
-    scales = problem.scales
-    return {
-        "SCALED": int(bool(scales)),
-        "B_SCALE_COLUMNS": scales.b_columns,
-        "SCALE_TYPE": "unsigned char" if scales.is_e8m0 else "float",
-    }
+    return (
+        ("SCALED", int(bool(scales))),
+        ("B_SCALE_COLUMNS", scales.b_columns),
+        ("SCALE_TYPE", "unsigned char" if scales.is_e8m0 else "float"),
+    )
 
 
 def specialised_constants(
-    family: Family, problem: GemmProblem, config: KernelConfig, *, widest: int, widest_store: int
+    family: Family, problem: GemmProblem, config: KernelConfig, *, widest: int, widest_store: int, more: Pairs = ()
 ) -> Constants:
     """All constants that a CUDA template needs, by name: the tiles, and the parts of the problem fixed at compile time.
 
@@ -319,17 +329,45 @@ def specialised_constants(
         widest: the largest number of elements of A or B that the template reads at once.
         widest_store: the number of elements of C that the template writes at once if the rows allow it; otherwise it
             writes them one by one.
+        more: the family's own constants.
     """
-    layout, epilogue = problem.layout, problem.epilogue
-    a_transposed, b_transposed = layout.a_transposed, layout.b_transposed
-    a_vector = vector_elements(problem.m if a_transposed else problem.k, widest)
-    b_vector = vector_elements(problem.k if b_transposed else problem.n, widest)
-    c_vector = widest_store if problem.n % widest_store == 0 else 1
-    return {
-        "KERNEL_NAME": kernel_name(family, problem, config, f"a{a_vector}_b{b_vector}_c{c_vector}"),
-        "IN_TYPE": _C_TYPES[problem.dtype],
-        "SUM_TYPE": _C_TYPES[problem.accumulate],
-        "OUT_TYPE": _C_TYPES[problem.output],
+    p, layout = problem, problem.layout
+    a_vector = vector_elements(p.m if layout.a_transposed else p.k, widest)
+    b_vector = vector_elements(p.k if layout.b_transposed else p.n, widest)
+    c_vector = widest_store if p.n % widest_store == 0 else 1
+    sizes = size_constants(p)
+    same = _same_constants(
+        family.name, p.dtype, p.output, layout, p.epilogue, p.scales, p.mode, config, a_vector, b_vector, c_vector,
+        tuple(sizes), more,
+    )  # fmt: skip
+    constants = Constants(same.constants)
+    constants["KERNEL_NAME"] = name = f"{same.name}_{_sizes_in_name(p, same.assumed)}_{same.end_of_name}"
+    constants.update(sizes)
+    of_sizes = "".join([encoded(label, str(size)) for label, size in sizes.items()])
+    constants.encoded = f"{encoded('KERNEL_NAME', name)}{same.before}{of_sizes}{same.behind}"
+    return constants
+
+
+class _Same(msgspec.Struct, frozen=True):
+    """The constants of kernels that differ in sizes alone, and the encoding of those before and behind the sizes."""
+
+    name: str
+    assumed: str
+    end_of_name: str
+    constants: dict[str, str | int]
+    before: str
+    behind: str
+
+
+@lru_cache(maxsize=4096)
+def _same_constants(
+    family: str, dtype: DType, output: DType, layout: Layout, epilogue: Epilogue, scales: Scales, mode: Mode,
+    config: KernelConfig, a_vector: int, b_vector: int, c_vector: int, sizes: tuple[str, ...], more: Pairs,
+) -> _Same:  # fmt: skip
+    before: dict[str, str | int] = {
+        "IN_TYPE": _C_TYPES[dtype],
+        "SUM_TYPE": _C_TYPES[accumulator(dtype)],
+        "OUT_TYPE": _C_TYPES[output],
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,
@@ -338,9 +376,10 @@ def specialised_constants(
         "STAGES": config.stages,
         "SPLIT_K": config.split_k,
         "RASTER_ROWS": RASTER_ROWS,
-        **size_constants(problem),
-        "A_TRANSPOSED": int(a_transposed),
-        "B_TRANSPOSED": int(b_transposed),
+    }
+    behind: dict[str, str | int] = {
+        "A_TRANSPOSED": int(layout.a_transposed),
+        "B_TRANSPOSED": int(layout.b_transposed),
         "A_VECTOR": a_vector,
         "B_VECTOR": b_vector,
         "C_VECTOR": c_vector,
@@ -348,5 +387,14 @@ def specialised_constants(
         "WITH_BETA": int(epilogue.beta),
         "WITH_BIAS": int(epilogue.bias),
         "ACTIVATION": _ACTIVATIONS[epilogue.activation],
-        **(fp8_constants() if problem.has_result_scale else {}),
+        **(fp8_constants() if output in FP8 else {}),
+        **dict(more),
     }
+    return _Same(
+        f"gemm_{family}_{_types_in_name(dtype, output, scales, mode)}_{layout}",
+        f"a{a_vector}_b{b_vector}_c{c_vector}",
+        _end_of_name(epilogue, config),
+        {"KERNEL_NAME": "", **before, **dict.fromkeys(sizes, 0), **behind},
+        Constants.of(before).encoded,
+        Constants.of(behind).encoded,
+    )

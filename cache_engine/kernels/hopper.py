@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import Constants, scale_constants, specialised_constants, widest_store
+from cache_engine.kernels.family import scale_constants, specialised_constants, widest_store
 from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem
 from cache_engine.model.kernel import Box, KernelConfig
+from cache_engine.model.key import Constants
 
 TARGET = "sm_90a"
 MMA_M = 64
@@ -128,13 +129,10 @@ class Hopper:
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """All constants that the template needs, by name."""
-        widest = _VECTOR_BYTES // problem.dtype.itemsize
-        return {
-            **specialised_constants(self, problem, config, widest=widest, widest_store=widest_store(problem)),
-            **scale_constants(problem),
-            "C_BOXED": int(_is_boxed(problem)),
-            **({"CLUSTER": config.cluster} if config.cluster > 1 else {}),
-        }
+        widest, store = _VECTOR_BYTES // problem.dtype.itemsize, widest_store(problem)
+        cluster = (("CLUSTER", config.cluster),) if config.cluster > 1 else ()
+        more = (*scale_constants(problem.scales), ("C_BOXED", int(_is_boxed(problem))), *cluster)
+        return specialised_constants(self, problem, config, widest=widest, widest_store=store, more=more)
 
 
 def _is_boxed(problem: GemmProblem) -> bool:

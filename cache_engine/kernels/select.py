@@ -192,10 +192,8 @@ def _steadiest(among: Candidates, rows: int, columns: int, depth: int, batch: in
 def _candidates(
     family: Family, problem: GemmProblem, target: Architecture, factors: Factors, *, converted: bool = False
 ) -> Candidates:
-    return candidates_of(
-        family, problem.dtype, problem.scales, target, factors, converted=converted,
-        fp8_result=problem.output if problem.has_result_scale else None,
-    )  # fmt: skip
+    fp8_result = problem.output if problem.has_result_scale else None
+    return candidates_of(family, problem.dtype, problem.scales, target, factors, fp8_result, converted)
 
 
 def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tuple[float, KernelConfig]]:
@@ -292,12 +290,9 @@ def _turning_points(
                 predicted[position] = []
                 among.add(predicted[position], (candidate,), tiles, problem.k)
         most = min(cycles for each in predicted for cycles, *_ in each) * (1 + STEADY)
-        best = min(
-            (among.by_a100(problem.k, one), position, one[-1])
-            for position, each in enumerate(predicted)
-            for one in each
-            if one[0] <= most
-        )[1:]
+        near = [(position, one) for position, each in enumerate(predicted) for one in each if one[0] <= most]
+        by_a100 = among.by_a100(problem.k, (one for _, one in near))
+        best = min((cycles, position, one[-1]) for cycles, (position, one) in zip(by_a100, near, strict=True))[1:]
         if best != chosen:
             points.append(max(problem.m, stretch * step + 1))
             chosen = best

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import Constants, m_divisor, specialised_constants
+from cache_engine.kernels.family import m_divisor, specialised_constants
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import Box, KernelConfig, ceil_div
+from cache_engine.model.key import Constants
 
 LANES_M, LANES_N = 4, 8  # the arrangement of a warp's lanes over its part of C; fixed in the template
 _STAGES = 2  # two shared buffers; fixed in the template

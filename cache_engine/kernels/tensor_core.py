@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import Constants, m_divisor, scale_constants, specialised_constants, widest_store
+from cache_engine.kernels.family import m_divisor, scale_constants, specialised_constants, widest_store
 from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem, Mode
 from cache_engine.model.kernel import Box, KernelConfig
+from cache_engine.model.key import Constants
 
 # (block_m, block_n, warps_m, warps_n): warp tiles of 16 x 32 to 64 x 64.
 _TILES = (
@@ -229,10 +230,8 @@ class Scaled:
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """All constants that the template needs, by name."""
-        return {
-            **specialised_constants(self, problem, config, widest=16, widest_store=widest_store(problem)),
-            **scale_constants(problem),
-        }
+        more = scale_constants(problem.scales)
+        return specialised_constants(self, problem, config, widest=16, widest_store=widest_store(problem), more=more)
 
 
 # ---- Groups ----
@@ -298,12 +297,9 @@ class Grouped:
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """All constants that the template needs, by name."""
-        widest = 16 // problem.dtype.itemsize
-        return {
-            **specialised_constants(self, problem, config, widest=widest, widest_store=widest_store(problem)),
-            **scale_constants(problem),
-            "MASKED": int(problem.mode is Mode.MASKED),
-        }
+        widest, store = 16 // problem.dtype.itemsize, widest_store(problem)
+        more = (*scale_constants(problem.scales), ("MASKED", int(problem.mode is Mode.MASKED)))
+        return specialised_constants(self, problem, config, widest=widest, widest_store=store, more=more)
 
 
 def _of_tiles(problem: GemmProblem) -> TensorCore | Scaled:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import RASTER_ROWS, Constants, kernel_name, m_divisor, size_constants, vector_elements
+from cache_engine.kernels.family import RASTER_ROWS, kernel_name, m_divisor, size_constants, vector_elements
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation
 from cache_engine.model.kernel import Box, KernelConfig
+from cache_engine.model.key import Constants
 
 # (block_m, block_n, block_k of 16-bit elements, warps, stages); of 32-bit elements block_k is half of that.
 _TILES = (
@@ -106,7 +107,7 @@ class TritonMatmul:
         layout = problem.layout
         divisors = _divisors(problem)
         assumed = "_".join(f"{name[0].lower()}x{divisor}" for name, divisor in divisors.items())
-        return {
+        constants: dict[str, str | int] = {
             "KERNEL_NAME": kernel_name(self, problem, config, assumed),
             "IN_TYPE": "fp32" if problem.dtype is DType.TF32 else problem.dtype.value,
             "OUT_TYPE": problem.output.value,
@@ -123,12 +124,13 @@ class TritonMatmul:
             **divisors,
             "HIDDEN_PARAMETERS": " ".join(self.hidden_parameters),
         }
+        return Constants.of(constants)
 
 
-def _divisors(problem: GemmProblem) -> Constants:
+def _divisors(problem: GemmProblem) -> dict[str, int]:
     """For each size that is an argument: a divisor of it that the kernel relies on if rows are that long; else 1."""
     layout, widest = problem.layout, 16 // problem.dtype.itemsize
-    divisors: Constants = {"M_DIVISOR": vector_elements(problem.m, widest) if layout.a_transposed else 1}
+    divisors = {"M_DIVISOR": vector_elements(problem.m, widest) if layout.a_transposed else 1}
     if problem.specialisation is Specialisation.DYNAMIC:
         along_k = layout.b_transposed or not layout.a_transposed
         divisors["N_DIVISOR"] = vector_elements(problem.n, widest)  # rows of C are n long, always

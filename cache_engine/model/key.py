@@ -11,7 +11,8 @@ so no two lists of components give the same bytes. The components themselves are
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from itertools import starmap
 from typing import TYPE_CHECKING, NewType
@@ -61,17 +62,31 @@ def check_prefix(text: str) -> str:
     return prefix
 
 
+class Constants(dict[str, str | int]):
+    """Further components of a key, with their encoding. Never changed after they are made."""
+
+    __slots__ = ("encoded",)
+    encoded: str
+
+    @classmethod
+    def of(cls, components: Mapping[str, str | int]) -> Constants:
+        """The components, encoded one by one."""
+        made = cls(components)
+        made.encoded = "".join(starmap(_encoded, components.items()))
+        return made
+
+
 class KeyPrefix:
     """The key components that are the same for many kernels of a process, hashed once."""
 
     def __init__(self, components: Iterable[tuple[str, str]]) -> None:
         self.components: Components = (("schema", SCHEMA), *components)
-        self._hash = sha256(_encode(self.components))
+        self._hash = _hasher()(_encode(self.components))
 
     def key(self, constants: Mapping[str, str | int]) -> CacheKey:
         """The key for the common components and these constants."""
         hasher = self._hash.copy()
-        hasher.update(_encode(constants.items()))
+        hasher.update(constants.encoded.encode() if type(constants) is Constants else _encode(constants.items()))
         return CacheKey(hasher.hexdigest())
 
     def with_constants(self, constants: Mapping[str, str | int]) -> Components:
@@ -81,7 +96,13 @@ class KeyPrefix:
 
 def key_of(components: Components) -> CacheKey:
     """The key for a full list of components, including the schema."""
-    return CacheKey(sha256(_encode(components)).hexdigest())
+    return CacheKey(_hasher()(_encode(components)).hexdigest())
+
+
+def _hasher() -> Callable[[bytes], hashlib._Hash]:
+    """SHA-256; that of OpenSSL, which takes a third of the time, in a process that has loaded it anyway."""
+    loaded = sys.modules.get("hashlib")
+    return sha256 if loaded is None else loaded.sha256
 
 
 def _encode(components: Iterable[tuple[str, str | int]]) -> bytes:
@@ -95,4 +116,9 @@ def _encoded(label: str, value: str | int) -> str:
     if not isinstance(text, str) or not text:
         # If an unknown value were keyed like a known one, stale kernels would be served.
         raise ValueError(f"key component {label} is {value!r}; what cannot be observed cannot be keyed")
+    return encoded(label, text)
+
+
+def encoded(label: str, text: str) -> str:
+    """One component as it is hashed."""
     return f"{len(label)}:{label}{len(text)}:{text}"

@@ -164,8 +164,8 @@ class Settings:
     host_code: bool = _setting(
         kinds.yes_or_no(),
         False,
-        "Let objects of nvcc's launcher, which are code for the processor, into signed packs, and import them from "
-        "packs whose signer is trusted.",
+        "Let code for the processor (objects of nvcc's launcher, parts of snapshots) into signed packs and remotes, "
+        "and import and restore it where its signer is trusted.",
     )
     remote: str | None = _setting(
         kinds.text(optional=True),

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
-from cache_engine.errors import CorruptEntry, Misplaced, StoreError
+from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import MOST_COUNT, Count, Ms, Seconds
 from cache_engine.store.files import MOST_BYTES, copy_to_quarantine, read_whole
 from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
@@ -107,7 +107,12 @@ class UnknownResults(StoreError):
     """Results have a format version that this program does not know. Leave their file unchanged."""
 
 
+class _Head(msgspec.Struct):
+    cache_format_version: str = FORMAT
+
+
 _decode_snapshot = msgspec.json.Decoder(Snapshot).decode
+_decode_head = msgspec.json.Decoder(_Head).decode
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """The errors that decoding invalid bytes can raise; ``RecursionError`` comes from brackets nested too deep."""
 
@@ -122,21 +127,25 @@ def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
 
     Raises:
         CorruptEntry: when the file is damaged, or is another accelerator's.
-        UnknownResults: when it has another format version.
+        UnknownResults: when it has another format version, whatever else it has.
     """
     try:
         snapshot = _decode_snapshot(data)
     except UNREADABLE as error:
         with suppress(*UNREADABLE):
-            fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-            version = fields.get("cache_format_version")
-            if version is not None:
-                _check_format(msgspec.json.decode(version, type=str))
+            _check_format(_decode_head(data).cache_format_version)
         raise CorruptEntry(f"the results file of {fingerprint or 'an accelerator'} is damaged: {error}") from error
     _check_format(snapshot.cache_format_version)
     if fingerprint and snapshot.arch_fingerprint != fingerprint:
         raise CorruptEntry(f"the results file of {fingerprint} holds results of {snapshot.arch_fingerprint[:40]!r}")
     return snapshot
+
+
+def _check_format(version: str) -> None:
+    if version.partition(".")[0] != FORMAT.partition(".")[0]:
+        raise UnknownResults(
+            f"the results have format {version[:20]!r}, and this program knows {FORMAT}; they are left unchanged"
+        )
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -207,13 +216,6 @@ def decompress(data: bytes, largest: int = MOST_BYTES) -> bytes:
         raise CorruptEntry(f"the compressed results cannot be decompressed: {error}") from error
 
 
-def _check_format(version: str) -> None:
-    if version.partition(".")[0] != FORMAT.partition(".")[0]:
-        raise UnknownResults(
-            f"the results have format {version[:20]!r}, and this program knows {FORMAT}; they are left unchanged"
-        )
-
-
 _log = logging.getLogger(__name__)
 
 Judge = Callable[[str, bytes | msgspec.Raw], str]
@@ -281,7 +283,13 @@ class ResultFile:
         return self.snapshot
 
     def append(self, results: Iterable[NewResult], usage: Usage | None = None) -> None:
-        """Adds results and counts usage, in one write: other processes see all of it or nothing."""
+        """Adds results and counts usage, in one write: other processes see all of it or nothing.
+
+        Raises:
+            LockTimeout: when another process holds the lock for longer than the wait.
+            UnknownResults: when the stored results have another format version.
+            OSError: when writing fails.
+        """
 
         def add(snapshot: Snapshot) -> None:
             for new in results:
@@ -298,46 +306,60 @@ class ResultFile:
             change(snapshot)
             self._write(snapshot, damage, logs)
 
+    def damage(self) -> dict[Path, CorruptEntry]:
+        """Each damaged file with its error, every entry judged; raises as ``load``. Changes nothing.
+
+        Call it under the lock of these results, so that none is replaced meanwhile.
+        """
+        _, damage, _ = self._read(thorough=True)
+        return damage
+
     def mend(self) -> None:
         """Copies every damaged file to quarantine, and writes it again with its sound results; raises as ``append``."""
         with self._lock():
-            snapshot, _, logs = self._read()
-            damaged = dict(damaged_files(self._layout, self._fingerprint, self._judge))
-            sound = ((self._judge(name, raw), raw) for name, raw in snapshot.cache_entries.items())
-            snapshot.cache_entries = {key: raw for key, raw in sound if key}
-            self._write(snapshot, damaged, logs)
+            self._write(*self._read(thorough=True))
 
     # ---- Inside ----
 
     def _lock(self) -> Held:
         return file_lock(self._layout.results_lock(self._fingerprint), self._lock_timeout_s)
 
-    def _read(self) -> tuple[Snapshot, dict[Path, CorruptEntry], list[int]]:
+    def _read(self, *, thorough: bool = False) -> tuple[Snapshot, dict[Path, CorruptEntry], list[int]]:
         """The content of all files, the damaged files with their errors, and the numbers of the logs.
 
         Writers replace the results file before they delete the logs that they merged. So this reads that file last, and
         misses no result.
+
+        Args:
+            thorough: judge each result, and leave out those that are not sound.
         """
-        damage: dict[Path, CorruptEntry] = {}
-        logs = _read_logs(self._layout, self._fingerprint, damage)
+        judge, damage = self._judge if thorough else None, dict[Path, CorruptEntry]()
+        logs = [(number, _read_log(path, damage)) for number, path in _logs(self._layout, self._fingerprint)]
         found = []
-        for path in _forms(self._layout, self._fingerprint):
-            data = b""
+        for path in (self._layout.compressed_results_file(self._fingerprint), self._path):
+            data: bytes | None = b""
             try:
-                data = read_whole(path, MOST_BYTES) or b""
-                if data or path.exists():
-                    found.append(decode_snapshot(decompress(data), self._fingerprint))
+                data = read_whole(path, MOST_BYTES)
+                if data is None:
+                    continue
+                found.append(decode_snapshot(decompress(data), self._fingerprint))
+                wrong, count = _judged(found[-1], judge)
+                if wrong:
+                    damage[path] = CorruptEntry(f"{wrong:,} of {count:,} results are damaged")
             except CorruptEntry as error:
                 damage[path] = error
-                with suppress(CorruptEntry):
-                    found.append(_sound_lines(data, self._empty(), self._judge))
+                with suppress(CorruptEntry, UnknownResults):
+                    found.append(_sound_lines(data or b"", self._empty(), self._judge))
         snapshot = max(found, key=lambda one: one.generation, default=self._empty())
         for other in found:
             snapshot.cache_entries = other.cache_entries | snapshot.cache_entries
             snapshot.usage = other.usage | snapshot.usage
         for number, lines in logs:
             if number >= snapshot.generation:  # a log with a lower number was merged; its deletion was interrupted
-                _replay(snapshot, lines)
+                wrong = _replay(snapshot, lines, judge)
+                if wrong:
+                    path = self._layout.results_log(self._fingerprint, number)
+                    damage[path] = CorruptEntry(f"{wrong:,} of {len(lines):,} lines are damaged")
         snapshot.statistics.total_entries = len(snapshot.cache_entries)
         return snapshot, damage, [number for number, _ in logs]
 
@@ -378,59 +400,30 @@ def stored_fingerprints(layout: StoreLayout) -> list[str]:
     return sorted({fingerprint for fingerprint, _ in _names(layout)})
 
 
-def damaged_files(
-    layout: StoreLayout, fingerprint: str, judge: Judge
-) -> Iterator[tuple[Path, CorruptEntry | UnknownResults | OSError]]:
-    """The damaged files of an accelerator or device, each with its error. Changes nothing.
-
-    Call it under the lock of these results, so that no file is replaced meanwhile.
-    """
-    generation = 0
-    for path in _forms(layout, fingerprint):
-        try:
-            data = read_whole(path, MOST_BYTES)
-            if data is None:
-                continue
-            snapshot = decode_snapshot(decompress(data), fingerprint)
-        except (CorruptEntry, UnknownResults, OSError) as error:
-            yield path, error
-            continue
-        generation = max(generation, snapshot.generation)
-        damaged = sum(judge(name, raw) != name for name, raw in snapshot.cache_entries.items())
-        if damaged:
-            yield path, CorruptEntry(f"{damaged:,} of {len(snapshot.cache_entries):,} results are damaged")
-    refused: dict[Path, CorruptEntry] = {}
-    for number, lines in _read_logs(layout, fingerprint, refused):
-        damaged = sum(
-            one is None or (isinstance(one, NewResult) and judge(one.key, one.entry) != one.key) for one in lines
-        )
-        if damaged and number >= generation:
-            path = layout.results_log(fingerprint, number)
-            yield path, CorruptEntry(f"{damaged:,} of {len(lines):,} lines are damaged")
-    yield from refused.items()
-
-
-def _forms(layout: StoreLayout, fingerprint: str) -> tuple[Path, Path]:
-    return layout.compressed_results_file(fingerprint), layout.results_file(fingerprint)
-
-
 def _names(layout: StoreLayout) -> Iterator[tuple[str, int | None]]:
     """The fingerprint in the name of each results file, and the generation if the file is a log."""
     with suppress(FileNotFoundError, NotADirectoryError):
         yield from filter(None, map(fingerprint_of_results_name, os.listdir(layout.results_folder)))
 
 
+def _judged(snapshot: Snapshot, judge: Judge | None) -> tuple[int, int]:
+    """Leaves the sound results, each under its own key; returns how many were not sound, and how many there were."""
+    if judge is None:
+        return 0, 0
+    entries = snapshot.cache_entries
+    keys = {name: judge(name, raw) for name, raw in entries.items()}
+    snapshot.cache_entries = {key: entries[name] for name, key in keys.items() if key}
+    return sum(name != key for name, key in keys.items()), len(keys)
+
+
 def _sound_lines(data: bytes, new: Snapshot, judge: Judge) -> Snapshot:
     """The results in the sound lines of a damaged file.
 
     Raises:
-        Misplaced: when the first line does not name the subject, so that the results may be another's.
+        CorruptEntry, UnknownResults: when the first line does not name the subject; the results may be another's.
     """
     head, *lines = data.split(b"\n")
-    try:
-        found = decode_snapshot(head + b'},"statistics":{}}', new.arch_fingerprint)
-    except (CorruptEntry, UnknownResults) as error:
-        raise Misplaced(f"its first line is not that of results of {new.arch_fingerprint}") from error
+    found = decode_snapshot(head + b'},"statistics":{}}', new.arch_fingerprint)
     for line in lines:
         if b'"checksum":"' not in line or b'"checksum":""' in line:
             continue  # an entry of another tool, which nothing proves to be whole
@@ -457,34 +450,32 @@ def count_usage(snapshot: Snapshot, usage: Usage) -> None:
 
 
 # ---- Logs of version 0.2 ----
+#
+# A line is ``<XXH3 of the rest> <key> <time> <ms> <entry>`` or ``<XXH3 of the rest> ~ <usage>``. A process of that
+# version may still be writing one without its end.
 
 ResultLine = NewResult | Usage | None
-"""The content of a line of a version 0.2 log; ``None`` when the line is damaged.
-
-A line is ``<XXH3 of the rest> <key> <time> <ms> <entry>`` or ``<XXH3 of the rest> ~ <usage>``.
-"""
+"""The content of a line of a version 0.2 log; ``None`` when the line is damaged."""
 
 _decode_usage = msgspec.json.Decoder(Usage).decode
 _decode_at = msgspec.json.Decoder(Seconds).decode
 _decode_ms = msgspec.json.Decoder(Ms).decode
 
 
-def _read_logs(
-    layout: StoreLayout, fingerprint: str, damage: dict[Path, CorruptEntry]
-) -> list[tuple[int, list[ResultLine]]]:
-    """The number and the lines of each log, sorted by number. Adds a file that cannot be read to ``damage``."""
-    found = []
+def _logs(layout: StoreLayout, fingerprint: str) -> list[tuple[int, Path]]:
+    """The number and the path of each log, sorted by number."""
     numbers = {number for name, number in _names(layout) if name == fingerprint and number is not None}
-    for number in sorted(numbers):
-        path, lines = layout.results_log(fingerprint, number), list[ResultLine]()
-        try:
-            data = read_whole(path, MOST_BYTES) or b""
-            # A process of that version may still be writing a line without its end.
-            lines = list(read_lines(data[: data.rfind(b"\n") + 1]))
-        except CorruptEntry as error:
-            damage[path] = error
-        found.append((number, lines))
-    return found
+    return [(number, layout.results_log(fingerprint, number)) for number in sorted(numbers)]
+
+
+def _read_log(path: Path, damage: dict[Path, CorruptEntry]) -> list[ResultLine]:
+    """The lines of a log, none of one that cannot be read: that is added to ``damage``."""
+    try:
+        data = read_whole(path, MOST_BYTES) or b""
+    except CorruptEntry as error:
+        damage[path] = error
+        return []
+    return list(read_lines(data[: data.rfind(b"\n") + 1]))
 
 
 def read_lines(data: bytes) -> Iterator[ResultLine]:
@@ -507,13 +498,15 @@ def _decode_line(text: bytes) -> ResultLine:
         return None
 
 
-def _replay(snapshot: Snapshot, lines: list[ResultLine]) -> None:
+def _replay(snapshot: Snapshot, lines: list[ResultLine], judge: Judge | None) -> int:
+    """Adds the lines of a log to a snapshot, but those that are damaged; returns how many are."""
+    damaged = 0
     for line in lines:
-        if isinstance(line, NewResult):
-            add_result(snapshot, line)
-        elif isinstance(line, Usage):
+        if isinstance(line, Usage):
             count_usage(snapshot, line)
-    damaged = sum(line is None for line in lines)
+        elif line is None or (judge is not None and judge(line.key, line.entry) != line.key):
+            damaged += 1
+        else:
+            add_result(snapshot, line)
     snapshot.statistics.count(corrupt_lines=damaged)
-    if damaged:
-        _log.warning("skipped %d damaged lines of results for %s", damaged, snapshot.arch_fingerprint)
+    return damaged

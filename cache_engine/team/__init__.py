@@ -4,7 +4,7 @@ A broker is not trusted. It carries JSON alone, a message can ask for a compile 
 counts when the remote has it, signed by who compiled it.
 
 - ``messages`` -- what is asked, and what is answered; checked and bounded
-- ``broker`` -- the queue, answers, and who compiles which key, in Redis; each farm's by its remote
+- ``broker`` -- the queue, answers, and who compiles which key, in Redis; for each farm, by its remote
 - ``worker`` -- processes of Celery, what each does, how the worker ends
 - ``board`` -- what workers and submitters say of themselves in Redis, for people
 - ``progress`` -- what a farm does now, by its queue and its board; a submitter's kernels, in order, and their end

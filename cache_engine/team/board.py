@@ -1,7 +1,7 @@
-"""The board: what workers and submitters of a farm say of themselves in Redis, for people to see.
+"""The board: the state that workers and submitters of a farm write to Redis, for people to see.
 
-No result depends on it: where it cannot be written, kernels are compiled all the same. Times are the broker's, as the
-clocks of the machines may differ.
+No result depends on the board: if it cannot be written, kernels are compiled all the same. Times are the broker's,
+because the clocks of the machines may differ.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from cache_engine.team.broker import FARMS, Keys, connected, reaching
 from cache_engine.team.messages import CompileMessage
 
 WORKERS, WORKER, RUNS, RUN, HOUR, FAILURES = "workers", "worker", "runs", "run", "hour", "failures"
-"""Kinds of keys: what has workers by name, and one worker; runs, and one run; outcomes of an hour; failures."""
+"""Kinds of keys in Redis: the names of all workers, one worker, the names of all runs, one run, the outcomes of an
+hour, failures.
+"""
 MAIN = "main"
 HOUR_S, DAY_S = 3600, 86_400
 BEAT_S = 5.0
 GONE_S = 6 * BEAT_S
-"""A worker that was not heard of for so long has ended, or is cut off."""
+"""A worker without a sign of life for this many seconds has ended or is cut off."""
 MOST_FAILURES = 50
 MOST_WORKERS = 1000
 _WAIT_S = 1.0
@@ -36,7 +38,7 @@ COMPILED, FOUND, FAILED, REFUSED = "compiled", "found", "failed", "refused"
 
 
 class Present(msgspec.Struct, frozen=True):
-    """A worker: its machine, its process, how many kernels it compiles at a time, and since when."""
+    """A worker: its machine, process, number of parallel compiles, and start (seconds since 1970)."""
 
     host: str
     pid: int
@@ -45,7 +47,7 @@ class Present(msgspec.Struct, frozen=True):
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """A kernel that a process of a worker compiles, and since when."""
+    """A kernel that a worker's process compiles now, and since when (seconds since 1970)."""
 
     key: str
     kernel: str
@@ -56,11 +58,12 @@ class Run(msgspec.Struct, frozen=True):
     """A table of kernels that a submitter follows.
 
     Attributes:
-        table, archs: what was asked for.
-        kernels, present, left: how many in all, how many the remote had before, and how many it lacks now.
-        since: when it began.
-        eta_s: predicted seconds to the end, as of when the submitter was last heard of.
-        ended: whether it was followed to its end.
+        table, archs: the requested table and targets.
+        kernels, present, left: the number of all kernels, of those that the remote had before, and of those that it
+            lacks now.
+        since: the start, in seconds since 1970.
+        eta_s: predicted seconds to the end, when the submitter last wrote.
+        ended: whether the submitter followed the run to its end.
     """
 
     table: str
@@ -84,30 +87,31 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 def eta_s(left_s: float, done_s: float, elapsed_s: float, processes: int) -> float:
-    """Predicted seconds to the end of a run.
+    """Predicts the seconds to the end of a run.
 
-    Before anything is done, all processes are taken to compile as predicted. What is seen counts more and more: after
-    ``_PRIOR_S`` half of it.
+    Before any kernel is done, all processes are assumed to compile at the predicted speed. The observed speed then
+    counts more and more: after ``_PRIOR_S`` seconds, half.
 
     Args:
-        left_s, done_s: predicted compile times of what is left and of what is done, one at a time.
+        left_s, done_s: predicted seconds of compiling, one at a time, the kernels that are left and those that are
+            done.
         elapsed_s: seconds since the start.
-        processes: of all workers.
+        processes: the number of processes of all workers.
     """
     speed = (max(1, processes) * _PRIOR_S + done_s) / (_PRIOR_S + elapsed_s)
     return left_s / speed
 
 
 class Board:
-    """Writes on the board. What cannot be written is not."""
+    """Writes on the board. A write that fails is dropped."""
 
     def __init__(self, url: str, keys: Keys) -> None:
-        """Connects when it first writes; raises as ``broker.connected``."""
+        """Prepares a client, which connects at its first write; raises as ``broker.connected``."""
         self._url, self._redis, self._keys = url, connected(url, _WAIT_S), keys
         self._ahead_s: float | None = None
 
     def beat(self, name: str, present: Present) -> None:
-        """Says that a worker lives; takes away what its processes that have ended said."""
+        """Writes on the board that a worker lives; deletes the entries of its processes that have ended."""
         with self._writing() as redis:
             self._ahead_s = None  # a clock may have been set
             now = self._now()
@@ -122,19 +126,19 @@ class Board:
                 several.execute()
 
     def gone(self, name: str) -> None:
-        """Says that a worker ends."""
+        """Writes on the board that a worker ends."""
         with self._writing() as redis:
             redis.delete(self._keys.name(WORKER, name))
             redis.zrem(self._keys.name(WORKERS), name)
 
     def begins(self, name: str, message: CompileMessage) -> None:
-        """Says that this process compiles a kernel."""
+        """Writes on the board that this process now compiles a kernel."""
         with self._writing() as redis:
             doing = Doing(message.key, kernel_text(message), self._now())
             redis.hset(self._keys.name(WORKER, name), str(os.getpid()), _encoded(doing))
 
     def ends(self, name: str, message: CompileMessage, *, compiled: bool, error: str) -> None:
-        """Says what became of it."""
+        """Writes on the board the outcome of compiling a kernel."""
         with self._writing() as redis, redis.pipeline(transaction=False) as several:
             several.hdel(self._keys.name(WORKER, name), str(os.getpid()))
             self._counts(several, FAILED if error else COMPILED if compiled else FOUND)
@@ -145,13 +149,13 @@ class Board:
             several.execute()
 
     def refuses(self) -> None:
-        """Counts a message that asks for nothing."""
+        """Counts on the board a message that was refused, because it asks for no kernel."""
         with self._writing() as redis, redis.pipeline(transaction=False) as several:
             self._counts(several, REFUSED)
             several.execute()
 
     def follows(self, job: str, run: Run) -> int:
-        """Says how far a run is; returns how many processes the workers have, 0 where the board does not say."""
+        """Writes a run's progress on the board; returns the number of the workers' processes, 0 if unknown."""
         found = 0
         with self._writing() as redis:
             now = self._now()
@@ -170,13 +174,13 @@ class Board:
         return found
 
     def now(self) -> float:
-        """The broker's time, in seconds since 1970; this machine's where the broker does not say."""
+        """The broker's time, in seconds since 1970; this machine's time where the broker does not answer."""
         with self._writing():
             self._now()
         return time.time() + (self._ahead_s or 0.0)
 
     def _lists(self, several: Any, kind: str, name: str, now: float) -> None:
-        """Notes when a worker or a run, and so its farm, was last heard of; drops what is a day old."""
+        """Notes the time of a sign of life of a worker or run, and of its farm; deletes entries older than a day."""
         for key, member in ((self._keys.name(kind), name), (FARMS, self._keys.farm)):
             several.zadd(key, {member: now})
             several.zremrangebyscore(key, "-inf", now - DAY_S)
@@ -199,7 +203,10 @@ class Board:
 
 
 class Heart:
-    """Has a worker heard of, from a thread of its main process, while that takes messages or waits for the broker."""
+    """A thread of a worker's main process.
+
+    It writes regularly that the worker lives, as long as the main process works.
+    """
 
     def __init__(
         self, board: Board, name: str, present: Present, is_well: Callable[[], bool], file: Path | None
@@ -208,7 +215,7 @@ class Heart:
 
         Args:
             is_well: whether the main process goes on with its work.
-            file: is touched as often as the worker is heard of, whether or not the broker answers.
+            file: a file to touch at each beat, whether or not the broker answers.
         """
         self._board, self._name, self._present, self._is_well, self._file = board, name, present, is_well, file
         self._queue = BackgroundQueue()
@@ -224,13 +231,13 @@ class Heart:
         return BEAT_S
 
     def stop(self) -> None:
-        """Says that the worker ends."""
+        """Stops the thread, and writes that the worker ends."""
         self._queue.close()
         self._board.gone(self._name)
 
 
 def kernel_text(message: CompileMessage) -> str:
-    """A kernel in few words."""
+    """A short name for a kernel, for people."""
     p = message.problem
     return f"{p.m} × {p.n} × {p.k} {p.dtype} {message.arch}, {message.family}"[:_LONGEST]
 

@@ -1,6 +1,6 @@
-"""The broker: Redis, with a farm's queue, answers, leases, and what was canceled. Nothing that it says is trusted.
+"""The broker: Redis, with a farm's queue, answers, leases and cancelled jobs. No answer of the broker is trusted.
 
-Each answer is bounded in bytes and in time. A farm is known by its remote, which is part of each key's name.
+Each answer is bounded in bytes and in time. The name of each key in Redis begins with a hash of the farm's remote.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from cache_engine.team.messages import MOST_BYTES, CompileMessage, asked
 from cache_engine.units import human_bytes, printable
 
 LEASE_S = 20
-"""The time after which another process compiles the key of one that died; a living one says so four times as often."""
+"""Seconds after which another process may compile the key of a process that died. A living process renews its lease
+four times in that time.
+"""
 MOST_ANSWER_BYTES = 8 << 20
 FARMS = "gemm-cache-farm:farms"
-"""The farms that have used this Redis of late, for ``farm status`` without a remote."""
+"""The Redis key that lists the farms that used this Redis lately, for ``farm status`` without a remote."""
 _DAY_S = 86_400
 _WAIT_S = 5.0
 _CHUNK = 500  # messages
@@ -33,11 +35,14 @@ _T = TypeVar("_T")
 
 
 class BrokerAway(RemoteError):
-    """The broker does not answer, which is no fault of the kernel that is asked for."""
+    """The broker does not answer. The requested kernel is not at fault."""
 
 
 class AnswerTooLong(BrokerAway):
-    """The broker says more than anything of a farm is; the connection is closed, and the rest is not read."""
+    """An answer of the broker is longer than any that a farm needs.
+
+    The connection is closed, and the rest is not read.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +53,13 @@ class Keys:
 
     @classmethod
     def of(cls, remote: str) -> Keys:
-        """Those of a remote, whatever the login and options in its URL."""
+        """The names for a remote; the login and options in its URL do not matter."""
         parts = urlsplit(remote)
         place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         return cls(hashlib.sha256(place.encode()).hexdigest()[:16])
 
     def name(self, *parts: str) -> str:
-        """A key's name."""
+        """The name of a key in Redis."""
         return ":".join(("gemm-cache-farm", self.farm, *parts))
 
     @property
@@ -64,7 +69,7 @@ class Keys:
 
 
 def _reached(method: Callable[Concatenate[Broker, _P], _T]) -> Callable[Concatenate[Broker, _P], _T]:
-    """Its errors on answers that are not Redis's become ``BrokerAway`` too."""
+    """A decorator: answers that do not follow Redis's protocol raise ``BrokerAway`` too."""
 
     @wraps(method)
     def asked_for(self: Broker, /, *given: _P.args, **named: _P.kwargs) -> _T:
@@ -75,10 +80,13 @@ def _reached(method: Callable[Concatenate[Broker, _P], _T]) -> Callable[Concaten
 
 
 class Broker:
-    """The Redis of a farm, for work only. Nothing of it is needed for results: the remote has those."""
+    """The Redis of a farm, for work only. Results do not need it, because they are in the remote."""
 
     def __init__(self, url: str, keys: Keys, wait_s: float = _WAIT_S) -> None:
-        """Connects when it is first asked; raises as ``connected``. Each answer may take ``wait_s``."""
+        """Prepares a client, which connects at its first request; raises as ``connected``.
+
+        Each answer may take ``wait_s`` seconds.
+        """
         self.url, self._keys = url, keys
         self._redis = connected(url, wait_s)
 
@@ -90,10 +98,10 @@ class Broker:
 
     @_reached
     def message(self, wait_s: float) -> CompileMessage | None:
-        """Takes the oldest message out of the queue; ``None`` where none comes in ``wait_s``.
+        """Takes the oldest message out of the queue; ``None`` if no message comes within ``wait_s`` seconds.
 
         Raises:
-            UsageError: for what is no message; it is out of the queue.
+            UsageError: for text that is not a valid message; it has left the queue.
             RemoteError: when the broker does not answer.
         """
         try:
@@ -109,9 +117,9 @@ class Broker:
 
     @_reached
     def queued(self, job: str) -> list[tuple[bytes, str]]:
-        """The requests of a submitter that no worker has taken: messages, each with its key. Raises ``RemoteError``.
+        """A submitter's requests that no worker has taken: each message and its key. Raises ``RemoteError``.
 
-        Of a queue of more than 100,000 messages, the newest.
+        If the queue has more than 100,000 messages, only the newest are read.
         """
         own = []
         for start in range(0, min(self.waiting(), _MOST_READ), _CHUNK):
@@ -124,25 +132,25 @@ class Broker:
 
     @_reached
     def withdraw(self, job: str) -> int:
-        """Takes what a submitter asked for out of the queue; returns how many messages. Raises ``RemoteError``.
+        """Takes a submitter's requests out of the queue; returns the number of messages. Raises ``RemoteError``.
 
-        What a worker has taken meanwhile is dropped there, once the job is canceled.
+        Requests that a worker has taken meanwhile are dropped by the worker, once the job is cancelled.
         """
         own = self.queued(job)  # each near the head: it is the newest
         return sum(int(self._ask(lambda r: r.lrem(self._keys.queue, 1, text))) for text, _ in own)  # noqa: B023
 
     @_reached
     def answer(self, job: str, text: str) -> None:
-        """Leaves an answer for a submitter; raises ``RemoteError``."""
+        """Writes an answer for a submitter; raises ``RemoteError``."""
         name = self._keys.name("answers", job)
         self._ask(lambda r: r.rpush(name, text))
         self._ask(lambda r: r.expire(name, _DAY_S))
 
     @_reached
     def answers(self, job: str, wait_s: float) -> list[str]:
-        """Answers since the last call, of many the first 501; waits for one. Raises ``RemoteError``.
+        """The answers since the last call, at most 501. Waits ``wait_s`` seconds for the first. Raises ``RemoteError``.
 
-        Those that come with one that is too long are lost: the remote says what they would.
+        If an answer is too long, those read with it are lost; the remote shows the same results.
         """
         name = self._keys.name("answers", job)
         found: list[bytes] = []
@@ -157,17 +165,20 @@ class Broker:
 
     @_reached
     def cancel(self, job: str) -> None:
-        """Has workers drop what a submitter asked for; raises ``RemoteError``."""
+        """Tells workers to drop the requests of a submitter; raises ``RemoteError``."""
         self._ask(lambda r: r.set(self._keys.name("canceled", job), b"1", ex=_DAY_S))
 
     @_reached
     def is_canceled(self, job: str) -> bool:
-        """Whether it was; raises ``RemoteError``."""
+        """Whether a submitter's requests were cancelled; raises ``RemoteError``."""
         return bool(self._ask(lambda r: r.exists(self._keys.name("canceled", job))))
 
     @_reached
     def take(self, key: str, owner: str) -> bool:
-        """Whether ``owner`` compiles a key now, and no other for ``LEASE_S``; raises ``RemoteError``."""
+        """Tries to take the lease of a key: true if ``owner`` alone may compile it for ``LEASE_S`` seconds.
+
+        Raises ``RemoteError``.
+        """
         name = self._keys.name("lease", key)
         if self._ask(lambda r: r.set(name, owner, nx=True, ex=LEASE_S)):
             return True
@@ -178,7 +189,10 @@ class Broker:
 
     @_reached
     def leased(self, keys: Sequence[str]) -> set[str]:
-        """Those that a process compiles now; raises ``RemoteError``. What has no end is no lease."""
+        """The keys among these that a process compiles now; raises ``RemoteError``.
+
+        A lease without an end does not count.
+        """
         with self._redis.pipeline(transaction=False) as asking:
             for key in keys:
                 asking.pttl(self._keys.name("lease", key))
@@ -187,14 +201,14 @@ class Broker:
 
     @_reached
     def renew(self, key: str, owner: str) -> None:
-        """Keeps it for as long again, also where the broker has lost who took it; raises ``RemoteError``."""
+        """Renews a lease for ``LEASE_S`` seconds, also if the broker has lost it; raises ``RemoteError``."""
         name = self._keys.name("lease", key)
         if not self._ask(lambda r: r.set(name, owner, nx=True, ex=LEASE_S)) and self._is_of(name, owner):
             self._ask(lambda r: r.expire(name, LEASE_S))
 
     @_reached
     def release(self, key: str, owner: str) -> None:
-        """Lets others compile it, if ``owner`` still has it; raises ``RemoteError``."""
+        """Ends a lease, if ``owner`` still has it; raises ``RemoteError``."""
         name = self._keys.name("lease", key)
         if self._is_of(name, owner):
             self._ask(lambda r: r.delete(name))
@@ -207,10 +221,10 @@ class Broker:
 
 
 def connected(url: str, wait_s: float) -> Any:
-    """A client of Redis, which connects when it is first asked.
+    """A client of Redis, which connects at its first request.
 
-    An answer of more than ``MOST_ANSWER_BYTES`` raises ``AnswerTooLong``, and one that is not whole after twice
-    ``wait_s`` a timeout, as one that does not begin in ``wait_s``.
+    An answer of more than ``MOST_ANSWER_BYTES`` raises ``AnswerTooLong``. An answer that does not begin within
+    ``wait_s`` seconds, or is not complete after twice that, raises a timeout.
 
     Raises:
         UsageError: when this is not the URL of a broker.
@@ -235,7 +249,7 @@ def _connection_class() -> type:
     from redis import Connection
 
     class Bounded(Connection):  # type: ignore[misc]  # Redis has no types here
-        """A connection whose answers are bounded in bytes and in time, whatever reads them."""
+        """A connection to Redis whose answers are bounded in bytes and in time, whichever parser reads them."""
 
         def _connect(self) -> _Socket:
             return _Socket(super()._connect())
@@ -244,7 +258,7 @@ def _connection_class() -> type:
 
 
 class _Socket:
-    """A socket that gives so many bytes, and for so long, after each request; otherwise the one that it wraps."""
+    """Wraps a socket: after each request, it returns a bounded number of bytes, and only for a bounded time."""
 
     def __init__(self, wrapped: Any) -> None:
         self._wrapped = wrapped
@@ -254,18 +268,18 @@ class _Socket:
         return getattr(self._wrapped, name)
 
     def sendall(self, data: bytes) -> None:
-        """Sends a request, or a part of it."""
+        """Sends a request, or a part of one."""
         self._wrapped.sendall(data)
         self._renew()
 
     def recv(self, *arguments: int) -> bytes:
-        """Bytes of the answer; raises ``AnswerTooLong``, or ``ConnectionError`` where they come too slowly."""
+        """Receives bytes of the answer; raises ``AnswerTooLong``, or ``ConnectionError`` where they come too slowly."""
         data: bytes = self._wrapped.recv(*arguments)
         self._count(len(data))
         return data
 
     def recv_into(self, *arguments: Any) -> int:
-        """As ``recv``, for the parser of hiredis."""
+        """As ``recv``, but into a buffer, for hiredis's parser."""
         count: int = self._wrapped.recv_into(*arguments)
         self._count(count)
         return count
@@ -286,7 +300,7 @@ class _Socket:
 
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """For a body that asks the broker: its errors become ``BrokerAway``."""
+    """In the body of the ``with``, errors of the broker become ``BrokerAway``."""
     from redis.exceptions import RedisError
 
     try:

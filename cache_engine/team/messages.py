@@ -1,4 +1,4 @@
-"""Messages that travel through a broker, as JSON. Both sides take them as hostile."""
+"""Messages that travel through a broker, as JSON. Both sides treat them as hostile."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class CompileMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kernel to compile.
 
     Attributes:
-        job: of which submitter, 32 hexadecimal digits.
-        key: what it must have; a worker with another toolchain makes another, and refuses.
+        job: the submitter's name for its run, 32 hexadecimal digits.
+        key: the key that the kernel must have. A worker whose toolchain makes another key refuses.
     """
 
     job: str
@@ -37,24 +37,24 @@ class CompileMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, job: str, selection: Selection) -> CompileMessage:
-        """The request for a kernel."""
+        """The message that requests a kernel."""
         s = selection
         problem = RecordedProblem.of(s.problem)
         return cls(job, s.key, problem, s.problem.arch or "", s.family.name, s.compiler.name, s.config)
 
     @property
     def gemm(self) -> GemmProblem:
-        """The problem; raises ``InvalidProblem``."""
+        """The problem that the message names; raises ``InvalidProblem``."""
         return self.problem.on(self.arch)
 
 
 class Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer to it.
+    """The answer to a ``CompileMessage``.
 
     Attributes:
-        error: why there is no kernel; empty where the worker says that the remote has it.
-        worker: who says so.
-        compiled: whether it was compiled for this; else it was there.
+        error: why there is no kernel; empty if the worker says that the remote has the kernel.
+        worker: the worker that answers.
+        compiled: whether the kernel was compiled for this request; if not, it existed already.
     """
 
     key: str
@@ -68,17 +68,17 @@ _T = TypeVar("_T", CompileMessage, Answered)
 
 
 def encode(message: CompileMessage | Answered) -> str:
-    """As text; of a long error only its start."""
+    """A message as JSON text. Of a long error, only the beginning is sent."""
     if isinstance(message, Answered):
         message = msgspec.structs.replace(message, error=printable(message.error[:_MOST_ERROR]))
     return msgspec.json.encode(message).decode()
 
 
 def asked(text: object) -> CompileMessage:
-    """The request in a message.
+    """Decodes a request.
 
     Raises:
-        UsageError: when it is none, or too long.
+        UsageError: when the text is not a request, or is too long.
     """
     found = _decoded(text, CompileMessage)
     if not is_job(found.job):
@@ -87,7 +87,7 @@ def asked(text: object) -> CompileMessage:
 
 
 def answered(text: object) -> Answered:
-    """The answer in a message; raises as ``asked``."""
+    """Decodes an answer; raises as ``asked``."""
     found = _decoded(text, Answered)
     if not 0 <= found.seconds < float("inf"):
         raise UsageError("the message has an impossible time")
@@ -95,7 +95,7 @@ def answered(text: object) -> Answered:
 
 
 def is_job(text: str) -> bool:
-    """Whether this can be the name of a job."""
+    """Whether a text can be the name of a job."""
     return bool(_JOB.fullmatch(text))
 
 

@@ -1,4 +1,4 @@
-"""The state of a farm now, as its queue and its board say: read in bounded time, and taken as hostile."""
+"""The present state of a farm, from its queue and its board. Reading takes bounded time and treats both as hostile."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ _T = TypeVar("_T", Present, Doing, Run, Failed)
 
 @dataclass(frozen=True, slots=True)
 class SeenWorker:
-    """A worker of the last day.
+    """A worker that was active in the last day.
 
     Attributes:
-        heard_s: seconds since it was last heard of.
-        doing: what its processes compile, the longest first.
+        heard_s: seconds since its last sign of life.
+        doing: the kernels that its processes compile, the one begun first at the top.
     """
 
     name: str
@@ -71,16 +71,16 @@ class SeenWorker:
 
     @property
     def is_here(self) -> bool:
-        """Whether it was heard of lately."""
+        """Whether the worker showed a sign of life lately."""
         return self.heard_s < GONE_S
 
 
 @dataclass(frozen=True, slots=True)
 class SeenRun:
-    """A run of the last day.
+    """A run that was active in the last day.
 
     Attributes:
-        heard_s: seconds since its submitter was last heard of.
+        heard_s: seconds since its submitter's last sign of life.
         canceled: whether it was canceled.
     """
 
@@ -91,7 +91,7 @@ class SeenRun:
 
     @property
     def state(self) -> str:
-        """``running``, ``canceled``, ``ended``, or ``not followed``: its submitter was not heard of for a while."""
+        """``running``, ``canceled``, ``ended``, or ``not followed``: its submitter has not been heard of lately."""
         if self.canceled:
             return CANCELED
         if self.run.ended:
@@ -101,7 +101,10 @@ class SeenRun:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """The outcomes of messages in an hour that began at ``start``, in seconds since 1970; ``refused``: of no kernel."""
+    """The outcomes of messages in the hour that began at ``start``, in seconds since 1970.
+
+    ``refused`` messages asked for no kernel.
+    """
 
     start: int
     compiled: int
@@ -115,11 +118,11 @@ class Farm:
     """The state of a farm.
 
     Attributes:
-        keys: which farm it is.
+        keys: the names of the farm's keys in Redis, which identify the farm.
         at: the broker's time, in seconds since 1970.
         waiting: messages that no worker has taken.
-        workers: the one last heard of first; of more than ``MOST_WORKERS`` these.
-        runs: the one last heard of first.
+        workers: the one heard of last comes first; at most ``MOST_WORKERS``.
+        runs: the one heard of last comes first.
         hours: the last 24, the oldest first.
         failures: the newest first.
     """
@@ -134,26 +137,26 @@ class Farm:
 
     @property
     def here(self) -> list[SeenWorker]:
-        """The workers that were heard of lately."""
+        """The workers that showed a sign of life lately."""
         return [one for one in self.workers if one.is_here]
 
     @property
     def taken(self) -> int:
-        """The number of kernels that they compile now."""
+        """The number of kernels that these workers compile now."""
         return sum(len(one.doing) for one in self.here)
 
     @property
     def processes(self) -> int:
-        """The number of kernels that they compile at a time."""
+        """The number of kernels that these workers can compile at a time."""
         return sum(one.present.processes for one in self.here)
 
 
 def look(url: str, remote: str | None, wait_s: float = _WAIT_S) -> Farm:
-    """The state of the farm of a broker and a remote.
+    """Reads the state of the farm that uses this broker and remote.
 
     Args:
-        remote: without one, the broker's only farm.
-        wait_s: how long each of five answers may take.
+        remote: the farm's remote; by default that of the broker's only farm.
+        wait_s: seconds that each of five answers may take.
 
     Raises:
         UsageError: when this is not the URL of a broker, or it has several farms and no remote is named.
@@ -232,7 +235,7 @@ def _count(text: bytes | None) -> int:
 
 
 def _decoded(text: object, kind: type[_T]) -> _T | None:
-    """A line of the board, safe for a terminal; ``None`` for what is none."""
+    """Decodes an entry of the board, made safe for a terminal; ``None`` if it is not valid."""
     if not isinstance(text, bytes) or len(text) > _LONGEST:
         return None
     try:
@@ -253,10 +256,10 @@ def _plain(value: Any) -> Any:
 
 
 class Watcher:
-    """The state of a farm for readers who do not wait: a broker that is down, silent or slow costs each a second."""
+    """The state of a farm, for readers that must not wait: a broker that is down or slow costs each a second."""
 
     def __init__(self, url: str, remote: str | None) -> None:
-        """Asks nothing yet; raises as ``connected``."""
+        """Sends no request yet; raises as ``connected``."""
         connected(url, _WAIT_S)
         self._url, self._remote, self._lock = url, remote, Lock()
         self._looking = BackgroundQueue(most=1)
@@ -265,11 +268,11 @@ class Watcher:
         self._trouble = "this process can start no thread"
 
     def seen(self, wait_s: float = _WAIT_S, fresh_s: float = _WAIT_S) -> tuple[Farm | None, float, str]:
-        """The last state seen, its age in seconds, and why it is not newer; empty where it is new.
+        """The last state seen, its age in seconds, and why it is not newer; the reason is empty if it is new.
 
         Args:
-            wait_s: how long to wait for an answer.
-            fresh_s: an answer of so many seconds ago is new.
+            wait_s: seconds to wait for an answer.
+            fresh_s: an answer that is at most this many seconds old counts as new.
         """
         with self._lock:
             if (
@@ -288,7 +291,7 @@ class Watcher:
             return self._last[0], time.monotonic() - self._last[1], trouble
 
     def changed(self) -> None:
-        """Says that the farm was changed from here, so that the next reader asks."""
+        """Notes that this process has changed the farm, so that the next reader asks the broker again."""
         with self._lock:
             self._is_old = True
 
@@ -309,9 +312,11 @@ _EVERY_S = 1.0
 
 
 def by_demand(kernels: Sequence[Covering], ledger: Ledger) -> list[Covering]:
-    """Kernels by the requests for their shape and size, most first; kernels without requests keep their order.
+    """Sorts kernels by the number of requests for their shape and size, most first.
 
-    Requests for one target count for every target: a store knows only what was asked for on this machine's GPU.
+    Kernels without requests stay in order.
+
+    Requests for one target count for every target, because a store knows only the requests for this machine's GPU.
     """
     weights: dict[Shape, dict[int, float]] = {}
     for shape, sketch in ledger.sketches.items():
@@ -332,15 +337,15 @@ def compile_times(cache: Cache) -> CompileTimes:
 
 
 class Following:
-    """Predicts when a run ends, and says on the board how far it is."""
+    """Predicts when a run ends, and writes the run's progress on the board."""
 
     def __init__(
         self, board: Board, job: str, table: str, selections: Sequence[Selection], times: CompileTimes
     ) -> None:
-        """Writes nothing yet.
+        """Stores the arguments; writes nothing yet.
 
         Args:
-            selections: in the order in which they are sent, which is that in which workers take them.
+            selections: the kernels in the order in which they are sent; workers take them in the same order.
         """
         self._board, self._job = board, job
         self._seconds = [times.seconds(compile_of(one)) for one in selections]
@@ -351,7 +356,7 @@ class Following:
         self.processes = 0
 
     def left(self, left: int) -> float:
-        """Says how many kernels the remote lacks; returns the predicted seconds to the end."""
+        """Writes on the board how many kernels the remote lacks; returns the predicted seconds to the end."""
         now = time.monotonic()
         if self._first_s is None:
             self._first_s, self._started = self._left_s(left), now
@@ -365,11 +370,11 @@ class Following:
         return eta_s(left_s, self._first_s - left_s, now - self._started, self.processes)
 
     def end(self) -> None:
-        """Says that the run is not followed any more."""
+        """Writes on the board that the run is no longer followed."""
         self._board.follows(self._job, msgspec.structs.replace(self._run, ended=True, eta_s=0.0))
 
     def _left_s(self, left: int) -> float:
-        """The predicted seconds of one process for the last so many: about those that are left."""
+        """The predicted seconds for one process to compile the last ``left`` kernels of the table."""
         return sum(self._seconds[len(self._seconds) - left :])
 
 

@@ -1,4 +1,4 @@
-"""A table of kernels sent to a farm and followed until the remote has each, whatever dies meanwhile."""
+"""Sends a table of kernels to a farm and follows it until the remote has them all, whatever dies meanwhile."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ from cache_engine.units import counted
 _T = TypeVar("_T")
 
 GIVE_UP_S = 600.0
-"""The time for which a broker may be away."""
+"""Seconds for which the broker may be away."""
 MOST_SENT = 10
-"""The number of times a kernel is asked for, where workers end with it or say wrongly that it is in the remote."""
+"""The most times that a kernel is requested, if workers die while compiling it or wrongly say that the remote has it.
+"""
 _POLL_S = 0.5
 _QUIET_S, _LONG_S = 3.0, 48.0
-"""After so long without an answer the remote and the broker are asked what became of the rest; each time after twice as
-long, up to the second."""
+"""Seconds without an answer after which the remote and the broker are asked about the other kernels. The wait doubles
+each time, from the first number to the second.
+"""
 
 
 @dataclass(slots=True)
 class Farmed:
-    """The outcome of a table.
+    """The result of a run.
 
     Attributes:
         present: kernels that the remote had before.
-        compiled: those that workers compiled for this, and
-        found: those that came to the remote otherwise meanwhile.
-        failed: why others could not be made, by key.
+        compiled: kernels that workers compiled for this run.
+        found: kernels that came to the remote in other ways meanwhile.
+        failed: for each kernel that could not be made, by key, the reason.
         workers: processes that answered.
         resent: messages that were sent again, as the broker or a worker had lost them.
-        canceled: how many kernels were left when the run was canceled from elsewhere, as on the page Farm.
+        canceled: the number of kernels left when the run was cancelled by someone else, for example on the page Farm.
     """
 
     present: int
@@ -55,15 +57,15 @@ class Farmed:
 
 
 def keys_there(remote: Remote) -> set[CacheKey]:
-    """The keys in a remote, which alone say what is done; raises ``RemoteError``."""
+    """The keys in a remote. Only they decide which kernels are done. Raises ``RemoteError``."""
     return {key for name, _ in remote.sizes(FOLDER) if (key := key_in(name)) is not None}
 
 
 class Submission:
-    """One run of a farm: ``job`` names it, ``board`` is where it is seen."""
+    """One run of a farm. ``job`` is its name; ``board`` shows its progress."""
 
     def __init__(self, broker: str, remote: Remote) -> None:
-        """Sends nothing yet; raises as ``broker.connected``."""
+        """Sends no message yet; raises as ``broker.connected``."""
         keys = Keys.of(remote.url)
         self._broker, self._remote, self.job = Broker(broker, keys), remote, secrets.token_hex(16)
         self.board = Board(broker, keys)
@@ -77,11 +79,12 @@ class Submission:
         on_left: Callable[[int], None] = lambda _: None,
         on_trouble: Callable[[str], None] = lambda _: None,
     ) -> Farmed:
-        """Has the remote have these kernels.
+        """Sends requests for the kernels, and waits until the remote has them.
 
         Args:
-            on_left: called with how many the remote lacks, first for all that it has from before.
-            on_trouble: called with what keeps work from going on, in words.
+            on_left: called with the number of kernels that the remote lacks, first after subtracting those that it
+                already had.
+            on_trouble: called with a sentence about what stops the work.
 
         Raises:
             RemoteError: when the remote does not answer, or the broker for ten minutes.
@@ -110,10 +113,10 @@ class Submission:
         return self._sum(before, there, canceled=len(left))
 
     def cancel(self) -> int:
-        """Withdraws what no worker has taken, and has workers drop what they have not begun.
+        """Withdraws the requests that no worker has taken, and tells workers to drop those not begun.
 
         Returns:
-            How many messages were withdrawn.
+            The number of messages withdrawn.
 
         Raises:
             RemoteError: when the broker does not answer.
@@ -122,7 +125,7 @@ class Submission:
         return self._broker.withdraw(self.job)
 
     def _hear(self, awaited: set[CacheKey], on_trouble: Callable[[str], None]) -> set[CacheKey]:
-        """Waits for answers for some of these keys; returns which came."""
+        """Waits for answers about these keys; returns the keys that were answered."""
         texts = self._patiently(lambda: self._broker.answers(self.job, _POLL_S), on_trouble)
         answers = {CacheKey(one.key): one for one in map(_read, texts) if one is not None and one.key in awaited}
         self._answers |= answers
@@ -134,13 +137,15 @@ class Submission:
         self._sent.update(keys)
 
     def _lacking(self, there: set[CacheKey], on_trouble: Callable[[str], None]) -> set[CacheKey]:
-        """The kernels that the remote lacks and no worker has failed to make. What they said counts for nothing else.
+        """The kernels that the remote lacks, except those that a worker failed to make.
 
-        What is neither queued nor compiled now is sent again: the broker lost it, a worker ended with it, or one says
-        that it is in the remote.
+        Nothing else that workers say counts.
+
+        A kernel that is neither queued nor being compiled is requested again: the broker lost the message, a worker
+        ended with it, or a worker wrongly says that the remote has it.
 
         Raises:
-            RemoteError: where workers say so again and again.
+            RemoteError: where workers repeat again and again that the remote has it.
         """
         lacking = [key for key in self._wanted if key not in there]
         queued = {key for _, key in self._patiently(lambda: self._broker.queued(self.job), on_trouble)}
@@ -166,7 +171,7 @@ class Submission:
         return self._answers[key].error if key in self._answers else ""
 
     def _sum(self, before: set[CacheKey], there: set[CacheKey], canceled: int) -> Farmed:
-        """The outcome of the table, by what the remote has at the end."""
+        """The result of the run, from the kernels that the remote has at the end."""
         made = self._wanted.keys() & there - before
         compiled = sum(self._answers[key].compiled for key in made if key in self._answers)
         return Farmed(
@@ -180,7 +185,7 @@ class Submission:
         )
 
     def _patiently(self, ask: Callable[[], _T], on_trouble: Callable[[str], None]) -> _T:
-        """The answer of a broker, which may be away for a while."""
+        """Calls ``ask`` until the broker answers, which may take a while; returns the answer."""
         until = time.monotonic() + GIVE_UP_S
         while True:
             try:
@@ -193,7 +198,7 @@ class Submission:
 
 
 def _read(text: str) -> Answered | None:
-    """An answer; ``None`` for what is none, since a broker may hold anything."""
+    """Decodes an answer; ``None`` if the text is not one, since a broker may hold anything."""
     try:
         return answered(text)
     except UsageError:

@@ -1,8 +1,7 @@
-"""A worker of the farm: it compiles what a message asks for, and sends that to the remote, signed.
+"""A worker of the farm: it compiles the kernel that a message asks for, and sends it to the remote, signed.
 
-Celery keeps the processes and gives them work, which it gets through a transport of ours: nothing from the broker
-reaches it but the text of a checked message. The format of its own messages, which no one can check, stays within the
-process.
+Celery runs the processes and gives them work. It gets the work through a transport of ours, so only the text of a
+checked message passes from the broker. Celery's own message format, which cannot be checked, stays within the process.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ from cache_engine.units import counted, human_ms, printable
 
 _TASK, _QUEUE = "gemm_cache.compile", "farm"
 _MESSAGE_S = 1.0
-"""The time for which the broker is asked for a message, and within which a signal is obeyed."""
+"""Seconds to wait for a message of the broker. A signal is obeyed within this time."""
 _TURN_S = 0.05
-"""The interval at which Celery looks what its processes have finished, while all have work."""
+"""Seconds between two times that Celery checks which processes have finished, while all are busy."""
 _MOST_REFUSED = 100
-"""Messages that are refused before a signal is obeyed."""
+"""The most messages refused in a row before signals are checked."""
 
 
 class Worker:
-    """A process that compiles for a farm. It opens store and remote when it is first asked, after any fork."""
+    """A process that compiles for a farm. It opens the store and the remote at the first request, after any fork."""
 
     def __init__(self, settings: Settings, broker: str, remote: str, key: SigningKey) -> None:
         self._settings, self._sign = settings, key.sign
@@ -58,12 +57,12 @@ class Worker:
         self._opened: tuple[int, _Maker] | None = None
 
     def work(self, text: object) -> None:
-        """Does what a message asks for, answers, and says so in a line.
+        """Compiles the kernel that a message asks for, answers, and prints a line about it.
 
-        Who asked looks in the remote where no answer comes, as when another process compiles the kernel.
+        If no answer comes, as when another process compiles the kernel, the submitter looks in the remote.
 
         Raises:
-            UsageError: for what is no message.
+            UsageError: for text that is not a valid message.
             BrokerAway: when the broker does not answer.
         """
         message = asked(text)
@@ -98,13 +97,16 @@ class Worker:
 
 
 class _Maker:
-    """Makes kernels for a remote. It opens store and remote at once, so it is of the process that made it."""
+    """Makes kernels for a remote.
+
+    It opens the store and the remote at once, so only the process that made it may use it.
+    """
 
     def __init__(self, settings: Settings, remote: str, sign: Callable[[bytes], bytes]) -> None:
         self._cache, self._remote, self._sign = open_cache(settings=settings.made_here()), open_remote(remote), sign
 
     def checked(self, message: CompileMessage) -> CacheKey:
-        """The key that a message asks for; raises ``NotHereError`` where this machine makes another of it."""
+        """The key that a message asks for; raises ``NotHereError`` if this machine's toolchain makes another key."""
         selection = self._cache.select(
             message.gemm, family=message.family, compiler=message.compiler, config=message.config
         )
@@ -114,7 +116,7 @@ class _Maker:
         return selection.key
 
     def made(self, message: CompileMessage, key: CacheKey) -> bool:
-        """Has the remote have a kernel, and compiles it if neither has it; whether it was compiled.
+        """Gets a kernel into the remote, compiling it if neither store nor remote has it; returns whether it compiled.
 
         Raises:
             GemmCacheError: where it cannot be compiled, stored or sent.
@@ -134,7 +136,7 @@ class _Maker:
 
 
 class _Intake:
-    """Takes messages out of the queue for Celery, which sees only those that ask for a kernel."""
+    """Takes messages out of the queue for Celery, and passes on only valid requests for a kernel."""
 
     def __init__(self, worker: Worker, *, until_empty: bool) -> None:
         self._broker, self._board = worker.broker, worker.board
@@ -143,15 +145,15 @@ class _Intake:
         self.stops = False
 
     def is_well(self) -> bool:
-        """Whether the main process goes on with its work, if that is only to finish it."""
+        """Whether the main process still works, even if it only finishes its last kernels."""
         return self.stops or time.monotonic() - self._turned < GONE_S
 
     def turn(self) -> None:
-        """Notes that the main process goes on."""
+        """Notes that the main process still works."""
         self._turned = time.monotonic()
 
     def message(self) -> str | None:
-        """The next message's text; ``None`` where there is none yet."""
+        """The next message's text; ``None`` if no message has come yet."""
         for _ in range(_MOST_REFUSED):
             if self.stops:
                 break
@@ -172,7 +174,7 @@ class _Intake:
         return None
 
     def stop(self) -> None:
-        """Has Celery end after what is in work."""
+        """Tells Celery to end after the kernels in work."""
         from celery.worker import state
 
         self.stops, state.should_stop = True, 0
@@ -194,7 +196,7 @@ def serve(worker: Worker, *, processes: int, until_empty: bool = False, health_f
     """Works until it is stopped, or until the queue is empty; returns the exit code.
 
     Args:
-        health_file: is touched every five seconds while the worker is well.
+        health_file: a file to touch every five seconds while the worker is well.
 
     Raises:
         ExtraMissing: when Celery is not installed.
@@ -245,7 +247,10 @@ def _stop(intake: _Intake, number: int, _frame: object) -> None:
 
 
 def _application(intake: _Intake) -> Any:
-    """The Celery application: one task and no other, from our queue; a process that dies takes its kernel with it."""
+    """The Celery application: it has only one task, and gets it from our queue.
+
+    If a process dies, its message is lost with it, and the submitter sends the message again.
+    """
     with needing("team", "the farm"):
         from celery import Celery
     app = Celery("gemm-cache", broker="memory://localhost", set_as_current=False)
@@ -268,7 +273,7 @@ def _application(intake: _Intake) -> Any:
 
 
 def _transport(intake: _Intake) -> type:
-    """A transport of kombu's, as its virtual ones are, whose messages are made here of checked text."""
+    """A class of transport for Celery's library kombu. It makes each message here, from checked text."""
     from kombu.transport import virtual
 
     class Channel(virtual.Channel):  # type: ignore[misc]
@@ -309,7 +314,7 @@ def _transport(intake: _Intake) -> type:
 
 @contextmanager
 def _leased(broker: Broker, key: CacheKey) -> Iterator[bool]:
-    """Whether this process alone compiles a key in the body of a ``with``, however long that takes."""
+    """Yields whether this process alone compiles a key in the body of a ``with``, however long the body takes."""
     owner = secrets.token_hex(16)  # not of the message: a broker may deliver one twice
     if not broker.take(key, owner):
         yield False
@@ -331,6 +336,6 @@ def _leased(broker: Broker, key: CacheKey) -> Iterator[bool]:
 
 
 def _say(line: str) -> None:
-    """A line for people, whole, also from a signal handler."""
+    """Prints a whole line for people; safe in a signal handler."""
     with suppress(OSError):
         os.write(sys.stderr.fileno(), f"{printable(line)}\n".encode())

@@ -1,7 +1,7 @@
 """Maintenance of a store: cleaning, checking, quarantine, packs, and permissions.
 
-No hit needs ``decisions``, ``integrity``, ``packs`` and ``quarantine``, so they are imported when they are first used.
-``admin`` has all of this for one store, as ``Cache.admin``.
+A hit needs none of ``decisions``, ``integrity``, ``packs`` and ``quarantine``, so they are imported at their first use.
+``admin`` offers all of this for one store, as ``Cache.admin``.
 """
 
 from __future__ import annotations

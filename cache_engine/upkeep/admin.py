@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cache_engine import upkeep
 from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageError
-from cache_engine.frameworks.bundles import Group, group_keys, read_group
+from cache_engine.frameworks.bundles import Group, UnknownGroup, group_keys, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
 from cache_engine.model.events import CLEAN_OTHER, SEEN, EntryUsage
@@ -23,7 +23,6 @@ from cache_engine.store.codec import signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.pack import Pack
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.store.signatures import proof_for
 from cache_engine.units import counted, printable
 from cache_engine.upkeep import cleanup
@@ -50,12 +49,12 @@ class Administered(Protocol):
 
     @property
     def store(self) -> DiskStore:
-        """Entries on disk; raises ``StoreUnusable`` where there is no store."""
+        """The entries on disk; raises ``StoreUnusable`` where there is no store."""
         ...
 
 
 class Admin:
-    """Everything about a store that no lookup needs. Each method raises ``StoreUnusable`` where there is no store."""
+    """All methods of a store that no lookup needs. Each method raises ``StoreUnusable`` where there is no store."""
 
     def __init__(self, cache: Administered, is_stale: Callable[[Record], bool]) -> None:
         """Reads nothing yet; ``is_stale`` says whether no request here can ever hit an entry."""
@@ -64,15 +63,18 @@ class Admin:
 
     @property
     def store(self) -> DiskStore:
-        """Entries on disk; raises ``StoreUnusable`` where there is no store."""
+        """The entries on disk; raises ``StoreUnusable`` where there is no store."""
         return self._cache.store
 
     def policy(self) -> Limits:
-        """The limits that the settings set."""
+        """The limits in the settings."""
         return Limits.of(self.settings)
 
     def survey(self) -> Survey:
-        """Every entry as it is now, to make several plans from without looking at the store again. Changes nothing."""
+        """The present state of every entry, from which several plans can be made without reading the store again.
+
+        Changes nothing.
+        """
         self.journal.flush()
         return Survey(self.store, is_stale=self._is_stale)
 
@@ -94,11 +96,11 @@ class Admin:
         return (self.survey() if survey is None else survey).plan(limits, on_record)
 
     def find_leftovers(self) -> list[Leftover]:
-        """Files of no entry that any cleaning removes: those of killed writers, and old ones in quarantine."""
+        """Files without an entry that any cleaning removes: those of killed writers, and old ones in quarantine."""
         return cleanup.find_leftovers(self.store)
 
     def clean(self, limits: Limits | None = None, *, dry_run: bool = False, by: str | None = None) -> EvictionPlan:
-        """Evicts what ``plan_cleaning`` names, unless ``dry_run``; returns that plan."""
+        """Evicts the entries that ``plan_cleaning`` names, unless ``dry_run``; returns the plan."""
         plan = self.plan_cleaning(limits)
         if not dry_run:
             self.evict(plan, by=by)
@@ -107,16 +109,17 @@ class Admin:
     def evict(
         self, plan: EvictionPlan, *, by: str | None = None, on_progress: Callable[[int], None] = lambda _: None
     ) -> Cleaned:
-        """Evicts what a plan names and removes leftovers; see ``upkeep.cleanup.apply``."""
+        """Evicts the entries of a plan and removes leftovers; see ``upkeep.cleanup.apply``."""
         return cleanup.apply(self.store, self.journal, plan, on_progress, by=by or local_user())
 
     def clean_other(
         self, place: Place, plan: DeletePlan, *, by: str | None = None,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Deleted:  # fmt: skip
-        """Deletes from another framework's cache what a plan names; see ``frameworks.deletion.delete``.
+        """Deletes the entries of a plan from another framework's cache; see ``frameworks.deletion.delete``.
 
-        The audit has an event of what is to be deleted, which a kill leaves, and one of what was.
+        The audit log has one event before, with the number to delete, so that a kill leaves a trace, and one after,
+        with the number deleted.
         """
         from cache_engine.frameworks.deletion import Deleted, delete
 
@@ -132,14 +135,14 @@ class Admin:
             self.journal.event(CLEAN_OTHER, stored_bytes=done.size_bytes, detail=detail, by=by)
 
     def acted(self, kind: str, detail: str, by: str) -> None:
-        """Writes an event of an action on the whole store, for the audit log."""
+        """Records an action on the whole store in the audit log."""
         self.journal.event(kind, detail=detail, by=by or local_user())
 
     def find_key(self, prefix: str) -> CacheKey:
-        """The key that starts with ``prefix``, be it of a kernel or of an adapted one; not read.
+        """The key that starts with ``prefix``, of a kernel of ours or of another framework. Does not read the kernel.
 
         Raises:
-            UsageError: when it cannot be the start of a key.
+            UsageError: when ``prefix`` cannot be the start of a key.
             KeyNotFound: when no entry or several match; the message says how the last match left the store.
         """
         wanted = check_prefix(prefix)
@@ -154,16 +157,19 @@ class Admin:
         return found.pop()
 
     def departure(self, prefix: str) -> upkeep.decisions.Departure | None:
-        """The departure of the last entry with this key prefix, or ``None``; see ``upkeep.decisions.departure``."""
+        """The departure of the last entry with this key prefix; ``None`` if unknown.
+
+        See ``upkeep.decisions.departure``.
+        """
         self.journal.flush()
         return upkeep.decisions.departure(self.store, prefix)
 
     def adapted(self, key: CacheKey) -> Group | None:
-        """The kernel of another framework that has a key, every byte checked; ``None`` if none has.
+        """The kernel of another framework that has this key, verified by checksum; ``None`` if there is none.
 
         Raises:
-            CorruptEntry: when it is damaged.
-            KeyNotFound: when it is of a format version that this program does not know.
+            CorruptEntry: when the kernel is damaged.
+            KeyNotFound: when its format version is unknown to this program.
             OSError: when it cannot be read.
         """
         try:
@@ -172,21 +178,21 @@ class Admin:
             raise KeyNotFound(f"{error}; a newer version wrote it") from error
 
     def find_stored(self, prefix: str) -> Record | Group:
-        """The kernel whose key starts with ``prefix``, ours or adapted; raises as ``find_key`` and ``adapted``."""
+        """The kernel whose key starts with ``prefix``, ours or another's; raises as ``find_key`` and ``adapted``."""
         key = self.find_key(prefix)
         return self.adapted(key) or self.store.find(key)
 
     def usage_of(self, key: CacheKey, made_at: float) -> EntryUsage | None:
-        """The usage of an entry that was made then; ``None`` if it was never used."""
+        """The usage of the entry with this key that was made at ``made_at``; ``None`` if it was never used."""
         self.journal.flush()
         usage = read_journal(self.store.layout.journal).usage
         return next((used for used in usage if (used.key, used.made_at) == (key, made_at)), None)
 
     def acknowledge(self, totals: Mapping[str, int], *, by: str | None = None) -> None:
-        """Records that failures were seen: Overview warns of later ones alone. They stay counted.
+        """Records that an admin has seen these failures, so that Overview warns only of later ones. They stay counted.
 
         Args:
-            totals: what was seen, sums over all time by name; see ``upkeep.decisions.FAILURES``.
+            totals: the failures seen, as sums over all time by name; see ``upkeep.decisions.FAILURES``.
         """
         self.store  # noqa: B018 (raises where there is none)
         self.journal.event(SEEN, detail=in_words(totals), by=by or local_user())
@@ -197,11 +203,12 @@ class Admin:
         return sorted(pins.pinned_keys(self.store.layout))
 
     def pin(self, *keys: str, by: str | None = None) -> list[CacheKey]:
-        """Protects kernels from eviction; a prefix of a key is enough. Returns their keys.
+        """Protects kernels from eviction; a prefix of a key is enough. Returns the keys.
 
         Raises:
-            UsageError, KeyNotFound: when a key is none, or no kernel's; then none of them is pinned.
-            StoreError: when very many are pinned.
+            UsageError, KeyNotFound: when one of the texts is not a key, or no kernel has the key; nothing is then
+                pinned.
+            StoreError: when too many keys are pinned.
         """
         found = [self.find_key(key) for key in keys]
         for key in found:
@@ -210,11 +217,11 @@ class Admin:
         return found
 
     def unpin(self, *keys: str, by: str | None = None) -> list[CacheKey]:
-        """Ends the protection of pinned kernels; a prefix of a key is enough. Returns their keys.
+        """Ends the protection of pinned kernels; a prefix of a key is enough. Returns the keys.
 
         Raises:
-            UsageError, KeyNotFound: when a key is none, or none or several that are pinned begin so; then none of them
-                is unpinned.
+            UsageError, KeyNotFound: when one of the texts is not a key, or no pinned key or several begin with it;
+                nothing is then unpinned.
         """
         found = [self._find_pinned(key) for key in keys]
         for key in found:
@@ -233,33 +240,34 @@ class Admin:
     def check(
         self, *, share: float = 1.0, on_entry: Callable[[], None] = lambda: None, processes: int = 1
     ) -> Iterator[Finding]:
-        """Findings of faults in the store, one by one, in a ``share`` of its entries. Changes nothing.
+        """Checks a ``share`` of the store's entries, and yields each fault as a finding. Changes nothing.
 
         Args:
-            processes: as of ``upkeep.parallel.in_processes``, which forks: for programs that allow this.
+            processes: as for ``upkeep.parallel.in_processes``, which forks; use it only in programs that may fork.
         """
         trust = self.settings.trust_store
         return upkeep.integrity.check(self.store, on_entry, share=share, trust=trust, processes=processes)
 
     def plan_repair(self, findings: Iterable[Finding]) -> list[RepairAct]:
-        """The acts of ``repair`` for each finding. Changes nothing."""
+        """The acts that ``repair`` would do for each finding. Changes nothing."""
         return upkeep.integrity.plan_repair(self.store, findings)
 
     def repair(self, findings: Iterable[Finding], *, by: str | None = None) -> list[Finding]:
-        """Applies each finding's remedy; returns the findings dealt with. See ``upkeep.integrity.repair``."""
+        """Applies each finding's remedy; returns the findings that are repaired. See ``upkeep.integrity.repair``."""
         return upkeep.integrity.repair(self.store, self.journal, findings, by=by or local_user())
 
     def verify(self, *, repair: bool = False, share: float = 1.0, by: str | None = None) -> list[Finding]:
-        """Findings of faults in the store; with ``repair``, each finding's remedy is applied as well."""
+        """Checks the store and returns its findings; with ``repair``, applies each finding's remedy as well."""
         findings = list(self.check(share=share))
         if repair:
             self.repair(findings, by=by)
         return findings
 
     def signatures(self, keys: Iterable[CacheKey] | None = None) -> Iterator[tuple[CacheKey, Signed]]:
-        """The signer of each entry, of all or those given, and whether the setting ``trusted_signers`` trusts it.
+        """The signer of each entry, and whether the setting ``trusted_signers`` trusts it.
 
-        Reads and checks all bytes of each. Those that are damaged, or have another format version, are left out.
+        Covers all entries, or those of ``keys``. Reads and verifies the bytes of each entry. Entries that are damaged
+        or have another format version are left out.
 
         Raises:
             UsageError: when the file of trusted signers cannot be used.
@@ -275,7 +283,7 @@ class Admin:
                     yield key, signers.check(stored[0])
 
     def signature(self, key: str) -> str:
-        """An entry's signer, in words, and whether the signature counts; empty where it has none and needs none."""
+        """An entry's signer, in words, and whether the signature counts; empty if it has none and needs none."""
         try:
             found = dict(self.signatures([CacheKey(key)])).get(CacheKey(key))
         except (UsageError, ExtraMissing) as error:
@@ -290,7 +298,7 @@ class Admin:
         return upkeep.quarantine.items(self.store)
 
     def find_quarantined(self, names: Iterable[str]) -> list[upkeep.quarantine.Item]:
-        """The items of these names or key prefixes; raises ``StoreError`` for the first that is not there."""
+        """The items in quarantine with these names or key prefixes; raises ``StoreError`` for the first missing one."""
         return upkeep.quarantine.find(self.store, names)
 
     def examine(self, item: upkeep.quarantine.Item) -> upkeep.quarantine.Examined:
@@ -298,7 +306,7 @@ class Admin:
         return upkeep.quarantine.examine(self.store, item)
 
     def restore(self, item: upkeep.quarantine.Item, *, by: str | None = None) -> None:
-        """Restores an item from quarantine once every byte is checked; see ``upkeep.quarantine.restore``."""
+        """Restores an item from quarantine after verifying every byte; see ``upkeep.quarantine.restore``."""
         upkeep.quarantine.restore(self.store, self.journal, item, by=by or local_user())
 
     def discard(self, items: Iterable[upkeep.quarantine.Item], *, by: str | None = None) -> upkeep.quarantine.Discarded:
@@ -317,7 +325,7 @@ class Admin:
         on_entry: Callable[[], None] = lambda: None,
         processes: int = 1,
     ) -> Exported:
-        """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``store.signatures`` for ``sign``."""
+        """Writes entries to a pack. See ``upkeep.packs.export_pack`` and, for ``sign``, ``store.signatures``."""
         return upkeep.packs.export_pack(
             self.store, Path(path), wanted, adapted=adapted, keys=keys, replace=replace, sign=sign,
             host_code=self.settings.host_code, on_entry=on_entry, processes=processes,
@@ -327,13 +335,13 @@ class Admin:
         """Opens a pack for ``import_pack`` or ``preview_import``.
 
         Raises:
-            PackUnusable: when it cannot be used.
-            UsageError, ExtraMissing: when signatures are required and cannot be checked, as ``proof_for`` says.
+            PackUnusable: when the pack cannot be used.
+            UsageError, ExtraMissing: when signatures are required and cannot be checked; see ``proof_for``.
         """
         return Pack(Path(path), trust=self.settings.trust_store, prove=proof_for(self.settings))
 
     def preview_import(self, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
-        """The outcome that importing a pack would have for each entry. Changes nothing."""
+        """For each entry of a pack, the result that importing it would have. Changes nothing."""
         return upkeep.packs.look_into(self.store, pack, on_entry, host_code=self.settings.host_code)
 
     def import_pack(
@@ -344,7 +352,10 @@ class Admin:
         by: str | None = None,
         on_entry: Callable[[], None] = lambda: None,
     ) -> Imported:
-        """Imports the entries of a pack, a file or an opened one, each checked; see ``upkeep.packs.import_pack``."""
+        """Imports the entries of a pack, given by its path or opened, after checking each.
+
+        See ``upkeep.packs.import_pack``.
+        """
         opened = path if isinstance(path, Pack) else self.open_pack(path)
         acting = by or local_user()
         host_code = self.settings.host_code
@@ -360,7 +371,7 @@ class Admin:
         by: str | None = None,
         on_entry: Callable[[], None] = lambda: None,
     ) -> Imported:
-        """Imports the kernels of a cache of Triton's own, each checked; see ``upkeep.packs.import_triton``."""
+        """Imports the kernels of Triton's own cache, after checking each. See ``upkeep.packs.import_triton``."""
         acting, folder = by or local_user(), Path(directory)
         return upkeep.packs.import_triton(
             self.store, self.journal, folder, dry_run=dry_run, on_entry=on_entry, by=acting,
@@ -368,12 +379,12 @@ class Admin:
         )  # fmt: skip
 
     def decisions(self, key: str = "", *, kinds: Collection[str] = (), since: float = -math.inf) -> list[Decision]:
-        """The log of decisions, the oldest first, each miss with its cause.
+        """The decisions in the log, the oldest first, each miss with its cause.
 
         Args:
-            key: only of entries whose key starts with this.
-            kinds: only these, such as ``"miss"``.
-            since: only at this time or later, in seconds since 1970.
+            key: only decisions about entries whose key starts with this.
+            kinds: only decisions of these kinds, such as ``"miss"``.
+            since: only decisions at this time or later, in seconds since 1970.
 
         Raises:
             UsageError: when ``key`` cannot be the start of a key.
@@ -382,22 +393,22 @@ class Admin:
         return self.open_log().new(key, kinds, since)
 
     def open_log(self) -> upkeep.decisions.Log:
-        """The log of decisions, for reading it as it grows."""
+        """The log of decisions, for following it while it grows."""
         return upkeep.decisions.Log(self.store)
 
     def misses(self) -> list[Decision]:
         """The last misses with their causes, the latest first, as far back as the log of decisions goes.
 
-        Reads the log alone and no record, so of a kernel that the log does not name before it cannot say that another
-        toolchain had made it; ``decisions`` can.
+        Reads the log but no record. So if the log does not name an earlier kernel, it cannot say that another toolchain
+        had made one; ``decisions`` can.
         """
         self.journal.flush()
         return self._recent.misses()
 
     def recent_decisions(self) -> tuple[list[Decision], int]:
-        """The last decisions, the latest first, and how many lines of the log are damaged or from the future.
+        """The last decisions, the latest first, and the number of log lines that are damaged or dated in the future.
 
-        Misses have causes as ``misses`` finds them. The log is read once, and then as it grows.
+        Misses have causes as in ``misses``. The log is read once; later calls read only new lines.
         """
         self.journal.flush()
         return self._recent.all(), self._recent.damaged
@@ -407,6 +418,6 @@ class Admin:
         return upkeep.decisions.RecentDecisions(self.store.layout)
 
     def early_evictions(self) -> list[upkeep.decisions.EarlyEviction]:
-        """Kernels that were evicted and asked for again, as far back as the log of decisions goes; the latest first."""
+        """Kernels that were evicted and requested again, as far back as the log of decisions goes; the latest first."""
         decisions, _ = self.recent_decisions()
         return upkeep.decisions.early_evictions(reversed(decisions))

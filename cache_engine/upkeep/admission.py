@@ -1,8 +1,8 @@
 """Permission to delete from a store, or import into it, through a server. Pure: ``app.guard`` gathers the facts.
 
-A configured token or login is required of everyone. Without either, only the user at this machine may: the server must
-be bound to loopback, and the request must look in every way like one of a browser here. A proxy can hide all of this:
-behind a proxy, configure one of the two, and also on a machine with other users.
+If a token or a login is configured, every visitor must use it. If not, only the user at this machine may act: the
+server must listen on loopback only, and the request must look in every way like one of a browser here. A proxy can hide
+all of this: behind a proxy, and on a machine with other users, configure a token or a login.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Request:
     """A request to the server.
 
     Attributes:
-        bound_to: the address that the server listens at; empty is every one.
-        peer: the address that the connection is from; empty is this machine's own.
-        headers: of the request that opened the connection, by their names in lower case.
+        bound_to: the address that the server listens at; empty means every address.
+        peer: the address that the connection comes from; empty means this machine.
+        headers: the headers of the request that opened the connection, by lower-case name.
     """
 
     bound_to: str
@@ -49,7 +49,7 @@ class Visitor:
 
     Attributes:
         login: whether the server has a login set up at all.
-        user: the name that was logged in with; empty before.
+        user: the name of the logged-in user; empty before the login.
         proved: whether the admin token was given.
     """
 
@@ -63,10 +63,10 @@ class Permission:
     """Whether a visitor may act.
 
     Attributes:
-        granted: whether.
-        by: who, for the audit log.
-        why_not: what is missing, for people.
-        asks_for: what grants it: any of ``TOKEN`` and ``LOGIN``.
+        granted: whether the visitor may act.
+        by: the name of the visitor, for the audit log.
+        why_not: what is missing, as text for people.
+        asks_for: what would grant the permission: ``TOKEN``, ``LOGIN`` or both.
     """
 
     granted: bool
@@ -78,12 +78,12 @@ class Permission:
 def permission(
     request: Request, visitor: Visitor, *, token: bool, users: tuple[str, ...], read_only: bool = False
 ) -> Permission:
-    """Whether a visitor may act.
+    """Decides whether a visitor may act.
 
     Args:
-        read_only: whether no one may.
+        read_only: whether nobody may act.
         token: whether an admin token is set.
-        users: who may once logged in; ``ANYONE`` stands for all who can log in.
+        users: the users who may act once logged in; ``ANYONE`` means all users who can log in.
     """
     if read_only:
         return Permission(False, why_not=READ_ONLY)
@@ -109,7 +109,7 @@ _IN_WORDS = {TOKEN: "the admin token", LOGIN: "a login"}
 
 
 def why_not_local(request: Request) -> str | None:
-    """The reason why a request may not come from a browser on this machine; ``None`` when it does."""
+    """The reason why a request may not come from a browser on this machine; ``None`` if it surely does."""
     if not is_loopback(request.bound_to):
         return f"the dashboard listens at {request.bound_to or 'every address of this machine'}, not only at its own"
     if request.peer and not is_loopback(request.peer):
@@ -136,9 +136,9 @@ def is_loopback(address: str) -> bool:
 
 
 def fits(token: str, given: str) -> bool:
-    """Whether what was given is the token; takes equally long for every input.
+    """Whether ``given`` equals the token; takes equally long for every input.
 
-    Either may hold lone surrogates: an environment variable whose bytes are no UTF-8, or what a program sends.
+    Both may hold lone surrogates: from an environment variable that is not UTF-8, or from a hostile program.
     """
     return hmac.compare_digest(*map(_digest, (token, given)))
 
@@ -146,10 +146,10 @@ def fits(token: str, given: str) -> bool:
 class Attempts:
     """Delays for the answers to wrong tokens. Safe to use from several threads.
 
-    Only wrong tokens are counted, after they were compared, so a correct one is never refused: behind a proxy all
-    visitors have one address, and a guesser there would lock out the owner. The token makes guessing hopeless:
-    16 random letters and digits are 95 bits, and at a thousand guesses a second, more than this server draws pages,
-    half of them take 10¹⁷ years. The waits keep the guesses of a tab apart, and so help a token that is less random.
+    Only wrong tokens are counted, after they were compared, so a correct token is never refused: behind a proxy all
+    visitors have one address, and an attacker could otherwise lock out the owner. Guessing is hopeless: a token of 16
+    random letters and digits has 95 bits, and at a thousand guesses a second, half of all tokens take 10¹⁷ years. The
+    delays slow a browser tab's guesses, which helps a token that is less random.
     """
 
     def __init__(self) -> None:
@@ -158,9 +158,9 @@ class Attempts:
         self._next_answer = 0.0
 
     def wrong(self, peer: str, now: float) -> float:
-        """Counts a wrong token from an address; returns for how many seconds its answer waits.
+        """Counts a wrong token from an address; returns the seconds to wait before answering.
 
-        Twice as long each time for one address; and all answers to wrong tokens, wherever they are from, are given one
+        The wait doubles with each wrong token from one address. Answers to wrong tokens of all addresses are given one
         after another.
         """
         with self._lock:
@@ -174,7 +174,7 @@ class Attempts:
 
 
 def local_user() -> str:
-    """The user of this machine that the process runs as, for the audit."""
+    """The name of the user that this process runs as, for the audit log."""
     import pwd
 
     try:

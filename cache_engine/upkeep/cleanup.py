@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from cache_engine.store.lock import file_lock, file_lock_to_delete, try_lock
 from cache_engine.store.pins import is_pinned
 from cache_engine.store.publish import publish_file
 from cache_engine.units import counted
+from cache_engine.upkeep.findings import names_in
 from cache_engine.upkeep.plan import (
     DAY_S,
     EVERYTHING,
@@ -58,11 +60,11 @@ _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NON
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Estimated entries and bytes of a store; ``published`` of the entries came after the last survey."""
+    """The estimated entries and bytes of a store; ``published`` entries were added after the last survey."""
 
     entries: int
     stored_bytes: int
-    published: int = 0
+    published: int
 
 
 def add_published(layout: StoreLayout, stored_bytes: int) -> Population | None:
@@ -79,7 +81,7 @@ def add_published(layout: StoreLayout, stored_bytes: int) -> Population | None:
 
 
 def read_population(layout: StoreLayout) -> Population | None:
-    """The estimate; ``None`` when it cannot be read."""
+    """The stored estimate; ``None`` when it cannot be read."""
     try:
         surveyed, *published = (read_file(layout.population, _LARGEST_BYTES) or b"").split(b"\n")
         entries, stored_bytes = map(int, surveyed.split())
@@ -119,7 +121,7 @@ QUARANTINE_S = 30 * DAY_S
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file of no entry, which every cleaning deletes: its path in the store, its size, and the reason."""
+    """A file without an entry, which every cleaning deletes: its path in the store, its size, and the reason."""
 
     path: str
     stored_bytes: int
@@ -128,7 +130,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """The result of applying a plan; ``foreign`` counts the skipped entries of another format version."""
+    """The result of applying a plan. ``foreign`` is the number of skipped entries that have another format version."""
 
     evicted: int
     freed_bytes: int
@@ -161,17 +163,18 @@ def apply(
     """Evicts the entries of a plan, deletes leftovers, then folds the journal.
 
     Skips an entry used or replaced since the plan was made, unless the plan evicts everything. Always skips an entry
-    that is being compiled, one that is gone, and one of another format version that the plan does not evict for that.
+    that is being compiled or is gone. Skips an entry of another format version, unless the plan evicts it for that
+    reason.
 
     Args:
         on_progress: called with the number of victims processed so far.
         by: the user who cleans, for the audit.
-        wait_s: how long to wait for other maintenance to end.
-        stopped: called between victims; once it returns true, the rest stays.
+        wait_s: seconds to wait for other maintenance to end.
+        stopped: called between victims; once it returns true, no more are evicted.
 
     Raises:
         LockTimeout: when other maintenance is running.
-        StoreError: when another store took the place of the one that the plan is for.
+        StoreError: when another store has replaced the one that the plan was made for.
     """
     layout = store.layout
     evicted = foreign = freed = removed = removed_bytes = 0
@@ -248,7 +251,8 @@ def _summary(evicted: int, chosen: EvictionPlan, removed: int) -> str:
 class Housekeeper:
     """Cleans a store in the background when cleaning is due or the store is far above its limits.
 
-    Call ``published`` after each publish: only a publish makes a store grow; and ``result_stored`` after a result.
+    Call ``published`` after each publish, because only a publish makes a store grow, and ``result_stored`` after
+    storing a result of the evaluator.
     """
 
     def __init__(
@@ -259,11 +263,11 @@ class Housekeeper:
         interval_s: float,
         prune_results: Callable[[], object] = lambda: None,
     ) -> None:
-        """Does nothing yet.
+        """Stores the arguments; starts nothing yet.
 
         Args:
-            interval_s: time between automatic cleanings, by any process; 0 means never.
-            prune_results: of the evaluator; called whenever cleaning is due.
+            interval_s: seconds between automatic cleanings, of all processes together; 0 means never.
+            prune_results: deletes old results of the evaluator; called whenever cleaning is due.
         """
         self._prune_results = prune_results
         self._store = store
@@ -298,10 +302,10 @@ class Housekeeper:
                 self._queue.put(partial(self._clean, is_due))
 
     def close(self, *, wait: bool = True) -> None:
-        """Ends cleaning: if it takes longer than a second of processor time, after the current entry.
+        """Ends a running cleaning. One that needs more than a second of processor time stops after the current entry.
 
         Args:
-            wait: whether to wait for the end. The wait is bounded, because a signal handler may call this.
+            wait: whether to wait for the cleaning to end. The wait is bounded, because a signal handler may call this.
         """
         if wait:
             # A process that publishes one kernel and ends must clean too.
@@ -313,7 +317,10 @@ class Housekeeper:
             self._queue.settle(_END_S)
 
     def _is_due(self) -> bool:
-        """Whether the last cleaning is more than the interval ago, or more than that in the future."""
+        """Whether the last cleaning is longer ago than the interval.
+
+        A time more than the interval in the future, by a wrong clock, counts too.
+        """
         stamp = self._store.layout.cleaned
         try:
             return abs(time.time() - stamp.stat().st_mtime) > self._interval_s
@@ -373,10 +380,10 @@ class Housekeeper:
 
 
 def prune_results(store: DiskStore, settings: Settings, journal: Journal) -> int:
-    """Removes results of the evaluator that are unused or too many; returns their number.
+    """Removes results of the evaluator that are unused or exceed the limit; returns their number.
 
     Raises:
-        OSError, StoreError: when they cannot be read or written.
+        OSError, StoreError: when the results cannot be read or written.
     """
     from cache_engine.evaluator.results import Evaluations  # rarely needed
 
@@ -391,7 +398,7 @@ def prune_results(store: DiskStore, settings: Settings, journal: Journal) -> int
 
 
 def _published_at(layout: StoreLayout, key: CacheKey) -> float:
-    """The time when the record or the group was published; infinity when it is gone."""
+    """The time when a record, or another framework's kernel, was published; infinity if it is gone."""
     for path in (layout.record_path(key), layout.group_path(key)):
         with suppress(FileNotFoundError):
             return os.lstat(path).st_mtime
@@ -409,21 +416,21 @@ GRACE_S = 600.0
 
 
 def abandoned_temporaries(layout: StoreLayout) -> Iterator[Path]:
-    """Temporaries whose writers are gone."""
-    for path in _files(layout.temp):
+    """Temporary files whose writers have ended."""
+    for path in map(layout.temp.joinpath, sorted(names_in(layout.temp))):
         # A folder here is not ours; ``integrity`` reports it.
         if (path.is_symlink() or not path.is_dir()) and is_abandoned(path):
             yield path
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the writer of a temporary is gone; anything but a regular file has none."""
+    """Whether the writer of a temporary file has ended; true for anything but a regular file."""
     with _abandoned(path) as abandoned:
         return abandoned
 
 
 def remove_temporary(path: Path) -> bool:
-    """Deletes a temporary if its writer is gone; returns whether it did.
+    """Deletes a temporary file if its writer has ended; returns whether it did.
 
     Raises:
         OSError: when deleting fails.
@@ -436,7 +443,10 @@ def remove_temporary(path: Path) -> bool:
 
 @contextmanager
 def _abandoned(path: Path) -> Iterator[bool]:
-    """Whether the writer of a temporary is gone. The body of the ``with`` holds its lock, so no writer can start."""
+    """Yields whether the writer of a temporary file has ended.
+
+    The ``with`` holds the file's lock, so no writer can start.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -466,22 +476,23 @@ def _is_free(descriptor: int, path: Path) -> bool:
 def orphan_blobs(store: DiskStore) -> Iterator[Path]:
     """Blobs that no record names or will name, because a publish, replacement or eviction was interrupted.
 
-    If the record exists but names another, missing blob, that is damage, and left for ``integrity``.
+    A record that names another blob, which is missing, is damage; ``integrity`` handles that.
     """
     layout = store.layout
     for shard in shards_in(layout.kernels, links=layout.trust):
-        by_key: dict[CacheKey, list[Path]] = {}
-        for path in _files(layout.kernels / shard):
-            key = key_of_blob_name(path.name, shard)
-            if key is not None:
-                by_key.setdefault(key, []).append(path)
-        for key, blobs in by_key.items():
-            if len(blobs) > 1 or not os.path.lexists(layout.record_path(key)):
-                yield from (path for path in blobs if is_orphan(store, key, path))
+        folder = layout.kernels / shard
+        blobs = [(key_of_blob_name(name, shard), name) for name in sorted(names_in(folder))]
+        records = set(names_in(layout.metadata / shard))  # after the blobs, as a publish writes its record last
+        copies = Counter(key for key, _ in blobs)
+        for key, name in blobs:
+            if key is not None and (copies[key] > 1 or f"{key}.json" not in records):
+                path = folder / name
+                if is_orphan(store, key, path):
+                    yield path
 
 
 def is_orphan(store: DiskStore, key: CacheKey, path: Path) -> bool:
-    """Whether the key's record, if any, names another blob, and no process is publishing the key."""
+    """Whether a blob is an orphan: nobody is publishing its key, and the key's record, if any, names another blob."""
     if _named(store, key) in (path.name, None):
         return False
     try:
@@ -495,9 +506,9 @@ def is_orphan(store: DiskStore, key: CacheKey, path: Path) -> bool:
 
 
 def remove_orphan(store: DiskStore, path: Path) -> bool:
-    """Deletes a blob that was an orphan, if it still is one; returns whether it did.
+    """Deletes a blob if it is still an orphan; returns whether it did.
 
-    The same blob may have been published since, under the same name, so that its record exists now.
+    The same blob may have been published meanwhile under the same name, so that a record names it now.
 
     Raises:
         OSError: when deleting fails.
@@ -513,7 +524,7 @@ def remove_orphan(store: DiskStore, path: Path) -> bool:
 
 
 def _named(store: DiskStore, key: CacheKey) -> str | None:
-    """The name of the blob in a key's record: empty when there is no record, ``None`` when it cannot be read."""
+    """The name of the blob in a key's record; empty if there is no record, ``None`` if the record cannot be read."""
     try:
         record = store.record(key)
     except (CorruptEntry, OSError):
@@ -523,14 +534,8 @@ def _named(store: DiskStore, key: CacheKey) -> str | None:
     return None if os.path.lexists(store.layout.record_path(key)) else ""
 
 
-def _files(folder: Path) -> list[Path]:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(folder.iterdir())
-    return []
-
-
 def _is_young(path: Path) -> bool:
-    """Whether a file was changed lately. The clock may have been set back, by seconds or by a year."""
+    """Whether a file was changed lately. Allows for a clock that was set back, by seconds or by a year."""
     try:
         return abs(time.time() - os.lstat(path).st_mtime) < GRACE_S
     except FileNotFoundError:

@@ -20,35 +20,35 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.units import human_age, printable
 
 MOST_RECENT = 40_000
-"""Decisions that are held to be listed: the log has about 30,000 when both of its files are full."""
+"""The most decisions that are held to be listed. The log has about 30,000 when both of its files are full."""
 
 MOST_MISSES = 2000
-"""Misses that are listed."""
+"""The most misses that are listed."""
 
 # The last of these events says whether an entry should be in the store.
 _ENDS = frozenset({PUBLISH, EVICT, CORRUPT, SET_ASIDE})
 
 
 class Log:
-    """The log of a store, read once and then as it grows; each miss with its cause."""
+    """The log of decisions of a store, each miss with its cause. Each call reads only the new lines."""
 
     def __init__(self, store: DiskStore) -> None:
-        """Reads nothing yet."""
+        """Stores the argument; reads nothing yet."""
         self._reader = DecisionReader(store.layout)
         self._causes = Causes(_MadeBefore(store))
 
     @property
     def damaged(self) -> int:
-        """The number of lines skipped, because they are damaged or from the future."""
+        """The number of skipped lines: damaged ones, and ones dated in the future."""
         return self._reader.damaged
 
     def new(self, key: str = "", kinds: Collection[str] = (), since: float = -math.inf) -> list[Decision]:
-        """The decisions since the last call, the oldest first; at first all.
+        """The decisions since the last call, the oldest first; at the first call, all.
 
         Args:
-            key: only of entries whose key starts with this.
-            kinds: only these.
-            since: only at this time or later, in seconds since 1970.
+            key: only decisions about entries whose key starts with this.
+            kinds: only decisions of these kinds.
+            since: only decisions at this time or later, in seconds since 1970.
 
         Raises:
             UsageError: when ``key`` cannot be the start of a key.
@@ -67,10 +67,10 @@ class Departure:
     """The departure of an entry from the store.
 
     Attributes:
-        at: seconds since 1970, UTC.
-        is_evicted: whether it was evicted; else it was damaged and quarantined.
-        why: in words, as the journal or the log has it.
-        by: who did it; empty where unknown.
+        at: the time, in seconds since 1970, UTC.
+        is_evicted: whether the entry was evicted; if not, it was damaged and quarantined.
+        why: the reason in the journal or the log.
+        by: who evicted it; empty if unknown.
     """
 
     key: str
@@ -90,7 +90,7 @@ class Departure:
 def departure(store: DiskStore, prefix: str) -> Departure | None:
     """The departure of the last entry with this key prefix; ``None`` if unknown, or if it was stored again.
 
-    Reads the journal, else the log, which goes back further.
+    Reads the journal and, if that knows nothing, the log, which goes back further.
     """
     recent = read_journal(store.layout.journal).recent  # newest first
     last = next((event for event in recent if event.key.startswith(prefix) and event.kind in _ENDS), None)
@@ -105,13 +105,13 @@ def departure(store: DiskStore, prefix: str) -> Departure | None:
 
 @dataclass(frozen=True, slots=True)
 class EarlyEviction:
-    """A kernel that was evicted and asked for again.
+    """A kernel that was evicted and then requested again.
 
     Attributes:
-        name: the kernel's, where the log has it.
-        times: how often that happened. The rest is of the last time.
-        rule: why it was evicted.
-        asked_at: when it was asked for again.
+        name: the kernel's name, if the log has it.
+        times: the number of early evictions. The other fields are about the last one.
+        rule: why the kernel was evicted.
+        asked_at: the time when the kernel was requested again.
     """
 
     key: str
@@ -123,10 +123,10 @@ class EarlyEviction:
 
 
 def early_evictions(decisions: Iterable[Decision]) -> list[EarlyEviction]:
-    """The premature evictions in a log, one for each kernel; the one asked for last is first.
+    """The early evictions in a log, one for each kernel; the kernel requested last comes first.
 
     Args:
-        decisions: the oldest first, each miss with its cause.
+        decisions: the log, the oldest decision first, each miss with its cause.
     """
     evicted: dict[str, Decision] = {}
     found: dict[str, EarlyEviction] = {}
@@ -141,13 +141,13 @@ def early_evictions(decisions: Iterable[Decision]) -> list[EarlyEviction]:
 
 
 class RecentDecisions:
-    """A store's last decisions, read once from its log and then as that grows. Safe to use from several threads.
+    """A store's last decisions; the log is read once, then only its new lines. Safe to use from several threads.
 
-    Unlike ``Log`` it reads no records, so the time depends on the log and not on the store.
+    Unlike ``Log`` it reads no records, so its time depends on the log and not on the store.
     """
 
     def __init__(self, layout: StoreLayout) -> None:
-        """Reads nothing yet."""
+        """Stores the argument; reads nothing yet."""
         self._reader = DecisionReader(layout)
         self._causes = Causes()
         self._lock = threading.Lock()
@@ -155,30 +155,30 @@ class RecentDecisions:
 
     @property
     def damaged(self) -> int:
-        """The number of lines skipped, because they are damaged or from the future."""
+        """The number of skipped lines: damaged ones, and ones dated in the future."""
         return self._reader.damaged
 
     def all(self) -> list[Decision]:
-        """The last ``MOST_RECENT``, each miss with its cause, the latest first."""
+        """The last ``MOST_RECENT`` decisions, each miss with its cause, the latest first."""
         with self._lock:
             self._last.extend(map(self._causes.explained, self._reader.new()))
             return list(reversed(self._last))
 
     def misses(self) -> list[Decision]:
-        """The last ``MOST_MISSES`` of them that are misses, the latest first."""
+        """The last ``MOST_MISSES`` misses among them, the latest first."""
         return list(islice((one for one in self.all() if one.kind == MISS), MOST_MISSES))
 
 
 class _MadeBefore:
-    """Finds what the store's own entries were made by. Reads their records when it is first asked."""
+    """Finds the toolchain of a store's own entries. Reads their records at the first call."""
 
     def __init__(self, store: DiskStore) -> None:
-        """Reads nothing yet."""
+        """Stores the argument; reads nothing yet."""
         self._store = store
         self._made: dict[str, list[tuple[float, str]]] | None = None
 
     def __call__(self, miss: Decision) -> str | None:
-        """The toolchain of another entry for the same request that had been made by then."""
+        """The toolchain of another entry for the same request, if one had been made before the miss; else ``None``."""
         if self._made is None:
             self._made = {}
             for record in self._store.records():
@@ -193,29 +193,29 @@ class _MadeBefore:
 FAILURES = (
     "publish_failures", "corruptions", "tier_failures", "lock_waits", "lock_timeouts", "lock_wait_us",
 )  # fmt: skip
-"""The sums that a reader can acknowledge, by the names of ``model.events.Totals`` and of the index."""
+"""The counters that a reader can acknowledge, named as in ``model.events.Totals`` and in the index."""
 
 _COUNT = re.compile(r"([a-z_]{1,40}) ([0-9]{1,18})")
 
 
 def in_words(totals: Mapping[str, int]) -> str:
-    """The sums over all time that were seen, as the event's detail has them."""
+    """The sums over all time that were seen, as text for an event's detail."""
     return ", ".join(f"{name} {totals[name]}" for name in FAILURES)
 
 
 def of_words(detail: str) -> dict[str, int]:
-    """The sums that an event names; empty where it does not name all of them, which acknowledges nothing."""
+    """The sums in an event's detail; empty if one is missing, so that the event acknowledges nothing."""
     found = {match[1]: int(match[2]) for part in detail.split(", ") if (match := _COUNT.fullmatch(part))}
     return found if set(found) == set(FAILURES) else {}
 
 
 def since(lately: Mapping[str, int], totals: Mapping[str, int], seen: Mapping[str, int]) -> dict[str, int]:
-    """Of the failures counted lately, those that came after the acknowledged ones.
+    """The failures among those counted lately that came after the acknowledged ones.
 
     Args:
-        lately: sums of the last days.
-        totals: sums over all time, which only grow. Where one is below what was seen, counting has begun again, and
-            nothing counts as seen.
+        lately: the sums of the last days.
+        totals: the sums over all time, which only grow. If a sum is below the one in ``seen``, counting has begun
+            again, and nothing counts as seen.
     """
     if not seen or any(totals[name] < seen[name] for name in FAILURES):
         return {name: lately[name] for name in FAILURES}

@@ -84,7 +84,7 @@ class Finding:
         kind: the kind of damage.
         path: the file, relative to the store.
         key: the entry, empty when the file belongs to none.
-        cause: the details.
+        cause: details.
     """
 
     kind: FindingKind
@@ -94,17 +94,20 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """The action of repair."""
+        """The action that repair would take."""
         return REMEDIES[self.kind]
 
     @property
     def is_damage(self) -> bool:
-        """Whether it is damage. A file of another version, or not a store's, is only a note."""
+        """Whether the finding is damage.
+
+        A file of another format version, or one that is not a store's, is only a note.
+        """
         return self.kind not in _NOTES
 
     @property
     def repairable(self) -> bool:
-        """Whether repair can do anything."""
+        """Whether repair can do something about the finding."""
         return self.kind not in _UNREPAIRED
 
 
@@ -114,7 +117,7 @@ def finding_at(layout: StoreLayout, kind: FindingKind, path: Path, key: str, cau
 
 
 def names_in(folder: Path) -> list[str]:
-    """Names of the files in a folder, if there is one."""
+    """The names of the files in a folder; empty if the folder does not exist."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return os.listdir(folder)
     return []
@@ -137,5 +140,5 @@ def kind_of(error: CorruptEntry | OSError, otherwise: FindingKind) -> FindingKin
 
 
 def cause_of(error: CorruptEntry | OSError) -> object:
-    """The readable cause of an error."""
+    """The cause of an error, as text for people."""
     return error.strerror if isinstance(error, OSError) else error

@@ -1,7 +1,7 @@
-"""Checks and repairs a store. ``check`` only reads; ``repair`` deletes nothing that is damaged.
+"""Checks and repairs a store. ``check`` only reads; ``repair`` never deletes damaged files.
 
-Damaged files are moved to ``quarantine/``, not deleted, except temporaries of dead writers. Folders that others may
-write are closed to them.
+It moves them to ``quarantine/``. It deletes only temporary files whose writers have ended. It removes other users'
+right to write to the store's folders.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cache_engine.errors import CorruptEntry
 from cache_engine.inputs import others_may_change
 from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.model.key import CacheKey
-from cache_engine.store.codec import LIKELY_BYTES, MAX_RECORD_BYTES, UnknownFormat, check_blob, decode_record
+from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file, shards_in
 from cache_engine.store.journal import Journal, mend_decisions
@@ -61,10 +61,10 @@ _ACTS = {
 
 @dataclass(frozen=True, slots=True)
 class RepairAct:
-    """The act of repair on one finding: ``quarantine``, ``copy``, ``delete``, ``close`` or ``leave``, and its files.
+    """The act of repair for one finding: ``quarantine``, ``copy``, ``delete``, ``close`` or ``leave``, and the files.
 
-    ``copy`` leaves the sound part where it is; ``close`` corrects the mode of a folder.
-    ``files`` are paths in the store, each with its size.
+    ``copy`` copies a file to quarantine and leaves its sound part in place; ``close`` corrects the mode of a folder.
+    ``files`` are paths in the store, each with its size in bytes.
     """
 
     finding: Finding
@@ -73,7 +73,7 @@ class RepairAct:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all its files."""
+        """The sum of the files' sizes, in bytes."""
         return sum(size for _, size in self.files)
 
 
@@ -81,13 +81,13 @@ def check(
     store: DiskStore, on_entry: Callable[[], None] = lambda: None, *, share: float = 1.0, trust: bool = False,
     processes: int = 1,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Reads records and blobs of a store and yields problems, in the order of keys. Changes nothing.
+    """Reads records and blobs of a store and yields the problems found, in the order of keys. Changes nothing.
 
     Args:
         on_entry: called for each entry that was read, and each kernel of another framework.
         share: the share of entries to read, chosen at random. All other files are always read.
         trust: ignore the owners of files.
-        processes: as of ``in_processes``.
+        processes: as for ``in_processes``.
     """
     layout = store.layout
     for folder in (layout.metadata, layout.kernels):
@@ -107,7 +107,7 @@ def check(
 
 
 def _check_shard(store: DiskStore, shard: str, *, share: float, trust: bool) -> tuple[list[Finding], int]:
-    """The findings in a folder of records and its folder of blobs, and the number of records that were read."""
+    """The findings in one folder of records and its folder of blobs, and the number of records read."""
     layout, entries = store.layout, 0
     found = [
         finding for folder in (layout.metadata, layout.kernels)
@@ -131,7 +131,7 @@ def _check_shard(store: DiskStore, shard: str, *, share: float, trust: bool) -> 
 
 
 def plan_repair(store: DiskStore, findings: Iterable[Finding]) -> list[RepairAct]:
-    """The acts of ``repair`` now for each finding. Changes nothing."""
+    """The acts that ``repair`` would do now for each finding. Changes nothing."""
     layout = store.layout
     acts = []
     for finding in findings:
@@ -238,7 +238,7 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
 
 
 def _check_folder(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
-    """Checks a folder of entries: that it is one, and that others cannot delete or add files in it."""
+    """Checks a folder of entries: it must be a folder in which other users cannot delete or add files."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -254,7 +254,7 @@ def _check_folder(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Find
 
 
 def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], trust: bool) -> Finding | None:
-    """Checks one record with its blob. Adds names of blobs that are not orphans to ``named``."""
+    """Checks one record and its blob. Adds the names of blobs that are not orphans to ``named``."""
     key = key_of_record_name(name, shard)
     if key is None:
         misnamed = layout.metadata / shard / name
@@ -278,11 +278,11 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], t
         return found(FindingKind.UNKNOWN_FORMAT, path, error)
     except (CorruptEntry, OSError) as error:
         return found(kind_of(error, FindingKind.CORRUPT_RECORD), path, cause_of(error))
-    blob_path, wanted = layout.blob_path(key, record.blob.digest), record.blob.stored_bytes + 1
+    blob_path = layout.blob_path(key, record.blob.digest)
     blob_name = os.path.basename(blob_path)
     named.add(blob_name)
     try:
-        blob = read_file(blob_path, wanted, min(wanted, LIKELY_BYTES), trust=trust)
+        blob = read_file(blob_path, record.blob.stored_bytes + 1, trust=trust)
         if blob is None:
             if read_file(path, MAX_RECORD_BYTES + 1, trust=trust) != data:
                 return _check_record(layout, shard, name, named, trust)  # replaced or evicted meanwhile
@@ -294,7 +294,7 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], t
 
 
 def _blobs_of(layout: StoreLayout, shard: str, name: str) -> list[str]:
-    """The blobs of the key in a record's name."""
+    """The blobs that belong to the key in a record's name."""
     key = key_of_record_name(name, shard)
     return [
         blob for blob in names_in(layout.kernels / shard) if key is not None and key_of_blob_name(blob, shard) == key
@@ -302,7 +302,7 @@ def _blobs_of(layout: StoreLayout, shard: str, name: str) -> list[str]:
 
 
 def _check_blob_name(store: DiskStore, shard: str, name: str, skipped: Collection[CacheKey | None]) -> Finding | None:
-    """Checks a blob that no record named so far; says nothing of those whose record was not read."""
+    """Checks a blob that no record has named so far; ``None`` if its record was not read."""
     layout, path = store.layout, store.layout.kernels / shard / name
     key = key_of_blob_name(name, shard)
     if key is None:

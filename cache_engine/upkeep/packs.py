@@ -1,7 +1,8 @@
-"""Exports entries of a store to a pack, adapted ones too, and imports them; and kernels of a cache of Triton's own.
+"""Exports entries of a store to a pack, and imports entries from a pack or from Triton's own cache.
 
-Import checks more than a hit does: the whole blob, that the components hash to the key, that the record agrees with
-them, and that the code is for its target. Only checked bytes are stored, under names made from the key.
+Entries include other frameworks' kernels. Import checks more than a hit does: the whole blob, that the components hash
+to the key, that the record agrees with them, and that the code is for its target. Only checked bytes are stored, under
+names made from the key.
 """
 
 from __future__ import annotations
@@ -13,22 +14,30 @@ from heapq import merge
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
+from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.frameworks.bundle_packs import NotTaken, is_group, packed_row, triton_kernels, unpacked_row
-from cache_engine.frameworks.bundles import Group, describe, group_bytes, group_keys, put_group, read_group, read_stored
+from cache_engine.frameworks.bundles import (
+    Group,
+    UnknownGroup,
+    group_bytes,
+    group_keys,
+    put_group,
+    read_group,
+    read_stored,
+)
 from cache_engine.frameworks.values import Entry
-from cache_engine.model.artifact import CUBIN, SECTIONS, Record
+from cache_engine.model.artifact import SECTIONS, Record
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
-from cache_engine.store.codec import UnknownFormat, check_blob, decode_record, decode_section
+from cache_engine.store.codec import UnknownFormat, check_blob, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import refuse_device
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack, Row, write_pack
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.units import counted, printable
 from cache_engine.upkeep.parallel import in_processes, in_threads
-from cache_engine.upkeep.survey import check_code, check_entry, check_record
+from cache_engine.upkeep.survey import check_code, check_record
 
 _LOCK_TIMEOUT_S = 30.0
 _SYNCING_THREADS, _MANY = 8, 32  # file systems write what several threads sync at once; a few entries start no threads
@@ -36,7 +45,7 @@ _SYNCING_THREADS, _MANY = 8, 32  # file systems write what several threads sync 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An entry that was refused, and why."""
+    """An entry that was refused, and the reason."""
 
     key: str
     cause: str
@@ -44,17 +53,18 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of an export."""
+    """The result of an export. ``unknown_format``: entries left out, as only another version reads them."""
 
     entries: int
     refused: tuple[Refused, ...]
+    unknown_format: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
     """The result of an import or its dry run: imported entries, their bytes, and entries already present.
 
-    ``left`` is what is no kernel, in another framework's cache.
+    ``left`` are the files in another framework's cache that are not kernels.
     """
 
     taken: int
@@ -69,10 +79,10 @@ class Incoming:
     """An entry of a pack, before its import.
 
     Attributes:
-        record: its record; ``None`` when it cannot be read, or is an adapted one.
-        adapted: what is known of an adapted one; ``None`` for others.
-        present: whether the store already has it, so that it stays unchanged.
-        refused: why it would be refused; empty when it is sound.
+        record: the entry's record; ``None`` if it cannot be read, or if the kernel is another framework's.
+        adapted: the facts about another framework's kernel; ``None`` for ours.
+        present: whether the store already has the entry, which then stays unchanged.
+        refused: why the entry would be refused; empty if it is sound.
     """
 
     key: str
@@ -84,13 +94,13 @@ class Incoming:
 
     @property
     def name(self) -> str:
-        """The name of its function; empty where that is not known."""
+        """The name of the kernel's function; empty if unknown."""
         known = self.record or self.adapted
         return (known.name if known else None) or ""
 
     @property
     def arch(self) -> str:
-        """Its target; empty where that is not known."""
+        """The kernel's target; empty if unknown."""
         known = self.record or self.adapted
         return (known.arch if known else None) or ""
 
@@ -108,12 +118,14 @@ def export_pack(
     on_entry: Callable[[], None] = lambda: None,
     processes: int = 1,
 ) -> Exported:
-    """Writes entries to a pack, each checked. Leaves out those that are damaged or stay local, and reports them.
+    """Writes entries to a pack, after checking each.
+
+    Reports and leaves out damaged ones and those that must stay local.
 
     Args:
         wanted: selects entries of ours.
-        adapted: selects those of other frameworks.
-        keys: consider only these, not the whole store.
+        adapted: selects kernels of other frameworks.
+        keys: consider only entries with these keys, not the whole store.
         replace: replace an existing file.
         sign: makes the bytes of a record that carry a signature, in the pack alone; see ``store.signatures``.
         host_code: also write objects of launched compilers, if they are signed.
@@ -128,15 +140,16 @@ def export_pack(
         raise UsageError(f"{path} exists; give another name, or --force to replace it")
     refuse_device(path)
     refused: list[Refused] = []
+    unknown: list[CacheKey] = []
     every = list(merge(store.keys(), group_keys(store.layout)) if keys is None else sorted(set(keys)))
 
     def read(key: CacheKey) -> tuple[bytes, bytes] | str | None:
-        """The signed record and the blob, why they are refused, or ``None`` where they are not wanted."""
+        """The signed record and the blob; a reason, if the entry is refused; ``None`` if it is not wanted."""
         try:
-            stored = store.stored(key)
+            stored = store.unchecked(key)
             if stored is None:
                 stored = _adapted_row(store, key, adapted, host_code=host_code and sign is not None)
-            elif not wanted(coherent(key, *stored)):
+            elif not wanted(checked(key, *stored)[0]):
                 return None
             return None if stored is None else (sign(stored[0]) if sign else stored[0], stored[1])
         except (CorruptEntry, UnknownGroup) as error:
@@ -149,15 +162,17 @@ def export_pack(
                 refused.append(Refused(key, stored))
             elif stored is not None:
                 yield key, *stored
+            elif store.has_unknown_format(key):
+                unknown.append(key)
             on_entry()
 
-    return Exported(write_pack(path, entries()), tuple(refused))
+    return Exported(write_pack(path, entries()), tuple(refused), len(unknown))
 
 
 def _adapted_row(
     store: DiskStore, key: CacheKey, wanted: Callable[[Group], bool], *, host_code: bool
 ) -> tuple[bytes, bytes] | None:
-    """An adapted kernel as a row of a pack; ``None`` if there is none, or it is not wanted."""
+    """Another framework's kernel as a row of a pack; ``None`` if it does not exist or is not wanted."""
     found = read_stored(store.layout, key, trust=store.layout.trust)
     if found is None or not wanted(found.group):
         return None
@@ -224,10 +239,10 @@ def import_triton(
     on_entry: Callable[[], None] = lambda: None,
     by: str = "",
 ) -> Imported:
-    """Imports the kernels of a cache of Triton's own into a store. Those already present stay unchanged.
+    """Imports the kernels of Triton's own cache into a store. Kernels already present stay unchanged.
 
     Args:
-        durable: whether to sync what is written.
+        durable: whether to sync written files to disk.
         dry_run: check everything and report what would be imported, but change nothing.
         on_entry: called after each entry of the cache.
         by: the user who imports, for the audit.
@@ -259,7 +274,10 @@ def import_triton(
 
 
 def _is_readable_group(store: DiskStore, key: CacheKey) -> bool:
-    """Whether a group is there and sound, or of another format version, which is not replaced."""
+    """Whether the store has another framework's kernel with this key: a sound one, or one of an unknown format version.
+
+    An import does not replace either.
+    """
     try:
         return read_group(store.layout, key, trust=store.layout.trust) is not None
     except UnknownGroup:
@@ -271,7 +289,7 @@ def _is_readable_group(store: DiskStore, key: CacheKey) -> bool:
 def look_into(
     store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambda: None, *, host_code: bool = False
 ) -> Iterator[Incoming]:
-    """The outcome that an import would have for each entry of a pack. Changes nothing; raises as ``import_pack``."""
+    """For each entry of a pack, the result that importing it would have. Changes nothing; raises as ``import_pack``."""
     for row in _sound_rows(pack):
         record, size = None, row.record_bytes + row.blob_bytes
         try:
@@ -303,21 +321,29 @@ def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool, host_code: bool
     pack.prove(record_data)
     blob_data = pack.blob_data(row)
     if is_group(record_data):
-        group = unpacked_row(row.key, record_data, blob_data, host_code=host_code and pack.checks_signers)
-        is_new = not _is_readable_group(store, row.key)
-        if is_new and not dry_run:
-            put_group(store.layout, group, durable=store.durable)
-        return is_new
+        allowed = host_code and pack.checks_signers
+        return admit_group(store, row.key, record_data, blob_data, dry_run=dry_run, host_code=allowed)
     return admit(store, row.key, record_data, blob_data, dry_run=dry_run)
 
 
-def admit(store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes, *, dry_run: bool = False) -> bool:
-    """Checks the bytes of an entry from elsewhere and stores them; returns whether it was new to the store.
+def admit_group(
+    store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes, *, dry_run: bool, host_code: bool
+) -> bool:
+    """The same as ``admit`` for a bundle; ``host_code`` as of ``unpacked_row``."""
+    group = unpacked_row(key, record_data, blob_data, host_code=host_code)
+    is_new = not _is_readable_group(store, key)
+    if is_new and not dry_run:
+        put_group(store.layout, group, durable=store.durable)
+    return is_new
 
-    Who made it, the caller checks.
+
+def admit(store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes, *, dry_run: bool = False) -> bool:
+    """Checks the bytes of an entry from outside and stores them; returns whether the entry was new to the store.
+
+    The caller checks who made the entry.
 
     Raises:
-        StoreError, UnknownFormat: when it is refused; the text says why.
+        StoreError, UnknownFormat: when the entry is refused; the text says why.
         OSError: when the disk fails.
     """
     record, _ = checked(key, record_data, blob_data)
@@ -330,23 +356,16 @@ def admit(store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes,
     return True
 
 
-def coherent(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
-    """The record of an entry with checked bytes, after checking that its fields agree."""
-    record = decode_record(key, record_data)
-    check_entry(record, decode_section(key, record.blob, CUBIN, blob_data))
-    return record
-
-
 def checked(
     key: CacheKey, record_data: bytes, blob_data: bytes, sections: Sequence[str] = SECTIONS
 ) -> tuple[Record, bytes]:
     """The record and the compiled code of an entry, after checking its bytes and that its fields agree.
 
     Args:
-        sections: as of ``check_blob``.
+        sections: as for ``check_blob``.
 
     Raises:
-        CorruptEntry, UnknownFormat: when it must not be served; the text says why.
+        CorruptEntry, UnknownFormat: when the entry must not be served; the text says why.
     """
     record = decode_record(key, record_data)
     check_record(record)
@@ -356,7 +375,7 @@ def checked(
 
 
 def _is_present(store: DiskStore, key: CacheKey) -> bool:
-    """Whether the store has the entry; raises ``StoreError`` if that one has another format version."""
+    """Whether the store has an entry with this key; raises ``StoreError`` if that entry has another format version."""
     if store.has_unknown_format(key):
         raise StoreError("the existing entry has another format version")
     try:

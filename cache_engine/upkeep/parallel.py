@@ -1,13 +1,14 @@
-"""Work on many items at once: in forked children on all processors, or in threads that wait for the disk together.
+"""Work on many items at once: in forked child processes on all processors, or in threads that wait for the disk.
 
-To check an entry takes a dozen short system calls, and after each a thread waits for the interpreter's lock again: two
-threads are as fast as one. A child is forked with all that its parent has imported, in milliseconds. It has no other
-thread of its parent, and would wait for ever for a lock that one holds. So only the command line forks, never the
-library in a program of others, and a parent waits for no child without a limit.
+Checking an entry takes a dozen short system calls, and after each a thread waits for the interpreter's lock again: two
+threads are as fast as one. A child process is forked in milliseconds, with all that its parent has imported. It has no
+other thread of its parent, so it would wait for ever for a lock that such a thread holds. So only the command line
+forks, never the library in another program, and a parent never waits for a child without a limit.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -26,9 +27,10 @@ import msgspec
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-_ALONE_S = 0.05  # what is done in this time is not worth a fork
+_ALONE_S = 0.02  # what is done in this time is not worth a fork
 _STUCK_S = 30.0  # after so long without a result, the parent makes it
 _LENGTH = struct.Struct("<Q")
+_PIPE_BYTES = 2**20  # so that a child that is ahead does not wait for the parent at each result
 
 
 def in_processes(
@@ -36,13 +38,13 @@ def in_processes(
 ) -> Iterator[_Result]:
     """Yields the result of ``work`` for each item, in the order of the items.
 
-    This process begins alone, and forks if there is more to do. What a child cannot do, it does itself, so what
-    ``work`` raises is raised where that item's result would come. No child is left when the iterator ends or is closed.
+    This process begins alone, and forks if there is more to do. An item whose child fails is done here, so an error of
+    ``work`` is raised in the place of the item's result. No child is left when the iterator ends or is closed.
 
     Args:
-        work: changes nothing.
-        kind: the type of its results, which are sent as MessagePack.
-        processes: children, at most; with 1, this process does everything.
+        work: a function that changes nothing outside its process.
+        kind: the type of the results, which are sent as MessagePack.
+        processes: the most child processes; with 1, this process does everything.
     """
     children: list[_Child] = []
     first, until = 0, time.monotonic() + _ALONE_S
@@ -62,13 +64,14 @@ def in_processes(
 def in_threads(
     work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int, *, ahead: int | None = None
 ) -> Iterator[_Result]:
-    """Yields the result of ``work`` for each item, in their order, for work that waits for a disk or a network.
+    """Yields the result of ``work`` for each item, in their order. For work that waits for a disk or a network.
 
-    When one raises, those ahead of it may be done as well. All work has ended when the iterator ends or is closed.
+    When ``work`` raises, later items may have been done as well. All work has ended when the iterator ends or is
+    closed.
 
     Args:
-        ahead: results that are in memory at most, by default as many as threads; more keep all threads busy while the
-            first is late.
+        ahead: the most results in memory, by default as many as threads. More of them keep all threads busy while the
+            first result is late.
     """
     if threads == 1:
         yield from map(work, items)
@@ -91,9 +94,11 @@ class _Child:
     """A forked process that works on items, one after the other, and sends each result."""
 
     def __init__(self, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> None:
-        """Forks it; where that fails, it has no results."""
+        """Forks the process. If that fails, it yields no results."""
         self._pid = 0
         self._from, to = os.pipe()
+        with suppress(OSError):  # a user's pipes may take so much together
+            fcntl.fcntl(to, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             with suppress(OSError), warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of the parent's threads
@@ -104,7 +109,7 @@ class _Child:
                 os.close(self._from)
 
     def receive(self) -> bytes | None:
-        """The next result; ``None`` where it has no more."""
+        """The next result; ``None`` if the process has no more."""
         size = self._read(_LENGTH.size)
         return None if size is None else self._read(*_LENGTH.unpack(size))
 
@@ -119,7 +124,7 @@ class _Child:
         return bytes(data) if self._pid else None
 
     def end(self) -> None:
-        """Kills it, if it runs."""
+        """Kills the process if it runs."""
         if self._pid:
             with suppress(ProcessLookupError, ChildProcessError):  # the program may ignore its children
                 os.kill(self._pid, signal.SIGKILL)
@@ -129,7 +134,7 @@ class _Child:
 
 
 def _serve(work: Callable[[_Item], _Result], items: Sequence[_Item], parent_s: int, to: int) -> NoReturn:
-    """Sends the result for each item, until one fails. Ends without what its parent does at its end."""
+    """Sends the result for each item, until one fails. Then ends the process without the parent's exit handlers."""
     try:
         os.close(parent_s)  # so that sending fails once the parent is gone
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from cache_engine.settings import Settings, parse_bytes
 from cache_engine.store.layout import Identities
 from cache_engine.usage.value import LRU, Worth, order
@@ -24,25 +26,27 @@ EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, FOREIGN, E
 
 DAY_S = 86_400.0
 DOWN_TO = 0.8
-"""A store above a limit is brought down to this share of it, so that the next entry does not exceed it again."""
+"""A store above a limit is reduced to this share of the limit, so that the next entry does not exceed it again."""
 # A store is far above a limit if it exceeds it by this share or this number of entries, whichever is more.
 SLACK_SHARE, SLACK_ENTRIES = 0.025, 5
 
 LITTLE_FREE_BYTES, NO_FREE_BYTES = 1 << 30, 16 << 20
-"""Free space of a disk that is little, and none: a kernel takes some 0.1 MB, the index and the journal some MB."""
+"""Free bytes of a disk below which the space counts as little, and as none: a kernel takes some 0.1 MB, the index and
+the journal some MB.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFacts:
+class EntryFacts(msgspec.Struct, frozen=True):
     """The facts for eviction. Times are seconds since 1970; an entry never used counts as used when published.
 
-    ``stale`` means that no request here can ever hit the entry: the compiler or the template has changed;
-    ``arch`` is its target, if the limits need it; ``foreign`` means that it has another format version.
+    ``stale`` means that no request here can ever hit the entry, because the compiler or the template has changed.
+    ``arch`` is its target, if the limits need it. ``foreign`` means that it has another format version.
 
-    ``used_before_at`` is the last use but one, minus infinity where there was none. ``hits`` are those of
-    ``EntryUsage.recent_hits``, ``compile_s`` is what making it again takes, and ``is_floor`` whether it serves any size
-    (``dynamic``), so that it serves when no better kernel is there: all three are of its record, where that was read.
-    ``is_demoted`` means that it was compiled ahead and is no longer worth its price, as the log of decisions says.
+    ``used_before_at`` is the time of the last use but one, minus infinity without one. ``hits`` are those of
+    ``EntryUsage.recent_hits``. ``compile_s`` is the time to compile it again, in seconds. ``is_floor`` says whether it
+    serves any size (``dynamic``), and so serves when no better kernel is stored. These three are known only if the
+    record was read. ``is_demoted`` means that it was compiled ahead and is no longer worth its price, according to the
+    log of decisions.
     """
 
     key: str
@@ -59,7 +63,10 @@ class EntryFacts:
     is_demoted: bool = False
 
     def worth(self, now: float) -> Worth:
-        """The facts that the order of eviction depends on. Uses in the future, of a clock that was ahead, are now."""
+        """The values that the order of eviction depends on.
+
+        A use in the future, by a clock that was ahead, counts as now.
+        """
         last, before = min(self.last_used_at, now), min(self.used_before_at, now)
         return Worth(
             self.key, self.stored_bytes, last, before, self.hits, self.compile_s, self.is_floor, self.is_demoted
@@ -73,21 +80,21 @@ class Limits:
     Attributes:
         expire_days: evict entries unused for this many days.
         stale_toolchain: evict entries that can never be hit.
-        keys: evict these.
+        keys: evict the entries with these keys.
         archs: evict entries for these targets.
         max_entries, max_bytes: when exceeded, evict in the order ``order``; bytes may be a text such as ``2GB``
         max_disk_share: as ``max_bytes``, as a share of the free disk space plus the store's size
         down_to: when a limit is exceeded, evict down to this share of it.
         free_bytes: the free disk space.
-        spare_s: do not evict entries published or used this recently, unless the store stays far above its limits;
-            then evict those too, least recently used first, until the limits hold. See ``is_far_above``.
+        spare_s: do not evict entries published or used this recently, unless the store stays far above its limits; then
+            evict those too, least recently used first, until the limits hold. See ``is_far_above``.
         everything: evict every entry.
-        foreign_format: evict entries of another format version. Without it no limit evicts them, not even
-            ``everything``; they count against the others.
-        order: in which to evict when a limit is exceeded, one of ``usage.value.ORDERS``; ``None`` is that of the
-            settings, where there are some, else ``lru``. Kernels that serve any size go last, and do not expire.
-        pinned: evict pinned entries like others. Without it nothing evicts them, not even ``everything``; they count
-            against the limits.
+        foreign_format: evict entries of another format version. Without it no limit evicts these entries, not even
+            ``everything``; they count against the limits.
+        order: the order of eviction when a limit is exceeded, one of ``usage.value.ORDERS``. ``None`` means that of the
+            settings, else ``lru``. Kernels that serve any size go last, and do not expire.
+        pinned: evict pinned entries like others. Without it nothing evicts pinned entries, not even ``everything``;
+            they count against the limits.
     """
 
     expire_days: float | None = None
@@ -106,7 +113,7 @@ class Limits:
     pinned: bool = False
 
     def __post_init__(self) -> None:
-        """Reads ``max_bytes`` that is a text such as ``2GB``; raises ``UsageError`` when it is no size."""
+        """Converts a ``max_bytes`` given as text, such as ``2GB``; raises ``UsageError`` if the text is not a size."""
         size: object = self.max_bytes
         if isinstance(size, str):
             object.__setattr__(self, "max_bytes", parse_bytes(size))
@@ -141,8 +148,8 @@ class Victim:
 class EvictionPlan:
     """The entries to evict, in the order of eviction, and the size of the rest.
 
-    ``foreign`` of the rest have another format version, as far as that is known, and ``pinned`` of them are pinned.
-    ``store`` says which store it is for, as ``StoreLayout.identities`` does; it is applied to no other.
+    ``foreign`` is the number of remaining entries known to have another format version, and ``pinned`` that of pinned
+    ones. ``store`` identifies the store, as ``StoreLayout.identities`` does; the plan is applied to no other store.
     """
 
     victims: tuple[Victim, ...]
@@ -158,12 +165,12 @@ class EvictionPlan:
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes that would be freed."""
+        """The bytes that the plan would free."""
         return sum(victim.stored_bytes for victim in self.victims)
 
     @property
     def compile_s(self) -> float:
-        """Seconds that compiling all of them again would take, as it took to make them."""
+        """Seconds to compile all victims again, taken from their first compiles."""
         return sum(victim.compile_s for victim in self.victims)
 
 
@@ -237,7 +244,7 @@ def _excess(candidates: list[EntryFacts], entries: int, max_entries: int | None,
 
 
 def _reason(entry: EntryFacts, limits: Limits, age_s: float) -> str | None:
-    """The reason why an entry must be evicted independent of other entries; ``None`` when it need not be."""
+    """The reason to evict an entry regardless of the others; ``None`` if there is none."""
     if entry.foreign:
         return FOREIGN if limits.foreign_format else None
     if limits.everything:

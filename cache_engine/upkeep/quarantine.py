@@ -32,7 +32,7 @@ _SAME_MOMENT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file in quarantine: its name there, its original name, its time (seconds since 1970) and its size."""
+    """One file in quarantine: its name there, its original name, its time (seconds since 1970), its size in bytes."""
 
     name: str
     original: str
@@ -42,7 +42,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """All files of ``key``, or one file of no entry, with an empty ``key``.
+    """An item in quarantine: all files of ``key``, or one file without an entry, whose ``key`` is empty.
 
     ``why`` is the reason in the journal; empty when the journal no longer has it.
     """
@@ -58,12 +58,12 @@ class Item:
 
     @property
     def set_aside_at(self) -> float:
-        """The time when its last file was quarantined."""
+        """The time when its last file was quarantined, in seconds since 1970."""
         return max(file.set_aside_at for file in self.files)
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all its files."""
+        """The sum of the files' sizes, in bytes."""
         return sum(file.stored_bytes for file in self.files)
 
 
@@ -73,7 +73,7 @@ class Examined:
 
     Attributes:
         record: the entry's record; ``None`` when it cannot be read.
-        cause: why it cannot be restored; empty when it can.
+        cause: why the item cannot be restored; empty if it can.
     """
 
     record: Record | None
@@ -82,7 +82,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """The result of deleting."""
+    """The result of deleting items from quarantine."""
 
     items: int
     stored_bytes: int
@@ -90,7 +90,7 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class _Sound:
-    """A record and its blob, every byte checked, and the names of their files."""
+    """A record and its blob, verified by checksum, and the names of their files."""
 
     record: Record
     record_data: bytes
@@ -112,10 +112,10 @@ def items(store: DiskStore) -> list[Item]:
 
 
 def find(store: DiskStore, names: Iterable[str]) -> list[Item]:
-    """The items of these names; a key prefix is enough.
+    """The items with these names; a key prefix is enough.
 
     Raises:
-        StoreError: naming the first that matches no item, or several.
+        StoreError: for the first name that matches no item, or several.
     """
     there = items(store)
     found = []
@@ -146,15 +146,15 @@ def examine(store: DiskStore, item: Item) -> Examined:
 
 
 def restore(store: DiskStore, journal: Journal, item: Item, *, by: str = "") -> None:
-    """Restores an entry, every byte checked, and deletes its files from quarantine.
+    """Restores an entry after verifying every byte, and deletes its files from quarantine.
 
     Args:
         by: the user who restores, for the audit.
 
     Raises:
-        StoreError: when it does not verify, or the store has the entry again.
-        LockTimeout: when it is being compiled, or other maintenance is running.
-        OSError: when writing fails; then it is still in quarantine.
+        StoreError: when the entry does not verify, or the store already has it again.
+        LockTimeout: when the entry is being compiled, or other maintenance is running.
+        OSError: when writing fails; the entry is then still in quarantine.
     """
     key = CacheKey(item.key)
     with (
@@ -214,7 +214,7 @@ def _key_of(original: str) -> str:
 
 
 def _why(key: str, file: File, events: list[Event]) -> str:
-    """The reason in the journal for a file, found by key or name and by time."""
+    """The reason that the journal gives for a file in quarantine, found by key or name and by time."""
     for event in events:
         about = event.key == key if key else event.kind == SET_ASIDE and f"/{file.original}: " in f"/{event.detail}"
         if about and abs(event.at - file.set_aside_at) < _SAME_MOMENT_S:
@@ -223,7 +223,7 @@ def _why(key: str, file: File, events: list[Event]) -> str:
 
 
 def _sound(store: DiskStore, item: Item) -> _Sound | Examined:
-    """The newest record of an item that is sound together with one of its blobs, or why there is none."""
+    """The newest sound record of an item with one of its blobs; or, if there is none, the reason."""
     if not item.key:
         return Examined(None, "it is not part of an entry")
     key, folder = CacheKey(item.key), store.layout.quarantine

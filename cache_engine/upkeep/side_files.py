@@ -1,4 +1,4 @@
-"""Checks all files of a store outside entries: the journal, results, jobs, locks and single files."""
+"""Checks all files of a store that belong to no entry: the journal, results, jobs, locks and single files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from cache_engine.errors import CorruptEntry, LockTimeout, Untrusted
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.results.entry import judge
-from cache_engine.frameworks.bundles import read_group
+from cache_engine.frameworks.bundles import UnknownGroup, read_group
 from cache_engine.inputs import others_may_change
 from cache_engine.model.job import MOST_BYTES, decode_job
 from cache_engine.model.key import CacheKey, is_key
@@ -28,11 +28,11 @@ from cache_engine.store.layout import (
     is_decisions_name,
     is_journal_name,
     is_lock_name,
+    is_run_name,
     job_of_name,
 )
 from cache_engine.store.lock import NO_ROOM, file_lock
-from cache_engine.store.quick import UnknownGroup
-from cache_engine.store.results import UnknownResults, damaged_files, stored_fingerprints
+from cache_engine.store.results import ResultFile, UnknownResults, empty_snapshot, stored_fingerprints
 from cache_engine.store.timings import Timings, judge_of
 from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, FindingKind, finding_at, names_in
 
@@ -42,10 +42,10 @@ _LOCK_TIMEOUT_S = 30.0
 def check_side_files(
     layout: StoreLayout, *, trust: bool, on_group: Callable[[], None] = lambda: None
 ) -> Iterator[Finding]:
-    """Problems of all files except entries and temporaries. Changes nothing.
+    """Yields the problems of all files except entries and temporary files. Changes nothing.
 
     Args:
-        trust: whether to accept files that users other than you and root can change.
+        trust: whether to accept files that users other than the present one and root can change.
         on_group: called after each kernel of another framework.
     """
     own = {path.name for path in (*layout.folders, *layout.later_folders, *layout.single_files)}
@@ -66,6 +66,7 @@ def check_side_files(
         (layout.pins, is_key),
         (layout.groups, is_key),
         (layout.proofs, is_key),
+        (layout.runs, is_run_name),
     ):
         for name in sorted(names_in(folder)):
             if is_named(name):
@@ -96,7 +97,7 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
 
 
 def _regular(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
-    """A finding if the path is not a regular file, or others may change it."""
+    """A finding if the path is not a regular file, or if other users may change it."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -175,30 +176,27 @@ def check_results(layout: StoreLayout, kind: FindingKind) -> Iterator[Finding]:
     there = layout.for_timings() if kind is FindingKind.CORRUPT_TIMINGS else layout
     for fingerprint in stored_fingerprints(there):
         judging = judge_of(fingerprint) if kind is FindingKind.CORRUPT_TIMINGS else judge
-        first = there.results_file(fingerprint)
+        new = empty_snapshot("", "", fingerprint, {})
+        file = ResultFile(there, new, judging, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S)
+        found = partial(finding_at, layout, path=there.results_file(fingerprint), key="")
         try:
             with ExitStack() as held:
                 with _where_it_can_be_written():
                     held.enter_context(file_lock(there.results_lock(fingerprint), _LOCK_TIMEOUT_S, shared=True))
-                damaged = list(damaged_files(there, fingerprint, judging))
+                damaged = file.damage()
+        except UnknownResults as error:
+            yield found(FindingKind.UNKNOWN_FORMAT, cause=str(error))
         except (LockTimeout, OSError) as error:
-            yield finding_at(layout, FindingKind.UNREADABLE, first, "", str(error))
-            continue
-        for path, damage in damaged:
-            match damage:
-                case Untrusted():
-                    pass  # ``_check_file`` reports it
-                case UnknownResults():
-                    yield finding_at(layout, FindingKind.UNKNOWN_FORMAT, path, "", str(damage))
-                case OSError():
-                    yield finding_at(layout, FindingKind.UNREADABLE, path, "", str(damage.strerror))
-                case _:
+            yield found(FindingKind.UNREADABLE, cause=getattr(error, "strerror", None) or str(error))
+        else:
+            for path, damage in damaged.items():
+                if not isinstance(damage, Untrusted):  # ``_check_file`` reports those
                     yield finding_at(layout, kind, path, "", str(damage))
 
 
 @contextmanager
 def _where_it_can_be_written() -> Iterator[None]:
-    """Goes without a lock on a full or read-only disk: nothing replaces files there."""
+    """Ignores that no lock can be taken on a full or read-only disk, because nothing replaces files there."""
     try:
         yield
     except OSError as error:
@@ -207,10 +205,7 @@ def _where_it_can_be_written() -> Iterator[None]:
 
 
 def mend_journal(store: DiskStore, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Quarantines damaged sums of the journal, and files with damaged lines; folds their sound lines.
-
-    Yields the repaired findings. A file that a process is writing cannot be folded, and stays unchanged. Call it under
-    the maintenance lock.
+    """Quarantines damaged sums of the journal, and files with damaged lines after adding their sound lines to the sums.
 
     Raises:
         OSError: when reading or writing fails.
@@ -241,7 +236,7 @@ def mend_results(layout: StoreLayout, finding: Finding) -> None:
     """Repairs the results in a finding, keeping their sound entries.
 
     Raises:
-        UnknownResults, LockTimeout, OSError: when they cannot be read or written.
+        UnknownResults, LockTimeout, OSError: when the results cannot be read or written.
     """
     results = Timings(layout) if finding.kind is FindingKind.CORRUPT_TIMINGS else Evaluations(layout)
     results.mend(results_of(finding))

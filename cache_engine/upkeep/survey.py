@@ -1,4 +1,4 @@
-"""Surveys of a store: facts on each entry, gathered for ``plan``, and the entries to evict; checks of an entry."""
+"""Surveys of a store: the facts about each entry that ``plan`` needs; and checks of one entry."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from operator import attrgetter
 
+from msgspec.structs import replace as changed
+
 from cache_engine.compilers.elf import cubin_fault
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError
-from cache_engine.frameworks.bundles import describe, read_group
+from cache_engine.frameworks.bundle_facts import describe
+from cache_engine.frameworks.bundles import UnknownGroup, read_group
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import EntryUsage
@@ -28,7 +31,6 @@ from cache_engine.store.journal import read_journal
 from cache_engine.store.journal.decisions import demoted_keys
 from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.pins import pinned_keys
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.upkeep.plan import EntryFacts, EvictionPlan, Limits, plan
 from cache_engine.usage.value import VALUE
 
@@ -36,15 +38,15 @@ NONE_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default 
 
 
 def survey(layout: StoreLayout) -> list[EntryFacts]:
-    """Facts on every entry, from file sizes, file times, pins, the log and the journal; no record is opened."""
+    """The facts about every entry, from file sizes, file times, pins, the log and the journal. Opens no record."""
     return _survey(layout, read_journal(layout.journal).usage)
 
 
 class Survey:
-    """A store's entries at one moment, to make plans from: what a plan had to read, the next does not read again.
+    """The state of a store's entries at one moment. Several plans can be made from it, and share the records read.
 
-    It opens a record only where a plan needs it: of each entry that it would evict, as one of another format version
-    stays, unless the limits say so, and one that serves any size goes last; of all if the limits or the order need it.
+    A plan reads the records of the entries that it would evict, since an entry of another format version stays and one
+    that serves any size goes last. It reads all records if the limits or the order need them.
 
     Attributes:
         made_at: when it was made, in seconds since 1970.
@@ -53,16 +55,16 @@ class Survey:
     def __init__(
         self, store: DiskStore, now: float | None = None, is_stale: Callable[[Record], bool] = NONE_STALE
     ) -> None:
-        """Looks at every entry's files and reads the journal. Changes nothing.
+        """Reads the status of every entry's files, and the journal. Changes nothing.
 
         Args:
-            is_stale: whether the entry of a record can never be hit; called only if limits need it.
+            is_stale: whether an entry can never be hit, by its record; called only if the limits need it.
         """
         self._store, self._is_stale = store, is_stale
         self.made_at = time.time() if now is None else now
         self._identities = store.layout.identities()
         usage = read_journal(store.layout.journal).usage
-        self._hits = {(used.key, used.made_at): used.recent_hits(self.made_at) for used in usage}
+        self._usage = {(used.key, used.made_at): used for used in usage}
         self._entries = {entry.key: entry for entry in _survey(store.layout, usage)}
         self._read: set[str] = set()
         self._checked: set[str] = set()
@@ -71,7 +73,7 @@ class Survey:
         return len(self._entries)
 
     def plan(self, limits: Limits, on_record: Callable[[int], None] = lambda _: None) -> EvictionPlan:
-        """The evictions that cleaning within these limits would make. Changes nothing.
+        """The plan of a cleaning with these limits. Changes nothing.
 
         Args:
             on_record: called with the number of records read so far for this plan, of ``len`` at most.
@@ -88,11 +90,15 @@ class Survey:
                 return replace(chosen, store=self._identities)
             done = self._learn(unread, limits, done, on_record)
 
+    def _hits(self, key: str, made_at: float) -> float:
+        used = self._usage.get((key, made_at))
+        return 0.0 if used is None else used.recent_hits(self.made_at)
+
     def _learn(self, keys: Iterable[str], limits: Limits, done: int, on_record: Callable[[int], None]) -> int:
-        """Reads the records that have not been read, or not checked for being stale where limits need that.
+        """Reads records that were not read yet, or not checked for staleness if the limits need that.
 
         Returns:
-            ``done`` plus their number.
+            ``done`` plus the number of records read.
         """
         stale = limits.stale_toolchain
         unknown = [key for key in keys if key not in (self._checked if stale else self._read)]
@@ -109,18 +115,21 @@ class Survey:
 def plan_cleaning(
     store: DiskStore, limits: Limits, now: float | None = None, is_stale: Callable[[Record], bool] = NONE_STALE
 ) -> EvictionPlan:
-    """The evictions that cleaning would make now; see ``Survey``. Changes nothing."""
+    """The plan of a cleaning now; see ``Survey``. Changes nothing."""
     return Survey(store, now, is_stale).plan(limits)
 
 
 def count(layout: StoreLayout) -> tuple[int, int]:
-    """The number of entries, with kernels of other frameworks, and their bytes on disk."""
+    """The number of entries, kernels of other frameworks included, and their bytes on disk."""
     sizes = [stored_bytes for _, stored_bytes, _ in _scan(layout)]
     return len(sizes), sum(sizes)
 
 
 def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
-    """Key, bytes on disk (record and blob) and time of publishing of every entry and group."""
+    """The key, bytes on disk and time of publishing of every entry.
+
+    The bytes are those of record and blob. Other frameworks' kernels are included.
+    """
     for name, status in _files(layout.groups):
         if is_key(name):
             yield name, status.st_size, status.st_mtime
@@ -139,12 +148,15 @@ def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
 def _files(folder: os.PathLike[str]) -> Iterator[tuple[str, os.stat_result]]:
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
-            with suppress(FileNotFoundError):
-                yield entry.name, entry.stat(follow_symlinks=False)
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            yield entry.name, status
 
 
 def last_uses(layout: StoreLayout) -> dict[str, float]:
-    """The last use of each key, according to the journal."""
+    """The time of each key's last use, according to the journal, in seconds since 1970."""
     return {key: last for key, (last, _) in _last_two_uses(read_journal(layout.journal).usage).items()}
 
 
@@ -169,7 +181,7 @@ def _survey(layout: StoreLayout, usage: list[EntryUsage]) -> list[EntryFacts]:
 
 
 def _last_two_uses(usage: list[EntryUsage]) -> dict[str, tuple[float, float]]:
-    """The last use of each key, and the last but one of the entry that it has now; 0 for none."""
+    """For each key, the time of the last use, and of the last use but one of its present entry; 0 for none."""
     uses: dict[str, tuple[float, float]] = {}
     for used in sorted(usage, key=lambda used: used.made_at):
         last, _ = uses.get(used.key, (0.0, 0.0))
@@ -181,36 +193,39 @@ def _with_record_facts(
     store: DiskStore,
     entry: EntryFacts,
     is_stale: Callable[[Record], bool],
-    hits: dict[tuple[str, float], float],
+    hits: Callable[[str, float], float],
 ) -> EntryFacts:
-    """The facts, completed from the record. One that cannot be read is damaged, or of another format version."""
+    """Completes an entry's facts from its record. An unreadable record is damaged, or of another format version."""
     key = CacheKey(entry.key)
     try:
         record = store.record(key)
         group = read_group(store.layout, key, trust=store.layout.trust) if record is None else None
     except UnknownGroup:
-        return replace(entry, foreign=True)
+        return changed(entry, foreign=True)
     except (CorruptEntry, OSError):
         return entry
     if group is not None:
-        hits_of_it = hits.get((key, group.made_at), 0.0)
-        return replace(
+        hits_of_it = hits(key, group.made_at)
+        return changed(
             entry, arch=describe(group).arch or "", hits=hits_of_it, compile_s=(group.compile_ms or 0.0) / 1e3
         )
     if record is None:
-        return replace(entry, foreign=store.has_unknown_format(key))
-    return replace(
+        return changed(entry, foreign=store.has_unknown_format(key))
+    return changed(
         entry,
         arch=record.arch,
         stale=_is_stale(record, is_stale),
-        hits=hits.get((record.key, record.created_at), 0.0),
+        hits=hits(record.key, record.created_at),
         compile_s=record.compile_ms / 1e3,
         is_floor=record.problem.specialisation == Specialisation.DYNAMIC,
     )
 
 
 def _is_stale(record: Record, is_stale: Callable[[Record], bool]) -> bool:
-    """An entry is not stale if its compiler (maybe an extra) is not installed here: other machines may hit it."""
+    """Whether an entry is stale.
+
+    An entry whose compiler is not installed here is not, because other machines may hit it.
+    """
     try:
         return is_stale(record)
     except CompilerMissing:
@@ -275,25 +290,15 @@ def check_code(record: Record, cubin: bytes) -> None:
     """Checks that the compiled code is for the record's target.
 
     Raises:
-        CorruptEntry: with the reason.
+        CorruptEntry: with the reason as its text.
     """
     fault = cubin_fault(cubin, record.arch)
     if fault:
         raise CorruptEntry(f"the code of {record.key[:12]} is not for its target: {fault}")
 
 
-def check_entry(record: Record, cubin: bytes) -> None:
-    """Both checks.
-
-    Raises:
-        CorruptEntry: as they do.
-    """
-    check_record(record)
-    check_code(record, cubin)
-
-
 def _constants(record: Record) -> dict[str, str] | None:
-    """The constants that the key must have for the record's problem; ``None`` if this program cannot derive them."""
+    """The constants that the key of the record's problem must have; ``None`` if this program cannot derive them."""
     try:
         family = FAMILIES[record.family]
         constants = family.constants(record.problem.on(record.arch), record.config)

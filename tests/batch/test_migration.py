@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import tarfile
 from dataclasses import replace
@@ -26,6 +27,7 @@ from cache_engine.cli.main import commands
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
+from cache_engine.store import dictionary
 from cache_engine.store.codec import FORMAT, encode_record
 from tests.helpers import record_file
 from tests.store.first_format import as_first_format
@@ -142,7 +144,7 @@ def test_the_verb_shows_the_plan_then_does_it(old_store: Path, capsys: pytest.Ca
     (row,) = planned["rows"]
     assert (row["fate"], row["entries"], row["format"], row["key_schema"]) == (AGAIN, 2, 1, "1")
     assert "Would compile 2 kernels." in ran("--dry-run")
-    assert ran().endswith("Compiled 2 of 2 kernels.\n")
+    assert ran().endswith("Wrote 0 of 0 entries again. Compiled 2 of 2 kernels.\n")
     assert "Would compile 0 kernels." in ran("--dry-run")
 
 
@@ -166,3 +168,17 @@ def test_entries_of_the_first_format_are_served_and_written_again_unless_they_ar
         as_first_format(cache.store, signature="a signature")
         migrate(cache, plan_migration(cache))
         assert {cache.store.format(key) for key in keys} == {1}
+
+
+def test_a_damaged_dictionary_is_said_and_entries_stay_in_their_format(
+    compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(_: bytes) -> bytes:
+        raise OSError(errno.EIO, "install gemm-cache again")
+
+    with open_cache(compiled_store) as cache:
+        keys = as_first_format(cache.store)
+        monkeypatch.setattr(dictionary, "compress", damaged)
+        assert migrate(cache, plan_migration(cache)) == dict.fromkeys(keys, "install gemm-cache again")
+        assert [cache.store.format(key) for key in keys] == [1] * len(keys)
+        assert list(cache.admin.verify()) == []

@@ -12,13 +12,16 @@ from playwright.sync_api import Page
 
 from tests.browser.conftest import Shown
 
-PAGES = (
-    "Overview", "Kernels", "Compare", "Architectures", "Coverage", "Demand", "Caches", "Compile", "Farm",
-    "Evaluations", "Admin",
-)  # fmt: skip
+PAGES = ("Overview", "Kernels", "Workload", "Compile", "Predict", "Storage")
 # What has figures, or colours of its own. The theme of the others is the same.
-DRAWN = {"Overview", "Architectures", "Coverage", "Compile", "Kernel", "Code"}
+DRAWN = {"Overview", "Kernels", "Workload", "Compile", "Kernel", "Code"}
 VIEWS = (
+    "kernels?view=By+target",
+    "kernels?view=Other+frameworks",
+    "workload?part=Of+a+model",
+    "compile?what=Farm",
+    "compare",
+    "storage?tab=Directories",
     "compile?config=x",
     "compile?what=Tune",
     "evaluations?e_kind=A+model's+shapes",

@@ -39,10 +39,11 @@ def test_damage_is_found_repaired_and_examined(page: Page, dashboard: str, compi
     page.get_by_text("I have reviewed").click()
     page.get_by_role("button", name="Repair 1 finding").click()
     expect(page.get_by_text("No problems found. 3 kernels checked.")).to_be_visible(timeout=WAIT_MS)
-    page.get_by_role("tab", name="Quarantine").click()
-    expect(page).to_have_url(re.compile("tab=Quarantine"), timeout=WAIT_MS)
+    page.get_by_role("radio", name="Quarantine").click()
+    expect(page).to_have_url(re.compile("check=Quarantine"), timeout=WAIT_MS)
     expect(page.get_by_label("Type 1 to delete")).to_be_visible(timeout=WAIT_MS)
-    page.get_by_role("tab", name="Audit log").click()
+    page.get_by_role("radio", name="Log", exact=True).click()
+    page.get_by_role("radio", name="Audit log").click()
     expect(page.get_by_role("gridcell", name="1 of 1 findings", include_hidden=True)).to_be_attached(timeout=WAIT_MS)
     assert store.get(key) is None
 

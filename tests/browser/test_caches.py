@@ -27,13 +27,15 @@ def test_triton_s_kernels_are_shown_without_configuration_and_a_planted_empty_fi
     next(cache.glob("*/tile.ptx")).write_bytes(b"")
     with served([sys.executable, "-m", "cache_engine"], tmp_path / "store") as address:
         page.goto(f"{address}/caches")
-        expect(page.get_by_role("heading", name="Caches", exact=True)).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_role("heading", name="Storage", exact=True)).to_be_visible(timeout=WAIT_MS)
         expect(_tile(page, "Entries")).to_have_text("4", timeout=WAIT_MS)
         expect(_tile(page, "Findings")).to_have_text("1", timeout=WAIT_MS)
         expect(page.get_by_role("heading", name="Growth")).to_be_visible(timeout=WAIT_MS)
+        page.get_by_role("radio", name="Check", exact=True).click()
         page.get_by_role("radio", name="Findings").click()
         expect(page.get_by_text("empty file: 1")).to_be_visible(timeout=WAIT_MS)
-        page.get_by_role("radio", name="Entries").click()
+        page.get_by_role("link", name="Kernels", exact=True).first.click()
+        page.get_by_role("radio", name="Other frameworks").click()
         expect(page.get_by_text("1–4 of 4.")).to_be_visible(timeout=WAIT_MS)
         page.get_by_placeholder("Words of name").fill("scale num_warps=8")
         page.keyboard.press("Enter")
@@ -43,19 +45,20 @@ def test_triton_s_kernels_are_shown_without_configuration_and_a_planted_empty_fi
         _from_another_page(page)
 
 
-def test_a_search_for_kernels_does_not_filter_the_caches(page: Page, home: Path, tmp_path: Path) -> None:
-    """Nor what cleaning them would delete."""
+def test_a_search_for_kernels_filters_no_cleaning_of_caches(page: Page, home: Path, tmp_path: Path) -> None:
+    """It stays while the reader looks at the kernels of other frameworks, where it is seen."""
     (home / ".triton").mkdir()
     unpack("triton", home / ".triton").rename(home / ".triton" / "cache")
     with served([sys.executable, "-m", "cache_engine"], tmp_path / "store") as address:
         page.goto(f"{address}/kernels")
         page.get_by_role("searchbox", name="Search").fill("hopper")
         expect(page).to_have_url(re.compile(r"[?&]q=hopper"), timeout=WAIT_MS)
-        page.locator("a[href$='/caches']").first.click()
-        expect(page.get_by_role("heading", name="Caches", exact=True)).to_be_visible(timeout=WAIT_MS)
-        page.get_by_role("radio", name="Entries").click()
-        expect(page.get_by_text("1–4 of 4.")).to_be_visible(timeout=WAIT_MS)
-        expect(page.get_by_placeholder("Words of name")).to_have_value("")
+        page.get_by_role("radio", name="Other frameworks").click()
+        expect(page.get_by_placeholder("Words of name")).to_have_value("hopper", timeout=WAIT_MS)
+        expect(page.get_by_text("No entry of any cache matches.")).to_be_visible(timeout=WAIT_MS)
+        page.get_by_role("link", name="Storage", exact=True).first.click()
+        page.get_by_role("radio", name="Other frameworks").click()
+        expect(page.get_by_placeholder("Words of name")).to_have_value("", timeout=WAIT_MS)
 
 
 def _from_another_page(page: Page) -> None:
@@ -64,8 +67,8 @@ def _from_another_page(page: Page) -> None:
     page.get_by_test_id("stExpandSidebarButton").click()
     menu = page.get_by_test_id("stSidebar")
     expect(menu).to_have_attribute("data-collapsed", "false")
-    menu.get_by_role("link", name="Farm").click()
-    expect(page.get_by_role("heading", name="Farm", exact=True)).to_be_visible(timeout=WAIT_MS)
+    menu.get_by_role("link", name="Compile").click()
+    expect(page.get_by_role("heading", name="Compile", exact=True)).to_be_visible(timeout=WAIT_MS)
     expect(menu).to_have_attribute("data-collapsed", "true")
     page.locator(".st-key-search-button button").click()
     found = page.get_by_role("dialog")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 
 def test_what_is_missing_is_compiled_and_followed_in_place(page: Page, dashboard: str, compiled_store: Path) -> None:
     page.goto(f"{dashboard}/architectures?model=DeepSeek-V3&archs=sm_80&archs=sm_90")
-    expect(page.get_by_role("heading", name="Coverage", exact=True)).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("heading", name="Workload", exact=True)).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_text(re.compile("About .* of compiling on this machine"))).to_be_visible(timeout=WAIT_MS)
     page.get_by_text("Missing only").click()
     expect(page).to_have_url(re.compile("missing=true"), timeout=WAIT_MS)

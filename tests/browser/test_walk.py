@@ -71,7 +71,8 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
     expect(page.get_by_role("heading", name="Key differences")).to_be_visible(timeout=WAIT_MS)
     expect(page).to_have_url(re.compile(f"b={other.key[:12]}"), timeout=WAIT_MS)
 
-    _go(page, "Architectures")
+    _go(page, "Kernels")
+    page.get_by_role("radio", name="By target").click()
     expect(page.locator("figure svg[role=img]")).to_have_count(4, timeout=WAIT_MS)
 
     _compile(page)
@@ -98,7 +99,7 @@ def _compile(page: Page) -> None:
 
 def _delete_and_check(page: Page) -> None:
     """All kernels but the new one, after the preview."""
-    _go(page, "Admin")
+    _go(page, "Storage")
     page.get_by_text("Keep at most N kernels").click()
     page.get_by_label("Kernels to keep").fill("1")
     page.get_by_label("Kernels to keep").press("Tab")
@@ -110,7 +111,7 @@ def _delete_and_check(page: Page) -> None:
     page.get_by_label("Type 4 to enable deletion").press("Enter")
     page.get_by_role("button", name="Delete 4 kernels").click()
     expect(page.get_by_text("Deleted 4 kernels")).to_be_visible(timeout=WAIT_MS)
-    page.get_by_role("tab", name="Integrity").click()
+    page.get_by_role("radio", name="Check", exact=True).click()
     page.get_by_role("button", name="Run check").click()
     expect(page.get_by_text("No problems found.")).to_be_visible(timeout=WAIT_MS)
 

@@ -185,6 +185,7 @@ def test_usage_outlives_the_process_and_counts_the_time_saved(tmp_path: Path) ->
     assert (stats.totals.misses, stats.totals.compiles, stats.entries) == (1, 1, 1)
     assert stats.hit_rate == 0.8
     assert stats.totals.saved_us == 3 * round(made.record.compile_ms * 1000)
+    assert stats.totals.compile_us == pytest.approx(made.stages_ms["compile"] * 1000, rel=0.01)
     assert stats.totals.last_publish_at > 0
 
 

@@ -20,6 +20,7 @@ from cache_engine.cli.main import commands
 from cache_engine.errors import GemmCacheError, IndexUnavailable, StoreUnusable
 from cache_engine.index import framework_caches, framework_queries
 from tests.frameworks.fixtures import unpack
+from tests.frameworks.test_tuning import inductor, triton
 
 
 class Machine:
@@ -113,6 +114,10 @@ def test_an_entry_is_shown_with_what_is_not_known_and_why(machine: Machine) -> N
     printed = machine.run("show", row["id"][:6]).stdout
     assert "unknown: Triton does not store how long a compile took" in printed
     assert "Not stored: the build of Triton" in printed
+    for part in found["parts"]:
+        assert re.search(
+            rf"^ *{part['name']} +{part['kind']} .*{re.escape(part['file'] or '–')} *$", printed, re.MULTILINE
+        )
 
 
 def test_a_part_is_printed_as_it_is_and_the_code_as_instructions(machine: Machine) -> None:
@@ -183,6 +188,28 @@ def test_two_directories_are_compared_named_or_known(machine: Machine, tmp_path:
     found = machine.json("show", machine.cache, f"triton={other}")
     assert (found["same"], found["changed"], [each["id"] for each in found["only_a"]]) == (3, [], [row["id"]])
     assert "1 entry only in A, 0 entries only in B." in machine.run("show", machine.cache, f"triton={other}").stdout
+
+
+def test_results_of_tuning_are_listed_and_compared(machine: Machine, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for number in range(3):
+        triton(machine.cache, {64: 1.0, 128: 1.09}, key=[number], digest=f"{'A' * 51}{number + 2}")
+        triton(other, {64: 1.1, 128: 1.0 + number}, key=[number], digest=f"{'B' * 51}{number + 2}")
+    inductor(tmp_path / "inductor", XBLOCK=32)
+    (machine.cache / ("C" * 52)).mkdir()
+    (machine.cache / ("C" * 52) / "x.autotune.json").write_text("{")
+    named = ("--cache", f"inductor={tmp_path / 'inductor'}")
+    listed = machine.json("ls", "--part", "tuning", *named, "num_stages=3")
+    assert (listed["total"], [one["ms"] for one in listed["results"]]) == (3, [1.0] * 3)
+    assert [one["fault"] for one in listed["findings"]] == ["damaged"]
+    text = machine.run("ls", "--part", "tuning", "--kind", "inductor", *named).output
+    assert "XBLOCK=32" in text
+    assert "1 result of tuning." in text
+    text = machine.run("show", machine.cache, f"triton={other}", "--part", "tuning").output
+    assert "1 of 3 keys chose differently, worst 10%." in text
+    assert machine.json("show", machine.cache, f"triton={other}", "--part", "tuning")["both"] == 3
+    assert "two directories" in str(machine.run("show", "A", "B", "--part", "tuning", code=1).exception)
+    assert "--part" in str(machine.run("ls", "--part", "tuning", "--arch", "sm_90", code=1).exception)
 
 
 def test_what_cannot_be_compared_is_refused(machine: Machine, tmp_path: Path) -> None:

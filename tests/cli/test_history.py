@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.cli.stats import summed
+from cache_engine.cli.stats import lengths_document, summed
 from cache_engine.model.events import CLEAN, DAY_S, HOUR_S, EventPeriod
 from cache_engine.store.journal import Journal
 from cache_engine.store.journal.snapshot import fold_journal
@@ -31,6 +31,18 @@ def test_a_miss_and_a_hit_are_in_the_history(place: Path) -> None:
     assert row["start"] % DAY_S == 0
     assert "50.0%" in run("stats", "--by", "time", "--by", "hour", store=place).stdout
     assert document("stats", "--by", "time", "--since", "24h", store=place)["step_seconds"] == HOUR_S
+
+
+def test_the_lengths_of_lookups_have_no_share_of_the_work_of_misses() -> None:
+    found = lengths_document({"disk/20": 4, "disk/ns": 2 * 10**9, "compile/30": 3, "compile/ns": 6 * 10**9,
+                              "publish/21": 1, "publish/ns": 2 * 10**9})  # fmt: skip
+    assert {
+        name: (one["count"], one["mean_ms"], one["per_s"], one["total_ms"], one["share"]) for name, one in found.items()
+    } == {
+        "disk": (4, 500.0, 2.0, 2000.0, None),
+        "compile": (3, 2000.0, 0.5, 6000.0, 0.75),
+        "publish": (1, 2000.0, 0.5, 2000.0, 0.25),
+    }
 
 
 def test_a_store_without_events_has_no_history(place: Path) -> None:

@@ -44,6 +44,12 @@ def test_show_counts_instructions_and_prints_occupancy(compiled_store: Path) -> 
         text = run("show", key[:12], store=compiled_store).stdout
         assert f"Theoretical occupancy on {arch}: {resident['share']:.1%}" in text
         assert f"{mix['total']:,} static instructions" in text
+        largest, count = max(mix["classes"].items(), key=lambda one: one[1])
+        bar = "█" * 8
+        assert re.search(rf"^ *{re.escape(largest)} +{count:,} +{count / mix['total']:.1%} +{bar}", text, re.MULTILINE)
+        for limit, blocks in resident["block_limits"].items():
+            sign = "◀" if limit in resident["bound_by"] else ""
+            assert re.search(rf"^ *{re.escape(limit)} +{blocks} *{sign} *$", text, re.MULTILINE), limit
 
 
 def test_show_says_what_fusing_the_epilogue_saves(tmp_path: Path) -> None:

@@ -11,13 +11,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from cache_engine.batch.tuning import Candidate, Tuned
 from cache_engine.cache.cache import open_cache
+from cache_engine.cli import tune
+from cache_engine.cli.main import commands
 from cache_engine.gpu.probe import gpu
 from cache_engine.kernels.select import predicted_cycles, ranking
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.outcome import Failure
 from tests.cli.test_cli import document, run
 from tests.helpers import INVENTED_GPU, invented_timing
 
@@ -99,6 +104,18 @@ def test_a_dry_run_accepts_families_and_refuses_invalid_input(compiled_store: Pa
     done = run("tune", *SHAPE, "--family", "wmma", "--dry-run", store=compiled_store)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "unknown family 'wmma'" in done.stderr
+
+
+def test_a_config_that_fails_is_counted_and_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU: what times is replaced."""
+
+    def timed(_: object, chosen: list[Candidate], *__: object) -> list[Tuned]:
+        return [Tuned(one, None, Failure("ptxas ended") if number else None) for number, one in enumerate(chosen)]
+
+    monkeypatch.setattr("cache_engine.gpu.probe.require_gpu", lambda _: None)
+    monkeypatch.setattr(tune, "_timed", timed)
+    done = CliRunner().invoke(commands, ["--store", str(tmp_path / "store"), "tune", *SHAPE, "--top", "3", "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["failed"]) == (1, 2)
 
 
 def test_timings_are_listed_newest_first_and_filtered(timed: Path) -> None:

@@ -88,9 +88,9 @@ def main(behaviour: str) -> None:
             source = next(one for one in hopper_mistakes.MISTAKES if one.what == mistake).make(source)
         return SimpleNamespace(cubin=ptx_of(source, selection.problem.arch or "").encode() if on_machine else b"")
 
-    def load(cubin: bytes, name: str, launch: Launch, problem: GemmProblem, workspace: Any = None) -> LoadedKernel:
+    def load(cubin: bytes, name: str, launch: Launch, problem: GemmProblem, **given: bool) -> LoadedKernel:
         function = launched(Kernel(cubin.decode()), launch, problem) if on_machine else _behaving(launch, problem)
-        return LoadedKernel(cubin, name, launch, problem, function, workspace)
+        return LoadedKernel(cubin, name, launch, problem, function, **given)
 
     def _behaving(launch: Launch, problem: GemmProblem) -> Callable[..., None]:
         right = numpy_gpu.kernel(problem, launch.parameters)

@@ -89,12 +89,24 @@ class Stream:
         self.ptr = ptr
         self.waited: list[Any] = []
 
+    def __enter__(self) -> object:
+        """Makes it the current one."""
+        _entered.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Makes that the current one which was before."""
+        _entered.remove(self)
+
     def wait_event(self, event: Any) -> None:
         """As CuPy's."""
         self.waited.append(event)
 
     def synchronize(self) -> None:
         """As CuPy's: everything has been done."""
+
+
+_entered: list[Stream] = []
 
 
 class Event:
@@ -144,7 +156,7 @@ def _cupy(stream: Stream) -> Any:
             "cupy.cuda",
             cublas=None,
             runtime=runtime,
-            get_current_stream=lambda: stream,
+            get_current_stream=lambda: _entered[-1] if _entered else stream,
             Device=lambda gpu=0: SimpleNamespace(compute_capability="90", synchronize=lambda: None),
             UnownedMemory=lambda ptr, size, owner: (ptr, size),
             MemoryPointer=lambda memory, offset: (*memory, offset),
@@ -214,9 +226,11 @@ def launching_in_numpy(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = 
 
     monkeypatch.setattr(multiply, "load_function", load_function)
     multiply._kernels.clear()
+    multiply.light_kernels.clear()
     multiply._codes.clear()
     yield
     multiply._kernels.clear()
+    multiply.light_kernels.clear()
     multiply._codes.clear()
 
 

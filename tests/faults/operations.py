@@ -10,12 +10,15 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 
+from cache_engine.batch.migration import MigrationPlan, migrate
+from cache_engine.cache.cache import Cache
 from cache_engine.index.sync import Index
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import Measurement
+from cache_engine.settings import Settings
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold, fold_when_long
 from cache_engine.store.lock import file_lock
@@ -26,6 +29,7 @@ from cache_engine.upkeep import integrity, quarantine
 from cache_engine.upkeep.packs import export_pack, import_pack
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, blob_file, fill, invented_timing, make_entry, make_store, publish, record_file
+from tests.store.first_format import place_first
 from tests.store.old_results import write_log
 
 ENTRIES = 6
@@ -224,6 +228,20 @@ def _repairing(store: DiskStore) -> Action:
     return lambda: len(integrity.repair(store, journal, list(integrity.check(store))))
 
 
+def _before_migrating(store: DiskStore) -> Promise:
+    """Half of the entries in the first format."""
+    promise = filled(store)
+    for seed in range(ENTRIES // 2):
+        place_first(store, *make_entry(seed))
+    return promise
+
+
+def _migrating(store: DiskStore) -> Action:
+    older = [key for key in sorted(store.keys()) if store.format(key) == 1]
+    cache = Cache(store, Settings(cleanup_interval_h=0.0))
+    return lambda: len(older) - len(migrate(cache, MigrationPlan(older=older)))
+
+
 def _before_restoring(store: DiskStore) -> Promise:
     """A sound entry in quarantine."""
     promise = filled(store)
@@ -387,6 +405,7 @@ OPERATIONS = {
     "evict": Operation(_before_evicting, _evicting(Limits(everything=True))),
     "clean": Operation(_before_cleaning, _evicting(Limits(max_entries=ENTRIES // 2)), sure=False),
     "repair": Operation(_before_repairing, _repairing, sure=False),
+    "migrate": Operation(_before_migrating, _migrating, may_raise=(), sure=False),
     "restore": Operation(_before_restoring, _restoring, may_raise=("OSError", "StoreError")),
     "discard": Operation(_before_discarding, _discarding),
     "import": Operation(_before_importing, _importing, may_raise=("OSError", "StoreError")),

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.store.codec import FORMAT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep import integrity
 from tests.faults.counting import report
 from tests.faults.soundness import leftovers, tidy
-from tests.faults.writers import CODES, read_log
+from tests.faults.writers import CODES, migrate_all, read_log
 from tests.helpers import make_store
 
 WRITERS, READERS = 8, 2
@@ -95,9 +96,23 @@ def _check(folder: Path, kills: int, seed: int) -> None:
     assert list(integrity.check(store)) == []
     assert _check_acknowledged(store, said) == kept
     _check_hits(store, said)
+    older = migrate_all(store)
+    assert set(map(store.format, store.keys())) == {FORMAT}
+    assert list(integrity.check(store)) == []
+    assert _check_acknowledged(store, said) == kept
+    migrated = older + sum(line[3] for line, _ in _writers(said) if line[1] == "migrated")
+    assert migrated > 0
     published = sum(line[1] == "published" for line, _ in _writers(said))
     report(
-        {"kills": kills, "reads": sum(reads), "published": published, "leftovers": left, "kept": kept, "wrong bytes": 0}
+        {
+            "kills": kills,
+            "reads": sum(reads),
+            "published": published,
+            "migrated": migrated,
+            "leftovers": left,
+            "kept": kept,
+            "wrong bytes": 0,
+        }
     )
 
 

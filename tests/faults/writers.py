@@ -1,4 +1,4 @@
-"""Writers that are killed at random moments, and readers that watch them.
+"""Writers that are killed at random moments, and readers that watch them, on a store with entries of both formats.
 
 Run as ``python -m tests.faults.writers STORE LOGS WRITERS READERS KILLS SEED``. The process forks them all, so that a
 new writer takes a millisecond. Each writer says what it is about to do and what it has done in a log of its own, one
@@ -19,16 +19,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from cache_engine.batch.migration import MigrationPlan, migrate
+from cache_engine.cache.cache import Cache
 from cache_engine.errors import CorruptEntry, LockTimeout
-from cache_engine.model.artifact import Artifact, Blob, Record
+from cache_engine.model.artifact import SOURCE, Artifact, Blob, Record
 from cache_engine.model.key import CacheKey
+from cache_engine.settings import Settings
+from cache_engine.store.codec import decode_record, decode_section
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock
 from cache_engine.upkeep import cleanup as housekeeping
+from cache_engine.upkeep import integrity
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import make_entry
+from tests.store.first_format import place_first
 
 SEEDS = 12
 SIZES = (2000, 3000, 4000)
@@ -39,6 +45,8 @@ Entry = tuple[CacheKey, Artifact, Callable[[Blob], Record]]
 # Made once, before forking. By seed, then by size.
 ENTRIES: list[list[Entry]] = [[make_entry(seed, cubin_bytes=size) for size in SIZES] for seed in range(SEEDS)]
 CODES: dict[CacheKey, list[bytes]] = {sizes[0][0]: [entry[1].cubin for entry in sizes] for sizes in ENTRIES}
+
+TEXTS = {sizes[0][0]: sizes[0][1].source for sizes in ENTRIES}
 
 
 def read_log(path: Path) -> list[tuple[int, str, str, int]]:
@@ -65,7 +73,7 @@ class Log:
 
 
 def write(layout: StoreLayout, log: Log, chance: random.Random) -> NoReturn:
-    """Publishes, evicts, hits and cleans until it is killed."""
+    """Publishes in both formats, evicts, migrates, hits, cleans and repairs until it is killed."""
     store = DiskStore(layout, durable=chance.random() < 0.5)
     journal = Journal(layout.journal, 3600.0)
     log.say("started")
@@ -73,22 +81,39 @@ def write(layout: StoreLayout, log: Log, chance: random.Random) -> NoReturn:
         size = chance.randrange(len(SIZES))
         entry = ENTRIES[chance.randrange(SEEDS)][size]
         act = chance.random()
-        if act < 0.5:
-            _publish(store, log, entry, size)
-        elif act < 0.7:
+        if act < 0.45:
+            _publish(store, log, entry, size, as_first=chance.random() < 0.5)
+        elif act < 0.6:
             _evict(store, log, entry[0])
-        elif act < 0.97:
+        elif act < 0.7:
+            log.say("migrating")
+            log.say("migrated", number=migrate_all(store))
+        elif act < 0.95:
             _hit(store, journal, log, entry[0])
-        else:
+        elif act < 0.98:
             _clean(store, journal, log)
+        else:
+            _repair(store, journal, log)
 
 
-def _publish(store: DiskStore, log: Log, entry: Entry, size: int) -> None:
+def _publish(store: DiskStore, log: Log, entry: Entry, size: int, *, as_first: bool) -> None:
     key, artifact, describe = entry
     with file_lock(store.layout.key_lock(key), _WAIT_S):
         log.say("publishing", key, size)
-        store.publish(key, artifact, describe)
+        if as_first:
+            place_first(store, key, artifact, describe)
+        else:
+            store.publish(key, artifact, describe)
         log.say("published", key, size)
+
+
+def migrate_all(store: DiskStore) -> int:
+    """Has every entry of the first format written again; returns how many there were."""
+    older = [key for key in [*store.keys()] if store.format(key) == 1]
+    with Cache(store, Settings(cleanup_interval_h=0.0)) as cache:
+        failed = migrate(cache, MigrationPlan(older=older))
+    assert not failed, failed
+    return len(older)
 
 
 def _evict(store: DiskStore, log: Log, key: CacheKey) -> None:
@@ -116,6 +141,13 @@ def _clean(store: DiskStore, journal: Journal, log: Log) -> None:
     log.say("cleaned")
 
 
+def _repair(store: DiskStore, journal: Journal, log: Log) -> None:
+    log.say("repairing")
+    with suppress(LockTimeout):
+        integrity.repair(store, journal, list(integrity.check(store)))
+    log.say("repaired")
+
+
 def read(store: DiskStore, log: Log, chance: random.Random) -> None:
     """Gets entries until asked to end; reports each fault, and at the end the number of entries."""
     ended: list[int] = []
@@ -124,7 +156,7 @@ def read(store: DiskStore, log: Log, chance: random.Random) -> None:
     while not ended:
         key = chance.choice(keys)
         try:
-            loaded = store.get(key)
+            loaded, whole = store.get(key), store.stored(key) if chance.random() < 0.1 else None
         except CorruptEntry as error:
             log.say(f"corrupt: {error}", key)
             continue
@@ -132,6 +164,8 @@ def read(store: DiskStore, log: Log, chance: random.Random) -> None:
             got += 1
             if loaded.cubin not in CODES[key]:
                 log.say("wrong bytes", key)
+        if whole is not None and decode_section(key, decode_record(key, whole[0]).blob, SOURCE, whole[1]) != TEXTS[key]:
+            log.say("wrong text", key)
     log.say("read", number=got)
 
 
@@ -154,6 +188,9 @@ def main(root: str, logs: str, writers: str, readers: str, kills: str, seed: str
     def writer(number: int) -> int:
         return fork(lambda log, own: write(layout, log, own), f"writer-{number}")
 
+    first = Log(Path(logs, "writer-first"))
+    for sizes in ENTRIES[: SEEDS // 2]:
+        _publish(DiskStore(layout), first, sizes[0], 0, as_first=True)
     gc.freeze()
     watching = [
         fork(lambda log, own: read(DiskStore(layout), log, own), f"reader-{number}") for number in range(int(readers))

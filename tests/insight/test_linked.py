@@ -19,6 +19,10 @@ HOSTILE = {
     "jumps": "bra!" * _MANY,
     "loops": "\n".join([f"$L{n}:" for n in range(20_000)] + [f" bra $L{n};" for n in range(20_000)]),
     "circle": "#loc = loc(callsite(#loc at #loc))\n" + "x loc(#loc)\n" * (_MANY // 10),
+    "circle of names": '#loc = loc("a"(#loc))\nx loc(#loc)',
+    "circle of fused places": "#loc = loc(fused[#loc])\nx loc(#loc)",
+    "circle of aliases": "#loc = loc(#loc1)\n#loc1 = loc(#loc)\nx loc(#loc)",
+    "circle of scopes": "x, !dbg !1\n!1 = !DILocation(line: 1, scope: !2, inlinedAt: !1)\n!2 = !DIScope(scope: !2)",
 }
 
 PTX_TEXT = """\

@@ -17,6 +17,7 @@ from streamlit.testing.v1 import AppTest, local_script_runner
 from streamlit.testing.v1.local_script_runner import LocalScriptRunner
 
 from app import context, guard
+from app.addresses import moved
 from cache_engine.assets import dashboard_script
 from cache_engine.cache.cache import open_cache
 from tests.pages.opening import Open, Reader
@@ -75,8 +76,9 @@ def open_page(monkeypatch: pytest.MonkeyPatch, reader: Reader, _settings: None) 
         monkeypatch.setattr(guard, "request", lambda: reader.request)
         monkeypatch.setattr(manifest_scanner, "scan_component_manifests", _installed_components)
         monkeypatch.setattr(local_script_runner, "require_widgets_deltas", _wait)
+        page, given = moved(page, {name: [value] for name, value in parameters.items()})
         app = AppTest.from_file(str(dashboard_script()), default_timeout=60)
-        for name, value in parameters.items():
+        for name, value in given.items():
             app.query_params[name] = value
         if page != "overview":  # which is the first anyway
             app.switch_page(f"../pages/{page}.py")

@@ -90,7 +90,7 @@ def test_the_command_of_a_rule_deletes_what_the_page_previews(
         next(widget for kind in widgets
              for widget in kind if widget.key == name).set_value(value).run()  # fmt: skip
     shown = {key for table in app.dataframe if "Why" in table.value for key in table.value["Key"]}
-    command = equal("Admin", {"rule": rule, **values, **of_link}, "sm_90")
+    command = equal("Storage", {"rule": rule, **values, **of_link}, "sm_90")
     assert command is not None
     plan = document(*command, store=compiled_store)
     assert {victim["key"][:12] for victim in plan["victims"]} == shown
@@ -99,7 +99,7 @@ def test_the_command_of_a_rule_deletes_what_the_page_previews(
 
 def test_the_rules_of_the_page_are_those_of_the_test() -> None:
     assert [rule for rule, _ in _RULES] == sorted(RULES, key=[rule for rule, _ in _RULES].index)
-    assert equal("Admin", {"rule": "archs"}, "sm_90") is None, "no target is chosen"
+    assert equal("Storage", {"rule": "archs"}, "sm_90") is None, "no target is chosen"
 
 
 def test_cleanup_shows_a_preview_and_asks_for_confirmation(open_page: Open, compiled_store: Path) -> None:

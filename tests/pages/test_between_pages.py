@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.addresses import moved
 from tests.pages.opening import Open, sound
 
 OTHERS = ("overview", "kernels", "compare", "architectures", "coverage", "demand", "evaluations", "admin")
@@ -20,6 +21,9 @@ def _keys(app: AppTest) -> set[str]:
 def _go(app: AppTest, page: str) -> None:
     """As a click on a link does: the address of the page that is left goes with it."""
     app.query_params.clear()
+    page, asked = moved(page, {})
+    for name, value in asked.items():
+        app.query_params[name] = value
     app.switch_page(f"../pages/{page}.py")
 
 

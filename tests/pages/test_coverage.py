@@ -191,5 +191,5 @@ def test_a_read_only_store_is_looked_at_and_nothing_can_be_compiled(
 
 def test_an_old_link_to_the_matrix_leads_here(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "architectures", model="Qwen3-0.6B", archs="sm_90"))
-    assert app.title[0].value == "Coverage"
+    assert app.title[0].value == "Workload"
     assert app.selectbox(key="model").value == "Qwen3-0.6B"

@@ -121,7 +121,7 @@ def test_stale_kernels_are_reported_with_a_link_to_their_cleanup(open_page: Open
     assert [row["Kernels"] for row in tabled(app, "Build")] == ["4", "3"]
     assert any("3 stale kernels" in text.value and "which no lookup can hit" in text.value for text in app.text)
     (link,) = (link.proto for link in app.get("page_link") if "stale" in link.proto.label)
-    assert (link.page, link.query_string) == ("admin", "rule=stale")
+    assert (link.page, link.query_string) == ("storage", "rule=stale")
 
 
 def test_the_overview_warns_of_troubles(open_page: Open, compiled_store: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_store_over_its_limits_says_by_how_much(
     assert "4 kernels of 1, 400%" in app.warning[0].value
     assert app.get("progress")[0].proto.text == "400.0% of 1"
     (link,) = (link.proto for link in app.get("page_link") if link.proto.label == "Review cleanup")
-    assert link.page == "admin"
+    assert link.page == "storage"
 
 
 def test_misses_have_their_causes_and_lead_to_the_kernels_decisions(open_page: Open, compiled_store: Path) -> None:

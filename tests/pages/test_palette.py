@@ -22,10 +22,10 @@ def _named(text: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("text", "first"),
     [
-        ("cleanup", ("Page", "Cleanup")),
+        ("clean", ("Page", "Clean")),
         ("AUDIT", ("Page", "Audit log")),
         ("demotion", ("Page", "Decisions")),
-        ("roofline", ("Page", "Evaluations")),
+        ("roofline", ("Page", "Predict")),
         ("max_bytes", ("Setting", "max_bytes")),
         ("deepseek-v3", ("Model", "DeepSeek-V3")),
         ("compile llama-3.1-8b", ("Model", "Llama-3.1-8B")),
@@ -70,26 +70,30 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
     ("Kernel", {"key": "3f2a"}, "show 3f2a"),
     ("Kernel", {"cache": "triton=/c/t", "entry": "3f2a"}, "caches show 3f2a --in /c/t"),
     ("Compare", {"a": "3f2a", "b": "91bc"}, "show 3f2a 91bc --part sass"),
-    ("Architectures", {}, "stats --by arch"),
-    ("Coverage", {"model": "Qwen3-8B", "archs": "sm_90"}, "warm Qwen3-8B --dry-run --by=shape --arch=sm_90"),
-    ("Demand", {"by": "Model"}, "demand --by model"),
-    ("Caches", {"q": "tile"}, "caches ls tile"),
+    ("Kernels", {"view": "By target"}, "stats --by arch"),
+    (
+        "Workload",
+        {"part": "Of a model", "model": "Qwen3-8B", "archs": "sm_90"},
+        "warm Qwen3-8B --dry-run --by=shape --arch=sm_90",
+    ),
+    ("Workload", {"by": "Model"}, "demand --by model"),
+    ("Kernels", {"view": "Other frameworks", "words": "tile"}, "caches ls tile"),
     ("Compile", {}, "compile 4096 7168 2048 --arch sm_80"),
     ("Compile", {"s_m": 64, "s_epilogue": ["relu", "bias"]}, "compile 64 7168 2048 --arch sm_80 --epilogue relu+bias"),
     ("Compile", {"what": "Whole model", "t_model": "Qwen3-8B", "t_tokens": "1"}, "warm Qwen3-8B --arch sm_80 --m 1"),
-    ("Evaluations", {}, "evaluate 4096 7168 2048 --chip SG2262"),
-    ("Evaluations", {"e_m": 64, "e_chip": "H100", "e_dtype": "fp16"}, "evaluate 64 7168 2048 --chip H100 --dtype=fp16"),
+    ("Predict", {}, "evaluate 4096 7168 2048 --chip SG2262"),
+    ("Predict", {"e_m": 64, "e_chip": "H100", "e_dtype": "fp16"}, "evaluate 64 7168 2048 --chip H100 --dtype=fp16"),
     (
-        "Evaluations",
+        "Predict",
         {"e_kind": "Whole model", "e_model": "Qwen3-8B", "e_tokens": 16, "e_tp": 2},
         "evaluate Qwen3-8B --chip SG2262 --m=16 --tp=2",
     ),
-    ("Evaluations", {"e_kind": "Saved results"}, "evaluations ls"),
-    ("Admin", {"rule": "stale"}, "clean --stale=toolchain"),
+    ("Predict", {"e_kind": "Saved results"}, "evaluations ls"),
+    ("Storage", {"rule": "stale"}, "clean --stale=toolchain"),
     *(
-        ("Admin", {"tab": tab}, command)
+        ("Storage", {"tab": tab}, command)
         for tab, command in (
-            ("Cleanup", "clean"),
+            ("This store", "clean"),
             ("Integrity", "verify"),
             ("Quarantine", "verify --quarantined"),
             ("Packs", "pack export kernels.gemmpack"),
@@ -100,7 +104,7 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
             ("Decisions", "log"),
         )
     ),
-    ("Admin", {"tab": "Decisions", "kind": ["miss", "eviction"]}, "log --kind=miss --kind=eviction"),
+    ("Storage", {"tab": "Decisions", "kind": ["miss", "eviction"]}, "log --kind=miss --kind=eviction"),
 ]
 
 

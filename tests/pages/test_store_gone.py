@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.addresses import moved
 from app.caches import scan
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import PAGES
@@ -17,7 +18,7 @@ def test_a_store_that_is_gone_is_reported_on_every_page(
     open_page: Open, compiled_store: Path, tmp_path: Path, page: str
 ) -> None:
     app = sound(open_page(compiled_store, page))
-    assert app.title[0].value == page.capitalize()
+    assert app.title[0].value == moved(page, {})[0].capitalize()
     assert not any("The link asks for" in warning.value for warning in app.warning), "a plain address is no link"
     if page == "caches":
         scan.scanner().look(60)  # or the scan behind the page fails, and the page says so at the end
@@ -27,7 +28,7 @@ def test_a_store_that_is_gone_is_reported_on_every_page(
     app.run()
     assert not app.exception
     assert [error.value for error in app.error] == ["The store's folder is gone."]
-    assert app.title[0].value == page.capitalize()
+    assert app.title[0].value == moved(page, {})[0].capitalize()
     assert f"{compiled_store} was deleted or moved" in app.text[0].value
     assert not app.success
     assert not app.info

@@ -28,8 +28,9 @@ def mistake_of(canary: Canary, kernel: Kernel) -> str:
     """What is wrong with the kernel; empty for nothing. A fault of the machine begins with ``Fault``."""
     function = launched(kernel, canary.launch, canary.problem)
 
-    def load(workspace: Any) -> LoadedKernel:
-        return LoadedKernel(b"", kernel.program.name, canary.launch, canary.problem, function, workspace)
+    def load() -> LoadedKernel:
+        name = kernel.program.name
+        return LoadedKernel(b"", name, canary.launch, canary.problem, function, has_workspace=False)
 
     try:
         return run_canary(load, canary.launch, canary.problem, SEED).mistake

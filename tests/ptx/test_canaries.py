@@ -118,10 +118,10 @@ def test_one_wrong_bit_and_rows_of_no_group_are_seen() -> None:
                     c = arguments[2].view(np.uint8).reshape(-1)
                     c[generator.randrange(0, len(c), 8) // 8 * 8 + 7 if is_gelu else generator.randrange(len(c))] ^= 64
 
-            def load(workspace, run=run, canary=canary):  # type: ignore[no-untyped-def]
+            def load(run=run, canary=canary):  # type: ignore[no-untyped-def]
                 from cache_engine.gpu.launch import LoadedKernel
 
-                return LoadedKernel(b"", "k", canary.launch, canary.problem, run, workspace)
+                return LoadedKernel(b"", "k", canary.launch, canary.problem, run, has_workspace=False)
 
             assert not run_canary(load, canary.launch, canary.problem, SEED).mistake, canary
             spoiled[0] = True

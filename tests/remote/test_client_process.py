@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -56,6 +58,16 @@ def test_its_memory_is_bounded_and_holds_the_largest_entries_that_are_moved_at_o
             assert list(pool.map(lambda n: remote.create(f"a/{n}", data), range(8))) == [True] * 8
             assert all(pool.map(lambda n: remote.get(f"a/{n}", MOST_BYTES) == data, range(8)))
         assert _number(remote) == before
+
+
+@pytest.mark.parametrize("seconds", [0.25, 1.5, 2.0])
+def test_a_wait_for_an_answer_is_limited_to_the_microsecond(seconds: float) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        client_process.Frames(ours).limit(seconds)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            whole, microseconds = struct.unpack("@ll", ours.getsockopt(socket.SOL_SOCKET, option, 16))
+            assert whole + microseconds / 1e6 == pytest.approx(seconds, abs=0.01)  # the system rounds up to its ticks
 
 
 def test_after_a_fork_parent_and_child_ask_on_each_through_its_own(remote: Remote) -> None:

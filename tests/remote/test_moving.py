@@ -9,10 +9,13 @@ import pytest
 
 from cache_engine.cache.remote import transfer
 from cache_engine.cache.remote.base import Remote
-from cache_engine.cache.remote.entries import name_of, packed, unpacked
+from cache_engine.cache.remote.entries import FOLDER, name_of, packed, unpacked
 from cache_engine.cache.remote.objects import Objects
 from cache_engine.cache.remote.transfer import compare, pull, push
+from cache_engine.cache.remote.verification import delete, plan, verify
 from cache_engine.errors import RemoteError, Unproved
+from cache_engine.frameworks.bundle_packs import CONFIG, HELION, packed_row
+from cache_engine.frameworks.bundles import Group, group_keys, put_group, read_group, read_stored
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
@@ -232,3 +235,57 @@ def test_the_event_of_a_pull_names_the_remote_without_its_query(
     pull(other, journal, Objects(f"{url}?sig=secret"), keys, prove=lambda _: None)
     (event,) = read_journal(other.layout.journal).recent
     assert event.detail == f"12 entries of {url}"
+
+
+# ---- Bundles of other frameworks ----
+
+
+def _bundle(store: DiskStore, name: str = "1", data: bytes = b'{"config": "{}"}') -> CacheKey:
+    group = Group(HELION, name, CONFIG, {CONFIG: data})
+    put_group(store.layout, group, durable=False)
+    return group.key
+
+
+def test_bundles_travel_signed_beside_kernels_where_version_0_3_looks_for_none(
+    store: DiskStore, other: DiskStore, journal: Journal, remote: Remote, builder: Builder, signers: TrustedSigners
+) -> None:
+    (kernel,) = fill(store, 1)
+    bundle = _bundle(store)
+    unsigned = push(store, remote, [bundle])
+    assert (unsigned.sent, unsigned.refused) == (0, ()), "a store has no signature of a bundle"
+    sent = push(store, remote, [kernel, bundle], sign=builder.key.sign)
+    assert (sent.sent, sent.refused) == (2, ())
+    names = {name for name, _ in remote.sizes(FOLDER)}
+    assert names == {f"{FOLDER}/{kernel[:2]}/{kernel}", f"{FOLDER}/bundles/{bundle[:2]}/{bundle}"}
+    found = compare(other, remote)
+    assert (set(found.there), set(found.bundles), found.others) == ({kernel, bundle}, {bundle}, 0)
+    taken = pull(other, journal, remote, found.there, prove=signers.require, bundles=found.bundles)
+    assert (taken.taken, taken.refused) == (2, ())
+    assert read_group(other.layout, bundle) == read_group(store.layout, bundle)
+    assert pull(other, journal, remote, [bundle], prove=signers.require, bundles=[bundle]).present == 1
+    assert [*verify(remote, [bundle], prove=signers.require, bundles=[bundle])] == []
+    going = plan(remote, max_bytes=0) if not remote.url.startswith("redis") else None
+    if going is not None:
+        assert len(going.going) == 2
+        delete(remote, going.going, None)
+        assert list(remote.sizes(FOLDER)) == []
+
+
+def test_a_bundle_that_a_stranger_changed_or_signed_is_refused(
+    store: DiskStore, other: DiskStore, journal: Journal, remote: Remote, builder: Builder, signers: TrustedSigners
+) -> None:
+    bundle = _bundle(store)
+    stored = read_stored(store.layout, bundle)
+    assert stored is not None
+    record_data, data = packed_row(stored)
+    sign = builder.key.sign
+    forged = {
+        "1": packed(record_data, data), "2": packed(sign(record_data), data[:-1] + b"x"),
+        "3": packed(sign(record_data), b"")[:-1], "4": b"x", "5": packed(sign(record_data), data),
+    }  # fmt: skip
+    keys = {number: CacheKey(number * 64) for number in forged}
+    for number, object_data in forged.items():  # the last is sound, but under the key of another
+        remote.create(name_of(keys[number], is_bundle=True), object_data)
+    found = pull(other, journal, remote, list(keys.values()), prove=signers.require, bundles=set(keys.values()))
+    assert (found.taken, len(found.refused)) == (0, 5)
+    assert list(group_keys(other.layout)) == []

@@ -21,6 +21,7 @@ from cache_engine.insight.report.page import (
     Report,
     Section,
     Table,
+    moment,
     written,
 )
 
@@ -107,6 +108,13 @@ def test_a_long_table_and_a_long_text_say_what_they_leave_out() -> None:
     assert f"{MOST_CHARACTERS // 100 + 7:,} lines; the first {MOST_CHARACTERS // 100:,} are here" in text
     assert text.count(line) == MOST_CHARACTERS // 100
     assert len(text) < 2 * MOST_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(1e9, "2001-09-09 01:46 UTC"), (0.0, "never"), (-1.0, "never"), (1e18, "at an unknown time")]
+)
+def test_a_time_is_said_in_words_whatever_a_record_has(seconds: float, words: str) -> None:
+    assert moment(seconds) == words
 
 
 @pytest.mark.parametrize("value", [0.0, 1e18])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import msgspec
 import xxhash
 import zstandard
 
-from cache_engine.model.artifact import SECTIONS, Artifact, Blob, Section
+from cache_engine.model.artifact import SECTIONS, Artifact, Blob, Record, Section
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import encode_record, enveloped, signed_part
 from cache_engine.store.disk import DiskStore
@@ -26,6 +27,13 @@ def encode_first(key: CacheKey, artifact: Artifact) -> tuple[bytes, Blob]:
         offset += len(frame)
     data = b"".join(parts)
     return data, Blob(hashlib.sha256(data).hexdigest(), len(data), True, sections)
+
+
+def place_first(store: DiskStore, key: CacheKey, artifact: Artifact, describe: Callable[[Blob], Record]) -> None:
+    """Creates or replaces an entry as version 0.2 did."""
+    data, blob = encode_first(key, artifact)
+    record = describe(blob)
+    store.place(record, enveloped(signed_part(encode_record(record))[0], format=1), data)
 
 
 def as_first_format(store: DiskStore, signature: str = "") -> list[CacheKey]:

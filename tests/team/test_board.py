@@ -22,10 +22,24 @@ from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.shape_counts import Shape
 from cache_engine.model.sizes import parse_sizes
 from cache_engine.team import submission as team_submission
-from cache_engine.team.board import FAILURES, GONE_S, HOUR, RUN, RUNS, WORKER, WORKERS, Board, Present, Run, eta_s
+from cache_engine.team.board import (
+    FAILURES,
+    GONE_S,
+    HOUR,
+    MOST_FAILURES,
+    RUN,
+    RUNS,
+    WORKER,
+    WORKERS,
+    Board,
+    Present,
+    Run,
+    eta_s,
+)
 from cache_engine.team.broker import Broker, Keys, connected
 from cache_engine.team.messages import CompileMessage, encode
 from cache_engine.team.progress import (
+    MOST_RUNS,
     MOST_WORKERS,
     NOT_FOLLOWED,
     RUNNING,
@@ -105,6 +119,19 @@ def test_of_more_than_two_hundred_workers_those_last_heard_of_are_read(broker: R
         client.zadd(KEYS.name(WORKERS), {f"w{number}": board.now() + number})
     seen = [one.name for one in look(broker.url, REMOTE).workers]
     assert seen == [f"w{number}" for number in range(MOST_WORKERS, 0, -1)]
+
+
+def test_of_more_runs_and_failures_than_are_shown_the_last_are_read(broker: Redis, message: CompileMessage) -> None:
+    board, client = Board(broker.url, KEYS), connected(broker.url, 5.0)
+    board.ends("north:7", message, compiled=False, error="ptxas ended")
+    client.lpush(KEYS.name(FAILURES), *client.lrange(KEYS.name(FAILURES), 0, 0) * MOST_FAILURES)
+    jobs = [f"{number:032x}" for number in range(MOST_RUNS + 1)]
+    for number, job in enumerate(jobs):
+        board.follows(job, Run("a model", ["sm_80"], 4, 0, 4, board.now(), 0))
+        client.zadd(KEYS.name(RUNS), {job: board.now() + number})
+    farm = look(broker.url, REMOTE)
+    assert len(farm.failures) == MOST_FAILURES
+    assert [one.job for one in farm.runs] == jobs[:0:-1]
 
 
 def test_a_run_says_how_far_it_is_and_when_it_will_end(broker: Redis, cache: Cache) -> None:

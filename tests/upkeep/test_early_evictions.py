@@ -36,6 +36,11 @@ def test_each_kernel_that_was_evicted_and_missed_later_is_there_once_the_latest_
     assert early_evictions(reversed(RecentDecisions(store.layout).all())) == found()
 
 
+def test_the_recent_misses_are_those_decisions_alone(store: DiskStore) -> None:
+    log(store, (1, MISS, ONE, ""), (2, EVICTION, ONE, "unused"), (3, MISS, TWO, ""))
+    assert [(one.at, one.key) for one in RecentDecisions(store.layout).misses()] == [(3, TWO), (1, ONE)]
+
+
 def test_a_compile_that_was_asked_for_is_no_early_eviction(store: DiskStore) -> None:
     log(store, (1, EVICTION, ONE, "unused"), (2, MISS, ONE, FORCED))
     assert early_evictions(reversed(RecentDecisions(store.layout).all())) == []

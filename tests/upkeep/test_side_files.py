@@ -28,6 +28,7 @@ from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleanup, integrity, quarantine
 from cache_engine.upkeep.findings import Finding, FindingKind
 from cache_engine.upkeep.plan import Limits
+from tests.adapters.made import put_kernel
 from tests.helpers import INVENTED_GPU, fill, invented_timing
 from tests.store.old_results import into_a_log
 
@@ -169,8 +170,12 @@ def _findings(store: DiskStore) -> list[Finding]:
     return list(integrity.check(store))
 
 
-def test_a_store_with_every_kind_of_file_is_sound(full: DiskStore) -> None:
+def test_a_store_with_every_kind_of_file_is_sound(full: DiskStore, tmp_path: Path) -> None:
     assert _findings(full) == []
+    put_kernel(full.layout, tmp_path / "made")
+    entries: list[int] = []
+    assert list(integrity.check(full, lambda: entries.append(1))) == []
+    assert len(entries) == 3, "two kernels, and one of another framework; no other file moves the bar"
 
 
 @pytest.mark.parametrize(("damage", "kind"), DAMAGE, ids=[damage.__name__[1:] for damage, _ in DAMAGE])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -112,8 +112,8 @@ def _run(selection: Selection, canary: Canary) -> Ran | None:
     cubin = make_artifact(selection, StageClock()).cubin
     launch = canary.launch
 
-    def load(workspace: Any) -> LoadedKernel:
-        return LoadedKernel(cubin, selection.name, launch, canary.problem, workspace=workspace)
+    def load() -> LoadedKernel:
+        return LoadedKernel(cubin, selection.name, launch, canary.problem, has_workspace=False)
 
     def watch(starts: bool) -> None:
         say(Line(LAUNCH if starts else LANDED))

@@ -21,21 +21,29 @@ FORMAT = 1
 FOLDER = f"gemm-cache/{FORMAT}"
 MOST_BYTES = 4 * 1024**2
 """The largest object that is read, in bytes: forty times the largest seen. Eight are in memory at once."""
+MOST_BUNDLE_BYTES = 32 * 1024**2
+"""The same for a bundle of another framework."""
 _HEADER = struct.Struct("<8sHHIQ")
 _MAGIC = b"GEMMRMTE"
-_NAME = re.compile(rf"{FOLDER}/[0-9a-f]{{2}}/([0-9a-f]{{64}})")
+_BUNDLES = "bundles/"
+_NAME = re.compile(rf"{FOLDER}/({_BUNDLES})?[0-9a-f]{{2}}/([0-9a-f]{{64}})")
 
 
-def name_of(key: CacheKey) -> str:
-    """The name of the object for an entry."""
-    return f"{FOLDER}/{key[:2]}/{key}"
+def name_of(key: CacheKey, *, is_bundle: bool = False) -> str:
+    """The name of the object for an entry. Version 0.3 would refuse bundles, and does not look where they are."""
+    return f"{FOLDER}/{_BUNDLES if is_bundle else ''}{key[:2]}/{key}"
 
 
 def key_in(name: str) -> CacheKey | None:
-    """The key of the entry whose object has this name; ``None`` if it is not the name of one."""
+    """The key of the entry or bundle whose object has this name; ``None`` if it is not the name of one."""
     found = _NAME.fullmatch(name)
-    key = CacheKey(found[1]) if found else None
-    return key if key is not None and name_of(key) == name else None
+    key = CacheKey(found[2]) if found else None
+    return key if found and key is not None and name_of(key, is_bundle=bool(found[1])) == name else None
+
+
+def is_bundle(name: str) -> bool:
+    """Whether an object of this name has a bundle."""
+    return name.startswith(f"{FOLDER}/{_BUNDLES}")
 
 
 def packed(record_data: bytes, blob_data: bytes) -> bytes:

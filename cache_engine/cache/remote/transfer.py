@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from cache_engine.cache.remote.base import Remote, without_query
-from cache_engine.cache.remote.entries import FOLDER, MOST_BYTES, key_in, name_of, packed, unpacked
+from cache_engine.cache.remote.entries import (
+    FOLDER,
+    MOST_BUNDLE_BYTES,
+    MOST_BYTES,
+    is_bundle,
+    key_in,
+    name_of,
+    packed,
+    unpacked,
+)
 from cache_engine.errors import CorruptEntry, StoreError
+from cache_engine.frameworks.bundle_packs import packed_row
+from cache_engine.frameworks.bundles import Group, UnknownGroup, group_keys, read_stored
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
@@ -16,7 +27,7 @@ from cache_engine.store.codec import UnknownFormat, signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.units import human_bytes, printable
-from cache_engine.upkeep.packs import Imported, Refused, admit, coherent
+from cache_engine.upkeep.packs import Imported, Refused, admit, admit_group, checked
 from cache_engine.upkeep.parallel import in_threads
 
 _T = TypeVar("_T")
@@ -26,12 +37,16 @@ _MOST_AHEAD = 64  # finished results that wait, so that a slow request does not 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The result of a push: kernels sent and their bytes, kernels that the remote had already, and kernels left out."""
+    """The result of a push: kernels sent and their bytes, kernels that the remote had already, and kernels left out.
+
+    ``unknown_format`` counts entries that only another version of this program reads.
+    """
 
     sent: int
     sent_bytes: int
     present: int
     refused: tuple[Refused, ...]
+    unknown_format: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,7 @@ class Compared:
         there_bytes: the bytes of all entries of the remote, without objects too large to be an entry.
         others: objects in the remote's folder that are not entries.
         all_there: all entries of the remote.
+        bundles: the entries of both that are bundles of other frameworks.
     """
 
     here: tuple[CacheKey, ...]
@@ -52,6 +68,7 @@ class Compared:
     there_bytes: int
     others: int
     all_there: tuple[CacheKey, ...] = ()
+    bundles: frozenset[CacheKey] = frozenset()
 
 
 def compare(store: DiskStore | None, remote: Remote, on_some: Callable[[int], None] = lambda _: None) -> Compared:
@@ -61,16 +78,20 @@ def compare(store: DiskStore | None, remote: Remote, on_some: Callable[[int], No
         RemoteError: when the remote cannot be listed.
     """
     sizes: dict[CacheKey, int] = {}
+    bundles = set() if store is None else set(group_keys(store.layout))
+    mine = bundles | set(store.keys()) if store is not None else set()
     others = 0
     for name, size in remote.sizes(FOLDER, on_some):
         key = key_in(name)
         if key is None:
             others += 1
-        else:
-            sizes[key] = size if size <= MOST_BYTES else 0  # then the object is not an entry, and a pull refuses it
-    mine = set(store.keys()) if store is not None else set()
+            continue
+        most = MOST_BUNDLE_BYTES if is_bundle(name) else MOST_BYTES
+        sizes[key] = size if size <= most else 0  # then the object is not an entry, and a pull refuses it
+        bundles |= {key} if is_bundle(name) else set()
     here, there = sorted(mine - sizes.keys()), sorted(sizes.keys() - mine)
-    return Compared(tuple(here), tuple(there), len(mine) - len(here), sum(sizes.values()), others, tuple(sorted(sizes)))
+    counts = len(mine) - len(here), sum(sizes.values()), others
+    return Compared(tuple(here), tuple(there), *counts, tuple(sorted(sizes)), frozenset(bundles))
 
 
 def push(
@@ -79,15 +100,19 @@ def push(
     keys: Iterable[CacheKey],
     *,
     wanted: Callable[[Record], bool] = lambda _: True,
+    bundles: Callable[[Group], bool] = lambda _: True,
     sign: Callable[[bytes], bytes] | None = None,
+    host_code: bool = False,
     on_entry: Callable[[], None] = lambda: None,
 ) -> Pushed:
     """Sends entries to a remote. An entry that the remote already has stays unchanged.
 
     Args:
         wanted: says, given its record, whether to send an entry.
+        bundles: says whether to send a bundle of another framework. Bundles are sent only with ``sign``.
         sign: a function that returns the bytes of a record with a signature. Without it, an entry is sent with the
             signature that it has, and an unsigned entry is left out.
+        host_code: as for ``packed_row``.
         on_entry: a function called after each entry.
 
     Raises:
@@ -96,10 +121,15 @@ def push(
     """
     sent = sent_bytes = present = 0
     refused: list[Refused] = []
+    unknown: list[CacheKey] = []
 
     def send(key: CacheKey) -> tuple[int, bool] | Refused | None:
-        data = sealed(store, key, wanted, sign)
-        return (len(data), remote.create(name_of(key), data)) if isinstance(data, bytes) else data
+        data, is_group = sealed(store, key, wanted, sign), False
+        if data is None and store.has_unknown_format(key):
+            unknown.append(key)
+        elif data is None and sign is not None:
+            data, is_group = _sealed_bundle(store, key, bundles, sign, host_code), True
+        return (len(data), remote.create(name_of(key, is_bundle=is_group), data)) if isinstance(data, bytes) else data
 
     for done in in_threads(send, keys, _AT_A_TIME, ahead=_MOST_AHEAD):
         if isinstance(done, Refused):
@@ -108,7 +138,7 @@ def push(
             size, is_new = done
             sent, sent_bytes, present = sent + is_new, sent_bytes + size * is_new, present + (not is_new)
         on_entry()
-    return Pushed(sent, sent_bytes, present, tuple(refused))
+    return Pushed(sent, sent_bytes, present, tuple(refused), len(unknown))
 
 
 def sealed(
@@ -122,8 +152,8 @@ def sealed(
     Raises ``OSError``.
     """
     try:
-        stored = store.stored(key)
-        if stored is None or not wanted(coherent(key, *stored)):
+        stored = store.unchecked(key)
+        if stored is None or not wanted(checked(key, *stored)[0]):
             return None
         record_data = stored[0] if sign is None else sign(stored[0])
     except CorruptEntry as error:
@@ -134,6 +164,23 @@ def sealed(
     return data if len(data) <= MOST_BYTES else Refused(key, f"it has more than {human_bytes(MOST_BYTES)}")
 
 
+def _sealed_bundle(
+    store: DiskStore, key: CacheKey, wanted: Callable[[Group], bool], sign: Callable[[bytes], bytes], host_code: bool
+) -> bytes | Refused | None:
+    """The same for a bundle."""
+    try:
+        stored = read_stored(store.layout, key, trust=store.layout.trust)
+        if stored is None or not wanted(stored.group):
+            return None
+        record_data, blob_data = packed_row(stored, host_code=host_code)
+    except (CorruptEntry, UnknownGroup) as error:
+        return Refused(key, str(error))
+    data = packed(sign(record_data), blob_data)
+    if len(data) > MOST_BUNDLE_BYTES:
+        return Refused(key, f"it has more than {human_bytes(MOST_BUNDLE_BYTES)}")
+    return data
+
+
 def pull(
     store: DiskStore,
     journal: Journal,
@@ -141,6 +188,8 @@ def pull(
     keys: Sequence[CacheKey],
     *,
     prove: Callable[[bytes], None],
+    bundles: Collection[CacheKey] = (),
+    host_code: bool = False,
     dry_run: bool = False,
     on_entry: Callable[[], None] = lambda: None,
     by: str = "",
@@ -149,6 +198,8 @@ def pull(
 
     Args:
         prove: a function called with the bytes of each record; raises ``Unproved`` unless a trusted signer signed it.
+        bundles: the keys of bundles of other frameworks.
+        host_code: as for ``unpacked_row``; only if ``prove`` checks signers.
         dry_run: check all entries and report which would be imported, but change nothing.
         on_entry: a function called after each entry.
         by: the user who imports, for the audit.
@@ -162,12 +213,16 @@ def pull(
     refused: list[Refused] = []
 
     def take(key: CacheKey) -> bool | Refused:
+        is_group = key in bundles
         try:
-            data = remote.get(name_of(key), MOST_BYTES)
+            data = remote.get(name_of(key, is_bundle=is_group), MOST_BUNDLE_BYTES if is_group else MOST_BYTES)
             if data is None:
                 return Refused(key, "the remote no longer has it")
             record_data, blob_data = unpacked(key, data, prove)
-            is_new = admit(store, key, record_data, blob_data, dry_run=dry_run)
+            if is_group:
+                is_new = admit_group(store, key, record_data, blob_data, dry_run=dry_run, host_code=host_code)
+            else:
+                is_new = admit(store, key, record_data, blob_data, dry_run=dry_run)
         except (StoreError, UnknownFormat) as error:
             return Refused(key, str(error))
         taken.extend([len(record_data) + len(blob_data)] if is_new else ())

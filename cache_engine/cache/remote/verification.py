@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cache_engine.cache.remote.base import Remote, without_query
-from cache_engine.cache.remote.entries import FOLDER, MOST_BYTES, key_in, name_of, unpacked
+from cache_engine.cache.remote.entries import (
+    FOLDER,
+    MOST_BUNDLE_BYTES,
+    MOST_BYTES,
+    key_in,
+    name_of,
+    unpacked,
+)
 from cache_engine.cache.remote.transfer import in_parallel
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
+from cache_engine.frameworks.bundle_packs import unpacked_row
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import CLEAN_REMOTE
 from cache_engine.model.key import CacheKey
@@ -32,11 +40,12 @@ class Sound:
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """An entry of a remote: its size in bytes, and the seconds since it was stored, by the remote's clock."""
+    """An object of a remote: key, size in bytes, seconds since it was stored by the clock of the remote, and name."""
 
     key: CacheKey
     size_bytes: int
     age_s: float
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +75,14 @@ def sample_of(keys: Iterable[CacheKey], share: float) -> list[CacheKey]:
 
 
 def verify(
-    remote: Remote, keys: Sequence[CacheKey], *, prove: Callable[[bytes], None], store: DiskStore | None = None
-) -> Iterator[Sound | Refused]:
+    remote: Remote, keys: Sequence[CacheKey], *, prove: Callable[[bytes], None], store: DiskStore | None = None,
+    bundles: Collection[CacheKey] = (),
+) -> Iterator[Sound | Refused]:  # fmt: skip
     """Checks each entry as a lookup does, and compares it with the store's entry of the same key, if there is one.
 
     Args:
         prove: a function called with the bytes of each record; raises ``Unproved`` unless a trusted signer signed it.
+        bundles: the keys of bundles, which are checked as a pull does; only refused ones are in the results.
 
     Raises:
         RemoteError: when the remote fails.
@@ -79,10 +90,14 @@ def verify(
 
     def check(key: CacheKey) -> Sound | Refused | None:
         try:
-            data = remote.get(name_of(key), MOST_BYTES)
+            most = MOST_BUNDLE_BYTES if key in bundles else MOST_BYTES
+            data = remote.get(name_of(key, is_bundle=key in bundles), most)
             if data is None:
                 return None  # deleted since it was listed
             record_data, blob_data = unpacked(key, data, prove)
+            if key in bundles:
+                unpacked_row(key, record_data, blob_data, host_code=True)
+                return None
             record, cubin = checked(key, record_data, blob_data)
         except (StoreError, UnknownFormat) as error:
             return Refused(key, str(error))
@@ -116,7 +131,7 @@ def plan(
     for name, size, age_s in remote.ages(FOLDER, on_some):
         key = key_in(name)
         if key is not None:
-            found.append(Old(key, size, age_s))
+            found.append(Old(key, size, age_s, name))
     found.sort(key=lambda one: (one.age_s, one.key), reverse=True)
     total = left = sum(one.size_bytes for one in found)
     going: list[Old] = []
@@ -148,6 +163,7 @@ def delete(
         RemoteError: when the remote fails.
     """
     sizes = {one.key: one.size_bytes for one in going}
+    names = {one.key: one.name for one in going}
     gone: list[CacheKey] = []
 
     place = printable(without_query(remote.url))
@@ -155,7 +171,7 @@ def delete(
         journal.event(CLEAN_REMOTE, detail=f"{counted(len(sizes), 'kernel')} of {place} to delete", by=by)
 
     def delete_one(key: CacheKey) -> None:
-        remote.delete(name_of(key))
+        remote.delete(names[key])
         gone.append(key)
 
     try:

@@ -82,7 +82,7 @@ def run(commands: click.Group) -> NoReturn:
 
 
 def _prepare_output() -> None:
-    """Lets standard output and error take any text, also where they are closed or cannot encode ``×``."""
+    """Lets any text be printed on standard output and error, also if they are closed or cannot encode ``×``."""
     codecs.register_error("look alike", look_alike)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -94,9 +94,9 @@ def _prepare_output() -> None:
 
 @contextmanager
 def reporting(job: Path | None) -> Iterator[Reporter | None]:
-    """With a job file, yields what reports to it, and reports the error that ends the body.
+    """With a job file, yields the reporter that writes it, and records the error that ends the body.
 
-    SIGTERM cancels a job; it then does what Ctrl-C does.
+    Without a job file, yields ``None``. SIGTERM cancels a job in the same way as Ctrl-C.
     """
     if job is None:
         yield None
@@ -127,12 +127,13 @@ def reporting(job: Path | None) -> Iterator[Reporter | None]:
 def open_cache(
     settings: Settings, *, create: bool = True, packs_suffice: bool = False, optional: bool = False
 ) -> Cache:
-    """Opens the store; with ``packs_suffice``, packs alone where there are some and no directory.
+    """Opens the store.
 
-    A verb that only reads must not create one, or a mistyped name would show an empty store. It reads the store also
-    where caching is switched off. One that takes packs alone says itself what these can serve. With ``optional``, for a
-    verb that has an answer without one, a store that is not there is no error; of one that cannot be used, a line on
-    standard error says why.
+    With ``packs_suffice``, opens only the packs if the settings name some and the store has no directory.
+
+    A verb that only reads must not create a store, or a mistyped name would show an empty store. Such a verb reads the
+    store also where caching is switched off. ``optional`` is for a verb that works without a store: a missing store is
+    then no error, and for an unusable one a line on standard error says why.
     """
     from cache_engine.cache import cache as engine
     from cache_engine.cache.cache import store_of
@@ -154,7 +155,7 @@ def open_cache(
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Opening a file that the command line names: one that is not there, or has no folder, is wrong usage."""
+    """Turns the error of opening a file that is missing, or whose folder is missing, into ``UsageError``."""
     try:
         yield
     except FileNotFoundError as error:
@@ -173,7 +174,7 @@ def emit(document: Any, as_json: bool, print_text: Callable[[], None], failed: o
 
 
 def _print_paged(print_text: Callable[[], None]) -> None:
-    """Prints a text; through the pager of ``PAGER``, else ``less``, if it is longer than the screen of a terminal."""
+    """Prints a text. If it is longer than the terminal's screen, shows it in the pager: ``PAGER``, else ``less``."""
     ctx = click.get_current_context(silent=True)
     is_plain = ctx is None or given(ctx).get(NO_PAGER) or os.environ.get("TERM") in {None, "dumb"}
     if is_plain or not sys.stdout.isatty() or not sys.stdin.isatty():
@@ -190,16 +191,16 @@ def _print_paged(print_text: Callable[[], None]) -> None:
 
 
 class _Screen(io.StringIO):
-    """Text on its way to a terminal."""
+    """A buffer for text that will go to a terminal."""
 
     def isatty(self) -> bool:
-        """It is, so tables are as wide as the terminal."""
+        """Returns true, so that tables become as wide as the terminal."""
         return True
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Lets the reader of the output go away; any other failure to write is an ``OSError``."""
+    """Ignores that the reader of a pipe went away; any other failure to write becomes an ``OSError``."""
     try:
         yield
         sys.stdout.flush()
@@ -269,7 +270,7 @@ def json_option(verb: _F) -> _F:
 
 
 def device_option(verb: _F, what: str = "") -> _F:
-    """Gives a verb ``--device``: what runs in this process sees no other GPU. ``what`` precedes its help."""
+    """Gives a verb ``--device``, which hides all other GPUs from this process. ``what`` is put before its help text."""
 
     def note(ctx: click.Context, _: click.Parameter, number: int | None) -> None:
         ctx.meta[DEVICE] = number  # chosen when the verb runs: wrong usage is said first
@@ -285,17 +286,20 @@ def device_option(verb: _F, what: str = "") -> _F:
 
 
 def job_option(verb: _F) -> _F:
-    """Gives a verb the option by which it reports as a job."""
+    """Gives a verb ``--report-to``, by which a job of the dashboard reports its progress."""
     return click.option("--report-to", "job", type=click.Path(path_type=Path), hidden=True)(verb)
 
 
 def last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
-    """Decorators in the order to apply them, so that help shows them in the order given."""
+    """Yields decorators last to first, so that help shows their options in the order given."""
     return iter(decorators[::-1])
 
 
 def only_with(option: str, is_given: object, names: tuple[str, ...], *, instead: str = "") -> None:
-    """Refuses options that mean nothing without another, or with the one ``instead`` of them."""
+    """Raises ``UsageError`` if one of the options ``names`` is given and ``is_given`` is false.
+
+    The error says that they need ``option`` or, if that is empty, that they do not go with ``instead``.
+    """
     context = click.get_current_context()
     for parameter in context.command.params:
         source = context.get_parameter_source(str(parameter.name))
@@ -376,12 +380,12 @@ def _choice_options(verb: _F) -> _F:
 
 
 def asked_problem(asked: dict[str, Any]) -> GemmProblem:
-    """The problem that the options of ``shape_options`` describe."""
+    """The problem that the values of ``shape_options`` describe."""
     return GemmProblem(arch=asked["arch"], **{field.name: asked[field.name] for field in FIELDS})
 
 
 def wanted_of(asked: dict[str, Any]) -> list[list[Wanted]]:
-    """The problems that the options of ``table_options`` describe, for each shape and target."""
+    """The problems that the values of ``table_options`` describe: one list for each shape and target."""
     from cache_engine.evaluator.catalogue import shapes_of
     from cache_engine.insight.coverage import wanted
 
@@ -393,7 +397,7 @@ def wanted_of(asked: dict[str, Any]) -> list[list[Wanted]]:
 
 
 def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
-    """The other options of ``problem_options``, by the names of the engine's parameters."""
+    """The remaining values of ``problem_options``, named as the parameters of ``Cache``."""
     config = asked["config"]
     if config is not None and config.endswith(".toml"):
         raise UsageError(f"--config {config!r} is no config of a kernel; a settings file is given by --settings-file")
@@ -405,7 +409,7 @@ def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **details: object) -> NoReturn:
-    """Prints the error: as one line on standard error, and as a JSON document when one was requested."""
+    """Prints an error as one line on standard error, with ``--json`` also as a JSON document, and exits."""
     with suppress(OSError):
         print(printable(f"error: {message}"), file=sys.stderr)
     if "--json" in sys.argv:
@@ -415,7 +419,7 @@ def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **deta
 
 
 def _details(error: CompileError) -> dict[str, str]:
-    """The facts of a failed compile besides its message."""
+    """The details of a failed compile, apart from its message."""
     from cache_engine.compilers.diagnostics import error_excerpt
 
     return {"log": error.log, "excerpt": error_excerpt(error), "command": error.command}

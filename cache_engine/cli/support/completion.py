@@ -1,6 +1,6 @@
 """Completion in a shell: targets, models, types of elements, compilers, families, and keys of the store.
 
-Completing opens and makes no store, reads no file of one, and never fails: without an answer it offers nothing.
+Completing opens and creates no store, reads no file of a store, and never fails: without an answer it offers nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Completer(Protocol):
     """A function that offers a shell the values of a parameter."""
 
     def __call__(self, ctx: click.Context, incomplete: str, parameter: click.Parameter) -> list[CompletionItem]:
-        """The candidates for what is typed so far."""
+        """The completions of the text typed so far."""
 
 
 _DIGITS = 12  # of a key, as ls prints it
@@ -30,7 +30,10 @@ _MOST_KEYS = 200  # of more, only the first two digits are offered
 
 
 def _completer(offer: Callable[[click.Context, str], Iterable[str]]) -> Completer:
-    """A completer that offers the names that begin as typed; nothing where they cannot be found."""
+    """Makes a completer from a function that lists names.
+
+    It offers the names that begin with the text typed. If the function fails, it offers nothing.
+    """
 
     def complete(ctx: click.Context, incomplete: str, parameter: click.Parameter) -> list[CompletionItem]:  # noqa: ARG001
         try:
@@ -48,7 +51,7 @@ def _one_of(*names: str) -> Completer:
 
 
 def models(ctx: click.Context, incomplete: str, parameter: click.Parameter) -> list[CompletionItem]:
-    """Completes the names of models, and those of files where no model begins like that."""
+    """Completes names of models; if no model begins with the text typed, names of files."""
     return _models(ctx, incomplete, parameter) or [CompletionItem(incomplete, type="file")]
 
 

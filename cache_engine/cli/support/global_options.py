@@ -16,7 +16,7 @@ LEVELS = ("warning", "info", "debug")  # by the number of -v
 
 
 def given(ctx: click.Context) -> dict[str, Any]:
-    """The global options that a command line gives, by name; before the verb or after, where the latter counts."""
+    """The values of the global options on a command line, by name. A value after the verb wins over one before it."""
     options: dict[str, Any] = ctx.meta.setdefault(_GIVEN, {})
     return options
 
@@ -25,7 +25,7 @@ def settings_of(ctx: click.Context) -> Settings:
     """The settings in force for a command line.
 
     Raises:
-        UsageError: when a setting or option cannot have its value.
+        UsageError: when a setting or option has a value that is not allowed.
     """
     options = given(ctx)
     if options.get("store") == "":
@@ -47,7 +47,7 @@ def _note(ctx: click.Context, option: click.Parameter, value: Any) -> None:
 
 
 def global_options() -> list[click.Option]:
-    """The options; each notes its value in ``given``."""
+    """The global options. Each stores its value in what ``given`` returns."""
     path = click.Path(path_type=Path)
     return [
         click.Option(

@@ -13,13 +13,13 @@ from cache_engine.store.files import refuse_device
 
 
 def write_file(path: Path, data: bytes, *, force: bool) -> None:
-    """Writes a file whole or not at all: on a full disk the one that it replaces is still there.
+    """Writes a file completely or not at all: on a full disk, the old file stays.
 
     Args:
-        force: replace an existing file, or what a link leads to.
+        force: replace an existing file; of a link, the file that it points to.
 
     Raises:
-        UsageError: when it exists, has no folder, or is a device, pipe or socket, which would be replaced.
+        UsageError: when the file exists, its folder does not, or the path is a device, pipe or socket.
         OSError: when it cannot be written.
     """
     if os.path.lexists(path) and not force:

@@ -1,4 +1,4 @@
-"""The private key that a verb signs with, and the kernels that a verb refuses."""
+"""Reading the private key of ``--sign``, and printing the kernels that a verb refused or left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cache_engine.cli.support import named
-from cache_engine.units import printable
+from cache_engine.units import counted, printable
 
 if TYPE_CHECKING:
     from cache_engine.store.signatures.signers import SigningKey
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def signing_key(path: Path) -> SigningKey:
-    """The key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
+    """Reads the key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
     from cache_engine.store.signatures.signers import SigningKey
 
     def ask() -> str:
@@ -29,6 +29,12 @@ def signing_key(path: Path) -> SigningKey:
 
 
 def print_refused(refused: Sequence[Refused], fate: str) -> None:
-    """Prints the kernels that were left out or refused, a line each, on standard error."""
+    """Prints each refused kernel and the reason on standard error. ``fate`` says what was done, such as "left out"."""
     for entry in refused:
         print(printable(f"{fate}: {entry.key[:12]}: {entry.cause}"), file=sys.stderr)
+
+
+def print_unknown(entries: int) -> None:
+    """Says on standard error how many entries were left out because only another version reads them."""
+    if entries:
+        print(f"left out: {counted(entries, 'entry', 'entries')} of another format version", file=sys.stderr)

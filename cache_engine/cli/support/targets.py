@@ -17,7 +17,7 @@ _DEFAULT = (
 
 
 def target_option(verb: _F) -> _F:
-    """Gives a verb ``--arch``, the target that it compiles for."""
+    """Gives a verb ``--arch``: the one target that it compiles for."""
     return click.option(
         "--arch",
         metavar="ARCH",
@@ -27,7 +27,7 @@ def target_option(verb: _F) -> _F:
 
 
 def targets_option(verb: _F) -> _F:
-    """Gives a verb ``--arch``, the targets that it compiles for, as ``archs``."""
+    """Gives a verb ``--arch``, repeatable, as the parameter ``archs``: the targets that it compiles for."""
     return click.option(
         "--arch",
         "archs",
@@ -38,7 +38,7 @@ def targets_option(verb: _F) -> _F:
 
 
 def only_targets_option(verb: _F, help_text: str = "Only this target, or targets of this chip (repeatable).") -> _F:
-    """Gives a verb ``--arch``, which leaves out what is for other targets, as ``archs``."""
+    """Gives a verb ``--arch``, repeatable, as the parameter ``archs``: only kernels for these targets are used."""
     return click.option("--arch", "archs", multiple=True, callback=_run_by, help=help_text)(verb)
 
 

@@ -21,7 +21,7 @@ OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
 
 DEVICE = "cache_engine.gpu"
 UNTARGETED = "cache_engine.untargeted"
-"""Keys of a context's ``meta``, where ``--device`` and a missing ``--arch`` are noted."""
+"""Keys of a click context's ``meta``, under which ``--device`` and a missing ``--arch`` are noted."""
 
 
 ARGUMENTS = {
@@ -37,33 +37,33 @@ ARGUMENTS = {
     "url": "The remote, such as s3://bucket/folder. Default: the setting remote.",
     "file": "The file; - is standard input or output where a verb takes it.",
 }
-"""The help of a verb's arguments, by their names; a verb may have another."""
+"""The help of arguments, by name. A verb may replace it with ``argument_texts``."""
 
 
 class _Takes(click.Command):
-    """A command that takes the global options, but for names that it uses itself, and whose help has examples."""
+    """A command that takes the global options, except those whose names it uses itself, and whose help has examples."""
 
     examples: tuple[str, ...] = ()
     argument_texts: Mapping[str, str] = ARGUMENTS
     program = "gemm-cache"
 
     def take_global_options(self) -> None:
-        """Appends the options."""
+        """Adds the global options."""
         own = {name for parameter in self.params for name in parameter.opts}
         self.global_options = [option for option in global_options() if not own & set(option.opts)]
         self.params += self.global_options
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts new names in place of those that options had, then parses as usual."""
+        """Replaces old option names with their new ones, then parses as usual."""
         return super().parse_args(ctx, with_new_options(self, ctx, args))
 
     def argument_rows(self, ctx: click.Context) -> list[tuple[str, str]]:
-        """The arguments and their help, as a list of definitions."""
+        """The verb's arguments and their help."""
         arguments = [p for p in self.get_params(ctx) if isinstance(p, click.Argument)]
         return [(p.make_metavar(ctx), self.argument_texts.get(p.name or "", "")) for p in arguments]
 
     def complete(self, completers: Mapping[str, Completer]) -> None:
-        """Has a shell complete the parameters of these names."""
+        """Lets a shell complete the parameters with these names."""
         for parameter in self.params:
             if parameter.name in completers:
                 completer = partial(completers[parameter.name], parameter=parameter)
@@ -92,10 +92,12 @@ class _Takes(click.Command):
 
 
 class LazyVerbs(MutableMapping[str, click.Command]):
-    """Verbs by name, each imported when it is asked for: one verb needs a small part of what all of them import.
+    """Verbs by name.
+
+    A verb's module is imported when the verb is first used, because each needs few of the others' imports.
 
     Args:
-        modules: of each verb, the name of the module that has it as ``NAME_verb``.
+        modules: for each verb, the name of the module that defines it as ``NAME_verb``.
     """
 
     def __init__(self, modules: Mapping[str, str]) -> None:
@@ -110,15 +112,15 @@ class LazyVerbs(MutableMapping[str, click.Command]):
         return verb
 
     def __setitem__(self, name: str, verb: click.Command) -> None:
-        """Adds a verb that is imported already."""
+        """Adds a verb whose module is already imported."""
         self._verbs[name] = verb
 
     def __delitem__(self, name: str) -> None:
-        """Takes a verb away."""
+        """Removes a verb."""
         del self._verbs[name]
 
     def __iter__(self) -> Iterator[str]:
-        """The names, without an import."""
+        """The names of the verbs; imports nothing."""
         return iter(self._verbs)
 
     def __len__(self) -> int:
@@ -131,7 +133,8 @@ class VerbGroup(_Takes, click.Group):
 
     Args:
         examples: commands, without ``program`` in front.
-        sections: of the help, the verbs that each lists. The rest stand in one line of the last.
+        sections: the sections of the help, and the verbs in each. The other verbs are named on one line of the last
+            section.
     """
 
     def __init__(
@@ -147,12 +150,12 @@ class VerbGroup(_Takes, click.Group):
         self.take_global_options()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb of this name, or of this old name."""
+        """The verb with this name or old name."""
         old = partial(VerbGroup, examples=(), hidden=True)
         return super().get_command(ctx, cmd_name) or old_verb(ctx, cmd_name, old)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes one line for each verb, in sections where there are some."""
+        """Writes one line for each verb, by section if there are sections."""
         if not self.sections:
             super().format_commands(ctx, formatter)
             return
@@ -177,8 +180,8 @@ class Verb(_Takes):
         done: what exit code 0 means.
         failed: what exit code 1 means.
         missing: what is missing at exit code 3; empty for a verb that needs nothing.
-        completers: of parameters whose names mean something else elsewhere.
-        argument_texts: help of arguments, by name, where that of ``ARGUMENTS`` does not fit.
+        completers: for parameters whose name has another meaning in other verbs.
+        argument_texts: the help of arguments, by name, where the text in ``ARGUMENTS`` does not fit.
     """
 
     def __init__(
@@ -226,7 +229,7 @@ class Verb(_Takes):
 
 
 def _say_target(default: str) -> None:
-    """Once a verb has succeeded, as an error is one line, and as ``--device`` is chosen before a GPU is asked."""
+    """Prints which target was used by default. Called after the verb succeeded: an error must stay one line."""
     from cache_engine.gpu.probe import local_arch
 
     if local_arch() is None:

@@ -1,9 +1,9 @@
-"""GEMM shapes to compile many of and to evaluate together: those of language models, and tables of one's own.
+"""Sets of GEMM shapes, to compile or evaluate together: those of language models, and those of a user's table.
 
-- ``tables`` -- one of a model's matrix multiplications; those of public models by name, and of CSV files
-- ``search`` -- the words of a search for kernels
-- ``model_configs`` -- a model's ``config.json``
-- ``layers`` -- the matrix multiplications that follow from it, on one chip or on several
+- ``tables`` -- shapes of matrix multiplications: those of public models by name, and those in CSV files
+- ``search`` -- the search language for kernels
+- ``model_configs`` -- reads a model's ``config.json``
+- ``layers`` -- the matrix multiplications of such a model, on one chip or on one of several
 """
 
 from cache_engine.evaluator.catalogue.search import read_search

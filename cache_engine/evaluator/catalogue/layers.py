@@ -1,4 +1,4 @@
-"""The matrix multiplications of a model, on one chip or on one of several that share it."""
+"""The matrix multiplications of a model, on one chip or on one of several chips that share it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ _BIAS = Epilogue(bias=True)
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Over how many chips a model is spread, which are ``tensor · data`` in all.
+    """The way a model is spread over chips, of which there are ``tensor · data``.
 
     Args:
-        tensor: chips that share the heads and inner features of each layer.
-        expert: groups of chips, each of which has other experts; the chips of a group share those experts' inner
-            features. 1 shares every expert among all chips. The tokens of all chips meet at the experts, as in vLLM.
-        data: copies of everything but the experts, each of which gets its share of the tokens.
+        tensor: the number of chips that share the heads and inner features of each layer.
+        expert: the number of groups of chips; each group has other experts, whose inner features its chips share. With
+            1, all chips share every expert. The tokens of all chips meet at the experts, as in vLLM.
+        data: the number of copies of everything but the experts; each copy gets an equal share of the tokens.
 
     Raises:
-        UsageError: when one is no whole number of at least 1, or ``expert`` does not divide the number of chips.
+        UsageError: when a number is not a whole number of at least 1, or ``expert`` does not divide the number of
+            chips.
     """
 
     tensor: int = 1
@@ -50,7 +51,7 @@ class Parallel:
 
     @property
     def of_expert(self) -> int:
-        """Chips that share an expert."""
+        """The number of chips that share an expert."""
         return self.chips // self.expert
 
 
@@ -58,7 +59,7 @@ ALONE = Parallel()
 
 
 def layers_of(model: Published, parallel: Parallel = ALONE) -> list[ModelShape]:
-    """A model's matrix multiplications on one chip, both ways of computing where there are two.
+    """A model's matrix multiplications on one chip; where there are two ways of computing, those of both.
 
     Raises:
         UsageError: naming the field that a parallel size does not divide.
@@ -71,7 +72,7 @@ def layers_of(model: Published, parallel: Parallel = ALONE) -> list[ModelShape]:
 
 
 def layers_named(model: str | Path, parallel: Parallel = ALONE) -> list[ModelShape]:
-    """The matrix multiplications of a model by its name, or of a CSV file, which is of one chip.
+    """The matrix multiplications of a model on one chip, given by its name or by a CSV file for one chip.
 
     Raises:
         UsageError: as ``shapes_of`` and ``layers_of``, or when a table is to be spread over chips.
@@ -87,24 +88,24 @@ def layers_named(model: str | Path, parallel: Parallel = ALONE) -> list[ModelSha
 
 
 class _Split:
-    """Sizes of one chip."""
+    """Computes the sizes that one chip has."""
 
     def __init__(self, model: Published, parallel: Parallel) -> None:
         self._model, self.parallel = model, parallel
 
     def by_tensor(self, field: str, size: int) -> int:
-        """A size that the chips of a copy share."""
+        """A chip's share of a size that is divided among the chips of one copy."""
         return self._share(field, size, self.parallel.tensor, "tensor")
 
     def kv_heads(self) -> int:
-        """Heads of keys and values; each chip has one at least, so chips may have the same one."""
+        """The number of a chip's key-value heads: at least one, so several chips may have the same head."""
         heads, tensor = self._model.kv_heads, self.parallel.tensor
         if tensor > heads and tensor % heads == 0:
             return 1
         return self.by_tensor("num_key_value_heads", heads)
 
     def experts(self, experts: Experts) -> tuple[int, int]:
-        """The number of experts on a chip, and of the inner features that it has of each."""
+        """The number of experts on a chip, and of the inner features that the chip has of each."""
         count = self._share("the number of experts", experts.count, self.parallel.expert, "expert")
         inner = self._share("the experts' inner size", experts.inner, self.parallel.of_expert, "tensor × data ÷ expert")
         return count, inner
@@ -119,7 +120,7 @@ class _Split:
     def row(
         self, operation: str, n: int, k: int, layers: int, batch: int = 1, alternative: str = "", phase: str = ""
     ) -> ModelShape:
-        """One shape, with the bias that the model has."""
+        """One shape, with a bias if the model has one there."""
         bias = _BIAS if operation in self._model.biased else NO_EPILOGUE
         return ModelShape(
             self._model.name, operation, batch, n, k, layers, epilogue=bias, alternative=alternative, phase=phase

@@ -29,9 +29,10 @@ class Latent:
     """Multi-head latent attention (DeepSeek V2 and later).
 
     Attributes:
-        q_rank: of the queries' low-rank product; 0 where queries are one product.
-        kv_rank: of the keys' and values'.
-        rope, nope, value: features of a head: of its key with position, without, and of its value.
+        q_rank: the rank of the queries' low-rank product; 0 if the queries are one product.
+        kv_rank: the rank of the keys' and values' low-rank product.
+        rope, nope, value: the features of a head: of its key with position, of its key without position, and of its
+            value.
     """
 
     q_rank: int
@@ -46,10 +47,10 @@ class Experts:
     """The mixture of experts of some layers.
 
     Attributes:
-        count, per_token: experts of a layer, and how many of them a token goes to.
-        inner: features between the two products of one.
-        shared: features of those experts that every token goes to, together.
-        layers: how many layers have them; the others are dense.
+        count, per_token: the number of experts in a layer, and the number of them that a token goes to.
+        inner: the features between the two products of one expert.
+        shared: the inner features of all shared experts together; every token goes to these.
+        layers: the number of layers with experts; the others are dense.
     """
 
     count: int
@@ -61,15 +62,17 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A decoder by its configuration.
+    """A decoder model, as described by its configuration.
 
     Attributes:
-        hidden, layers, vocabulary: features of a token between layers, number of layers, and of tokens.
-        heads, kv_heads, head: attention heads, those of keys and values, and features of one.
-        inner: features between the two products of a dense layer.
+        hidden, layers, vocabulary: the features of a token between layers, the number of layers, and the number of
+            different tokens.
+        heads, kv_heads, head: the number of attention heads, the number of key-value heads, and the features of one
+            head.
+        inner: the features between the two products of a dense layer.
         biased: the operations that add a bias.
-        latent: of a model with latent attention.
-        experts: of a model with experts.
+        latent: the sizes of latent attention, if the model has it.
+        experts: the mixture of experts, if the model has one.
     """
 
     name: str
@@ -86,7 +89,7 @@ class Published:
 
 
 def read_config(path: Path, name: str | None = None) -> Published:
-    """The model that a ``config.json`` describes; its name is that of the folder unless another is given.
+    """The model that a ``config.json`` describes. Its name is ``name`` or, by default, that of the file's folder.
 
     Raises:
         UsageError: naming the field that is missing, impossible or contradicts another, or the unknown architecture.
@@ -134,13 +137,13 @@ def published(config: Any, name: str, source: str) -> Published:
 
 
 class _Fields:
-    """Fields of a configuration; an error names the one that is wrong."""
+    """Reads fields of a configuration; an error names the wrong field."""
 
     def __init__(self, config: dict[str, Any], source: str) -> None:
         self._config, self._source = config, source
 
     def whole(self, *names: str, default: int | None = None, least: int = 1, most: int = _MOST) -> int:
-        """A whole number, by the first of these names that is there; null counts as missing."""
+        """The whole number in the first of these fields that exists; null counts as missing."""
         for name in names:
             value = self._config.get(name)
             if value is not None:
@@ -152,7 +155,7 @@ class _Fields:
         return default
 
     def flag(self, name: str, default: bool) -> bool:
-        """A truth value; null counts as missing."""
+        """The truth value in a field; null counts as missing."""
         value = self._config.get(name)
         if value is None:
             return default
@@ -161,14 +164,14 @@ class _Fields:
         return value
 
     def numbers(self, name: str) -> list[int]:
-        """A list of layers; null counts as empty."""
+        """The list of layer numbers in a field; null counts as empty."""
         value = self._config.get(name) or []
         if not isinstance(value, list) or not all(isinstance(one, int) for one in value):
             raise self.wrong(f"{name} must be a list of whole numbers")
         return value
 
     def wrong(self, reason: str) -> UsageError:
-        """The error of this file."""
+        """An error that names this file."""
         return UsageError(f"{self._source}: {reason}")
 
 
@@ -184,9 +187,10 @@ def _decoder(
     """A decoder with grouped-query attention.
 
     Args:
-        square: whether its heads together have as many features as a token.
-        biased, may_be_biased: operations with a bias always, and with ``attention_bias``.
-        experts: reads its experts, where it has some.
+        square: whether all heads together must have as many features as a token.
+        biased, may_be_biased: the operations that always have a bias, and those that have one if ``attention_bias`` is
+            set.
+        experts: a function that reads the experts, for a model that may have some.
     """
     hidden = fields.whole("hidden_size")
     heads = fields.whole("num_attention_heads")
@@ -213,7 +217,7 @@ def _decoder(
 
 
 def _latent(fields: _Fields, name: str) -> Published:
-    """DeepSeek V2, V3 and R1, Kimi K2: latent attention, and experts after the first layers."""
+    """Reads DeepSeek V2, V3 and R1, and Kimi K2: latent attention, and experts after the first layers."""
     layers, heads = fields.whole("num_hidden_layers", most=_MOST_LAYERS), fields.whole("num_attention_heads")
     latent = Latent(
         fields.whole("q_lora_rank", default=0), fields.whole("kv_lora_rank"), fields.whole("qk_rope_head_dim"),
@@ -229,7 +233,7 @@ def _latent(fields: _Fields, name: str) -> Published:
 
 
 def _chatglm(fields: _Fields, name: str) -> Published:
-    """ChatGLM2 to GLM-4 in their first form, with field names of their own."""
+    """Reads ChatGLM2 to GLM-4 in its first form, which have field names of their own."""
     heads, head = fields.whole("num_attention_heads"), fields.whole("kv_channels")
     hidden = fields.whole("hidden_size")
     if heads * head != hidden:
@@ -256,12 +260,12 @@ def _experts(fields: _Fields, count: str, inner: str, layers: int, shared: int =
 
 
 def _in_every_layer(fields: _Fields, layers: int) -> Experts:
-    """Mixtral, gpt-oss."""
+    """The experts of Mixtral and gpt-oss, which every layer has."""
     return _experts(fields, "num_local_experts", "intermediate_size", layers)
 
 
 def _in_some_layers(fields: _Fields, layers: int) -> Experts:
-    """Qwen2-MoE and Qwen3-MoE: every layer, unless the file names those without experts."""
+    """The experts of Qwen2-MoE and Qwen3-MoE: every layer has them, unless the file names layers without."""
     dense, step = set(fields.numbers("mlp_only_layers")), fields.whole("decoder_sparse_step", default=1)
     sparse = sum(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))
     shared = fields.whole("shared_expert_intermediate_size", default=0, least=0)
@@ -269,7 +273,7 @@ def _in_some_layers(fields: _Fields, layers: int) -> Experts:
 
 
 def _after_dense_layers(fields: _Fields, layers: int) -> Experts:
-    """DeepSeek, Kimi K2, GLM-4.5: the first layers are dense; some experts are shared."""
+    """The experts of DeepSeek, Kimi K2 and GLM-4.5: the first layers are dense, and some experts are shared."""
     first = fields.whole("first_k_dense_replace", default=0, least=0, most=_MOST_LAYERS)
     step = fields.whole("moe_layer_freq", default=1)
     sparse = sum(layer >= first and layer % step == 0 for layer in range(layers))
@@ -295,4 +299,4 @@ _FAMILIES: dict[str, Any] = {
     "glm4_moe": partial(_decoder, may_be_biased=("qkv",), experts=_after_dense_layers),
     "chatglm": _chatglm,
 }
-"""Readers by ``model_type``."""
+"""For each ``model_type``, the function that reads its configuration."""

@@ -1,4 +1,4 @@
-"""Searches for kernels: words that mean models, GPUs, architectures, fields or patterns, or else plain text.
+"""Reads searches for kernels: words that name models, GPUs, architectures, fields or patterns, or plain text.
 
 Fields are written ``hits>0``, ``size>=64KB``, ``created<1d``, ``config=64x*``.
 """
@@ -23,19 +23,19 @@ from cache_engine.units import counted, read_seconds
 
 NUMBERS = (*(field.searched_as for field in FIELDS if field.kind is int), "registers", "hits")
 SIZES = ("size", "disk", "shared", "spills")
-"""In bytes: of the code, on disk, of shared memory per block, of spills per thread."""
+"""Fields in bytes: size of the code, size on disk, shared memory per block, spills per thread."""
 TIMES = ("compile",)
-"""In ms."""
+"""Fields in milliseconds."""
 MOMENTS = ("created", "used")
 WORDS = (
     "target", *(field.searched_as for field in FIELDS if field.kind is not int),
     "family", "compiler", "config", "name", "key",
 )  # fmt: skip
 YES_OR_NO = tuple(field.searched_as for field in FIELDS if field.kind is bool)
-"""Of ``WORDS``, those with two values."""
+"""The fields among ``WORDS`` that have only two values."""
 OTHER_NAMES = {"groups": "batch", "compile_ms": "compile", "arch": "target"}
 NAMES = (*NUMBERS, "groups", *SIZES, *TIMES, "compile_ms", *MOMENTS, "target", "arch", *WORDS[1:])
-"""Names of all fields, as people read and write them."""
+"""The names of all fields, as users write them."""
 
 _DAY_S = 86_400
 _COMPARISON = re.compile(r"(?P<name>[a-z_]+)(?P<operator><=|>=|!=|=|<|>)(?P<value>.*)", re.DOTALL)
@@ -50,9 +50,9 @@ class Condition:
 
     Attributes:
         field: one of ``NUMBERS``, ``SIZES``, ``TIMES``, ``MOMENTS`` and ``WORDS``.
-        operator: ``=`` or ``!=``, and of numbers ``<``, ``<=``, ``>`` or ``>=``.
-        value: a number, for sizes in bytes, for times in ms, for moments in seconds since 1970; or a word in lower
-            case, in which ``*`` stands for any characters.
+        operator: ``=`` or ``!=``; for numbers also ``<``, ``<=``, ``>`` or ``>=``.
+        value: a number (sizes in bytes, times in ms, moments in seconds since 1970), or a word in lower case, in which
+            ``*`` stands for any characters.
     """
 
     field: str
@@ -61,13 +61,13 @@ class Condition:
 
 
 def read_comparison(word: str, now: float) -> tuple[Condition, ...]:
-    """The conditions that a word such as ``hits>0`` stands for; none if it is not of the form of a comparison.
+    """The conditions that a word such as ``hits>0`` stands for; none if the word is not a comparison.
 
     Args:
-        now: in seconds since 1970, from which ages count.
+        now: the time from which ages count, in seconds since 1970.
 
     Raises:
-        UsageError: when there is no such field, or it does not take such a value or operator.
+        UsageError: when the field does not exist, or does not take this value or operator.
     """
     found = _COMPARISON.fullmatch(word.lower())
     if found is None:
@@ -112,7 +112,10 @@ def _number(word: str, name: str, value: str) -> float:
 
 
 def _moments(word: str, field: str, operator: str, value: str, now: float) -> tuple[Condition, ...]:
-    """Turns an age or a day into moments, in whole seconds: the dashboard caches answers, so questions must repeat."""
+    """Converts an age or a day to moments, rounded to whole seconds.
+
+    The rounding lets a repeated search be the same search, whose answer the dashboard has cached.
+    """
     age = read_seconds(value)
     if age is not None and operator in _TURNED:
         return (Condition(field, _TURNED[operator], int(now) - age),)
@@ -130,7 +133,7 @@ def _moments(word: str, field: str, operator: str, value: str, now: float) -> tu
 
 
 def _day(value: str) -> int | None:
-    """The number of a day such as ``2026-11-01``, in UTC, counted from 1970-01-01."""
+    """The number of a day such as ``2026-11-01``, in UTC, counted from 1970-01-01; ``None`` for other text."""
     if not re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
         return None
     try:
@@ -162,12 +165,12 @@ class Search:
     """The conditions of a search text; a kernel must fulfil all of them.
 
     Attributes:
-        words: what its name, key, shape, target, types, family, compiler and config must contain.
-        patterns: in lower case; each must match one whole word of these. ``*`` is any characters.
-        shapes: for each model the (n, k), of which it must have one.
-        targets: for each GPU or architecture the targets, of which it must have one.
-        conditions: on its fields.
-        meanings: what words stand for, for people: ``"hopper: sm_90, sm_90a"``.
+        words: words that the kernel's name, key, shape, target, types, family, compiler or config must contain.
+        patterns: lower-case patterns; each must match one whole word of these texts. ``*`` is any characters.
+        shapes: for each model named, its (n, k); the kernel must have one of them.
+        targets: for each GPU or architecture named, its targets; the kernel must have one of them.
+        conditions: conditions on the kernel's fields.
+        meanings: explanations of words, for people: ``"hopper: sm_90, sm_90a"``.
     """
 
     words: str
@@ -179,14 +182,10 @@ class Search:
 
 
 def read_search(text: str, now: float | None = None) -> Search:
-    """Reads a search.
-
-    A word may be the name of a model or its start (``deepseek``), a GPU (``H100``: every target whose code it runs), an
-    architecture (``hopper``: the targets of its chips), a field (``n=7168``, ``created<1d``) or a pattern
-    (``tensor_*``). Case does not count.
+    """Reads the text of a search.
 
     Args:
-        now: in seconds since 1970, from which ages count. Default: the time of the call.
+        now: the time from which ages count, in seconds since 1970. Default: the time of the call.
 
     Raises:
         UsageError: when a word names an unknown field, or gives a field a value that it does not take, or when a
@@ -226,11 +225,11 @@ def read_search(text: str, now: float | None = None) -> Search:
 
 
 def advice(text: str, matches: Callable[[str], int], known: Iterable[str]) -> list[str]:
-    """Advice on a search that finds nothing.
+    """Hints for a search that finds nothing.
 
     Args:
-        matches: how many kernels match a text.
-        known: words that kernels have, such as their targets.
+        matches: a function that returns the number of kernels that match a text.
+        known: words that the store's kernels have, such as their targets.
     """
     words = list(dict.fromkeys(text.split()))[:_MOST_WORDS]
     lost = [word for word in words if not matches(word)]
@@ -250,7 +249,7 @@ def advice(text: str, matches: Callable[[str], int], known: Iterable[str]) -> li
 
 
 def _alike(word: str, names: Mapping[str, str], values: Mapping[str, str]) -> list[str]:
-    """Known words like a misspelt one; in a comparison such as ``dtype=bf17``, known values like its value."""
+    """Known words that resemble a misspelt one; for a comparison such as ``dtype=bf17``, known values of the field."""
     if compared := read_comparison(word, 0.0):
         field, operator, value = compared[0].field, compared[0].operator, compared[0].value
         close = get_close_matches(value, values, 3, 0.6) if isinstance(value, str) else []
@@ -279,7 +278,10 @@ def _shapes_by_model() -> dict[str, dict[tuple[int, int], None]]:
 
 
 def _models_called(word: str) -> tuple[str, ...]:
-    """The model of this name, else those whose names start so. What could be digits of a key is no start of a name."""
+    """The model with this name, else the models whose names begin with it.
+
+    A word that could be the digits of a key is not looked up as a beginning.
+    """
     if word in _names():
         return (word,)
     if len(word) < _SHORTEST_START or re.fullmatch("[0-9a-f]+", word):
@@ -289,7 +291,7 @@ def _models_called(word: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _gpus() -> dict[str, str]:
-    """GPUs by name, each with the plain target of its chip."""
+    """The known GPUs by lower-case name, each with the plain target of its chip."""
     examples = {
         chip.example.partition("(")[0].replace(" ", ""): name
         for name, chip in ARCHITECTURES.items()
@@ -299,13 +301,13 @@ def _gpus() -> dict[str, str]:
 
 
 def target_of(name: str) -> str:
-    """The target to compile for a chip, such as ``H100``; any other name as it is."""
+    """The target to compile for a chip, such as ``H100``; any other name is returned unchanged."""
     chip = {each.lower(): target for each, target in _gpus().items()}.get(name.lower())
     return name if chip is None else compiled_for(chip)
 
 
 def targets_called(word: str) -> tuple[str, ...]:
-    """The targets whose code a GPU, or the chips of an architecture, run; the name is in lower case."""
+    """The targets whose code a GPU, or the chips of an architecture, can run. The name is in lower case."""
     capabilities = ARCHITECTURE_NAMES.get(word)
     if capabilities is not None:
         return tuple(name for name, chip in ARCHITECTURES.items() if chip.compute_capability in capabilities)

@@ -1,4 +1,4 @@
-"""GEMM shapes of models: one of their multiplications, those of public models by name, and those of CSV tables."""
+"""GEMM shapes of models: the shape of one multiplication, the shapes of public models, and those in CSV files."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ _Row = TypeVar("_Row")
 
 LARGEST_TABLE_BYTES = 4 * 2**20
 MOST_SHAPES = 10_000
-"""Of a table: what its bytes and lines may be. The largest model has a few dozen shapes."""
+"""The most shapes in a table, by the limits on its bytes and lines. The largest model has a few dozen shapes."""
 
 
 TOKENS = "1-8192"
-"""Numbers of tokens that a model is prepared for unless others are named: from one sequence's next token to the largest
-batch that inference servers usually make at once."""
+"""The numbers of tokens that a model is prepared for by default: from one sequence's next token to the largest batch
+that inference servers usually make.
+"""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelShape:
-    """One of a model's matrix multiplications.
+    """The shape of one of a model's matrix multiplications.
 
     Attributes:
-        operation: what the layer is called, such as ``"qkv"``.
+        operation: the name of the layer, such as ``"qkv"``.
         batch: number of experts or heads computed at once, on one chip.
         n, k: output and input features; the weight is stored n × k.
-        layers: how often it occurs in one pass.
-        m: number of rows, where a table says it; else it is left open.
-        epilogue: what the layer does to the product: a bias, where the model has one for the whole batch.
-        experts: of the model, where each token goes to some of them only; else 0.
-        experts_per_token: how many a token goes to; 0 where there are none.
-        alternative: the way of computing that it is part of, where there are two: ``"fused"`` or ``"separate"``,
+        layers: the number of times it occurs in one pass.
+        m: the number of rows, if a table gives it; else ``None``.
+        epilogue: the operation on the product: a bias, if the model has one for the whole batch.
+        experts: the number of the model's experts, if each token goes to some of them only; else 0.
+        experts_per_token: the number of experts that a token goes to; 0 without experts.
+        alternative: the way of computing that it belongs to, if there are two: ``"fused"`` or ``"separate"``,
             ``"expanded"`` or ``"absorbed"``.
-        phase: the phase that this way is usual in, ``"prefill"`` or ``"decode"``; empty for both.
+        phase: the phase in which this way is usual, ``"prefill"`` or ``"decode"``; empty for both.
     """
 
     model: str
@@ -66,9 +67,10 @@ class ModelShape:
         return f"ModelShape({', '.join(f'{name}={value!r}' for name, value, usual in said if value != usual)})"
 
     def rows(self, tokens: int, mode: Mode = Mode.BATCHED) -> int:
-        """The m for so many tokens: all of them; of an expert, its share when all get as many, rounded up.
+        """The m for a number of tokens: all of them or, for an expert, an equal share of them, rounded up.
 
-        Of experts in mode ``grouped`` the rows of all that are here; in ``masked`` all tokens, as all may choose one.
+        In mode ``grouped``, the rows of all experts on this chip; in ``masked``, all tokens, as all may go to one
+        expert.
         """
         if not self.experts or mode is Mode.MASKED:
             return tokens
@@ -76,22 +78,22 @@ class ModelShape:
         return -(-tokens * self.experts_per_token * shares // self.experts)
 
     def row_sizes(self, tokens: Sizes, mode: Mode = Mode.BATCHED) -> Sizes:
-        """Every m that these numbers of tokens make; of ``grouped`` also those between them."""
+        """Every m that these numbers of tokens give. For experts, also the m between those, because shares vary."""
         if not self.experts or mode is Mode.MASKED:
             return tokens
         # An expert gets at most one row more for a further token, so a range makes a range.
         return joined_sizes([range(self.rows(each[0], mode), self.rows(each[-1], mode) + 1) for each in tokens])
 
     def problem(self, m: int, dtype: DTypeLike = DType.BF16, out_dtype: DTypeLike | None = None) -> GemmProblem:
-        """The problem for m rows, without the epilogue."""
+        """The problem with m rows, without the shape's epilogue."""
         return GemmProblem(m, self.n, self.k, batch=self.batch, dtype=dtype, out_dtype=out_dtype)
 
 
 def model_shapes(model: str | None = None) -> list[ModelShape]:
-    """The shapes of one model, or of all.
+    """The shapes of one model or, without a name, of all models.
 
     Raises:
-        UsageError: when there is no such model; the text lists those there are, the most alike first.
+        UsageError: when there is no such model; the text lists the known models, the most similar first.
     """
     shapes = list(_catalogue())
     if model is None:
@@ -125,7 +127,9 @@ def _catalogue() -> tuple[ModelShape, ...]:
 
 
 def shapes_of(model: str | Path) -> list[ModelShape]:
-    """The shapes of a model by its name, or of a CSV file: whatever exists, has a slash or ends in ``.csv``.
+    """The shapes of a model, or those in a CSV file.
+
+    ``model`` is a file if the path exists, has a slash or ends in ``.csv``.
 
     Raises:
         UsageError: as ``model_shapes`` or ``table_shapes``.
@@ -134,21 +138,21 @@ def shapes_of(model: str | Path) -> list[ModelShape]:
 
 
 def is_table(model: str | Path) -> bool:
-    """Whether ``shapes_of`` reads a file."""
+    """Whether ``shapes_of`` reads this as a file."""
     name = str(model)
     return isinstance(model, Path) or "/" in name or name.lower().endswith(".csv") or Path(name).is_file()
 
 
 def table_shapes(path: Path, data: bytes | None = None) -> list[ModelShape]:
-    """The shapes of a CSV file with the columns n and k, and others of the catalogue's if wanted.
+    """The shapes in a CSV file with the columns n and k, and optional ones.
 
-    Those are batch, m and epilogue, layers, experts and experts_per_token; any more are not looked at.
+    The optional columns are batch, m, epilogue, layers, experts and experts_per_token; all others are ignored.
 
     Args:
-        data: what is in the file, where it is on another machine.
+        data: the content of the file, if it is on another machine.
 
     Raises:
-        UsageError: naming the line and what is wrong with it, or the limit that the file is beyond.
+        UsageError: naming the line and its mistake, or the limit that the file exceeds.
     """
     shapes = _read(path, ("n", "k"), _TABLE_COLUMNS, _table_rows, data)
     if not shapes:
@@ -157,10 +161,12 @@ def table_shapes(path: Path, data: bytes | None = None) -> list[ModelShape]:
 
 
 def expert_counts(path: Path) -> tuple[float, ...]:
-    """The number of tokens for each expert, from a CSV file with the column tokens: a line for each expert, in order.
+    """The numbers of tokens of all experts, from a CSV file with the column tokens and one line for each expert.
+
+    The lines are in the order of the experts.
 
     Raises:
-        UsageError: naming the line and what is wrong with it, or the limit that the file is beyond.
+        UsageError: naming the line and its mistake, or the limit that the file exceeds.
     """
     counts = tuple(_read(path, ("tokens",), "tokens, with a line for each expert in order", _counted))
     if not any(counts):
@@ -175,7 +181,7 @@ def _read(
     rows: Callable[[Path, csv.DictReader[str]], Iterator[_Row]],
     data: bytes | None = None,
 ) -> list[_Row]:
-    """The rows of a CSV file, as ``rows`` makes them; ``columns`` says what its first line must name."""
+    """The rows of a CSV file, converted by ``rows``. ``columns`` is the text for errors about the first line."""
     try:
         if data is None:
             with open_input(path) as file:
@@ -233,7 +239,7 @@ _WHOLE = ("n", "k", "batch", "m", "layers", "experts", "experts_per_token")
 
 
 def check_routing(where: str, experts: int, per_token: int) -> None:
-    """Refuses numbers of experts that cannot be right; raises ``UsageError``."""
+    """Raises ``UsageError`` for numbers of experts that cannot be right."""
     if bool(experts) != bool(per_token):
         raise UsageError(f"{where}: give both experts and experts_per_token, or neither")
     if per_token > experts:

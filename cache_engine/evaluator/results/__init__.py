@@ -4,7 +4,7 @@ A lookup matches the problem, types, search mode and major version of the model,
 fingerprint, which covers every field of its description. A result of another minor version is searched again.
 
 - ``entry`` — a result as stored and exchanged, and the types of return values; ``store.results`` has their file
-- ``reference`` — what a file to import has, ours or the public reference evaluator's
+- ``reference`` — reads files to import, ours or the public reference evaluator's
 """
 
 from __future__ import annotations
@@ -66,22 +66,22 @@ UNUSED_DAYS = 90.0
 """The default limits of pruning, per accelerator."""
 
 _OLDEST_SHARE = 10
-"""When there are too many entries, pruning removes one in this many, least recently used first."""
+"""If there are too many results, pruning removes one in this many, the least recently used first."""
 
 _REST = 10
-"""After a write, results are collected for this many times as long as it took, so that storing many costs little."""
+"""After a write, results are collected for this many times the duration of the write, so that storing many is fast."""
 
 _LONGEST_DETAIL = 1000
 _MOST_SETS = 64
-"""Accelerators whose results a process holds in memory; a service may get requests for any number."""
+"""The most accelerators whose results a process holds in memory; a service may get requests for any number."""
 
 
 class Evaluations:
     """The stored results of a store. Safe to use from several threads and processes.
 
-    A result is written at once, or, where many are found in a row, a moment later together with others. Use it in a
-    ``with``, or call :meth:`close`, to write the last results and usage counts; otherwise they are written at the end
-    of the process. One that is killed loses at most those of that moment, which are searched again.
+    A result is written at once or, if many are found in a row, a moment later together with others. Use the object in a
+    ``with``, or call :meth:`close`, to write the last results and usage counts; otherwise they are written when the
+    process ends. A killed process loses at most the results of that moment, which are then searched again.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class Evaluations:
         acted: Callable[[str, str, str], None] = lambda *_: None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Opens nothing yet.
+        """Stores the arguments; opens nothing yet.
 
         Args:
             durable: whether results are synced to disk before they count as stored.
-            stored: called after a result was stored, or will be.
+            stored: called after a result was stored, or was accepted for storing.
             acted: called after results were deleted or imported, for the audit log: with the kind of event, what was
                 done in words, and who did it (empty: the user of this process).
         """
@@ -113,7 +113,7 @@ class Evaluations:
         self._forget_end: Callable[[], None] | None = None
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the parent keeps unwritten results."""
+        """Called in a forked child: drops unwritten results, because the parent writes them."""
         self._start()
 
     def evaluate(
@@ -123,13 +123,13 @@ class Evaluations:
         mode: SearchMode | None = None,
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> Answer:
-        """The best result of the model, from the store, else searched now and stored.
+        """The best result of the model: the stored one, else one that is searched now and stored.
 
         Args:
-            may_go_on: as of the search.
+            may_go_on: as for ``search.evaluate``.
 
         Raises:
-            InvalidHardware, SearchStopped: as the search.
+            InvalidHardware, SearchStopped: as ``search.evaluate``.
         """
         mode, older = mode or SearchMode(), None
         key = key_of(problem, mode)
@@ -148,7 +148,7 @@ class Evaluations:
         return replace(answer, unkept=unkept, older=older)
 
     def look_up(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode | None = None) -> Answer | None:
-        """The stored result, if it is on disk. Searches nothing, counts nothing and does not change the store."""
+        """The stored result on disk; ``None`` if there is none. Does not search, count or change the store."""
         key, fingerprint = key_of(problem, mode or SearchMode()), _fingerprint_of(hardware)
         with self._lock:
             if fingerprint not in self._sets and fingerprint not in self.fingerprints():
@@ -164,7 +164,7 @@ class Evaluations:
         evaluation: Evaluation,
         search_ms: float = 0.0,
     ) -> Failure | None:
-        """Stores a result, or will in a moment; returns why that failed. The next write tries again."""
+        """Stores a result, now or in a moment; returns the reason if that failed. The next write then tries again."""
         new = _new_result(make_entry(problem, mode, evaluation, search_ms, self._now()))
         try:
             decode_entry(new.entry)  # so that no reader rejects its numbers
@@ -181,7 +181,7 @@ class Evaluations:
             return len(self._of(hardware).file.load().cache_entries)
 
     def flush(self) -> None:
-        """Writes unwritten results, and usage. A failed write is logged and tried again next time."""
+        """Writes unwritten results and usage counts. A failed write is logged, and tried again next time."""
         with self._lock:
             failures = [results.write(self._now()) for results in self._sets.values()]
         for failure in filter(None, failures):
@@ -189,7 +189,7 @@ class Evaluations:
             _log.warning("could not store results: %s", failure)
 
     def close(self) -> None:
-        """Writes unwritten results and usage; safe in a signal handler."""
+        """Writes unwritten results and usage counts; safe in a signal handler."""
         if holds(self._lock):
             return  # a signal handler during a write; the rest is written at the end of the process
         self.flush()
@@ -212,15 +212,15 @@ class Evaluations:
     # ---- Looking, and keeping in order ----
 
     def fingerprints(self) -> list[str]:
-        """Accelerators with results."""
+        """The fingerprints of accelerators that have results."""
         return stored_fingerprints(self._layout)
 
     def snapshot(self, fingerprint: str) -> Snapshot:
-        """All results of an accelerator on disk, entries undecoded; writes unwritten ones before.
+        """All results of an accelerator on disk, not decoded; first writes unwritten ones.
 
         Raises:
-            UsageError: when there are none.
-            UnknownResults: when they have another format version.
+            UsageError: when the accelerator has no results.
+            UnknownResults: when its results have another format version.
         """
         self.flush()
         if fingerprint not in self.fingerprints():
@@ -229,7 +229,7 @@ class Evaluations:
             return self._known(fingerprint).file.load()
 
     def summaries(self) -> list[dict[str, Any]]:
-        """Name and statistics of each accelerator with results; or an ``error`` when they cannot be read."""
+        """The name and the statistics of each accelerator with results; an ``error`` if its results are unreadable."""
         found: list[dict[str, Any]] = []
         for fingerprint in self.fingerprints():
             try:
@@ -243,7 +243,7 @@ class Evaluations:
         return found
 
     def entries(self, fingerprint: str) -> Iterator[tuple[str, Entry]]:
-        """Keys and results of an accelerator. Skips damaged ones, with a warning."""
+        """Yields the keys and results of an accelerator. Skips damaged results, with a warning."""
         for key, raw in list(self.snapshot(fingerprint).cache_entries.items()):
             try:
                 yield key, decode_entry(raw)
@@ -287,7 +287,7 @@ class Evaluations:
         """Copies an accelerator's damaged files to quarantine, and continues with the sound entries.
 
         Raises:
-            UnknownResults, LockTimeout, OSError: when they cannot be read or written.
+            UnknownResults, LockTimeout, OSError: when the files cannot be read or written.
         """
         with self._lock:
             self._known(fingerprint).file.mend()
@@ -297,21 +297,23 @@ class Evaluations:
         return msgspec.json.encode(msgspec.structs.replace(self.snapshot(fingerprint), generation=0))
 
     def export_reference(self, fingerprint: str) -> tuple[bytes, int]:
-        """As ``export``, in the public reference evaluator's format 2025.01; and how many results it can say."""
+        """As ``export``, in the public reference evaluator's format 2025.01; also the number of results written."""
         hardware = Hardware.from_dict(self.snapshot(fingerprint).architecture, "architecture")
         return write_reference(hardware, (entry for _, entry in self.entries(fingerprint)))
 
     def import_file(self, data: bytes, chip: Hardware | None = None, *, by: str = "") -> Taken:
-        """Merges an interchange file, ours or the reference's. A stored result stays, unless an older model made it.
+        """Imports the results of an interchange file, ours or the reference's.
+
+        A result that is already stored stays, unless an older model made it.
 
         Args:
-            chip: whose results the reference's file has, which does not describe it whole; by default the known chip
-                of that name.
+            chip: the accelerator of a file of the reference evaluator, which describes it only in part; by default the
+                known chip with the name in the file.
             by: the user who imports, for the audit log.
 
         Raises:
             CorruptEntry, UnknownResults: when the file is damaged or has another format.
-            UsageError: when it is another evaluator's, or its accelerator is invalid.
+            UsageError: when the file is another evaluator's, or its accelerator is invalid.
             OSError, LockTimeout: when the results cannot be stored.
         """
         hardware, entries, refused, theirs = read_results(data, chip)
@@ -347,7 +349,7 @@ class Evaluations:
     # ---- Inside ----
 
     def _of(self, hardware: Hardware) -> _Results:
-        """An accelerator's results: one object per accelerator and process."""
+        """The results of an accelerator: one object for each accelerator and process."""
         if self._forget_end is None:  # also after ``close``
             self._forget_end = run_at_end(weak(self.close))
         fingerprint = _fingerprint_of(hardware)
@@ -360,13 +362,16 @@ class Evaluations:
         return self._sets[fingerprint]
 
     def _known(self, fingerprint: str) -> _Results:
-        """Results found by fingerprint only. Nothing can be added, because the accelerator may be unknown."""
+        """The results of an accelerator known only by its fingerprint, to which none can be added."""
         found = self._sets.get(fingerprint)
         return found or _Results(self._file(empty_snapshot(MODEL_VERSION, EVALUATOR, fingerprint, {})))
 
 
 class _Results:
-    """One accelerator's results in this process: its file, and what is not written yet. For one thread at a time."""
+    """One accelerator's results in this process: its file, and the unwritten ones.
+
+    To be used by one thread at a time.
+    """
 
     def __init__(self, file: ResultFile) -> None:
         self.file = file
@@ -375,12 +380,12 @@ class _Results:
         self.next_write = 0.0
 
     def find(self, key: str) -> Entry | None:
-        """The result of a key, written or not, of any minor version; ``None`` where it is to be searched."""
+        """The result for a key, written or not, of any minor version; ``None`` if there is none."""
         unwritten = self.unwritten.get(key)
         return self.read(key) if unwritten is None else decode_entry(unwritten.entry)
 
     def read(self, key: str) -> Entry | None:
-        """As ``find``, of results on disk alone."""
+        """As ``find``, but only results on disk."""
         try:
             # The snapshot in memory may be old; it is read again when the key is missing.
             raw = self.file.snapshot.cache_entries.get(key) or self.file.load().cache_entries.get(key)
@@ -392,14 +397,17 @@ class _Results:
         return None
 
     def count(self, key: str, *, hit: bool) -> None:
-        """Counts a lookup."""
+        """Counts a lookup of this key."""
         if hit:
             self.usage.hits[key] = self.usage.hits.get(key, 0) + 1
         else:
             self.usage.misses += 1
 
     def write(self, at: float) -> Failure | None:
-        """Writes unwritten results, and usage; returns why that failed. After a failure they stay for the next time."""
+        """Writes unwritten results and usage counts; returns the reason if that failed.
+
+        They then stay for the next time.
+        """
         if not self.unwritten and not self.usage.hits and not self.usage.misses:
             return None
         started = time.monotonic()
@@ -414,7 +422,7 @@ class _Results:
         return None
 
     def drop(self, victims: Iterable[Pruned]) -> int:
-        """Removes results that were not used since they were listed; returns how many."""
+        """Removes results that were not used since they were listed; returns the number removed."""
         gone = 0
 
         def change(snapshot: Snapshot) -> None:
@@ -449,12 +457,12 @@ def _stored_answer(key: str, entry: Entry) -> Answer:
 
 
 def _new_result(entry: Entry) -> NewResult:
-    """A result as one line with its checksum, wherever it was read from."""
+    """A result as one line with its checksum, whether it was searched now or read from a file."""
     return NewResult(entry.key(), entry.metadata.timestamp, entry.metadata.search_time_ms, encode_entry(entry))
 
 
 def _superfluous(snapshot: Snapshot, max_entries: int, expiry: float) -> list[Pruned]:
-    """The results of an accelerator last used before ``expiry``, and if they are too many, those used longest ago."""
+    """The results of an accelerator last used before ``expiry``; if too many remain, also those used longest ago."""
     used = sorted((last_used(snapshot, key), key) for key in snapshot.cache_entries)
     too_many = len(used) - max_entries
     count = max(too_many, -(-len(used) // _OLDEST_SHARE)) if too_many > 0 else 0
@@ -469,5 +477,5 @@ def _superfluous(snapshot: Snapshot, max_entries: int, expiry: float) -> list[Pr
 
 @lru_cache(maxsize=256)
 def _fingerprint_of(hardware: Hardware) -> str:
-    """The fingerprint, computed once."""
+    """The accelerator's fingerprint, which is computed only once."""
     return hardware.fingerprint()

@@ -1,4 +1,4 @@
-"""A result as stored and exchanged: a JSON object, and its key."""
+"""A result in the form that is stored and exchanged: a JSON object, and its key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,6}(\.[0-9]{1,6}){0,2}\
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Sizes: G products of M × K by K × N."""
+    """The sizes: G products of M × K by K × N."""
 
     G: int
     M: int
@@ -35,7 +35,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Dtypes(msgspec.Struct, frozen=True):
-    """Element types of A and B, and of C."""
+    """The element type of A and B, and that of C."""
 
     input: str
     output: str
@@ -58,7 +58,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """The origin of a result. ``checksum`` is XXH3 of everything else; other tools may omit it."""
+    """The origin of a result. ``checksum`` is the XXH3 of everything else; other tools may omit it."""
 
     timestamp: Seconds
     search_time_ms: Ms
@@ -78,22 +78,19 @@ class Entry(msgspec.Struct, frozen=True):
     metadata: Metadata
 
     def key(self) -> str:
-        """Its key in the store."""
+        """The result's key in the store."""
         return key_of(self.problem(), self.search_mode, self.metadata.model_version)
 
     def problem(self) -> EvaluationProblem:
-        """The problem; raises ``InvalidProblem`` when it is invalid."""
+        """The problem of the result; raises ``InvalidProblem`` if it is invalid."""
         s = self.shape
         return EvaluationProblem(s.M, s.N, s.K, s.G, self.dtypes.input, self.dtypes.output)
 
     def evaluation(self) -> Evaluation:
-        """The result as returned by the search."""
+        """The result as the search returns it."""
         r, m = self.result, self.metadata
-        return Evaluation(
-            r.latency_us, r.compute_us, r.memory_us, r.flops, r.traffic_bytes, r.arch_utilization,
-            r.effective_utilization, r.alignment_efficiency, Tile(**r.tile), r.order, Partition(**r.partition),
-            m.num_searched_partitions, m.num_searched_tiles,
-        )  # fmt: skip
+        found = msgspec.structs.asdict(r) | {"tile": Tile(**r.tile), "partition": Partition(**r.partition)}
+        return Evaluation(**found, searched_partitions=m.num_searched_partitions, searched_tiles=m.num_searched_tiles)
 
 
 _decode = msgspec.json.Decoder(Entry).decode
@@ -106,7 +103,7 @@ def key_of(problem: EvaluationProblem, mode: SearchMode, model_version: str = MO
     when partitions were, ``r`` when adding up partial sums counts, and the compute rate when it is not 1.
 
     Raises:
-        InvalidProblem: when operands have scales, which that model does not count.
+        InvalidProblem: when operands have scales, which this model does not know.
     """
     p = problem
     check_unscaled(p)
@@ -120,18 +117,16 @@ def key_of(problem: EvaluationProblem, mode: SearchMode, model_version: str = MO
 def make_entry(
     problem: EvaluationProblem, mode: SearchMode, evaluation: Evaluation, search_ms: float, timestamp: float
 ) -> Entry:
-    """A result to be stored, with its checksum."""
+    """Makes a result to be stored, with its checksum."""
     e = evaluation
+    found: dict[str, Any] = {name: getattr(e, name) for name in Result.__struct_fields__}
     entry = Entry(
         Shape(problem.batch, problem.m, problem.k, problem.n),
         Dtypes(problem.dtype, problem.out_dtype),
         mode,
-        Result(
-            e.latency_us, e.compute_us, e.memory_us, e.flops, e.traffic_bytes, e.arch_utilization,
-            e.effective_utilization, e.alignment_efficiency, e.tile._asdict(), e.order, e.partition._asdict(),
-        ),
+        Result(**found | {"tile": e.tile._asdict(), "partition": e.partition._asdict()}),
         Metadata(timestamp, search_ms, e.searched_partitions, e.searched_tiles),
-    )  # fmt: skip
+    )
     return _with_checksum(entry, _checksum(entry))
 
 
@@ -141,7 +136,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def judge(_: str, raw: bytes | msgspec.Raw) -> str:
-    """The key of a result that matches its checksum or has none; else empty."""
+    """The key of a result whose checksum matches or is missing; else empty."""
     try:
         return decode_entry(raw).key()
     except CorruptEntry:
@@ -152,10 +147,10 @@ def decode_entry(data: bytes | msgspec.Raw, key: str = "") -> Entry:
     """The entry in a JSON text.
 
     Args:
-        key: the key that it must have, if any.
+        key: the key that the result must have; by default any.
 
     Raises:
-        CorruptEntry: when it is not an entry, or does not match its checksum or the key.
+        CorruptEntry: when the text is not a result, or does not match its checksum or the key.
     """
     try:
         entry = _decode(data)
@@ -195,12 +190,12 @@ def _with_checksum(entry: Entry, checksum: str) -> Entry:
 
 
 def is_to_validate(entry: Entry) -> bool:
-    """Whether a result is of another minor version of the model: worth searching again."""
+    """Whether a result is from another minor version of the model, so that it is worth searching again."""
     return _version(entry.metadata.model_version)[:2] != _version(MODEL_VERSION)[:2]
 
 
 def is_older(raw: msgspec.Raw, entry: Entry) -> bool:
-    """Whether the stored result is unreadable, or of an older model than an entry with the same key."""
+    """Whether the stored result is unreadable, or from an older model than ``entry``, which has the same key."""
     try:
         return _version(decode_entry(raw).metadata.model_version) < _version(entry.metadata.model_version)
     except CorruptEntry:
@@ -208,7 +203,7 @@ def is_older(raw: msgspec.Raw, entry: Entry) -> bool:
 
 
 def last_used(snapshot: Snapshot, key: str) -> float:
-    """The time when a result was last used or made; 0 when it cannot be read."""
+    """The time when a result was last used or made, in seconds since 1970; 0 if it cannot be read."""
     used = snapshot.usage.get(key)
     if used is None:
         with suppress(CorruptEntry):
@@ -225,7 +220,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Older:
-    """A stored result that is not used: of which version of the model it is, and what it says."""
+    """A stored result of an older version of the model, which is not used: that version, and its latency."""
 
     model_version: str
     latency_us: float
@@ -236,9 +231,9 @@ class Answer:
     """A result, and its origin.
 
     Attributes:
-        cached: whether it was stored before, rather than searched now.
-        search_ms: how long the search took, now or then.
-        unkept: why it could not be stored; ``None`` when it was, or will be.
+        cached: whether the result was already stored; if not, it was searched now.
+        search_ms: the time of the search, now or when it was stored.
+        unkept: why the result could not be stored; ``None`` if it is or will be stored.
         older: the stored result of another minor version of the model, which this one replaces; ``None`` without one.
     """
 
@@ -255,8 +250,8 @@ class Pruned:
     """A result that pruning removes, and why.
 
     Attributes:
-        chip: the name of its accelerator; empty where the file does not say.
-        last_used: seconds since 1970.
+        chip: the name of the accelerator; empty if the file does not have it.
+        last_used: when it was last used, in seconds since 1970.
     """
 
     fingerprint: str

@@ -1,8 +1,8 @@
-"""Files of results: what one to import has, ours or the public reference evaluator's (format 2025.01); its, written.
+"""Reads files of results, ours or those of the public reference evaluator (format 2025.01), and writes the latter.
 
-The reference's file says less of the chip than our model needs, so a chip is chosen by its name, or given, and each
-field that the file does have must agree with it. Nothing in a result is taken on trust: from its tile, loop order and
-partition all else is computed again, and a result whose numbers differ is refused. docs/evaluator.md has the fields.
+The reference's file says less about the chip than our model needs. So a chip is found by its name, or given, and each
+field in the file must agree with it. Nothing in a result is trusted: everything is computed again from its tile, loop
+order and partition, and a result with other numbers is refused. docs/evaluator.md lists the fields.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ Contents = tuple[Hardware, list[Entry], list[tuple[str, str]], Snapshot | None]
 
 
 def read_results(data: bytes, chip: Hardware | None = None) -> Contents:
-    """The accelerator, its results, keys of refused results with the reason, and the file itself if it is ours.
+    """The accelerator, its results, refused keys with the reason, and the file itself if it is ours.
 
-    Arguments and errors are those of ``Evaluations.import_file``.
+    The arguments and errors are those of ``Evaluations.import_file``.
     """
     if is_reference(data):
         check_names(data)
@@ -128,7 +128,7 @@ def read_results(data: bytes, chip: Hardware | None = None) -> Contents:
 
 
 def is_reference(data: bytes) -> bool:
-    """Whether a file says that it has this format."""
+    """Whether a file says that it has the reference's format."""
     try:
         return msgspec.json.decode(data, type=dict[str, Any]).get("cache_format_version") == FORMAT
     except UNREADABLE:
@@ -139,7 +139,7 @@ def read_reference(data: bytes, chip: Hardware | None) -> tuple[Hardware, list[E
     """The chip, the results, and the name and reason of each result that is refused.
 
     Args:
-        chip: that the results are of; by default the known one that ``chip_type`` names.
+        chip: the chip of the results; by default the known one that ``chip_type`` names.
 
     Raises:
         UsageError: naming the field that is missing, unknown, or disagrees with the chip.
@@ -160,9 +160,9 @@ def read_reference(data: bytes, chip: Hardware | None) -> tuple[Hardware, list[E
 
 
 def write_reference(hardware: Hardware, entries: Iterable[Entry]) -> tuple[bytes, int]:
-    """The file of an accelerator's results, and how many it has.
+    """The file of an accelerator's results, and the number of results in it.
 
-    A result with partial sums that count, or a rate of its own, is left out: the format cannot say so.
+    A result that counts partial sums, or has a rate of its own, is left out, because the format has no place for these.
     """
     architecture = asdict(_described(hardware))
     written = {
@@ -182,7 +182,7 @@ def write_reference(hardware: Hardware, entries: Iterable[Entry]) -> tuple[bytes
 
 
 def _described(chip: Hardware) -> _Architecture:
-    """The chip as their file describes it."""
+    """The chip as the reference's file describes it."""
     tflops = chip.peak_flops * chip.rate_of("int8") / 1e12
     cube = (chip.cube_m, chip.cube_n, chip.cube_k)
     return _Architecture(chip.name, chip.num_cores, chip.sram_bytes / 1024, *cube, tflops)
@@ -245,7 +245,7 @@ def _entry_of(theirs: _Entry, hardware: Hardware) -> Entry:
 
 
 def _evaluation(theirs: _Entry, problem: EvaluationProblem, mode: SearchMode, hardware: Hardware) -> Evaluation:
-    """The model's answer for the tile (m, n, k), loop order and partition (g, m, n, k) of a result."""
+    """The model's result for the tile (m, n, k), loop order and partition (g, m, n, k) of a result in the file."""
     r, made = theirs.result, theirs.metadata
     if r.best_loop_order not in ORDERS:
         raise UsageError(f"best_loop_order is {r.best_loop_order[:20]!r}; it must be one of: {', '.join(ORDERS)}")
@@ -263,7 +263,7 @@ def _evaluation(theirs: _Entry, problem: EvaluationProblem, mode: SearchMode, ha
 
 
 def _seconds(timestamp: str) -> float:
-    """Seconds since 1970 of an ISO 8601 time; UTC where it names no zone."""
+    """An ISO 8601 time in seconds since 1970; UTC if it names no zone."""
     try:
         time = datetime.fromisoformat(timestamp)
     except ValueError as error:

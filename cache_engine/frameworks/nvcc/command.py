@@ -7,14 +7,11 @@ path that is replaced by a number, or it decides nothing about the output.
 from __future__ import annotations
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class PassThrough(Exception):
-    """A command that nvcc runs itself, uncached; the text is the reason, one of few."""
+    """A command that nvcc must run itself, uncached. The text is one of a few reasons, by which ``stats`` counts."""
 
 
 # Of each option: its long name, and the short one where it differs.
@@ -24,19 +21,18 @@ _FLAGS = (
     "Wno-deprecated-declarations", "Wno-deprecated-gpu-targets", "Wconversion", "Wdefault-stream-launch",
     "Wmissing-launch-bounds", "Wext-lambda-captures-this", "no-compress", "display-error-number err-no",
     "no-display-error-number no-err-no", "keep-device-functions", "source-in-ptx src-in-ptx",
-    "generate-line-info lineinfo",
-    "device-debug G", "debug g", "extensible-whole-program ewp", "allow-unsupported-compiler",
-    "no-host-device-initializer-list nohdinitlist", "no-host-device-move-forward nohdmoveforward", "no-align-double",
+    "generate-line-info lineinfo", "device-debug G", "debug g", "extensible-whole-program ewp",
+    "allow-unsupported-compiler", "no-host-device-initializer-list nohdinitlist",
+    "no-host-device-move-forward nohdmoveforward", "no-align-double",
 )  # fmt: skip
 _VALUES = (
     "gpu-architecture arch", "gpu-code code", "generate-code gencode", "std", "optimize O", "define-macro D",
     "undefine-macro U", "compiler-options Xcompiler", "ptxas-options Xptxas", "Xfatbin", "Xcudafe", "machine m",
     "diag-suppress", "diag-error", "diag-warn", "maxrregcount", "ftz", "prec-div", "prec-sqrt", "fmad",
-    "default-stream",
-    "split-compile", "x", "compress-mode", "Werror", "relocatable-device-code rdc", "Ofast-compile Ofc", "fmax-errors",
-    "static-global-template-stub", "device-entity-has-hidden-visibility", "jump-table-density jtd", "stdlib",
-    "brief-diagnostics brief-diag", "ftemplate-depth", "ftemplate-backtrace-limit", "device-stack-protector",
-    "frandom-seed",
+    "default-stream", "split-compile", "x", "compress-mode", "Werror", "relocatable-device-code rdc",
+    "Ofast-compile Ofc", "fmax-errors", "static-global-template-stub", "device-entity-has-hidden-visibility",
+    "jump-table-density jtd", "stdlib", "brief-diagnostics brief-diag", "ftemplate-depth", "ftemplate-backtrace-limit",
+    "device-stack-protector", "frandom-seed",
 )  # fmt: skip
 _PHASES = {"cubin": ".cubin", "ptx": ".ptx", "compile c": ".o", "device-c dc": ".o"}
 TARGETS = ("gpu-architecture", "gpu-code", "generate-code")
@@ -46,23 +42,25 @@ _GLUED = ("-I", "-D", "-U")  # no other option begins so; -O is followed by a di
 
 _DEBUG = ("generate-line-info", "device-debug", "debug", "source-in-ptx")
 """Options that put absolute paths into the output, so that paths are in the key."""
-_PASSED = ("keep", "keep-dir", "save-temps", "preprocess", "E", "generate-dependencies", "M", "MM", "dryrun",
-"run", "link",
-           "dlink", "time", "lib", "options-file", "optf", "version", "V", "help", "h")  # fmt: skip
+_PASSED = (
+    "keep", "keep-dir", "save-temps", "preprocess", "E", "generate-dependencies", "M", "MM", "dryrun", "run", "link",
+    "dlink", "time", "lib", "options-file", "optf", "version", "V", "help", "h",
+)  # fmt: skip
 """Options with a reason of their own."""
-_STOPPING = ("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COMPARE_DEBUG", "INCLUDES", "SYSTEM_INCLUDES",
-             "PTXAS_FLAGS", "CUDAFE_FLAGS", "CICC_PATH", "NVVMIR_LIBRARY_DIR", "COMPILER_PATH",
-             "GCC_EXEC_PREFIX")  # fmt: skip
+_STOPPING = (
+    "DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COMPARE_DEBUG", "INCLUDES", "SYSTEM_INCLUDES", "PTXAS_FLAGS",
+    "CUDAFE_FLAGS", "CICC_PATH", "NVVMIR_LIBRARY_DIR", "COMPILER_PATH", "GCC_EXEC_PREFIX",
+)  # fmt: skip
 _ROOTS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 _READ = ("NVCC_", "NVVM", "CICC", "CUDAFE", "PTXAS", "FATBIN", "GCC_")
 _ELSEWHERE = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")  # options, or by content
 
 _HOST = {
     "-fPIC", "-fpic", "-fPIE", "-fpie", "-fconcepts", "-fpermissive", "-fvisibility=hidden",
-    "-fvisibility-inlines-hidden",
-    "-fno-strict-aliasing", "-fno-gnu-unique", "-fopenmp", "-fexceptions", "-fno-exceptions", "-frtti", "-fno-rtti",
-    "-ffast-math", "-fno-math-errno", "-fstack-protector-strong", "-ffunction-sections", "-fdata-sections", "-pthread",
-    "-fwrapv", "-fno-omit-frame-pointer", "-fdiagnostics-color=always", "-pipe", "-w", "-m64", "-pedantic",
+    "-fvisibility-inlines-hidden", "-fno-strict-aliasing", "-fno-gnu-unique", "-fopenmp", "-fexceptions",
+    "-fno-exceptions", "-frtti", "-fno-rtti", "-ffast-math", "-fno-math-errno", "-fstack-protector-strong",
+    "-ffunction-sections", "-fdata-sections", "-pthread", "-fwrapv", "-fno-omit-frame-pointer",
+    "-fdiagnostics-color=always", "-pipe", "-w", "-m64", "-pedantic",
 }  # fmt: skip
 _HOST_STARTS = ("-O", "-std=", "-D", "-U", "-W")
 _SUB_OPTIONS = {
@@ -75,7 +73,7 @@ _SUB_OPTIONS = {
 
 
 def _table() -> dict[str, tuple[str, bool]]:
-    """By how it is written, the name of an option, and whether it has a value."""
+    """For each way to write an option: the option's name, and whether it has a value."""
     found = {}
     for names, valued in ((_FLAGS, False), (tuple(_PHASES), False), (_VALUES + _PATHS + _PLACES, True)):
         for name in names:
@@ -102,7 +100,7 @@ class Command:
 
     def __init__(self, compiler: str, environment: Mapping[str, str]) -> None:
         self.compiler, self.environment = compiler, environment
-        self.options: list[list[str]] = []
+        self.options: list[tuple[str, str]] = []
         self.variables: dict[str, str] = {}
         self.roots: list[str] = []
         self.source = self.output = self.phase = self.host = self.target = ""
@@ -111,19 +109,22 @@ class Command:
 
     @property
     def ending(self) -> str:
-        """That of the output's kind: ``.cubin``."""
+        """The ending of the output's name, such as ``.cubin``."""
         return ending_of(self.options)
 
 
 def ending_of(options: Iterable[Sequence[str]]) -> str:
-    """The ending of the output of a command; raises ``LookupError`` where it names no phase."""
+    """The ending of a command's output, such as ``.cubin``; raises ``LookupError`` if no option names a phase."""
     names = [option[0] for option in options]
     endings = [ending for phase, ending in _PHASES.items() if phase.partition(" ")[0] in names]
     return endings[0]
 
 
 def understood(compiler: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Command:
-    """The command, or ``PassThrough``. Reads no file."""
+    """Reads the arguments of nvcc into a command; raises ``PassThrough`` if nvcc must run it uncached.
+
+    Reads no file.
+    """
     made = Command(compiler, environment)
     for name in _STOPPING:
         if environment.get(name):
@@ -158,7 +159,10 @@ def _flags(environment: Mapping[str, str], name: str) -> list[str]:
 
 
 def _read_options(made: Command, given: list[str], values: dict[str, str]) -> bool:
-    """Reads all options; returns whether a dependency file is asked for. ``values`` gets those that name a place."""
+    """Reads all options; returns whether a dependency file is requested.
+
+    Values that name places, such as the output, go to ``values``; all else goes to ``made``.
+    """
     has_md, at = False, 0
     while at < len(given):
         word = given[at]
@@ -183,7 +187,7 @@ def _read_options(made: Command, given: list[str], values: dict[str, str]) -> bo
 
 
 def _split(word: str) -> tuple[str | None, str | None]:
-    """The name of an option and the value that is written with it; no name for what is no option."""
+    """The name of an option and the value written in the same word; the name is ``None`` for any other word."""
     if word.startswith("@"):
         raise PassThrough("options in a file")
     if not word.startswith("-"):
@@ -209,11 +213,11 @@ def _take(made: Command, name: str, value: str, values: dict[str, str]) -> None:
         if made.phase:
             raise PassThrough("two phases")
         made.phase = name
-        made.options.append([name, ""])
+        made.options.append((name, ""))
     elif name in _PATH_NAMES:
         if "," in value or not value:
             raise PassThrough("comma in an include path")
-        made.options.append([name, _number(made, value)])
+        made.options.append((name, _number(made, value)))
     elif name in _PLACE_NAMES:
         if name in values and name != "threads":
             raise PassThrough(f"option --{name} twice")
@@ -223,7 +227,7 @@ def _take(made: Command, name: str, value: str, values: dict[str, str]) -> None:
         host_debug = name == "compiler-options" and any(one.startswith("-g") for one in value.split(","))
         # A macro may name a header's path, which then does not move with the roots.
         made.has_paths |= name in _DEBUG or host_debug or (name == "define-macro" and "/" in value)
-        made.options.append([name, value])
+        made.options.append((name, value))
 
 
 def _number(made: Command, root: str) -> str:
@@ -233,7 +237,7 @@ def _number(made: Command, root: str) -> str:
 
 
 def _check_value(name: str, value: str) -> None:
-    """Raises ``PassThrough`` for a value that is not understood."""
+    """Checks the value of an option; raises ``PassThrough`` if it is not understood."""
     if name in TARGETS:
         if "native" in value or "all" in value:
             raise PassThrough("target of this machine")

@@ -7,23 +7,23 @@ where everything is installed elsewhere.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 
-from cache_engine.frameworks.nvcc.command import Command, PassThrough
-from cache_engine.store.quick import DIGESTS, replace_file
+import msgspec
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from cache_engine.frameworks.nvcc.command import Command, PassThrough
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.publish import publish_file
 
 _MOST_REMEMBERED, _MOST_MEMO_BYTES = 5_000, 4 * 1024**2
 _RACY_NS = 2 * 10**9
-"""A file changed so lately may change again without another time; its digest is not remembered."""
+"""Nanoseconds. A file changed more recently may change again without a new time, so its digest is not remembered."""
 _TOOLS = (
     "nvcc",
     "nvcc.profile",
@@ -42,7 +42,7 @@ _NAME = re.compile(rb"[<\"](?! )([^<>\"()\n]{1,200})[>\"]")
 _ABSOLUTE = re.compile(rb"[<\"](/[^<>\"\n]{1,4096})[>\"]")
 _MORE_ROOTS = ("/usr/local/include",)  # of GCC, before /usr/include; often empty
 _OF_STUBS = ("crt/host_runtime.h", "fatbinary_section.h")
-"""Included by what nvcc itself writes for an object, and so in no dependency file."""
+"""Files that nvcc's own code for an object file includes, so that no dependency file lists them."""
 
 # The roots that no option names: the folder of the source, the toolkit, the working directory; and no root.
 SOURCE, TOOLKIT, HERE, NONE = "S", "T", "W", "/"
@@ -51,28 +51,24 @@ SOURCE, TOOLKIT, HERE, NONE = "S", "T", "W", "/"
 class Digests:
     """Digests of files, remembered in a store."""
 
-    def __init__(self, root: str | None) -> None:
-        """Those that the store in a directory remembers; none without one, or where its file cannot be read."""
-        self._root, self._new = root, False
+    def __init__(self, layout: StoreLayout) -> None:
+        """Those that a store remembers; none where its file cannot be read."""
+        self._layout, self._is_new, self._here = layout, False, os.getcwd()
         self._known: dict[str, str] = {}
         self._used: dict[str, str] = {}
-        try:
-            with open(f"{root}/{DIGESTS}", "rb") as file:
-                known = json.loads(file.read(_MOST_MEMO_BYTES)) if root else {}
-            self._known = known if isinstance(known, dict) else {}
-        except (OSError, ValueError, RecursionError):
-            pass
+        with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError), open(layout.digests, "rb") as file:
+            self._known = msgspec.json.decode(file.read(_MOST_MEMO_BYTES), type=dict[str, str])
 
     def of(self, path: str) -> str | None:
         """The SHA-256 of a regular file; ``None`` where it cannot be read."""
-        path = os.path.join(os.getcwd(), path)
+        path = os.path.join(self._here, path)
         try:
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode):
                 return None
             stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino} {status.st_dev} "
             known = self._known.get(path)
-            if isinstance(known, str) and known.startswith(stamp):
+            if known is not None and known.startswith(stamp):
                 self._used[path] = known
                 return known[len(stamp) :]
             with open(path, "rb") as file:
@@ -81,22 +77,20 @@ class Digests:
             return None
         if max(status.st_mtime_ns, status.st_ctime_ns) + _RACY_NS < time.time_ns():
             self._used[path] = self._known[path] = stamp + digest
-            self._new = True
+            self._is_new = True
         return digest
 
     def save(self) -> None:
         """Remembers what is new, if the store can be written."""
-        if self._new and self._root:
-            data = json.dumps(self._used if len(self._known) > _MOST_REMEMBERED else self._known)
-            try:
-                replace_file(self._root, f"{self._root}/{DIGESTS}", data.encode())
-                self._new = False
-            except OSError:
-                pass
+        if self._is_new:
+            data = msgspec.json.encode(self._used if len(self._known) > _MOST_REMEMBERED else self._known)
+            with suppress(OSError):
+                publish_file(self._layout.temp, str(self._layout.digests), data, durable=False)
+                self._is_new = False
 
 
 def build_of(command: Command, digests: Digests) -> dict[str, str]:
-    """Digests of the compiler's programs and of the host's compiler, by name; raises ``PassThrough``."""
+    """The digests of nvcc's programs and the host's compiler, by name; raises ``PassThrough`` if one is missing."""
     program = _program(command.compiler, command)
     if not _is_program(program):
         raise PassThrough("compiler is a script")
@@ -133,7 +127,7 @@ def _is_program(path: str) -> bool:
 
 
 def _program(name: str, command: Command) -> str:
-    """The file of a program, links followed."""
+    """The path of a program's file, with links resolved."""
     return os.path.realpath(_found(name, command))
 
 
@@ -147,7 +141,7 @@ def _found(name: str, command: Command) -> str:
 
 
 def _compilers_of(prefix: str) -> list[str]:
-    """The compilers proper of GCC's drivers below a prefix, and files that change their options."""
+    """The files below a prefix that GCC's driver runs to compile, and those that change its options."""
     found = []
     for folder in (f"{prefix}/lib/gcc", f"{prefix}/libexec/gcc"):
         for machine in _names_in(folder):
@@ -164,7 +158,7 @@ def _names_in(folder: str) -> list[str]:
 
 
 class Roots:
-    """The directories of a command on this machine, by the names that they have in a result."""
+    """The directories that a command uses on this machine, by the names that a stored result has for them."""
 
     def __init__(self, command: Command) -> None:
         self.by_name = {str(number): root for number, root in enumerate(command.roots)}
@@ -189,11 +183,14 @@ class Roots:
         return found
 
     def are_others_now(self) -> bool:
-        """Whether a root is another folder now: a link or a rename may replace all files and leave their times."""
+        """Whether a directory was replaced since: a link or rename may exchange all files and leave their times."""
         return self._identities() != self._before
 
     def nested(self) -> list[str]:
-        """The roots within others. Elsewhere they must lie so too, as a file's name is that below the outer one."""
+        """The directories inside others.
+
+        On another machine they must be nested alike, since files are named from the outer one.
+        """
         return [
             f"{name} in {outer}: {inside[len(way) :]}"
             for name, root in sorted(self.by_name.items())
@@ -202,7 +199,7 @@ class Roots:
         ]
 
     def named(self, path: str) -> tuple[str, str]:
-        """The name of a path: of its root, and the path there."""
+        """The name of a path: the name of its directory, and the path below that."""
         for way, name in self._ways:
             if path.startswith(way) and len(path) > len(way):
                 return name, path[len(way) :]
@@ -211,7 +208,7 @@ class Roots:
         return SOURCE if self.by_name[SOURCE] == "." else HERE, path
 
     def path(self, root: str, name: str) -> str:
-        """The path of a name; empty where this command has no such root."""
+        """The path for such a name; empty if this command has no such directory."""
         if root == NONE:
             return name
         folder = self.by_name.get(root)
@@ -228,54 +225,60 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
         files: the includes, by root and path.
         asked: names that a source asks for with ``__has_include``.
     """
-    here = os.getcwd()
-    known, inner = set(), {(root, "") for root in roots.by_name} | {(TOOLKIT, "include")}
-    found, ends = set(), set()
+    here, found = os.getcwd(), set[str]()
+    inner = {(root, "") for root in roots.by_name} | {(TOOLKIT, "include")}
+    known: set[str] = set()
+    by_folder: dict[tuple[str, str], set[str]] = {}
+    wanted: dict[str, set[str]] = {}  # the last parts of all ends, by what is before them
     for root, name in files:
         known.add(os.path.join(here, roots.path(root, name)))
-        above = root, os.path.dirname(name)
+        by_folder.setdefault((root, os.path.dirname(name)), set()).add(os.path.basename(name))
+    for (root, folder), names in by_folder.items():
+        above = root, folder
         while above not in inner:  # from any above it, to the root, the rest may have been asked for
             inner.add(above)
             above = root, os.path.dirname(above[1])
-        end = name.lstrip("/")
+        end = folder.lstrip("/")
         while end:
-            ends.add(end)
+            wanted.setdefault(end, set()).update(names)
             end = end.partition("/")[2]
+        wanted.setdefault("", set()).update(names)
     for name in asked:
         if not name.startswith("/"):
-            ends.add(name)
+            wanted.setdefault(os.path.dirname(name), set()).add(os.path.basename(name))
         elif _is_there(name):
             found.add(f"{NONE}\0{name}")
     folders = {roots.path(*one).rstrip("/") or ("/" if one[0] == NONE else ".") for one in inner}
-    for path in _ends_in(folders.union(_MORE_ROOTS), ends):
-        if os.path.join(here, path) not in known and _is_there(path):
-            found.add("\0".join(roots.named(path)))
+    for at, names in _below(folders.union(_MORE_ROOTS), wanted).items():
+        for name in names.intersection(_names_in(at or ".")):
+            if os.path.join(here, at + name) not in known and _is_there(at + name):
+                found.add("\0".join(roots.named(at + name)))
     return sorted(found)
 
 
-def _ends_in(folders: Iterable[str], ends: Iterable[str]) -> Iterator[str]:
-    """The paths below folders that end so and exist. Lists each folder once: thousands of questions take longer."""
-    by_first: dict[str, dict[str, set[str]]] = {}  # by the first folder of an end and all its folders, the names there
-    for end in ends:
-        inside, _, name = end.rpartition("/")
-        by_first.setdefault(inside.partition("/")[0], {}).setdefault(inside, set()).add(name)
-    listed: dict[str, set[str]] = {}
+def _below(folders: Iterable[str], wanted: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """The wanted names below each folder, by its path. Few folders exist, as few first parts of names do."""
+    by_first: dict[str, list[str]] = {}
+    for inside in wanted:
+        by_first.setdefault(inside.partition("/")[0], []).append(inside)
+    found: dict[str, set[str]] = {}
     for folder in folders:
         way = "" if folder == "." else folder.rstrip("/") + "/"
         for first in by_first.keys() & {*_names_in(folder), "", ".", ".."}:
-            for inside, names in by_first[first].items():
-                at = f"{way}{inside}/" if inside else way
-                if at not in listed:
-                    listed[at] = set(_names_in(at or "."))
-                yield from (at + name for name in names & listed[at])
+            for inside in by_first[first]:
+                found.setdefault(f"{way}{inside}/" if inside else way, set()).update(wanted[inside])
+    return found
 
 
 def _is_there(path: str) -> bool:
-    return os.path.exists(path) and not os.path.isdir(path)
+    try:
+        return not stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def dependencies_in(text: str) -> list[str]:
-    """The files that a dependency file names, the source first."""
+    """The files that the text of a dependency file names, the source first."""
     body = text.replace("\\\n", " ").partition(" : ")[2]
     return [
         one.replace("\\ ", " ").replace("$$", "$").replace("\\#", "#") for one in re.findall(r"(?:\\.|[^\s\\])++", body)
@@ -283,13 +286,13 @@ def dependencies_in(text: str) -> list[str]:
 
 
 def dependency_text(command: Command, files: Sequence[str]) -> str:
-    """A dependency file as nvcc writes it: of all characters it escapes the space alone."""
+    """The text of a dependency file as nvcc writes it, which escapes spaces and no other characters."""
     names = [name.replace(" ", "\\ ") for name in (command.source, *files)]
     return f"{command.target} : " + " \\\n    ".join(names) + "\n"
 
 
 def read_text(path: str) -> bytes | None:
-    """The bytes of a file; ``None`` where it cannot be read."""
+    """The bytes of a file; ``None`` if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -298,7 +301,7 @@ def read_text(path: str) -> bytes | None:
 
 
 def _joined(text: bytes) -> bytes:
-    """A source with each line that ends in a backslash, and blanks, joined to the next."""
+    """The text of a source, with each line that ends in a backslash (also with blanks after it) joined to the next."""
     # Those without blanks are nearly all, and take no memory so.
     return _CONTINUED.sub(b"", text.replace(b"\\\n", b"").replace(b"\\\r\n", b""))
 
@@ -309,11 +312,14 @@ def is_unstable(text: bytes) -> bool:
 
 
 def asked_in(text: bytes) -> set[str]:
-    """The names that a source may look for with ``__has_include``, itself or by a macro."""
+    """The names for which a source may ask with ``__has_include``, directly or through a macro."""
     lines = _DIRECTIVE.findall(_joined(text))
     return {name.decode("utf-8", "replace") for line in lines for name in _NAME.findall(line)}
 
 
 def absolute_in(text: bytes) -> set[str]:
-    """The absolute paths that a source names. They stay where they are when a root moves."""
+    """The absolute paths that a source includes.
+
+    Their files stay where they are when a directory of the command moves.
+    """
     return {os.fsdecode(name) for name in _ABSOLUTE.findall(text)}

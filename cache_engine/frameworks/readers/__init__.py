@@ -1,1 +1,1 @@
-"""A source for each framework; ``registry`` has the list. None of them imports its framework."""
+"""A reader for each framework; ``registry`` lists them. No reader imports its framework."""

@@ -1,8 +1,9 @@
 """cuTile's cache: an SQLite database, with a row for each kernel.
 
-Source of the layout: ``cutile_cache/_cache.py`` of cuda-tile 1.7.0. cuTile deletes the database on any error as it
-opens it, a lock that is held for five seconds too. So it is read here without a lock: from a copy in memory where it is
-not larger than ``MOST_BINARY_BYTES``, else in place as a file that does not change. That it did not is checked.
+Source of the layout: ``cutile_cache/_cache.py`` of cuda-tile 1.7.0. cuTile deletes the database on any error while
+opening it, also if another process holds its lock for five seconds. So it is read here without a lock: from a copy in
+memory if it is not larger than ``MOST_BINARY_BYTES``, else in place, as a file that does not change; afterwards, this
+is checked.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from cache_engine.model.outcome import Failure
 if TYPE_CHECKING:
     import sqlite3
 
-_FILE = "cache.db"
+FILE = "cache.db"
 _BELOW = "cutile-python"
 _VARIABLE, _OFF = "CUDA_TILE_CACHE_DIR", ("", "0", "off", "none")
 _RELEASE = re.compile(r"(\w{1,100}):.*?release [^\n]{0,100}?V(\d[\d.]{0,30})", re.DOTALL)
@@ -52,7 +53,7 @@ _LIST = "SELECT key, length(blob), atime, {metadata} FROM cache"
 
 
 class CuTile(Reader):
-    """The source ``cutile``."""
+    """The reader of cuTile's cache."""
 
     kind = "cutile"
     title = "cuTile"
@@ -62,7 +63,10 @@ class CuTile(Reader):
     unknown: Mapping[str, str] = {"version": "cuTile stores the version of its compiler, not its own"}
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """The directory in ``CUDA_TILE_CACHE_DIR``, else the default; with caching off no directory is in use."""
+        """The directory in ``CUDA_TILE_CACHE_DIR``, else the default.
+
+        If caching is off, the directory counts as not in use.
+        """
         places = super().discover(where)
         if where.environment.get(_VARIABLE, _BELOW).strip().lower() not in _OFF:
             return places
@@ -70,21 +74,21 @@ class CuTile(Reader):
         return (place if place.origin == "given" else replace(place, replaced_by=_VARIABLE) for place in found)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
-        """The rows of the database, and other files."""
+        """Yields the rows of the database, and other files."""
         import sqlite3
 
         with Folder(place.path) as folder:
             try:
-                with IN_PROCESS, closing(_opened(folder, place)) as database:
+                with IN_PROCESS, closing(opened(folder, place)) as database:
                     yield from _rows(database, known)
             except FileNotFoundError:
                 pass
             except Unread as error:
-                yield error.finding(_FILE)
+                yield error.finding(FILE)
             except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-                yield ScanFinding(Fault.DAMAGED, _FILE, f"{error}; cuTile makes it again, and loses what is in it")
+                yield ScanFinding(Fault.DAMAGED, FILE, f"{error}; cuTile makes it again, and loses what is in it")
             for item in folder:
-                if item.name != _FILE and item.name not in {f"{_FILE}{ending}" for ending in JOURNALS}:
+                if item.name != FILE and item.name not in {f"{FILE}{ending}" for ending in JOURNALS}:
                     try:
                         yield stray_file(folder, item.name, item.name)
                     except FileNotFoundError:
@@ -93,53 +97,56 @@ class CuTile(Reader):
                         yield error.finding(item.name)
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """A column of a row, or a file."""
+        """The bytes of a part: a column of a row, or a file."""
         import sqlite3
 
         if part.file:
             return super().read(place, entry, part)
         try:
-            with Folder(place.path) as folder, IN_PROCESS, closing(_opened(folder, place)) as database:
+            with Folder(place.path) as folder, IN_PROCESS, closing(opened(folder, place)) as database:
                 column = "blob" if part.kind == PartKind.BINARY else "metadata"
                 row = database.execute(f"SELECT {column} FROM cache WHERE key = ?", (entry.id,)).fetchone()  # noqa: S608
         except (OSError, Unread, sqlite3.Error) as error:
-            return Failure(f"cannot read {_FILE}: {error}")
+            return Failure(f"cannot read {FILE}: {error}")
         if row is None:
             return Failure(f"{entry.id} is gone; scan the cache again")
         return row[0] if isinstance(row[0], bytes) else str(row[0] or "").encode()
 
     def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
-        """The name, which has types and constants in it, the target and the compiler."""
+        """The inputs of the key: the name, which contains types and constants, the target, and the compiler."""
         stated = (("kernel", entry.name), ("target", entry.arch), ("compiler", entry.compiler))
         factors = tuple(Factor(name, value) for name, value in stated if value)
         return KeyFactors(factors, ("the bytecode, the level of optimisation and the linked files",))
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """By SQL: a reader has a whole row or none, and of none cuTile compiles the kernel again."""
+        """A plan to delete rows by SQL.
+
+        A process sees a whole row or none; without the row, cuTile compiles the kernel again.
+        """
         rows = [entry for entry in entries if not any(part.file for part in entry.parts)]
         left = {entry.id: "it is no row of cuTile's database" for entry in entries if entry not in rows}
         deletions = tuple(Deletion(entry.id, (), "", entry.size_bytes) for entry in rows)
-        return DeletePlan(deletions, left=left, rows=Rows(_FILE, "cache", "key"))
+        return DeletePlan(deletions, left=left, rows=Rows(FILE, "cache", "key"))
 
 
-def _opened(folder: Folder, place: Place) -> sqlite3.Connection:
-    """The database, as it was at one moment; raises ``Unread`` where a process keeps writing."""
+def opened(folder: Folder, place: Place) -> sqlite3.Connection:
+    """Opens the database as it was at one moment; raises ``Unread`` if a process keeps writing to it."""
     import sqlite3
 
     for _ in range(_TRIES):
-        before = folder.stat(_FILE)
-        if is_quiet(folder, _FILE):
+        before = folder.stat(FILE)
+        if is_quiet(folder, FILE):
             if before.st_size <= MOST_BINARY_BYTES:
-                data = folder.read(_FILE, MOST_BINARY_BYTES)
+                data = folder.read(FILE, MOST_BINARY_BYTES)
                 if not data:
                     raise Unread(Fault.DAMAGED, "it is empty")
                 database = sqlite3.connect(":memory:")
                 database.deserialize(data)
             else:
-                folder.check_file(_FILE)
-                where = quote(str(place.path / _FILE))
+                folder.check_file(FILE)
+                where = quote(str(place.path / FILE))
                 database = sqlite3.connect(f"file:{where}?mode=ro&immutable=1", uri=True)
-            if stamp_of(folder.stat(_FILE)) == stamp_of(before) and is_quiet(folder, _FILE):
+            if stamp_of(folder.stat(FILE)) == stamp_of(before) and is_quiet(folder, FILE):
                 return _guarded(database)
             database.close()
         time.sleep(_PAUSE_S)
@@ -147,7 +154,7 @@ def _opened(folder: Folder, place: Place) -> sqlite3.Connection:
 
 
 def _guarded(database: sqlite3.Connection) -> sqlite3.Connection:
-    """So that a hostile database neither runs for long nor calls functions from its schema."""
+    """Limits the database's rights: a hostile one can neither run for long nor call functions from its schema."""
     import sqlite3
 
     steps = 0
@@ -171,11 +178,11 @@ def _rows(database: sqlite3.Connection, known: Mapping[str, str]) -> Iterator[Se
     left = pages * page_bytes
     for key, size, atime, metadata in database.execute(listed):
         if not isinstance(key, str) or not isinstance(size, int) or len(key) > MOST_NAME:
-            yield ScanFinding(Fault.DAMAGED, _FILE, "a row has no key or no binary")
+            yield ScanFinding(Fault.DAMAGED, FILE, "a row has no key or no binary")
             continue
         left -= size + (len(metadata) if isinstance(metadata, str | bytes) else 0)
         if left < 0:  # rows may share their pages, or be computed: each could be as large as the whole file
-            yield ScanFinding(Fault.DAMAGED, _FILE, "its rows have more bytes than it has; the others are not read")
+            yield ScanFinding(Fault.DAMAGED, FILE, "its rows have more bytes than it has; the others are not read")
             return
         name, stamp = id_of(key), f"{size}-{atime}"
         if known.get(name) == stamp:

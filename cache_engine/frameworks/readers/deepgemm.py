@@ -1,7 +1,7 @@
 """DeepGEMM's cache: a folder for each kernel, with a source that instantiates a template, and its CUBIN.
 
 Sources, of https://github.com/deepseek-ai/DeepGEMM, version 2: ``csrc/jit/compiler.hpp`` (commit 06a6ae2) for the names
-of folders and files, ``csrc/jit/kernel_runtime.hpp`` (16202f6) for which of them there must be, and the templates of
+of folders and files, ``csrc/jit/kernel_runtime.hpp`` (16202f6) for the files that must exist, and the templates of
 ``csrc/jit_kernels/impls`` (0fcd03c, 1fab197, 057ca59) for the order of their parameters. Not tested on a cache that
 DeepGEMM made.
 """
@@ -37,15 +37,16 @@ _TEMPLATES = {
     "sm100_fp8_gemm_1d1d_impl": (_SM100, (14, 15)),
     "sm100_bf16_gemm_impl": (_SM100, (14, 15)),
 }
-"""For each template the names of its first numbers, which follow the majors of its operands, and how many numbers
-follow each other there. Releases differ after the first seven numbers; with another count, none of them gets a name.
+"""For each template, the names of its first numbers, which follow the majors of its operands, and the numbers of
+consecutive numbers that it may have. Releases differ after the first seven numbers; with another count, no number gets
+a name.
 """
 
 
 class DeepGemm(Reader):
-    """The source ``deepgemm``.
+    """The reader of DeepGEMM's cache.
 
-    No way of deleting is known: DeepGEMM ends its process if a folder lacks one of the two files.
+    No safe way to delete is known: DeepGEMM ends its process if a folder lacks one of the two files.
     """
 
     kind = "deepgemm"
@@ -59,14 +60,14 @@ class DeepGemm(Reader):
     }  # fmt: skip
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
-        """Those of the source and of the CUBIN."""
+        """The facts in the source and in the CUBIN."""
         if _VERSION_1 in listing.files:
             raise NoEntry("DeepGEMM 1 made it: a library for the host, which is not opened")
         facts, unread = _facts(folder)
         return listing.files.get(_BINARY), {**facts, "name": id_of(found[1]) if found else None}, unread
 
     def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
-        """The name, the arguments of the template, and the digests of the text and of the headers it includes."""
+        """The inputs of the key: the name, the template's arguments, and digests of the source and its headers."""
         part = entry.part(PartKind.SOURCE)
         if part is None:
             return Failure(f"it has no {_SOURCE}, which has the arguments of the template")
@@ -86,7 +87,7 @@ class DeepGemm(Reader):
 
 
 def _facts(folder: Folder) -> Known:
-    """The facts in the text and the CUBIN. DeepGEMM needs both files, and reads the CUBIN alone."""
+    """The facts in the source and the CUBIN. DeepGEMM needs both files to exist, but reads only the CUBIN."""
     state = State.COMPLETE
     config: dict[str, Value] = {}
     try:
@@ -106,7 +107,7 @@ def _facts(folder: Folder) -> Known:
 
 
 def _plain(function: str) -> str:
-    """The last name in a mangled one, in which the Itanium C++ ABI writes each as its length and its text."""
+    """The last name in a mangled function name. The Itanium C++ ABI writes each name as its length and its text."""
     at, found = (3 if function.startswith("_ZN") else 2), ""
     while function.startswith("_Z") and (length := _LENGTH.match(function, at)):
         at = length.end() + int(length[0])
@@ -115,7 +116,7 @@ def _plain(function: str) -> str:
 
 
 def _config(text: bytes) -> dict[str, Value]:
-    """The sizes and tiles that are compiled in. A size of 0 is left out: it is an argument of each launch."""
+    """The sizes and tiles that are compiled in. A size of 0 is left out, because it is an argument of each launch."""
     template, arguments = _instance(text)
     sizes = {name: int(arguments[at]) for at, name in _names(template, arguments).items()}
     config: dict[str, Value] = {name: size for name, size in sizes.items() if size}
@@ -126,7 +127,7 @@ def _config(text: bytes) -> dict[str, Value]:
 
 
 def _instance(text: bytes) -> tuple[str, list[str]]:
-    """The template that the text instantiates, and its arguments; both empty if it instantiates none."""
+    """The template that the source instantiates, and its arguments; both are empty if it instantiates none."""
     found = _INSTANCE.search(text)
     if found is None:
         return "", []
@@ -135,7 +136,7 @@ def _instance(text: bytes) -> tuple[str, list[str]]:
 
 
 def _names(template: str, arguments: Sequence[str]) -> dict[int, str]:
-    """Names of arguments by position, as far as they are known."""
+    """The names of template arguments, by position, if they are known."""
     names, counts = _TEMPLATES.get(template, ((), ()))
     first = next((at for at, each in enumerate(arguments) if not _MAJOR.fullmatch(each)), 0)
     after = next((at for at in range(first, len(arguments)) if not _SIZE.fullmatch(arguments[at])), first)

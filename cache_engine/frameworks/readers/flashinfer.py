@@ -1,6 +1,7 @@
 """FlashInfer's cache: a folder for each operation, with its library and the whole compile command in a build file.
 
-Source of the layout: ``flashinfer/jit/env.py``, ``core.py`` and ``cpp_ext.py`` of FlashInfer 0.7. None was made here.
+Source of the layout: ``flashinfer/jit/env.py``, ``core.py`` and ``cpp_ext.py`` of FlashInfer 0.7. Not tested on a cache
+that FlashInfer made.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _BUILT = re.compile(r"build (?:\S+): (?:cuda_compile|compile) (.+)")
 
 
 class FlashInfer(Reader):
-    """The source ``flashinfer``.
+    """The reader of FlashInfer's cache.
 
-    No way of deleting is known: a process writes the build file before it takes the lock, and fails if it is gone when
-    it builds.
+    No safe way to delete is known: a process writes the build file before it takes the lock, and fails if the file is
+    gone when it builds.
     """
 
     kind = "flashinfer"
@@ -45,7 +46,7 @@ class FlashInfer(Reader):
     unknown: Mapping[str, str] = {fact: _CLOSED for fact in without_binary("") if fact != "arch"}
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
-        """Those in the path: its version, its targets, its name."""
+        """The facts in the path: the version, the targets and the name."""
         if _BUILD not in listing.files or found is None:
             raise NoEntry
         version, targets, name = found[1], found[2].split("_"), found[3]
@@ -63,7 +64,7 @@ class FlashInfer(Reader):
         return library or listing.files[_BUILD], facts, unread
 
     def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
-        """The compile command, flag by flag, the compilers and the sources."""
+        """The inputs of the key: the compile command, flag by flag, the compilers and the sources."""
         part = part_named(entry, _BUILD)
         if part is None:
             return Failure(f"the entry has no {_BUILD}; FlashInfer writes the compile command there")
@@ -73,7 +74,7 @@ class FlashInfer(Reader):
 
 
 def _command(text: str) -> Iterator[Factor]:
-    """The inputs that a build file states. A line that ends in ``$`` goes on in the next."""
+    """Yields the inputs in a build file. A line that ends in ``$`` continues on the next."""
     sources = 0
     for line in text.replace("$\n", " ").splitlines():
         if variable := _VARIABLE.fullmatch(line):
@@ -88,7 +89,7 @@ def _command(text: str) -> Iterator[Factor]:
 
 
 def _flags(variable: str, words: Sequence[str]) -> Iterator[Factor]:
-    """Each flag as a name and a value, so that two commands can be compared whatever the order of the flags is."""
+    """Yields each flag as a name and a value, so that two commands can be compared whatever their flags' order."""
     counts: Counter[str] = Counter()
     targets = [word.partition("=")[2] for word in words if word.startswith("-gencode=")]
     if targets:

@@ -1,6 +1,6 @@
-"""The caches of CuPy and cuda.core: a file for each program.
+"""The caches of CuPy and cuda.core: one file for each program.
 
-CuPy has the digest of its content in front. Source of the layout: ``cupy/cuda/_compiler_cache.py`` and
+A file of CuPy begins with the digest of the rest. Source of the layout: ``cupy/cuda/_compiler_cache.py`` and
 ``cupy/cuda/compiler.py`` of CuPy 14.2.0.
 """
 
@@ -38,7 +38,7 @@ _MOST_NAMES = 10_000
 
 
 class CuPy(Reader):
-    """The source ``cupy``."""
+    """The reader of CuPy's cache."""
 
     kind = "cupy"
     title = "CuPy"
@@ -47,7 +47,7 @@ class CuPy(Reader):
     entries = re.compile(r"[0-9a-f]{32,64}\.(cubin|ltoir|hsaco)")
 
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
-        """A file, and the source of the program in another."""
+        """The entry of a file; the program's source is in another file."""
         status = above.stat(path)
         if known == stamp_of(status):
             return Unchanged(id_of(path))
@@ -63,9 +63,9 @@ class CuPy(Reader):
         return made(path, stamp_of(status), status, {**facts, "parts": tuple(parts)}, unread)
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """Of a program the CUBIN alone, without the digest and the names in front.
+        """The bytes of a part; of a program only the CUBIN, without the digest and the names before it.
 
-        CuPy cuts off its last byte, a zero, without which NVIDIA's tools read nothing of it; it is put there again.
+        CuPy cuts off the CUBIN's last byte, a zero, without which NVIDIA's tools read nothing; it is added again.
         """
         data = super().read(place, entry, part)
         if isinstance(data, Failure) or part.kind != PartKind.BINARY:
@@ -73,11 +73,11 @@ class CuPy(Reader):
         return with_last_byte(program_in(data[_DIGEST_BYTES:])[1])
 
     def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
-        """None: CuPy stores only the digest of them."""
+        """A failure: CuPy stores only the digest of a key's inputs."""
         return Failure("CuPy stores only the digest of a key's inputs; the source is stored where it was asked to")
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """None: CuPy looks whether a file exists, and then opens it."""
+        """A failure, because deleting is not safe: CuPy checks whether a file exists, and then opens it."""
         return Failure("CuPy fails where a file vanishes between its look and its opening, so no way is safe")
 
 
@@ -100,7 +100,7 @@ def _facts(root: Folder, name: str) -> Known:
 
 
 def program_in(payload: bytes) -> tuple[tuple[str, ...], bytes]:
-    """The names of the instances of templates that are in front of a CUBIN, if any, as far as shown; and the CUBIN."""
+    """The names of template instances before a CUBIN, if there are any, up to the shown length; and the CUBIN."""
     if not payload.startswith(_NAMES_MAGIC):
         return (), payload
     at, found = len(_NAMES_MAGIC), []
@@ -117,12 +117,12 @@ def program_in(payload: bytes) -> tuple[tuple[str, ...], bytes]:
 
 
 def with_last_byte(image: bytes) -> bytes:
-    """A CUBIN as NVIDIA's tools read it: CuPy leaves out its last byte, a zero."""
+    """A CUBIN that NVIDIA's tools can read: CuPy leaves out its last byte, a zero, which is added here."""
     return image + b"\0" if lacks_last_byte(image) else image
 
 
 def _size(root: Folder, name: str) -> int | None:
-    """The size of a regular file in bytes; ``None`` where no file has this name."""
+    """The size of a regular file in bytes; ``None`` if no file has this name."""
     try:
         status = root.stat(name)
     except OSError:
@@ -139,7 +139,7 @@ _BELOW = "cuda-python/program-cache"
 
 
 class CudaCore(Reader):
-    """The source ``cuda_core``. Directories other than the default are the program's own choice."""
+    """The reader of cuda.core's cache. Directories other than the default are each program's own choice."""
 
     kind = "cuda_core"
     title = "cuda.core"
@@ -149,7 +149,7 @@ class CudaCore(Reader):
     entries = re.compile(r"entries/[0-9a-f]{2}/[0-9a-f]{30,126}")
 
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged:
-        """A file."""
+        """The entry of a file."""
         name = path.rpartition("/")[2]
         status = above.stat(name)
         if known == stamp_of(status):
@@ -161,7 +161,7 @@ class CudaCore(Reader):
         return made(path, stamp_of(status), status, facts, unread)
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """A file each, as cuda.core itself evicts: a reader opens it at once, and takes a missing one for a miss."""
+        """A plan to delete files one by one, as cuda.core itself does: it treats a missing file as a miss."""
 
         def deletion(each: Entry) -> Deletion:
             return Deletion(each.id, (each.id,), "", each.size_bytes)
@@ -170,7 +170,7 @@ class CudaCore(Reader):
 
 
 def _code_facts(folder: Folder, path: str, name: str) -> tuple[Known, str, PartKind]:
-    """The known facts, why the rest is unknown, and the kind of file, by its first bytes."""
+    """The known facts, the reasons why others are unknown, and the kind of file by its first bytes."""
     try:
         data = folder.read(name, MOST_BINARY_BYTES)
     except Unread as error:

@@ -1,6 +1,6 @@
-"""The common part of the readers: a ``Reader`` walks a place, says what is no entry, and reads parts.
+"""The common part of the readers: a ``Reader`` walks through a cache, finds the entries, and reads their parts.
 
-Each source is one, and states what differs: where its directories are, what an entry is, and how that is parsed.
+The subclass for a framework states the differences: where the directories are, what an entry is, and how to parse it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from cache_engine.frameworks.values import (
 from cache_engine.model.outcome import Failure
 
 MOST_SUBFOLDERS = 10_000
-"""The most places that are found below one directory."""
+"""The most caches that are found below one directory."""
 
 MOST_DEPTH = 32
-"""The deepest folder of an entry: four times the usual."""
+"""The greatest depth of an entry's folders: four times the usual."""
 
 NONE = re.compile("/")
-"""Matches no path of a place: none begins so."""
+"""A pattern that matches no path of a cache, since no path begins with a slash."""
 
 STRAY = "the framework has no file of this name there"
 _SELDOM_STORED = {
@@ -52,26 +52,26 @@ _SELDOM_STORED = {
 
 Match = re.Match[str] | None
 Known = tuple[dict[str, Any], dict[str, str]]
-"""Facts, as fields of ``Entry``, and the reasons for what is not known."""
+"""Facts, as fields of ``Entry``, and for unknown ones the reasons."""
 Timed = tuple[os.stat_result | None, dict[str, Any], dict[str, str]]
-"""The status of the file that has the times of an entry, if one has, and the same."""
+"""The status of the file whose times are those of the entry, or ``None``; then facts and reasons as in ``Known``."""
 
 
 class NoEntry(Exception):
-    """A file or folder with the name of an entry is none; the text says why it is not read."""
+    """A file or folder has an entry's name but is not an entry; the text says why it is not read."""
 
 
 class Reader:
-    """Reads the cache of one framework, whose entries are files and folders: a ``Source``, for classes that inherit.
+    """A base class for readers of caches whose entries are files and folders; it implements ``CacheReader``.
 
     Attributes:
         default: the directory that the framework uses if no variable is set, below the home directory; or ``None``.
-        variables: of the environment, as ``Surroundings.places`` takes them.
-        areas: the paths of folders in a place that are no entries, but have entries in them.
-        entries: the paths of entries. What else is there is listed with its size and age, and not read.
-        kinds: what the files of an entry are for, by their names or how these end.
-        stores: those facts that few frameworks store, and this one does.
-        unknown: other fields of ``Entry`` that no entry has, each with the reason.
+        variables: environment variables, as ``Surroundings.places`` takes them.
+        areas: a pattern for the paths of folders that are not entries, but contain entries.
+        entries: a pattern for the paths of entries. Other files are listed with their size and age, and not read.
+        kinds: the purpose of an entry's files, by their names or the endings of these.
+        stores: the facts that this framework stores, of those that few frameworks store.
+        unknown: other fields of ``Entry`` that are unknown for all entries, each with the reason.
     """
 
     kind = title = ""
@@ -84,16 +84,19 @@ class Reader:
 
     @property
     def unknowable(self) -> Mapping[str, str]:
-        """See ``Source``."""
+        """See ``CacheReader.unknowable``."""
         seldom = {fact: what for fact, what in _SELDOM_STORED.items() if fact not in self.stores}
         return {**{fact: f"{self.title} does not store {what}" for fact, what in seldom.items()}, **self.unknown}
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """See ``Source.discover``."""
+        """See ``CacheReader.discover``."""
         return where.places(self.kind, self.default, **self.variables)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
-        """The entry of each name in a place; what vanishes is left out, and what cannot be read is a finding."""
+        """Yields the entries of a cache.
+
+        Files that vanish meanwhile are left out; a file that cannot be read is a finding.
+        """
         with Folder(place.path) as root:
             yield from self._walk(place, root, "", known)
 
@@ -116,15 +119,15 @@ class Reader:
                 yield Unchanged(found.id) if is_known else found
 
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
-        """The entry of a name in a folder, by default a folder itself; ``None`` for what is not to be listed.
+        """The entry with this path; by default, a folder is an entry. ``None`` for a file that is not to be listed.
 
         Args:
-            path: below the place.
-            known: the stamp of the entry of this path, if there is one.
+            path: the path below the cache's directory.
+            known: the stamp that the entry had at the last scan, if it had one.
 
         Raises:
-            FileNotFoundError: when it has vanished.
-            Unread: when it cannot be read.
+            FileNotFoundError: when the entry has vanished.
+            Unread: when the entry cannot be read.
         """
         name, found = path.rpartition("/")[2], self.entries.fullmatch(path)
         if found is None:
@@ -144,13 +147,13 @@ class Reader:
                 return stray_file(above, name, path, str(error) or STRAY)
 
     def folder_entry(self, folder: Folder, path: str, stamp: str, found: Match = None) -> Entry:
-        """The entry that a folder is; ``found`` is what ``entries`` matched. Raises ``NoEntry``."""
+        """The entry of a folder. ``found`` is the match of the pattern ``entries``. Raises ``NoEntry``."""
         listing = folder.list()
         times, facts, unread = self.facts(folder, path, listing, found)
         return made(path, stamp, times or folder.status, {"parts": self.parts(path, listing), **facts}, unread)
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
-        """Times, facts and failures of a folder's entry, by default none. Raises ``NoEntry`` for another folder."""
+        """The file status, the facts and the reasons for a folder's entry; by default none. Raises ``NoEntry``."""
         return None, {}, {}
 
     def parts(self, path: str, listing: Listing) -> tuple[Part, ...]:
@@ -158,12 +161,12 @@ class Reader:
         return tuple(self.part(path, file, status.st_size) for file, status in listing.files.items())
 
     def part(self, path: str, file: str, size_bytes: int) -> Part:
-        """A file below the entry of this path."""
+        """A part of the entry with this path: one of its files."""
         kind = self.kinds.get(file) or self.kinds.get(file.rpartition(".")[2], PartKind.OTHER)
         return Part(id_of(file), kind, size_bytes, id_of(f"{path}/{file}"))
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """See ``Source.read``."""
+        """See ``CacheReader.read``."""
         try:
             with Folder(place.path) as root:
                 return root.read(name_of(part.file), MOST_BINARY_BYTES)
@@ -173,7 +176,7 @@ class Reader:
             return Failure(f"cannot read {part.file}: {error}")
 
     def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
-        """See ``Source.key_factors``."""
+        """See ``CacheReader.key_factors``."""
         try:
             with Folder(place.path) as root:
                 return self.factors(root, entry)
@@ -181,44 +184,49 @@ class Reader:
             return Failure(f"cannot read {entry.id}: {error}")
 
     def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
-        """The same of an open place; may raise ``OSError`` and ``Unread``."""
+        """The inputs of an entry's key, read from the open cache; may raise ``OSError`` and ``Unread``."""
         return Failure(f"{self.title} stores only the digest of a key's inputs")
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """See ``Source.plan_delete``."""
+        """See ``CacheReader.plan_delete``."""
         return Failure(f"for {self.title}'s cache no way of deleting is known that no reader of it notices")
 
 
 def made(path: str, stamp: str, times: os.stat_result, facts: Mapping[str, Any], unread: Mapping[str, str]) -> Entry:
-    """The entry at a path. ``times`` are of a file: when it was written and, if the file system notes it, read."""
+    """Makes an entry.
+
+    ``times`` are those of a file: when it was written and, if the file system notes it, last read.
+    """
     last_used_at = times.st_atime if times.st_atime > times.st_mtime else None
     known = {"id": id_of(path), "stamp": stamp, "created_at": times.st_mtime, "last_used_at": last_used_at, **facts}
     return entry_of(known, unread)
 
 
 def nothing_known(why: str, state: State = State.COMPLETE) -> Known:
-    """The facts of an entry whose content is opaque."""
+    """Facts for an entry whose content is not read: none, and for all the reason ``why``."""
     return {"state": state}, {"name": why, **without_binary(why)}
 
 
 def stamp_of(status: os.stat_result) -> str:
-    """Changes when a file does; of a folder, when a file is renamed into it."""
+    """A text that changes when a file changes or, for a folder, when a file is renamed into it."""
     return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
 
 
 def part_named(entry: Entry, name: str) -> Part | None:
-    """The first part of this name."""
+    """The entry's first part with this name; ``None`` if it has none."""
     return next((part for part in entry.parts if part.name == name), None)
 
 
 def plan_local(
     place: Place, entries: Sequence[Entry], which: re.Pattern[str], others: str, deletion: Callable[[Entry], Deletion]
 ) -> DeletePlan | Failure:
-    """Deletes each at once, of a framework that takes what vanishes for a miss; nothing on a network file system.
+    """A plan that deletes each entry at once, for a framework that treats a missing entry as a miss.
+
+    On a network file system, nothing is deleted.
 
     Args:
-        which: the paths of those that can be deleted so.
-        others: why the others stay.
+        which: a pattern for the paths of entries that can be deleted in this way.
+        others: why other entries stay.
     """
     if network := network_file_system(place.path, read_mounts()):
         return Failure(f"it is on {network}, where what a process reads may vanish")
@@ -228,7 +236,7 @@ def plan_local(
 
 
 def subfolders(top: Path, *pattern: str) -> Iterator[Path]:
-    """The folders whose names match a pattern for each level below ``top``; links are not followed."""
+    """The folders whose names match one pattern for each level below ``top``; links are not followed."""
     found = 0
     try:
         with os.scandir(top) as items:
@@ -247,10 +255,11 @@ def subfolders(top: Path, *pattern: str) -> Iterator[Path]:
 
 
 def files_below(folder: Folder) -> list[tuple[str, os.stat_result]]:
-    """Every regular file of a folder and of those in it, by its path below it; what vanishes meanwhile is left out.
+    """All regular files of a folder and its subfolders, each by its path; files that vanish meanwhile are left out.
 
     Raises:
-        Unread: when there are more than ``MOST_FILES``, or deeper than ``MOST_DEPTH``, or a folder cannot be read.
+        Unread: when there are more than ``MOST_FILES``, when folders are nested deeper than ``MOST_DEPTH``, or when a
+            folder cannot be read.
     """
     found: list[tuple[str, os.stat_result]] = []
     folders = [""]
@@ -272,14 +281,14 @@ def files_below(folder: Folder) -> list[tuple[str, os.stat_result]]:
 
 
 def stray_file(folder: Folder, name: str, path: str, why: str = STRAY) -> Entry:
-    """A file where the framework has none, or a folder: listed with its size and age, and not read.
+    """The entry of a file or folder that does not belong to the framework: its size and age; the content is not read.
 
     Args:
-        path: below the place.
-        why: it is not read.
+        path: the path below the cache's directory.
+        why: the reason why it is not read.
 
     Raises:
-        Unread: for what is neither a file nor a folder, or may not be listed.
+        Unread: when it is neither a file nor a folder, or must not be listed.
     """
     status = folder.stat(name)
     stamp = stamp_of(status)

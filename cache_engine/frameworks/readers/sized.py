@@ -1,8 +1,8 @@
-"""Caches of which only names, sizes and ages are looked at: their entries are pickles, libraries, or unknown.
+"""Readers that look only at names, sizes and ages, because the entries are pickles, libraries, or of an unknown format.
 
-Their directories are taken from the documentation of JAX (persistent compilation cache), Inductor
-(``TORCHINDUCTOR_CACHE_DIR``) and CUDA (``CUDA_CACHE_PATH``). TensorRT has no default directory.
-Of these frameworks only JAX made a cache here.
+The directories are from the documentation of JAX (persistent compilation cache), Inductor (``TORCHINDUCTOR_CACHE_DIR``)
+and CUDA (``CUDA_CACHE_PATH``). TensorRT has no default directory. Only JAX's reader was tested on a cache that its
+framework made.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _FACTS = {field.name for field in fields(Entry)} - {
 
 
 class Sized(Reader):
-    """A source of this kind.
+    """A reader that looks only at names, sizes and ages.
 
     Attributes:
-        others: names in it that are no entries: places of other sources, and locks.
-        used: how the name of a file ends that is written at each use of an entry, and how that of the entry does.
+        others: names in the cache's directory that are not entries: caches of other readers, and locks.
+        used: two endings of names: that of a file which the framework writes at each use of an entry, and that of the
+            entry.
     """
 
     others: tuple[str, ...] = ()
@@ -40,7 +41,10 @@ class Sized(Reader):
     unknown: Mapping[str, str] = dict.fromkeys(_FACTS, WHY)
 
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | None:
-        """A file or a folder, with the file that is written at each use of it, if there is one."""
+        """The entry of a file or folder.
+
+        If the framework writes another file at each use of the entry, that is a part of it.
+        """
         if path in self.others:
             return None
         name = path.rpartition("/")[2]
@@ -54,7 +58,7 @@ class Sized(Reader):
         return entry
 
     def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
-        """None."""
+        """A failure: the inputs of a key are not read."""
         return Failure(f"of {self.title}'s caches {WHY}")
 
 
@@ -68,7 +72,7 @@ def _with_mark(entry: Entry, folder: Folder, name: str) -> Entry:
 
 
 def _status(folder: Folder, name: str) -> os.stat_result | None:
-    """The status of a regular file; ``None`` where no file has this name."""
+    """The status of a regular file; ``None`` if no file has this name."""
     try:
         status = folder.stat(name)
     except FileNotFoundError:
@@ -77,7 +81,10 @@ def _status(folder: Folder, name: str) -> os.stat_result | None:
 
 
 class Jax(Sized):
-    """A file for each program; with a limit of size another with the time of its last use, and a lock."""
+    """The reader of JAX's cache: a file for each program.
+
+    If JAX limits the size, each has another file with the time of its last use, and there is a lock.
+    """
 
     kind = "jax"
     title = "JAX"
@@ -87,7 +94,10 @@ class Jax(Sized):
 
 
 class Inductor(Sized):
-    """Pickles of graphs, and generated code, two folders deep. Triton's kernels are a place of their own."""
+    """The reader of Inductor's cache: pickled graphs and generated code, two folders deep.
+
+    Triton's kernels in it are a cache of their own.
+    """
 
     kind = "inductor"
     title = "Inductor"
@@ -95,7 +105,7 @@ class Inductor(Sized):
     others = ("triton",)
 
     def discover(self, where: Surroundings) -> Iterator[Place]:
-        """Its own directory, and those in vLLM's, which sets the variable, whatever it was."""
+        """Inductor's own directory, and those in vLLM's cache, which vLLM always sets for Inductor."""
         yield from inductor_places(where)
         for place in vllm_places(where):
             for pattern in INDUCTOR_IN_VLLM:
@@ -104,7 +114,7 @@ class Inductor(Sized):
 
 
 class ComputeCache(Sized):
-    """The code that the driver compiled from PTX."""
+    """The reader of the driver's cache: code that the driver compiled from PTX."""
 
     kind = "compute_cache"
     title = "CUDA driver"
@@ -114,7 +124,7 @@ class ComputeCache(Sized):
 
 
 class TensorRT(Sized):
-    """Engines and timing caches, where the user names a directory of them."""
+    """The reader of TensorRT's engines and timing caches, in directories that the user names."""
 
     kind = "tensorrt"
     title = "TensorRT"

@@ -42,7 +42,7 @@ _BINARIES = ("so", "cubin", "fatbin")
 
 
 class TileLang(Reader):
-    """The source ``tilelang``."""
+    """The reader of tilelang's cache."""
 
     kind = "tilelang"
     title = "tilelang"
@@ -60,13 +60,13 @@ class TileLang(Reader):
     stores = ("version",)
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
-        """Those of a kernel, or of a CUBIN."""
+        """The facts about a kernel or a CUBIN."""
         version, is_kernel = (found[1], found[2]) if found else (None, None)
         facts, unread = _of_kernel(folder, listing) if is_kernel else _of_binary(folder, listing)
         return next(iter(listing.files.values()), None), {**facts, "version": version}, unread
 
     def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
-        """The version, the digest of the source, and the parameters of the kernel."""
+        """The inputs of the key: the version, the digest of the source, and the parameters of the kernel."""
         factors = [Factor("tilelang", entry.version, "version")] if entry.version else []
         for part in entry.parts:
             if part.name in ("device_kernel.cu", "kernel.cubin"):
@@ -76,7 +76,10 @@ class TileLang(Reader):
         return factors_of(factors, ("the target, the passes' options and the flags of the compiler",))
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """The CUBINs, whole folders at once: tilelang reads them at once too, and takes what fails for a miss."""
+        """A plan that deletes the CUBINs' folders, each at once.
+
+        This is safe, because tilelang reads such a folder at once too, and treats errors as a miss.
+        """
 
         def deletion(each: Entry) -> Deletion:
             return Deletion(each.id, (), each.id, each.size_bytes)
@@ -85,7 +88,10 @@ class TileLang(Reader):
 
 
 def _parameters(text: bytes) -> Iterator[Factor]:
-    """Each parameter of a kernel as its type and shape; the whole text where it is not as tilelang 0.1.15 writes it."""
+    """Yields each parameter of a kernel as its type and shape.
+
+    The whole text, if its format is not that of tilelang 0.1.15.
+    """
     try:
         document = json_object(text)
         found = _value(document["nodes"], document["root_index"], iter(range(_MOST_NODES)))
@@ -98,9 +104,9 @@ def _parameters(text: bytes) -> Iterator[Factor]:
 
 
 def _value(nodes: Any, index: int, left: Iterator[int]) -> Any:
-    """A node of a graph that TVM writes: lists and maps name others by their number.
+    """A node of a graph that TVM wrote, in which lists and maps name other nodes by their number.
 
-    Raises ``ValueError`` for one that names more nodes than are ``left``, and others for what is no such graph.
+    Raises ``ValueError`` if more nodes are named than ``left``, and other errors if the graph is not valid.
     """
     if next(left, None) is None or index < 0:
         raise ValueError(index)
@@ -114,7 +120,10 @@ def _value(nodes: Any, index: int, left: Iterator[int]) -> Any:
 
 
 def _of_kernel(folder: Folder, listing: Listing) -> Known:
-    """The manifest says which files there must be, and their sizes; tilelang checks their digests too."""
+    """The facts about a kernel.
+
+    Its manifest says which files it needs, and their sizes; tilelang also checks their digests.
+    """
     unread = without_binary("tilelang stores the CUBIN as an entry of its own, under another key")
     state = State.COMPLETE
     name = None

@@ -63,19 +63,20 @@ _KINDS = {
     "so": PartKind.HOST,
 }
 CHOSEN = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Fields of a kernel's metadata that name what was chosen."""
+"""The fields of a kernel's metadata that belong to its config."""
 # In the metadata, but results of the compile, not inputs.
 _RESULTS = frozenset(
     {"hash", "name", "shared", "tmem_size", "global_scratch_size", "global_scratch_align", "profile_scratch_size",
      "profile_scratch_align", "tensordesc_meta", "triton_version", "target"}
 )  # fmt: skip
 READ_WITHIN_S = 3.0
-"""Seconds that Triton may take to read the files that a group file names; milliseconds, usually."""
+"""Seconds that Triton may take to read the files that a group file names; usually it takes milliseconds."""
 BUILT_WITHIN_S = 600.0
-"""A folder that was written later than this many seconds ago may be that of a kernel that is compiled now."""
+"""Seconds. A folder that was written more recently may be that of a kernel being compiled."""
 _USES_WITHOUT_IRS = re.compile(r"3\.9\.\d")
-"""Versions that were seen to use an entry whose group file names no IR; they write such entries for
-``TRITON_STORE_BINARY_ONLY``."""
+"""The versions that use an entry whose group file names no IR, as tests have shown. They write such entries if
+``TRITON_STORE_BINARY_ONLY`` is set.
+"""
 _HIDDEN = (
     "the build of Triton: its version is stored, and the key has a digest of its files",
     "the Python text of the kernel and of what it calls: stored is the IR that was made of it",
@@ -83,14 +84,14 @@ _HIDDEN = (
 
 
 class Triton(Reader):
-    """The source ``triton``."""
+    """The reader of Triton's cache."""
 
     kind = "triton"
     title = "Triton"
     stores = ("version",)
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """The user's cache, and those within Inductor's and vLLM's."""
+        """The user's cache of Triton, and Triton's caches inside those of Inductor and vLLM."""
         below = ".triton/cache"
         yield from where.places(self.kind, below, TRITON_CACHE_DIR="", TRITON_HOME=below)
         # Inductor sets the variable where it is not set, vLLM always.
@@ -110,7 +111,7 @@ class Triton(Reader):
         return (Place(self.kind, path, origin, replaced_by) for path in subfolders(place.path, *pattern))
 
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged:
-        """A folder."""
+        """The entry of a folder."""
         if known is not None and _is_same(above, path, known):
             return Unchanged(id_of(path))
         try:
@@ -128,7 +129,7 @@ class Triton(Reader):
             return made(path, _stamp(folder, listing, groups[0] if groups else ""), times, facts, unread)
 
     def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
-        """The options, the target, the variables of the environment and the version that the metadata state."""
+        """The inputs of the key that the metadata state: options, target, environment variables and version."""
         metadata, source = entry.part(PartKind.METADATA), entry.part(PartKind.SOURCE)
         if metadata is None:
             return Failure("the entry has no metadata; Triton writes the inputs of a key there")
@@ -136,11 +137,14 @@ class Triton(Reader):
         return factors_in(document, root.read(name_of(source.file), MOST_BINARY_BYTES) if source else None)
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """The group file first: without it Triton compiles the kernel again. See ``deleting``."""
+        """A plan that deletes the group file first: without it, Triton compiles the kernel again. See ``deletion``."""
         return _plan(place, entries, _deletion)
 
     def plan_thinning(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """First a group file without IRs: Triton reads the files that it names, and misses if one is missing."""
+        """A plan that first replaces the group file by one without IRs.
+
+        Triton reads the files that the group file names, and misses if one does not exist.
+        """
 
         def thinning(root: Folder, entry: Entry, now: float) -> Deletion:
             return _thinning(place.path, root, entry, now)
@@ -162,15 +166,15 @@ def _plan(place: Place, entries: Sequence[Entry], deletion: Callable[[Folder, En
 
 
 AHEAD = "torch_aot_compile"
-"""The folder of vLLM's graphs that are compiled ahead of time, which it does by default since PyTorch 2.10."""
+"""The folder of vLLM's graphs that are compiled ahead of time, as vLLM does by default since PyTorch 2.10."""
 INDUCTOR_IN_VLLM = (
     ("*", "rank*", "inductor_cache"), (AHEAD, "*", "inductor_cache"), (AHEAD, "*", "rank*", "inductor_cache"),
 )  # fmt: skip
-"""The folder of Inductor's caches in vLLM's ``torch_compile_cache``."""
+"""The paths of Inductor's caches in vLLM's ``torch_compile_cache``, as patterns of the folders' names."""
 
 
 def inductor_places(where: Surroundings) -> Iterator[Place]:
-    """The directories of Inductor's caches, but those in vLLM's."""
+    """The directories of Inductor's caches, except those inside vLLM's."""
     default = where.temporary / f"torchinductor_{where.user}"
     return where.places("inductor", default, TORCHINDUCTOR_CACHE_DIR="")
 
@@ -182,7 +186,7 @@ def vllm_places(where: Surroundings) -> Iterator[Place]:
 
 
 def _deletion(root: Folder, entry: Entry, now: float) -> Deletion:
-    """The deletion of an entry; raises ``Unread`` with the reason why it stays, ``FileNotFoundError`` if it is gone."""
+    """The deletion of an entry; raises ``Unread`` if it must stay, ``FileNotFoundError`` if it is gone."""
     name = name_of(entry.id)
     if not stat.S_ISDIR(root.stat(name).st_mode):
         raise Unread(Fault.NOT_A_FILE, "it is no folder of Triton's")
@@ -244,7 +248,7 @@ def kind_of(file: str) -> PartKind:
 
 
 def _stamp(folder: Folder, listing: Listing, group: str) -> str:
-    """The folder's own stamp, and the group file's name and stamp: every file that Triton puts there changes it."""
+    """A stamp of the folder and of its group file, by name and status: each file that Triton adds changes it."""
     of_group = stamp_of(listing.files[group]) if group else ""
     return f"{stamp_of(folder.status)} {of_group} {id_of(group)}"
 
@@ -282,7 +286,7 @@ def _temporaries(name: str, folder: Folder, listing: Listing) -> Iterator[Part]:
 
 
 def _facts(path: Path, folder: Folder, listing: Listing, groups: Sequence[str]) -> Known:
-    """The facts of an entry besides its files and times, and the reasons for what is not known."""
+    """The facts about an entry, apart from its files and times; and for unknown facts the reasons."""
     if not _KEY.fullmatch(path.name):
         return {"state": State.UNREAD}, {"name": "it is not named as Triton names a key"}
     if groups:
@@ -294,7 +298,7 @@ def _facts(path: Path, folder: Folder, listing: Listing, groups: Sequence[str]) 
 
 
 def _kernel(path: Path, folder: Folder, listing: Listing, group: str) -> Known:
-    """The facts of a kernel that has its group file."""
+    """The facts about a kernel whose group file exists."""
     stem = group.removeprefix(_GROUP).removesuffix(".json")
     state, unread = State.COMPLETE, {}
     document: dict[str, Any] = {}
@@ -328,7 +332,7 @@ def _kernel(path: Path, folder: Folder, listing: Listing, group: str) -> Known:
 
 
 def _elsewhere(here: Path, children: object) -> str | None:
-    """The first path of another folder that a group file names: Triton reads what is there, wherever it is."""
+    """The first path in a group file that leads to another folder: Triton reads that file, wherever it is."""
     if not isinstance(children, dict):
         return None
     folder = str(here)
@@ -345,7 +349,7 @@ def _elsewhere(here: Path, children: object) -> str | None:
 
 
 def factors_in(document: Mapping[str, Any], source: bytes | None) -> KeyFactors:
-    """The inputs of a key, by the metadata and the stored source of a kernel."""
+    """The inputs of a key that a kernel's metadata and stored source state."""
     factors = [] if source is None else [Factor("source", digest_of(source), "kernel")]
     factors.append(Factor("triton_version", str(document.get("triton_version", "")), "version"))
     target = document.get("target")
@@ -358,7 +362,7 @@ def factors_in(document: Mapping[str, Any], source: bytes | None) -> KeyFactors:
 
 
 def target_of(document: Mapping[str, Any]) -> str | None:
-    """The target that the metadata of a kernel state."""
+    """The target that a kernel's metadata state."""
     target = document.get("target")
     arch = target.get("arch") if isinstance(target, dict) else None
     if isinstance(arch, int) and 0 < arch < 10_000:

@@ -1,7 +1,7 @@
-"""vLLM's compiled graphs: for each key and rank, the inputs of the key, the graph, and what was compiled of it.
+"""Reads vLLM's compiled graphs: for each key and rank, the inputs of the key, the graph, and the code compiled from it.
 
-Not made by us: vLLM needs a GPU to write one. Layout: ``vllm/compilation/backends.py``, which writes
-``cache_key_factors.json``, and caches of vLLM 0.15 published in ``redhat-et/GKM`` under ``mcv/example``.
+Not tested on a cache made here, because vLLM needs a GPU to write one. Layout: ``vllm/compilation/backends.py``, which
+writes ``cache_key_factors.json``, and caches of vLLM 0.15 published in ``redhat-et/GKM`` under ``mcv/example``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _RANKED = re.compile(rf"{_KEY}/{_RANK}/[^/]+")
 _INDEX = "vllm_compile_cache.py"
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(^|_)(PASS|AUTH|PWD)(_|$)")
 _PASSWORD = re.compile(r"://[^/?#\s@:]*:[^/?#\s@]*@")
-"""In an address, as ``http://user:password@proxy``."""
+"""A pattern for the password in an address such as ``http://user:password@proxy``."""
 _GROUPS = {"env": "environment", "config": "config", "compiler": "compiler", "code": "code"}
 
 
 class VLLM(Reader):
-    """The source ``vllm``."""
+    """The reader of vLLM's cache."""
 
     kind = "vllm"
     title = "vLLM"
@@ -49,11 +49,11 @@ class VLLM(Reader):
     }
 
     def discover(self, where: Surroundings) -> Iterable[Place]:
-        """Below ``VLLM_CACHE_ROOT``, or the user's caches."""
+        """The caches below ``VLLM_CACHE_ROOT``, or in the user's cache directory."""
         return vllm_places(where)
 
     def entry(self, place: Place, above: Folder, path: str, known: str | None) -> Entry | Unchanged | None:
-        """The folder of a part of the model, or of a rank."""
+        """The entry of a folder: one part of the model, or one rank."""
         if _OTHERS.fullmatch(path):
             return None
         rank, _, name = path.rpartition("/")
@@ -66,7 +66,7 @@ class VLLM(Reader):
         return super().entry(place, above, path, known)
 
     def facts(self, folder: Folder, path: str, listing: Listing, found: Match) -> Timed:
-        """Those that the inputs of the key say; its parts are also the files of artifacts that are unpacked."""
+        """The facts that the inputs of the key state. The files of unpacked artifacts are parts of the entry too."""
         facts, unread = _facts(folder, path, listing.files)
         parts = [*self.parts(path, listing)]
         for inner in listing.folders:
@@ -83,7 +83,7 @@ class VLLM(Reader):
             return []
 
     def factors(self, root: Folder, entry: Entry) -> KeyFactors | Failure:
-        """Every input of the key: environment, config, compiler and code. Of a secret only its digest."""
+        """All inputs of the key: environment, config, compiler and code. A secret is shown only by its digest."""
         part = part_named(entry, _FACTORS)
         if part is None:
             return Failure(f"the entry has no {_FACTORS}; vLLM before 0.10 and its ahead-of-time graphs have none")
@@ -104,12 +104,12 @@ def _factors(document: Mapping[str, Any]) -> Iterator[Factor]:
 
 
 def is_secret(variable: str, value: object) -> bool:
-    """Whether a variable has the name of a secret, or its value has the password of an address."""
+    """Whether a variable's name is that of a secret, or its value contains an address with a password."""
     return _SECRET.search(variable.upper()) is not None or _PASSWORD.search(str(value)) is not None
 
 
 def _shown(name: str, value: object) -> str:
-    """A value as text; the environment may hold keys of services, of which only a change is of interest."""
+    """A value as text. Environment variables may hold secret keys, so a secret is replaced by its digest."""
     text = "" if value is None else str(value)
     if text and is_secret(name, value):
         return f"not shown ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"

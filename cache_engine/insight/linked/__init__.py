@@ -1,4 +1,5 @@
-"""Links between lines of source, PTX and machine code.
+"""Links between the lines of a kernel's source, PTX and machine code.
 
-``kernel`` has those of one kernel; ``marks`` of a text, and ``irs``, Triton's intermediate ones, are what it reads.
+``kernel`` makes the links of one kernel. It reads each text with ``marks`` and, for PTX and Triton's intermediate
+languages (IRs), ``irs``.
 """

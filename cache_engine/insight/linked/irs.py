@@ -1,4 +1,4 @@
-"""Reads PTX, and Triton's IRs: MLIR with its ``loc`` attributes, LLVM IR with its ``!dbg`` nodes.
+"""Reads PTX and Triton's IRs: MLIR with its ``loc`` attributes, LLVM IR with its ``!dbg`` nodes.
 
 Sources: MLIR's "Builtin Dialect", "Location Attributes"; LLVM's "Language Reference", "Metadata".
 """
@@ -27,7 +27,7 @@ TTIR, TTGIR, LLIR = "TTIR", "TTGIR", "LLIR"
 
 
 def read_mlir(name: str, text: str) -> PaneText:
-    """A text of MLIR, without the locations at the ends of its lines."""
+    """Reads MLIR text: its lines without the locations at their ends, linked to the source by these."""
     raw = lines_of(text)
     aliases = {found["name"]: found["value"] for line in raw if (found := _ALIAS.match(line))}
     known: dict[str, Chain] = {"": ()}
@@ -62,7 +62,7 @@ def _mlir_chain(value: str, aliases: Mapping[str, str], depth: int) -> Chain:
 
 
 def read_llvm(text: str) -> PaneText:
-    """A text of LLVM IR, without the references to its debug nodes."""
+    """Reads LLVM IR text: its lines without the references to debug nodes, linked to the source by these."""
     raw = lines_of(text)
     nodes: dict[str, dict[str, str]] = {}
     for line in raw:
@@ -119,7 +119,10 @@ _DEBUG_LABEL = re.compile(r"^\s*\$L__(?:tmp|func_begin|func_end)\d+:\s*$")
 
 
 def read_ptx(text: str) -> tuple[PaneText, list[int]]:
-    """PTX without what it says of lines, and for each line of ``text`` the line that is left of it, from 1; else 0."""
+    """Reads PTX: its lines without line directives, and for each line of ``text`` its number afterwards.
+
+    Numbers count from 1; 0 stands for a line that was removed.
+    """
     raw = lines_of(text)
     files = {found["number"]: _path(found) for line in raw if (found := _FILE.match(line))}
     kept: list[str] = []
@@ -149,7 +152,7 @@ def read_ptx(text: str) -> tuple[PaneText, list[int]]:
 
 
 def instructions(lines: Sequence[str]) -> list[str]:
-    """The lines of PTX that are compiled: no comments, no blank lines."""
+    """The lines of PTX that are compiled, without comments and blank lines."""
     return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("//")]
 
 
@@ -158,7 +161,10 @@ def _path(found: re.Match[str]) -> str:
 
 
 def _chain(found: re.Match[str], files: dict[str, str], seen: dict[tuple[str, ...], Chain]) -> Chain:
-    """The places that a directive names; a call that was itself put elsewhere has its own directive before."""
+    """The source places of a line directive: its own, and that of the call, if the code was inlined.
+
+    If the call was itself inlined, an earlier directive names its places.
+    """
     chain: Chain = ((files.get(found["file"], ""), int(found["line"])),)
     if found["in"] is not None:
         call = (files.get(found["in"], ""), int(found["at"]))

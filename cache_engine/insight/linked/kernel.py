@@ -1,7 +1,7 @@
-"""The linked code of a kernel: of one in a store, or of another framework.
+"""The linked code of a kernel, ours or another framework's.
 
-A store's CUBINs have no line tables. So a kernel is compiled once more, with them, to look at it. They hold for
-the stored kernel where the machine code is the same, byte by byte: docs/decisions/0016-lines-on-request.md.
+A store's CUBINs have no line tables. So to view a kernel's links, it is compiled once more with line tables. These hold
+for the stored kernel if both have the same machine code, byte by byte: docs/decisions/0016-lines-on-request.md.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _IRS = {"ttir": TTIR, "ttgir": TTGIR, "llir": LLIR}
 
 
 def linked_code(cache: Cache, record: Record) -> Linked:
-    """Source, IRs, PTX and machine code of a kernel, linked where its toolchain and template are installed here.
+    """A kernel's source, IRs, PTX and machine code, linked if its toolchain and template are installed here.
 
-    Takes as long as compiling and disassembling do: half a second to a few seconds.
+    Takes half a second to a few seconds, to compile and disassemble.
 
     Raises:
         CorruptEntry, StoreError: when the entry cannot be read.
@@ -63,7 +63,7 @@ def linked_code(cache: Cache, record: Record) -> Linked:
 
 
 def irs_of(irs: tuple[tuple[str, str], ...]) -> list[PaneText]:
-    """Triton's IRs, in the order in which it makes them."""
+    """Triton's IRs, in the order in which Triton makes them."""
     found = dict(irs)
     return [
         read_llvm(found[kind]) if kind == "llir" else read_mlir(name, found[kind])
@@ -73,11 +73,11 @@ def irs_of(irs: tuple[tuple[str, str], ...]) -> list[PaneText]:
 
 
 def disassembled(cubin: bytes, ptx_lines: Sequence[int], registers: str) -> PaneText | Failure:
-    """The machine code of a CUBIN, linked as far as it states lines.
+    """The disassembled machine code of a CUBIN, linked if the CUBIN has line tables.
 
     Args:
-        ptx_lines: of ``read_ptx`` on the PTX that it was made of.
-        registers: of ``registers_of`` on the same machine code.
+        ptx_lines: the second result of ``read_ptx`` for the PTX of this CUBIN.
+        registers: the result of ``registers_of`` for the same machine code.
     """
     from cache_engine.compilers.disassembly import linked_sass
 
@@ -88,7 +88,7 @@ def disassembled(cubin: bytes, ptx_lines: Sequence[int], registers: str) -> Pane
 
 
 def registers_of(cubin: bytes) -> str:
-    """The registers in use, as nvdisasm prints them; nothing where it cannot."""
+    """The registers in use at each line, as nvdisasm prints them; empty if nvdisasm cannot."""
     from cache_engine.compilers.disassembly import live_registers
 
     try:
@@ -98,7 +98,7 @@ def registers_of(cubin: bytes) -> str:
 
 
 def _compiled_again(cache: Cache, record: Record, source: str, cubin: bytes) -> Compiled | Failure:
-    """The kernel with its lines; a failure where nothing here makes the same machine code of it."""
+    """The kernel compiled again with line tables; a failure if the result has other machine code."""
     from cache_engine.kernels.source import render
 
     try:
@@ -137,12 +137,12 @@ _HEAD = re.compile(r"//\s*\|\s*GPR\s*\|")
 
 
 def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> PaneText:
-    """Machine code with its links.
+    """Reads disassembled machine code, and its links.
 
     Args:
-        text: of ``nvdisasm -c -gi -gp``, or without the last two, which leaves out what it says of lines.
-        registers: of ``nvdisasm -c -lrm count`` on the same code.
-        ptx_lines: for each line of the compiled PTX the line shown of it, as ``read_ptx`` returns them.
+        text: the output of ``nvdisasm -c -gi -gp``. Without ``-gi -gp``, it has no links.
+        registers: the output of ``nvdisasm -c -lrm count`` for the same code.
+        ptx_lines: for each line of the compiled PTX, the number of its shown line, as ``read_ptx`` returns it.
     """
     kept: list[str] = []
     chains: list[Chain] = []
@@ -170,7 +170,7 @@ def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> 
 
 
 def _live(lines: Sequence[str], printed: str) -> Sequence[int]:
-    """The general registers that hold a value at each line; none where the two texts are not of the same code."""
+    """The number of general registers that hold a value at each line; empty if the two texts do not match."""
     if not printed or _HEAD.search(printed) is None:
         return ()
     counts = [
@@ -191,7 +191,7 @@ def _live(lines: Sequence[str], printed: str) -> Sequence[int]:
 # Nothing is compiled, and no file is opened that a location names: it is only text.
 
 Read = Callable[[Part], bytes | Failure]
-"""The bytes of one part."""
+"""A function that reads the bytes of one part."""
 
 _MLIR = {"ttir": TTIR, "ttgir": TTGIR}
 # In the order in which they are made.
@@ -201,7 +201,7 @@ _MOST_PARTS = 30  # three times as many as any framework has
 
 
 def linked_parts(entry: Entry, read: Read) -> Linked:
-    """Source, IRs, PTX, machine code and the other texts of an entry; notes say what could not be read."""
+    """An entry's source, IRs, PTX, machine code and other texts, linked. Notes say which could not be read, and why."""
     notes: list[str] = []
     code: list[PaneText] = []
     others: list[PaneText] = []
@@ -235,7 +235,7 @@ def _place_in_order(part: Part) -> tuple[int, int]:
 
 
 def _text(part: Part, text: str) -> tuple[PaneText, Sequence[int]]:
-    """One text, and of PTX its lines as ``read_ptx`` returns them."""
+    """Reads one text; for PTX also returns the line numbers of ``read_ptx``."""
     suffix = _suffix(part)
     if suffix in _MLIR:
         return read_mlir(_MLIR[suffix], text), ()
@@ -260,5 +260,5 @@ def _machine_code(data: bytes | Failure, ptx_lines: Sequence[int]) -> PaneText |
 
 
 def _suffix(part: Part) -> str:
-    """The ending of a part's name; some parts are named by that alone."""
+    """The ending of a part's name after the last dot, or the whole name if it has no dot."""
     return part.name.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Marks of a text of code, and its lines side by side: classes of instructions, the main loop, declarations.
+"""Marks of a code text, and its lines: classes of instructions, the main loop, and declarations to fold.
 
 Sources: for machine code NVIDIA's "CUDA Binary Utilities", tables "Instruction Set Reference"; for PTX its "PTX ISA",
 chapter "Instruction Set"; for Triton's IRs the operations of its dialects ``tt``, ``ttg`` and ``ttng``.
@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 MMA, FMA, COPY, GLOBAL, SHARED, SPILL, LOCAL, BARRIER, BRANCH = KINDS = (
     *("mma", "fma", "copy", "global", "shared", "spill", "local", "barrier", "branch"),
 )
-"""Tensor-core and other multiplications; asynchronous copies; accesses to global and shared memory; spills, as nvdisasm
-marks them, and other accesses to local memory; barriers and waits; jumps."""
+"""Classes of instructions: tensor-core and other multiplications; asynchronous copies; accesses to global and shared
+memory; spills, as nvdisasm marks them, and other accesses to local memory; barriers and waits; jumps.
+"""
 
 _ADDRESS = r"^\s*+/\*[0-9a-f]{4,}+\*/\s++\{?\s*+(?:@!?U?P(?:\d++|T)\s++)?"
 _PTX_START = r"^\s*(?:@!?%\w+\s+)?"
@@ -90,11 +91,11 @@ _DECLARATIONS = {
 }
 _LEAST_FOLDED = 3
 _LOOKED_AT = 2_000
-"""Characters of a line where its instruction is looked for: a search takes the square of their number at worst."""
+"""The number of a line's characters in which to look for an instruction. The search time can grow with their square."""
 
 
 def kinds_of(language: str, lines: Sequence[str]) -> tuple[str, ...]:
-    """The class of each line's instruction, or nothing; nothing at all of a source."""
+    """The class of each line's instruction; empty for a line without one. For source code, no classes at all."""
     patterns = _COMPILED.get(language)
     if patterns is None:
         return ()
@@ -104,7 +105,10 @@ def kinds_of(language: str, lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def main_loop(language: str, lines: Sequence[str], kinds: Sequence[str]) -> tuple[int, int] | None:
-    """The first and last line, from 1, of the loop that multiplies: the smallest with most of what any loop has."""
+    """The first and last line, from 1, of the loop that multiplies.
+
+    It is the smallest loop with at least half as many multiplications as the loop with the most.
+    """
     wanted = MMA if MMA in kinds else FMA
     sums = [0]
     for kind in kinds:
@@ -149,7 +153,7 @@ def _regions(lines: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def folds_of(language: str, lines: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """The first and last line, from 1, of each run of at least three lines of declarations."""
+    """The first and last line, from 1, of each block of declarations that is at least three lines long."""
     pattern = _DECLARATIONS.get(language)
     if pattern is None:
         return ()
@@ -169,32 +173,36 @@ def folds_of(language: str, lines: Sequence[str]) -> tuple[tuple[int, int], ...]
 
 SOURCE, PTX, SASS = "Source", "PTX", "SASS"
 MOST_CHARACTERS, MOST_LINES = 8_000_000, 200_000
-"""Of one text; what is behind is not read. Kernels have a hundredth of that, but a forged text may be large."""
+"""The most characters and lines of one text; the rest is not read. Kernels have a hundredth of that, but a forged text
+may be large.
+"""
 
 Place = tuple[str, int]
-"""A file and a line of it, from 1."""
+"""A file and a line in it, counted from 1."""
 
 Chain = tuple[Place, ...]
-"""The source of an instruction: the line itself, then the line that the compiler put it into, and so on outwards.
+"""The source of an instruction: its source line, then the line into which the compiler inlined that one, and so on
+outwards.
 
-Empty where nothing is known."""
+Empty if nothing is known.
+"""
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text that are read."""
+    """The lines of a text, up to ``MOST_CHARACTERS`` and ``MOST_LINES``."""
     return text[:MOST_CHARACTERS].splitlines()[:MOST_LINES]
 
 
 @dataclass(frozen=True, slots=True)
 class PaneText:
-    """A text as a reader of one language found it.
+    """A text as read by the reader of its language.
 
     Attributes:
         name: such as ``"PTX"``; the name of its pane.
         language: ``cuda``, ``python``, ``ptx``, ``sass``, ``mlir``, ``llvm``.
-        chains: of each line; none at all where the text says nothing of lines.
-        ptx: of each line of machine code the line of PTX that it is made of, from 1; 0 where none is known.
-        registers: the general registers that hold a value at each line; 0 where there is no instruction.
+        chains: the source of each line; empty if the text has no line information.
+        ptx: for each line of machine code, the PTX line that it was made from, counted from 1; 0 if unknown.
+        registers: the number of general registers that hold a value at each line; 0 for a line without an instruction.
     """
 
     name: str
@@ -207,15 +215,16 @@ class PaneText:
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """One text of a view.
+    """One text of a view, for display.
 
     Attributes:
-        chains: of each line the lines of the source, from 1: the one it is made of, and those that this was put into.
-        ptx: as of ``PaneText``.
-        registers: as of ``PaneText``.
-        kinds: of each line the class of its instruction, one of ``marks.KINDS``, or nothing.
-        loop: the first and last line of the main loop, from 1.
-        folds: the first and last line of each run of declarations, from 1.
+        chains: for each line, its lines of the source, counted from 1: the line that it was made from, then the lines
+            into which that one was inlined.
+        ptx: as in ``PaneText``.
+        registers: as in ``PaneText``.
+        kinds: the class of each line's instruction, one of ``marks.KINDS``, or empty.
+        loop: the first and last line of the main loop, counted from 1.
+        folds: the first and last line of each block of declarations, counted from 1.
     """
 
     name: str
@@ -230,13 +239,13 @@ class Pane:
 
     @property
     def source(self) -> tuple[int, ...]:
-        """Of each line the line of the source that it is made of, from 1; 0 where none is known."""
+        """For each line, the source line that it was made from, counted from 1; 0 if unknown."""
         return tuple(chain[0] if chain else 0 for chain in self.chains)
 
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """The panes of a kernel; ``notes`` says in words what is missing, and how to get it."""
+    """The panes of a kernel. ``notes`` says in words which links or texts are missing, and how to get them."""
 
     panes: tuple[Pane, ...]
     notes: tuple[str, ...] = field(default=())
@@ -248,14 +257,14 @@ class Linked:
 
 
 def linked(texts: Iterable[PaneText], notes: Iterable[str] = ()) -> Linked:
-    """A view of these texts. Lines of files other than the kernel's own are taken where they were called from."""
+    """Makes a view of these texts. A line of another file than the kernel's own is linked to the line that calls it."""
     texts = list(texts)
     own = _own_file(texts)
     return Linked(tuple(_pane(text, own) for text in texts), tuple(notes))
 
 
 def _own_file(texts: Sequence[PaneText]) -> str:
-    """The kernel's own file: outermost in most chains."""
+    """The kernel's own file: the one that is outermost in most chains."""
     outermost = Counter(chain[-1][0] for text in texts for chain in text.chains if chain)
     return outermost.most_common(1)[0][0] if outermost else ""
 

@@ -1,4 +1,4 @@
-"""One HTML file to send: no script, no request, nothing outside it. Decision 17 says why it draws its own figures.
+"""Reports: one HTML file, with no script, that loads nothing. Decision 17 says why it draws its own figures.
 
 - ``page`` -- the parts of a report: facts, tables, figures, texts; and the file
 - ``drawing`` -- figures as SVG

@@ -1,6 +1,6 @@
-"""Figures as SVG, by arithmetic alone: bars, columns of several series, points under roofs, and tiles to scale.
+"""Figures as SVG, without a library: bars, columns of several series, points under rooflines, and tiles to scale.
 
-Colours are the variables of the report's styles, so that a figure follows light, dark and paper. Each mark has its
+Colours are variables of the report's styles, so a figure follows light mode, dark mode and paper. Each mark has its
 number as a title, which a pointer shows and a screen reader reads.
 """
 
@@ -25,7 +25,7 @@ _RING = 440
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One horizontal bar: its name, its length, the length in words, and whether it matters less than others."""
+    """One horizontal bar: its name, its length, the length as text, and whether it is drawn in a muted colour."""
 
     name: str
     value: float
@@ -35,7 +35,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values of one name, one for each column of a figure."""
+    """The values of one series: one for each column of a figure."""
 
     name: str
     values: Sequence[float]
@@ -53,7 +53,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The most that a chip reaches: ``slope`` times x, at most ``top``; with the points below it."""
+    """The roofline of a chip: ``slope`` times x, but at most ``top``; and the points below it."""
 
     name: str
     slope: float
@@ -78,7 +78,7 @@ def bars(rows: Sequence[Bar]) -> str:
 
 
 def columns(names: Sequence[str], series: Sequence[Series], *, stacked: bool = False) -> str:
-    """Columns of several series, each group under its name: next to each other, or on each other."""
+    """Columns of several series, grouped by name, side by side or stacked."""
     sums = [sum(values) for values in zip(*(one.values for one in series), strict=True)]
     highest = max(sums if stacked else [value for one in series for value in one.values], default=0) or 1
     step = min(_WIDEST, (WIDTH - 20) / max(1, len(names)))
@@ -102,7 +102,7 @@ def columns(names: Sequence[str], series: Sequence[Series], *, stacked: bool = F
 
 
 def roofs(shown: Sequence[Roof], across: str, up: str) -> str:
-    """Points under the roofs of their chips, both axes logarithmic."""
+    """Points under the rooflines of their chips; both axes are logarithmic."""
     points = [point for roof in shown for point in roof.points]
     ridges = [roof.top / roof.slope for roof in shown]
     low, high = min(*ridges, *(point.x for point in points)) / 4, max(*ridges, *(point.x for point in points)) * 4
@@ -146,9 +146,10 @@ def tiles(
     """A block's tile of C with its warps, one warp's instructions, and the stages of A and B next to it, to scale.
 
     Args:
-        roles: who fills the stages and who empties them, where not every warp does both; drawn below, not to scale.
-        scales: what shares a scale, if anything does; drawn along the inner edges of A and B.
-        walk: the groups that blocks walk through, if there are any; drawn below, not to scale.
+        roles: the warps that fill the stages and those that empty them, if not every warp does both; drawn below, not
+            to scale.
+        scales: the blocks of elements that share a scale, if there are scales; drawn along the inner edges of A and B.
+        walk: the groups of rows that blocks go through, if there are any; drawn below, not to scale.
     """
     m, n, k = config.block_m, config.block_n, config.block_k
     scale = 300 / max(m, n)
@@ -188,7 +189,7 @@ def tiles(
 
 
 def _grids(levels: Sequence[Level], left: float, top: float, scale: float) -> list[str]:
-    """Warps over the block's tile, and in the first warp its instructions or lanes."""
+    """Draws the warps over the block's tile, and in the first warp its instructions or lanes."""
     drawn = []
     for number, level in enumerate(levels):
         if max(level.along_m, level.along_n) > _MOST_PARTS:
@@ -205,7 +206,7 @@ def _grids(levels: Sequence[Level], left: float, top: float, scale: float) -> li
 
 
 def _ring(roles: Roles, stages: int, top: float) -> list[str]:
-    """From who copies through the stages to who multiplies."""
+    """Draws the ring of stages, from the warps that copy to the warps that multiply."""
     side, shown = 110.0, min(stages, _MOST_IN_RING)
     step = (_RING - 2 * side - 40) / shown
     drawn = [
@@ -225,7 +226,7 @@ def _ring(roles: Roles, stages: int, top: float) -> list[str]:
 
 
 def _groups(walk: Walk, top: float) -> list[str]:
-    """The first groups and the last, each with tiles in the colour of the block that computes them, of three blocks."""
+    """Draws the first three groups and the last. A tile has the colour of the block, of three, that computes it."""
     numbers = [*range(1, min(walk.groups, 3) + 1), *([walk.groups] if walk.groups > 3 else [])]
     shown, step, drawn = max(1, min(walk.tiles, _MOST_OF_A_GROUP)), (_RING - 8) / 4, []
     wide = 0.85 * step / shown

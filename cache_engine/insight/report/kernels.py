@@ -47,7 +47,7 @@ _CODES = {SOURCE: "Source", PTX: "PTX", SASS: "SASS", LOG: "Compiler log"}
 
 
 def kernel_report(cache: Cache, record: Record) -> Report:
-    """All that is known of one kernel. Takes as long as disassembling: half a second."""
+    """A report of everything known about one kernel. Disassembles it, which takes half a second."""
     texts, missing = _texts(cache, record, _CODES)
     inspection = inspect(record, texts.get(SASS), missing.get(SASS, ""))
     shape = tiles(record.config, levels(record), roles(record), scale_blocks(record), walk(record))
@@ -75,7 +75,7 @@ def kernel_report(cache: Cache, record: Record) -> Report:
 
 
 def comparison_report(cache: Cache, first: Record, second: Record) -> Report:
-    """Two kernels side by side."""
+    """A report that compares two kernels."""
     codes = [_texts(cache, record, (SASS,)) for record in (first, second)]
     heads = f"1: {first.key[:12]}", f"2: {second.key[:12]}"
     inspections = [
@@ -116,7 +116,7 @@ def _command(cache: Cache, *keys: str) -> str:
 
 
 def _texts(cache: Cache, record: Record, parts: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The texts of a kernel by part; and for each part that cannot be had, why."""
+    """The texts of a kernel by part; and for each part that cannot be shown, the reason."""
     texts, missing = {}, {}
     for part in parts:
         try:
@@ -135,7 +135,7 @@ def _rows(rows: Sequence[dict[str, str]]) -> Table:
 
 
 def _instructions(mix: InstructionMix) -> Figure:
-    """Instructions by class, and muted the most frequent others."""
+    """A figure of the instructions by class; the most frequent others are muted."""
     from cache_engine.compilers.disassembly import OTHER
 
     named = {name: count for name, count in mix.classes.items() if name != OTHER}
@@ -266,10 +266,10 @@ Row = dict[str, Any]
 
 
 def store_report(cache: Cache, now: float) -> Report:
-    """A store, with its kernels most used first.
+    """A report of a store, with its most used kernels first.
 
     Args:
-        now: seconds since 1970; the history goes back seven days from there.
+        now: the present time, in seconds since 1970; the history goes back seven days from it.
     """
     found, root = cache.stats(), str(cache.layout.root)
     sections = [Section("Summary", (_summary(found),)), Section("Hit rate by tier, over all time", (_tiers(found),))]
@@ -309,7 +309,7 @@ def _tiers(found: Statistics) -> Table:
 
 
 def _indexed(cache: Cache, now: float) -> list[Section]:
-    """The parts that need the index."""
+    """The sections of a store's report that need the index."""
     since = (int(now) - _BACK_S) // _STEP_S * _STEP_S
     history = cache.query(queries.history, _STEP_S, since=since)
     kernels = cache.query(queries.kernels, queries.KernelFilter(), sort="hits", limit=MOST_KERNELS)

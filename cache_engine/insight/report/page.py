@@ -1,4 +1,4 @@
-"""The parts of a report, and its file. All texts are plain: writing the file escapes them, wherever they come from."""
+"""The parts of a report, and its file. All texts are plain text, which is escaped when the file is written."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ summary { cursor: pointer; padding: .4rem .6rem; background: var(--faint) }
 
 
 def written(report: Report, now: float) -> str:
-    """The file's text.
+    """The text of the report's HTML file.
 
     Args:
-        now: the time to state, seconds since 1970.
+        now: the time that the report shows, in seconds since 1970.
     """
     return "".join(
         (
@@ -84,7 +84,7 @@ def written(report: Report, now: float) -> str:
 
 
 def safe(text: str) -> str:
-    """Text for the inside of an element or of a quoted attribute; invisible characters become ``?``."""
+    """Escapes text for the inside of an element or a quoted attribute; invisible characters become ``?``."""
     return _escape(printable(text, keep="\n\t"))
 
 
@@ -146,26 +146,26 @@ def _text(name: str, content: str) -> str:
 
 
 MOST_ROWS = 1_000
-"""Rows of a table; a report says how many it leaves out."""
+"""The most rows of a table; the report says how many it leaves out."""
 
 MOST_CHARACTERS = 1_000_000
-"""Characters of a text, of whole lines; a report says how many lines it leaves out."""
+"""The most characters of a text, in whole lines; the report says how many lines it leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Properties by name."""
+    """A list of properties with their names."""
 
     values: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells as people read them.
+    """A table; its cells are text for people.
 
     Attributes:
-        words: how many columns, from the left, hold words; the others hold numbers.
-        left_out: how many rows there are that ``rows`` has not.
+        words: the number of columns, from the left, that hold words; the others hold numbers.
+        left_out: the number of rows that ``rows`` leaves out.
     """
 
     heads: tuple[str, ...]
@@ -176,10 +176,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing under its title, with the table of its numbers.
+    """A drawing with a title, and a table of its numbers.
 
     Attributes:
-        svg: made by ``drawing``, which escapes what it is given.
+        svg: SVG text from ``drawing``, which has escaped all texts in it.
     """
 
     title: str
@@ -189,7 +189,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Lines of a program, a log or a diff, under a name; shown whole when opened."""
+    """The lines of a program, log or diff, under a name. The reader opens it to see all lines."""
 
     name: str
     content: str
@@ -197,7 +197,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command to copy."""
+    """A command for the reader to copy."""
 
     line: str
 
@@ -225,7 +225,7 @@ class Report:
     """A whole report.
 
     Attributes:
-        subtitle: what identifies what it is about, such as the whole key.
+        subtitle: what identifies the subject, such as a kernel's full key.
         command: the command that makes the report again.
     """
 
@@ -236,7 +236,7 @@ class Report:
 
 
 def moment(seconds: float) -> str:
-    """A time, given in seconds since 1970, in words; a report is read in any time zone, so UTC."""
+    """A time, given in seconds since 1970, as text in UTC, since reports are read in any time zone."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC" if seconds > 0 else "never"
     except (ValueError, OverflowError, OSError):

@@ -33,6 +33,7 @@ from cache_engine.model.gemm.kinds import (
     ScalesLike,
     Specialisation,
     SpecialisationLike,
+    accumulator,
     bucket_of,
     checked_epilogue,
     checked_mode,
@@ -66,12 +67,12 @@ __all__ = [
     "ScalesLike",
     "Specialisation",
     "SpecialisationLike",
+    "accumulator",
     "bucket_of",
 ]  # fmt: skip
 
 # The sizes for which the config of a dynamic kernel is chosen: m, n, k and batch, between decode and prefill.
 _ANY_SIZES = (1024, 1024, 1024, 1)
-_ACCUMULATE = {DType.FP64: DType.FP64, DType.INT8: DType.INT32}
 
 
 class ProblemOptions(TypedDict, total=False):
@@ -224,7 +225,7 @@ class GemmProblem:
     @property
     def accumulate(self) -> DType:
         """The element type of the accumulator: int32 for int8, fp64 for fp64, else fp32."""
-        return _ACCUMULATE.get(self.dtype, DType.FP32)
+        return accumulator(self.dtype)
 
     @property
     def flops(self) -> int:

@@ -73,6 +73,8 @@ OUT_DTYPES = {
 }
 """For each input type, the types that C can have; the first is the default."""
 
+_ACCUMULATE = {DType.FP64: DType.FP64, DType.INT8: DType.INT32}
+
 INPUT_DTYPES = tuple(OUT_DTYPES)
 """The types that A and B can have."""
 
@@ -204,6 +206,11 @@ class Mode(StrEnum):
 
 ModeLike: TypeAlias = Mode | Literal["", "grouped", "masked"]
 """A mode, or its name."""
+
+
+def accumulator(dtype: DType) -> DType:
+    """Element type of the sums of products of such elements."""
+    return _ACCUMULATE.get(dtype, DType.FP32)
 
 
 def bucket_of(m: int) -> int:

@@ -11,12 +11,13 @@ import binascii
 import hashlib
 import struct
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from cache_engine.settings.extras import needing
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 KEY_TYPE = "ssh-ed25519"
 _PURPOSE = "a signature"
@@ -47,15 +48,20 @@ class SshSignature:
 
     def fits(self, message: bytes) -> bool:
         """Whether the owner of ``key`` signed ``message`` for ``namespace``. Takes about 0.2 ms."""
-        with needing("team", _PURPOSE):
-            from cryptography.exceptions import InvalidSignature
-            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        public_key, invalid = _ed25519()
         try:
-            public = Ed25519PublicKey.from_public_bytes(self.key)
-            public.verify(self.signature, _signed(message, self.namespace, self.digest))
-        except (InvalidSignature, ValueError):
+            public_key.from_public_bytes(self.key).verify(self.signature, _signed(message, self.namespace, self.digest))
+        except (invalid, ValueError):
             return False
         return True
+
+
+@cache
+def _ed25519() -> tuple[type[Ed25519PublicKey], type[Exception]]:
+    with needing("team", _PURPOSE):
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    return Ed25519PublicKey, InvalidSignature
 
 
 def sign(private: Ed25519PrivateKey, message: bytes, namespace: str) -> str:
@@ -97,7 +103,15 @@ def parse(text: str) -> SshSignature:
         raise ValueError("it is not in base64") from error
     if not data.startswith(_MAGIC):
         raise ValueError("it is not an SSH signature")
-    reader = _Reader(data[len(_MAGIC) :])
+    if len(data) < len(_MAGIC) + _SIGNATURE_BYTES:
+        raise ValueError("it is cut short")
+    return SshSignature(*_head(data[len(_MAGIC) : -_SIGNATURE_BYTES]), data[-_SIGNATURE_BYTES:])
+
+
+@lru_cache(maxsize=64)
+def _head(data: bytes) -> tuple[bytes, str, str]:
+    """The key, the namespace and the hash function that come before the last 64 bytes: the same for one signer."""
+    reader = _Reader(data + bytes(_SIGNATURE_BYTES))
     if reader.number() != _VERSION:
         raise ValueError("its version is not known to this program")
     public, namespace, _, digest, signature = (reader.text() for _ in range(5))
@@ -108,7 +122,8 @@ def parse(text: str) -> SshSignature:
         purpose = namespace.decode()
     except UnicodeDecodeError as error:
         raise ValueError("its namespace is not text") from error
-    return SshSignature(key_of(public), purpose, digest.decode(), _parts_of(signature, _SIGNATURE_BYTES, "signature"))
+    _parts_of(signature, _SIGNATURE_BYTES, "signature")
+    return key_of(public), purpose, digest.decode()
 
 
 def key_blob(key: bytes) -> bytes:
@@ -132,7 +147,7 @@ def fingerprint(key: bytes) -> str:
 
 def _signed(message: bytes, namespace: str, digest: str) -> bytes:
     """The bytes that the Ed25519 key signs."""
-    hashed = hashlib.new(digest, message).digest()
+    hashed = (hashlib.sha512 if digest == "sha512" else hashlib.sha256)(message).digest()  # new takes 2 µs
     return _MAGIC + _text(namespace.encode()) + _text(b"") + _text(digest.encode()) + _text(hashed)
 
 

@@ -1,4 +1,4 @@
-"""Evaluations: a shape or a model on one chip or two; validation against measurements; saved results."""
+"""Predict: a shape or a model on one chip or two; validation against measurements; saved results."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -
 
 def as_command() -> str:
     """The page on the command line, for its report."""
-    return context.command(*(header.as_command("Evaluations") or ()))
+    return context.command(*(header.as_command("Predict") or ()))
 
 
 def model(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -> None:
@@ -303,7 +303,7 @@ def list_results(rows: list[Row], chips: dict[str, str]) -> None:
     st.download_button("Download all as CSV", file, "evaluations.csv", "text/csv", on_click="ignore")
 
 
-st.title("Evaluations")
+st.title("Predict")
 kept = context.cache().evaluations
 st.caption("Analytical predictions: core-grid model for accelerators, calibrated model for GPUs.")
 

@@ -1,4 +1,4 @@
-"""Architectures: kernels by target and by toolchain."""
+"""Kernels by target and by toolchain."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import streamlit as st
 from app import context, tables, widgets
 from app.components import figure
 from app.presenters import architectures
+from app.presenters.shared import Row
 from app.presenters.speed import ALL_TIMINGS
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries, summaries
@@ -15,16 +16,9 @@ from cache_engine.model.measurement import Measurement
 from cache_engine.units import counted
 
 MOST_TIMINGS = 1000
-if {"model", "dtype", "archs"} & set(st.query_params):  # a link from when coverage was a part of this page
-    st.switch_page(
-        "../pages/coverage.py", query_params={name: st.query_params.get_all(name) for name in st.query_params}
-    )
-st.title("Architectures")
-cache, zone = context.cache(), context.timezone()
-rows = context.ask(queries.architectures)
 
 
-def targets() -> None:
+def targets(rows: list[Row]) -> None:
     """Figures, and their numbers as a table."""
     for place, key, shown in zip(
         st.container(key="figures").columns(4),  # on a phone, one line each
@@ -57,7 +51,7 @@ def timings() -> None:
     listed = st.expander("All timings", on_change="rerun", key="all_timings", bind="query-params")
     if listed.open:
         with listed:
-            timing_list(list(cache.timings))
+            timing_list(list(context.cache().timings))
 
 
 def timing_list(found: list[Measurement]) -> None:
@@ -78,8 +72,8 @@ def timing_list(found: list[Measurement]) -> None:
 def toolchains() -> None:
     """The toolchains that compiled the kernels."""
     st.header("Toolchains")
-    found = made_by_toolchain(cache, context.ask(queries.made_with))
-    st.text(architectures.stale_words(found, zone))
+    found = made_by_toolchain(context.cache(), context.ask(queries.made_with))
+    st.text(architectures.stale_words(found, context.timezone()))
     tables.draw(found, architectures.TOOLCHAINS, key="toolchains")
     if several := architectures.comparable(found):
         with st.expander("Compare toolchains"):
@@ -96,6 +90,7 @@ def compared(toolchains: list[str]) -> None:
     if not asked:
         return
     try:
+        cache = context.cache()
         found = regressions(cache.records(), cache.timings, before, after, percent / 100)
     except GemmCacheError as error:
         widgets.problem("Could not compare.", str(error))
@@ -106,11 +101,13 @@ def compared(toolchains: list[str]) -> None:
         tables.draw(found.worse, architectures.WORSE_COLUMNS, key="worse")
 
 
-if rows:
-    targets()
-    speed()
-    timings()
-    toolchains()
-else:
-    widgets.empty_store()
-widgets.page_link("coverage", "Coverage of a model by target", "grid_on")
+def draw() -> None:
+    """Each target and toolchain; nothing but advice where the store is empty."""
+    rows = context.ask(queries.architectures)
+    if rows:
+        targets(rows)
+        speed()
+        timings()
+        toolchains()
+    else:
+        widgets.empty_store()

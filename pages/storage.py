@@ -1,4 +1,4 @@
-"""Admin: cleanup, integrity, quarantine, packs, results, the index, the effective settings, and two logs."""
+"""Storage: cleaning, checks, other frameworks' directories, packs and results, logs, and settings."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ import streamlit as st
 
 from app import context, guard, widgets
 from app.admin import cleanup, index, integrity, logs, packs, quarantine, results
+from app.caches import directories
 from cache_engine.errors import GemmCacheError
 
 TABS = {
-    "Cleanup": cleanup.draw,
+    "This store": cleanup.draw,
+    "Other frameworks": directories.draw_cleaning,
     "Integrity": integrity.draw,
     "Quarantine": quarantine.draw,
+    "Findings": directories.draw_findings,
+    "Index": index.draw_index,
+    "Directories": directories.draw,
+    "Comparison": directories.draw_comparison,
     "Packs": packs.draw,
     "Results": results.draw,
-    "Index": index.draw_index,
-    "Settings": index.draw_settings,
-    "Audit log": logs.draw_audit,
     "Decisions": logs.draw_decisions,
+    "Audit log": logs.draw_audit,
+    "Settings": index.draw_settings,
 }
 
-st.title("Admin")
+st.title("Storage")
 permitted = guard.door()
 if not os.access(context.cache().layout.root, os.W_OK):
     st.info(
@@ -31,11 +36,8 @@ if not os.access(context.cache().layout.root, os.W_OK):
     )
     permitted = False
 
-widgets.accept_old_link("tab", {"Mirror": "Index"})
-for tab, draw in zip(st.tabs(list(TABS), key="tab", bind="query-params"), TABS.values(), strict=True):
-    if tab.open:
-        with tab:
-            try:
-                draw(permitted)
-            except GemmCacheError as error:
-                widgets.problem("Could not load this tab.", str(error))
+tab = widgets.choose_tab()
+try:
+    TABS[tab](permitted)
+except GemmCacheError as error:
+    widgets.problem("Could not load this tab.", str(error))

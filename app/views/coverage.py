@@ -1,4 +1,4 @@
-"""Coverage: which kernels of a model are cached for which targets, and a job for those that are not."""
+"""The kernels of a model that are cached for each target, and a job for those that are missing."""
 
 from __future__ import annotations
 
@@ -35,15 +35,12 @@ MOST_LINKS = 6
 ROW_PX = 35  # of a table of Streamlit's
 ESTIMATED_S = 300  # an estimate reads up to 2,000 records
 
-st.title("Coverage")
-cache = context.cache()
-
 
 def chosen() -> tuple[str, str, list[str], bool]:
     """The model, the dtype, the targets, and whether to show missing kernels only."""
     models = list(dict.fromkeys(shape.model for shape in model_shapes()))
     stored = [row["arch"] for row in context.ask(queries.architectures)]
-    here = list(dict.fromkeys([*stored, local_arch() or cache.settings.default_arch]))
+    here = list(dict.fromkeys([*stored, local_arch() or context.cache().settings.default_arch]))
     columns = st.columns([2, 1, 3, 1], vertical_alignment="bottom")
     model = columns[0].selectbox("Model", models, key="model", bind="query-params")
     dtype = columns[1].selectbox("Dtype", list(INPUT_DTYPES), index=1, key="dtype", bind="query-params")
@@ -58,13 +55,13 @@ def chosen() -> tuple[str, str, list[str], bool]:
     return str(model), str(dtype), archs, only_missing
 
 
-def draw(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
+def matrix(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
     """The share that is cached, the job for the rest, and the matrix."""
     try:
         generation = context.generation()
     except IndexUnavailable:  # then the last answers are shown
         generation = -1
-    cells = covered(str(cache.layout.root), generation, model, dtype, tuple(archs))
+    cells = covered(str(context.cache().layout.root), generation, model, dtype, tuple(archs))
     needed = distinct([cell] for row in cells for cell in row)
     cached = context.ask(queries.names, [kernel.key for kernel in needed])
     missing = [kernel.selection for kernel in needed if kernel.key not in cached]
@@ -91,7 +88,7 @@ def draw(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
 @st.cache_resource(show_spinner=False, max_entries=8)
 def covered(store: str, generation: int, model: str, dtype: str, archs: tuple[str, ...]) -> list[list[Cell]]:  # noqa: ARG001 (timings choose configs)
     """The kernels of a model's shapes on targets, which take 50 ms to choose."""
-    return coverage(cache, wanted(model_shapes(model), DType(dtype), archs))
+    return coverage(context.cache(), wanted(model_shapes(model), DType(dtype), archs))
 
 
 def picked_cell(cells: list[list[Cell]], selected: list[tuple[int, str]]) -> Cell | None:
@@ -123,12 +120,12 @@ def compile_missing(model: str, dtype: str, by_arch: dict[str, int], missing: li
     label = f"Compile {counted(len(missing), 'missing kernel')}"
     with st.container(horizontal=True, vertical_alignment="center"):
         asked = st.button(label, type="primary", icon=":material/play_circle:", disabled=refused, key="compile-missing")
-        words = estimate_words(estimated(str(cache.layout.root), tuple(one.key for one in missing), missing))
+        words = estimate_words(estimated(str(context.cache().layout.root), tuple(one.key for one in missing), missing))
         st.caption(words, width="content")
     if not asked:
         return
     try:
-        form = table_form(cache.settings.default_arch)
+        form = table_form(context.cache().settings.default_arch)
         values = model_values(form, model=model, dtype=dtype, arch=list(by_arch), tokens=TOKENS)
         st.query_params["job"] = guard.start_job(command_of(job_view.TABLE, form, values), values)
     except (GemmCacheError, OSError) as error:
@@ -161,14 +158,16 @@ def followed() -> bool:
 @st.cache_resource(show_spinner=False, ttl=ESTIMATED_S, max_entries=16)
 def estimated(store: str, keys: tuple[str, ...], _missing: list[Selection]) -> Estimate:  # noqa: ARG001 (what it is of)
     """The time that compiling these takes."""
-    return estimate(cache, _missing, processors())
+    return estimate(context.cache(), _missing, processors())
 
 
-model, dtype, archs, only_missing = chosen()
-if not archs:
-    st.info("Select at least one target.")
-else:
-    try:
-        draw(model, dtype, archs, only_missing)
-    except GemmCacheError as error:
-        widgets.problem("Could not work out this model's kernels.", str(error))
+def draw() -> None:
+    """The form, and the matrix of shapes and targets."""
+    model, dtype, archs, only_missing = chosen()
+    if not archs:
+        st.info("Select at least one target.")
+    else:
+        try:
+            matrix(model, dtype, archs, only_missing)
+        except GemmCacheError as error:
+            widgets.problem("Could not work out this model's kernels.", str(error))

@@ -1,4 +1,4 @@
-"""Demand: shares of what is asked for, the m of one shape, the model it is like, and what was evicted too early."""
+"""Shares of what is asked for, the m of one shape, the model it is like, and what was evicted too early."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 import streamlit as st
 
 from app import context, tables, widgets
+from app.addresses import OF_A_MODEL
 from app.components import figure
 from app.components.figure import draw_tiles
 from app.presenters import demand
@@ -26,9 +27,6 @@ MOST_AGAIN = 50
 MOST_SHARES = 1000
 Span = tuple[float, float, float | None]
 """Seconds after which a launch counts half, now, and since when launches count, in seconds since 1970."""
-
-st.title("Demand")
-cache = context.cache()
 
 
 def chosen() -> Span:
@@ -51,7 +49,7 @@ def shares(span: Span) -> None:
     """The shares of what is asked for."""
     by = demand.BY[widgets.choose_one("Shares of", list(demand.BY), "Shape", key="by")]
     try:
-        report = context.ask(context.demand_report, by, *span, limit_s=cache.settings.page_limit_s)
+        report = context.ask(context.demand_report, by, *span, limit_s=context.cache().settings.page_limit_s)
     except SearchStopped as error:
         widgets.problem("It took too long to add up the shares.", f"{error}. {advice(SHORTER_RANGE)}")
         return
@@ -71,6 +69,7 @@ def sizes(ledger: Ledger, report: DemandReport) -> None:
     """The m of one shape."""
     st.header("Sizes of one shape")
     linked = st.query_params.get("shape")
+    kernels = context.cache().demand
     names = {
         share.name: share.shape
         for number, share in enumerate(report.shares)
@@ -81,9 +80,9 @@ def sizes(ledger: Ledger, report: DemandReport) -> None:
     if shape is None:
         return
     figure.draw(demand.m_figure(ledger, shape), key="sizes")
-    keys = [key for m in ledger.sketches[shape].counters if (key := cache.demand.kernel_of(shape, m)[1])]
+    keys = [key for m in ledger.sketches[shape].counters if (key := kernels.kernel_of(shape, m)[1])]
     cached = context.ask(queries.names, sorted(set(keys)))
-    rows = demand.m_table(ledger, shape, cache.demand.times(), cache.demand.kernel_of, cached)
+    rows = demand.m_table(ledger, shape, kernels.times(), kernels.kernel_of, cached)
     columns = {"Launches": tables.COUNT, "Share": tables.PERCENT, "Open": tables.LINK}
     tables.show(rows, column_config=columns, key="sizes-table")
     st.caption("The most frequent m, and the kernel that serves each today.")
@@ -104,7 +103,7 @@ def looks_like(span: Span, report: DemandReport) -> None:
     if kind is None:
         return
     try:
-        cells = [row[0] for row in coverage(cache, wanted(shapes, DType(kind[0]), [kind[1]]))]
+        cells = [row[0] for row in coverage(context.cache(), wanted(shapes, DType(kind[0]), [kind[1]]))]
     except (GemmCacheError, ValueError) as error:
         widgets.problem("Could not work out this model's kernels.", str(error))
         return
@@ -114,9 +113,10 @@ def looks_like(span: Span, report: DemandReport) -> None:
     st.text(f"Of its {counted(len(set(keys)), 'kernel')} for {kind[0]} on {kind[1]}, {missing:,} are missing.")
     tables.draw(cells, demand.model_columns(report, cached), key="model")
     widgets.page_link(
-        "coverage",
+        "workload",
         "Coverage, and compile what is missing",
         "grid_on",
+        part=OF_A_MODEL,
         model=best.name,
         dtype=kind[0],
         archs=kind[1],
@@ -126,7 +126,7 @@ def looks_like(span: Span, report: DemandReport) -> None:
 def again() -> None:
     """The kernels that were evicted and asked for again."""
     st.header("Evicted and asked for again")
-    found = cache.admin.early_evictions()
+    found = context.cache().admin.early_evictions()
     if not found:
         st.caption("The log of decisions has no kernel that was evicted and asked for again.")
         return
@@ -137,16 +137,18 @@ def again() -> None:
     tables.draw(shown, demand.again_columns(compile_ms), key="again")
 
 
-span = chosen()
-ledger = context.ask(summaries.ledger, *span)
-if ledger.sketches:
-    counted_since(ledger, span)
-    by_shape = context.ask(context.demand_report, SHAPE, *span)
-    draw_tiles(demand.demand_tiles(by_shape))
-    shares(span)
-    sizes(ledger, by_shape)
-    looks_like(span, by_shape)
-else:
-    st.info("Nothing was asked for in this time. Every kernel that a program gets counts, and each launch by matmul.")
-    widgets.page_link("compile", "Compile a kernel", "play_circle")
-again()
+def draw() -> None:
+    """Draws the requests of programs, and the kernels that were evicted too early."""
+    span = chosen()
+    ledger = context.ask(summaries.ledger, *span)
+    if ledger.sketches:
+        counted_since(ledger, span)
+        by_shape = context.ask(context.demand_report, SHAPE, *span)
+        draw_tiles(demand.demand_tiles(by_shape))
+        shares(span)
+        sizes(ledger, by_shape)
+        looks_like(span, by_shape)
+    else:
+        st.info("Nothing was asked for in this time. Each kernel that a program gets and each launch by matmul count.")
+        widgets.page_link("compile", "Compile a kernel", "play_circle")
+    again()

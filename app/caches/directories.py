@@ -1,4 +1,4 @@
-"""Caches: what other frameworks have cached on this machine, by directory, and what is wrong with it."""
+"""The caches of other frameworks on this machine, by directory, and the findings in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from cache_engine.gpu.probe import local_arch
 from cache_engine.index import framework_queries as queries
 from cache_engine.units import counted
 
-OVERVIEW, ENTRIES, FINDINGS, COMPARISON, _ = PARTS = ("Overview", "Entries", "Findings", "Comparison", "Cleaning")
 MOST_FINDINGS = 500
 
 
@@ -91,25 +90,41 @@ def findings(wrong: list[Diagnosis]) -> None:
         widgets.command("caches", "doctor")
 
 
-st.title("Caches")
-context.cache()
-scan.look()
-places = context.ask(queries.places)
-if not places:
-    if not scan.scanner().runs:
+def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
+    """The directories that are used here."""
+    if places := known():
+        overview(places)
+
+
+def draw_findings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
+    """Draws the findings of the doctor in other frameworks' caches."""
+    if known():
+        findings(diagnoses())
+
+
+def draw_comparison(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
+    """Two directories side by side."""
+    if places := known():
+        comparison.draw_directories(places)
+
+
+def draw_entries() -> None:
+    """The entries of all directories."""
+    if known():
+        entries.draw()
+
+
+def draw_cleaning(permitted: bool) -> None:  # noqa: ARG001 (its own door has the same answer)
+    """Deleting entries."""
+    if known():
+        cleanup.draw()
+
+
+def known() -> list[Row]:
+    """The directories that were scanned; where there is none, the page says so."""
+    scan.look()
+    places = context.ask(queries.places)
+    if not places and not scan.scanner().runs:
         st.info("No cache of another framework is here. The setting caches names directories elsewhere.")
         not_in_use()
-    widgets.end_page()
-if ("words" in st.query_params or "q" in st.query_params) and "part" not in st.query_params:  # a link to a search
-    st.session_state.setdefault("part", ENTRIES)
-part = widgets.choose_one("Part", PARTS, OVERVIEW, key="part", hidden=True)
-if part == OVERVIEW:
-    overview(places)
-elif part == ENTRIES:
-    entries.draw()
-elif part == FINDINGS:
-    findings(diagnoses())
-elif part == COMPARISON:
-    comparison.draw_directories(places)
-else:
-    cleanup.draw()
+    return places

@@ -1,0 +1,357 @@
+"""Snapshots: what the root of a run held, as bundles of a store.
+
+An entry of a framework's cache is a bundle: its files, and a description with their paths, modes and times, the digest
+of which is its name. So what two snapshots share is stored once. The snapshot itself is one more bundle, with the keys
+of its entries; a signature of it covers every byte of them. They travel in packs and remotes as other bundles do.
+
+Files that a process would run, or unpickle, are host code: see docs/decisions/0028.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from cache_engine.compilers.elf import machine_of
+from cache_engine.errors import CorruptEntry, UsageError
+from cache_engine.frameworks.bundles import (
+    MAX_BYTES,
+    MOST_FILES,
+    Group,
+    UnknownGroup,
+    group_key,
+    is_plain,
+    put_group,
+    read_group,
+)
+from cache_engine.frameworks.deletion import IN_PROCESS
+from cache_engine.frameworks.facts import json_object
+from cache_engine.frameworks.folder import Folder, Unread
+from cache_engine.frameworks.readers import cutile
+from cache_engine.frameworks.readers.reader import MOST_DEPTH, stamp_of
+from cache_engine.frameworks.registry import load_sources, surroundings, survey
+from cache_engine.frameworks.values import Entry, Fault, PartKind, Place, ScanFinding, State, id_of, name_of
+from cache_engine.frameworks.watch import CACHES
+from cache_engine.model.key import CacheKey, is_key
+from cache_engine.store.codec import enveloped, signed_part
+from cache_engine.store.layout import StoreLayout
+
+FRAMEWORK, ENTRY, SNAPSHOT = "snapshot", "entry.json", "snapshot.json"
+FORMAT = 1
+JAX_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
+"""The variable without which JAX has the path of its cache in every key: ``none`` keeps it out."""
+GROUP_FILE = "__grp__"
+"""The prefix of the file of Triton's that names the others by their absolute paths; it is written last."""
+
+_T = TypeVar("_T")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_KEY = r"(?:[A-Z2-7]{52}|[0-9a-f]{64}|[0-9a-f]{32})"
+_FOR_GPUS = re.compile(
+    rf"(?:triton|vllm/torch_compile_cache/.+/triton(?:_cache|/\d+))/{_KEY}/[^/]+"
+    r"|cupy/[0-9a-f]{32,64}\.(?:cubin|ltoir|hsaco)(?:\.cu)?|cutile/cache\.db|compute_cache/.+|deepgemm/.+"
+)
+"""Paths of files that their framework gives to a GPU, or reads as JSON. Whatever is elsewhere may be host code."""
+_OF_GPUS = (None, 190, 224)  # no ELF image at all, or one of CUDA or of AMD's GPUs
+_OPAQUE = ("jax", "inductor", "compute_cache", "flashinfer")
+"""Frameworks of which entries without a known layout are part of the cache."""
+_STILL_S = 2.0
+"""Seconds without a change after which an entry without a known layout counts as complete."""
+_MOST_ENTRIES, _MOST_PATH = 50_000, 4_000
+
+
+class SavedFile(msgspec.Struct, frozen=True):
+    """A file: its path below the root, as ``id_of`` writes it, permissions, time in nanoseconds, and SHA-256."""
+
+    path: Annotated[str, msgspec.Meta(max_length=_MOST_PATH)]
+    mode: Annotated[int, msgspec.Meta(ge=0, le=0o777)]
+    mtime_ns: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    digest: str
+
+
+class SavedEntry(msgspec.Struct, frozen=True):
+    """The description of an entry: its framework, its name for people, and its files in the order of their writing."""
+
+    format: int
+    kind: str
+    name: str
+    files: Annotated[list[SavedFile], msgspec.Meta(min_length=1, max_length=MOST_FILES)]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A snapshot.
+
+    Attributes:
+        root: the path at which it was made.
+        jax_caches: the value of ``JAX_CACHES`` of the process that made it.
+        entries: the keys of its entries' bundles.
+    """
+
+    format: int
+    name: str
+    root: str
+    made_at: float
+    jax_caches: str
+    entries: Annotated[list[CacheKey], msgspec.Meta(max_length=_MOST_ENTRIES)]
+
+
+@dataclass
+class Saved:
+    """The outcome of saving: entries, their bytes, those that the store did not have, and what was left out and why."""
+
+    entries: int = 0
+    size_bytes: int = 0
+    new: int = 0
+    left: list[str] = field(default_factory=list)
+
+
+def check_name(name: str) -> str:
+    """The name of a snapshot; raises ``UsageError`` where it cannot be one."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name[:80]!r} cannot name a snapshot; use letters, digits, dots, _ and -, at most 100")
+    return name
+
+
+def snapshot_key(name: str) -> CacheKey:
+    """The key of a snapshot's bundle."""
+    return group_key(FRAMEWORK, name, SNAPSHOT)
+
+
+# ---- Saving ----
+
+
+def save(
+    layout: StoreLayout, name: str, root: Path, environment: Mapping[str, str], *,
+    sign: Callable[[bytes], bytes] = lambda data: data, durable: bool = True,
+) -> Saved:  # fmt: skip
+    """Stores the complete entries below a root. A snapshot of this name is replaced, but not its entries.
+
+    Args:
+        environment: of the command, which says where the caches are.
+        sign: makes the bytes of a record file that carry a signature.
+
+    Raises:
+        UsageError: when the root has no complete entry.
+        OSError: when the store cannot be written; an earlier snapshot of this name is then as it was.
+    """
+    done = Saved()
+    keys: list[CacheKey] = []
+    for saved, files in _entries(root, environment, done):
+        document = msgspec.json.encode(saved)
+        group = Group(FRAMEWORK, sha256(document).hexdigest(), ENTRY, {ENTRY: document, **files}, time.time())
+        try:
+            if not _is_stored(layout, group.key):
+                put_group(layout, group, durable=durable)
+                done.new += 1
+        except ValueError:
+            done.left.append(f"{saved.kind} {saved.name}: it has more than {MAX_BYTES:,} bytes")
+            continue
+        if len(keys) == _MOST_ENTRIES:
+            done.left.append(f"all after the first {_MOST_ENTRIES:,} entries")
+            break
+        keys.append(group.key)
+        done.size_bytes += sum(map(len, files.values()))
+    if not keys:
+        raise UsageError(f"{root} has no complete entry; an earlier snapshot of this name stays")
+    done.entries = len(keys)
+    snapshot = Snapshot(FORMAT, name, str(root), time.time(), environment.get(JAX_CACHES, ""), sorted(keys))
+    data = sign(enveloped(msgspec.json.encode(snapshot), format=FORMAT))
+    put_group(layout, Group(FRAMEWORK, name, SNAPSHOT, {SNAPSHOT: data}, time.time()), durable=durable)
+    return done
+
+
+def _is_stored(layout: StoreLayout, key: CacheKey) -> bool:
+    try:
+        return read_group(layout, key, trust=layout.trust) is not None
+    except (CorruptEntry, UnknownGroup):
+        return False
+
+
+def _entries(root: Path, environment: Mapping[str, str], done: Saved) -> Iterator[tuple[SavedEntry, dict[str, bytes]]]:
+    """The complete entries below a root, and the content of their files by digest."""
+    sources = load_sources()
+    found = [place for place in sources.places(surroundings((), environment)) if not place.replaced_by]
+    places = [place for place in found if _below(root, place) is not None]
+    done.left += [f"{place.kind}: it is not below {root}" for place in found if place not in places]
+    databases = set()
+    for place, seen in survey(sources, places):
+        if isinstance(seen, ScanFinding):
+            done.left.append(f"{place.kind} {seen.id}: {seen.detail}")
+        elif isinstance(seen, Entry):
+            try:
+                if any(not part.file for part in seen.parts):
+                    if place not in databases:
+                        databases.add(place)
+                        yield _database(root, place)
+                elif seen.state == State.COMPLETE or (seen.state == State.UNREAD and place.kind in _OPAQUE):
+                    yield _entry(root, place, seen)
+                else:
+                    done.left.append(f"{place.kind} {seen.id}: {seen.state}")
+            except (FileNotFoundError, Unread) as error:
+                done.left.append(f"{place.kind} {seen.id}: {error if isinstance(error, Unread) else 'it is gone'}")
+
+
+def _below(root: Path, place: Place) -> str | None:
+    """The path of a place below the root, whose first folder is the framework's; ``None`` where it is elsewhere."""
+    if not place.path.is_relative_to(root) or place.path == root:
+        return None
+    below = str(place.path.relative_to(root))
+    return below if below.partition("/")[0] in CACHES else None
+
+
+def _entry(root: Path, place: Place, entry: Entry) -> tuple[SavedEntry, dict[str, bytes]]:
+    names = [name_of(part.file) for part in entry.parts if part.kind != PartKind.TEMPORARY]
+    if len(names) >= MOST_FILES:
+        raise Unread(Fault.TOO_MANY, f"it has {len(names):,} files; fewer than {MOST_FILES:,} are saved")
+    with Folder(place.path) as top:
+        before = {name: _status(top, name) for name in dict.fromkeys(names)}
+        newest = max(status.st_mtime for status in before.values())
+        if entry.state == State.UNREAD and 0 < (wait_s := newest + _STILL_S - time.time()) <= _STILL_S:
+            time.sleep(wait_s)
+        files = []
+        for name, status in before.items():
+            data = top.read(name, MAX_BYTES)
+            if stamp_of(_status(top, name)) != stamp_of(status) or len(data) != status.st_size:
+                raise Unread(Fault.LOCKED, "it was written meanwhile")
+            if place.kind == "triton":
+                data = with_children(name, data, "")
+            files.append((name, status, data))
+    # As they were written, so that whatever names the others comes last again.
+    files.sort(key=lambda each: (each[0].rpartition("/")[2].startswith(GROUP_FILE), each[1].st_mtime_ns, each[0]))
+    return _described(_below(root, place) or "", place.kind, entry.name or entry.id, files)
+
+
+def _database(root: Path, place: Place) -> tuple[SavedEntry, dict[str, bytes]]:
+    """The database of cuTile as it was at one moment: cuTile writes it in place."""
+    import sqlite3
+
+    with Folder(place.path) as top:
+        status = _status(top, cutile.FILE)
+        if status.st_size > MAX_BYTES:
+            raise Unread(Fault.TOO_LARGE, f"it has {status.st_size:,} bytes; at most {MAX_BYTES:,} are saved")
+        try:
+            with IN_PROCESS, closing(cutile.opened(top, place)) as database:
+                data = database.serialize()
+        except sqlite3.Error as error:
+            raise Unread(Fault.DAMAGED, str(error)) from error
+    return _described(_below(root, place) or "", place.kind, cutile.FILE, [(cutile.FILE, status, data)])
+
+
+def _status(top: Folder, name: str) -> os.stat_result:
+    above, _, last = name.rpartition("/")
+    with top.enter(above) if above else top.again() as folder:
+        folder.check_file(last)
+        return folder.stat(last)
+
+
+def _described(
+    below: str, kind: str, name: str, files: list[tuple[str, os.stat_result, bytes]]
+) -> tuple[SavedEntry, dict[str, bytes]]:
+    contents: dict[str, bytes] = {}
+    saved = []
+    for path, status, data in files:
+        digest = sha256(data).hexdigest()
+        contents[digest] = data
+        saved.append(SavedFile(id_of(f"{below}/{path}"), status.st_mode & 0o777, status.st_mtime_ns, digest))
+    return SavedEntry(FORMAT, kind, name[:200], saved), contents
+
+
+def with_children(name: str, data: bytes, folder: str) -> bytes:
+    """Rewrites the paths in a group file of Triton's to this folder, or to names alone if it is empty.
+
+    Returns other files unchanged.
+
+    Raises ``Unread`` if it cannot be read as one.
+    """
+    file = name.rpartition("/")[2]
+    if not file.startswith(GROUP_FILE) or not file.endswith(".json"):
+        return data
+    document = json_object(data)
+    children = document.get("child_paths")
+    if isinstance(children, dict):
+        document["child_paths"] = {child: os.path.join(folder, child) for child in filter(is_plain, children)}
+    return msgspec.json.encode(document)
+
+
+# ---- Reading: nothing in it is trusted ----
+
+_decode_entry = msgspec.json.Decoder(SavedEntry).decode
+_decode_snapshot = msgspec.json.Decoder(Snapshot).decode
+
+
+def read_snapshot(layout: StoreLayout, name: str) -> tuple[Snapshot, bytes] | None:
+    """A snapshot and the bytes that its signature covers; ``None`` where the store has none of this name.
+
+    Raises:
+        CorruptEntry, UnknownGroup: when it is damaged, or of another version.
+    """
+    group = read_group(layout, snapshot_key(name), trust=layout.trust)
+    return None if group is None else (snapshot_in(group), group.files[SNAPSHOT])
+
+
+def snapshot_in(group: Group) -> Snapshot:
+    """The snapshot in a bundle; raises ``CorruptEntry``."""
+    snapshot = _decoded(_decode_snapshot, signed_part(group.files[SNAPSHOT])[0])
+    if snapshot.name != group.name:
+        raise CorruptEntry(f"it is the snapshot {id_of(snapshot.name[:100])}, and not {id_of(group.name[:100])}")
+    if not all(map(is_key, snapshot.entries)):
+        raise CorruptEntry("it names what is no key")
+    return snapshot
+
+
+def entry_in(group: Group) -> SavedEntry:
+    """The entry in a bundle, every byte of its files checked; raises ``CorruptEntry``."""
+    if (group.framework, group.index) != (FRAMEWORK, ENTRY):
+        raise CorruptEntry("it is no entry of a snapshot")
+    document = group.files[ENTRY]
+    if sha256(document).hexdigest() != group.name:
+        raise CorruptEntry("its description was changed")
+    saved = _decoded(_decode_entry, document)
+    contents = {name: data for name, data in group.files.items() if name != ENTRY}
+    if contents.keys() != {file.digest for file in saved.files}:
+        raise CorruptEntry("its files are not those that it describes")
+    if any(sha256(data).hexdigest() != digest for digest, data in contents.items()):
+        raise CorruptEntry("a file of it was changed")
+    for file in saved.files:
+        parts = name_of(file.path).split("/")
+        is_below = 2 <= len(parts) <= MOST_DEPTH and parts[0] in CACHES and all(map(is_plain, parts))
+        if not is_below or id_of("/".join(parts)) != file.path:
+            raise CorruptEntry(f"the path {id_of(file.path[:80])!r} leads elsewhere")
+    if len({file.path for file in saved.files}) != len(saved.files):
+        raise CorruptEntry("two of its files have one path")
+    return saved
+
+
+def host_code_in(saved: SavedEntry, contents: Mapping[str, bytes]) -> str | None:
+    """The first file of an entry that a process may run or unpickle; ``None`` where no file is such a one."""
+    for file in saved.files:
+        if not _FOR_GPUS.fullmatch(file.path) or machine_of(contents[file.digest]) not in _OF_GPUS:
+            return file.path
+    return None
+
+
+def host_code_in_bundle(group: Group) -> str | None:
+    """The same for a bundle. Checks every byte, and raises ``CorruptEntry`` if it is not part of a snapshot."""
+    if group.index == SNAPSHOT and [*group.files] == [SNAPSHOT]:
+        snapshot_in(group)
+        return None
+    return host_code_in(entry_in(group), group.files)
+
+
+def _decoded(decode: Callable[[bytes], _T], data: bytes) -> _T:
+    """The value in a text; raises ``CorruptEntry``, also where it is of another version."""
+    try:
+        stated = json_object(data).get("format")
+        if stated != FORMAT:
+            raise CorruptEntry(f"it is of version {stated}; this program reads version {FORMAT}")
+        return decode(data)
+    except (Unread, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptEntry(f"it cannot be read: {error}") from error

@@ -1,0 +1,179 @@
+"""Results of tuning in other frameworks' caches: the config that was chosen for a key, and times where a file has them.
+
+A file for each key: of Triton ``NAME.autotune.json``, of Inductor and Helion ``DIGEST.best_config``, of FlashInfer
+``entries/DIGEST.json`` of its managed cache, or one file with all keys. Sources: ``triton/runtime/autotuner.py`` of
+3.9.0, ``torch/_inductor/runtime/autotune_cache.py`` of 2.13, ``helion/autotuner/local_cache.py`` of 1.5.1,
+``flashinfer/autotune_cache.py`` and ``autotuner/autotuner.py`` of 0.7.2. They are read as JSON, and nothing is trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cache_engine.frameworks.folder import MOST_TEXT_BYTES, Folder, Unread
+from cache_engine.frameworks.readers.reader import MOST_DEPTH
+from cache_engine.frameworks.values import MOST_NAME, Fault, Place, ScanFinding, id_of
+
+ENDINGS = (".autotune.json", ".best_config")
+_FLASHINFER = "flashinfer"
+_OF_FILE = ("_metadata", "_generation", "_records")
+"""Keys of FlashInfer's file that are no results."""
+_NO_CHOICE = ("configs_hash", "found_by_coordesc", "time_taken_ms", "triton_cache_hash")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The result of tuning for one key.
+
+    Attributes:
+        framework: ``triton``, ``inductor``, ``helion`` or ``flashinfer``.
+        name: of the function or operation; of Inductor, whose files have none, a digest.
+        key: what it was tuned for; equal keys of two machines ask for the same.
+        chosen: the config, as text.
+        times_ms: of each config that was tried, where the file has them.
+        file: below the place, as ``id_of`` writes it.
+    """
+
+    framework: str
+    name: str
+    key: str
+    chosen: str
+    file: str
+    times_ms: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def ms(self) -> float | None:
+        """The time of what was chosen."""
+        return self.times_ms.get(self.chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Different:
+    """A key for which two caches chose differently, and how much slower the worse choice is where one has its time."""
+
+    first: Choice
+    second: Choice
+    slower: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TuningCompared:
+    """The results of two caches: how many keys both have, those that chose differently, and those of one alone."""
+
+    both: int
+    different: list[Different]
+    only_first: list[Choice]
+    only_second: list[Choice]
+
+    @property
+    def worst(self) -> float | None:
+        """The largest of the differences in time that are known."""
+        return max((one.slower for one in self.different if one.slower is not None), default=None)
+
+
+def choices(place: Place) -> Iterator[Choice | ScanFinding]:
+    """The results in a place; a file that cannot be read, or is none, is a finding. Raises ``OSError`` of the place."""
+    with Folder(place.path) as top:
+        for name in _files(top, "", place.kind == _FLASHINFER):
+            try:
+                yield from _choices(name, top.read(name, MOST_TEXT_BYTES))
+            except FileNotFoundError:
+                continue
+            except Unread as error:
+                yield error.finding(name)
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                yield ScanFinding(Fault.DAMAGED, id_of(name), f"it is no result of tuning: {error}")
+
+
+def _files(folder: Folder, above: str, is_any: bool) -> Iterator[str]:
+    """The names of files that may have results, folders in the order of their names."""
+    for item in sorted(folder, key=lambda item: item.name):
+        name = f"{above}{item.name}"
+        if item.name.endswith(ENDINGS) or (is_any and item.name.endswith(".json")):
+            yield name
+        elif item.is_dir(follow_symlinks=False) and name.count("/") < MOST_DEPTH:
+            try:
+                with folder.enter(item.name) as below:
+                    yield from _files(below, f"{name}/", is_any)
+            except (FileNotFoundError, Unread):
+                continue  # a scan of the cache says it
+
+
+def _choices(file: str, data: bytes) -> Iterator[Choice]:
+    document = json.loads(data)  # not msgspec: Triton writes Infinity for a config that failed
+    file = id_of(file)
+    name = file.rpartition("/")[2]
+    if name.endswith(".autotune.json"):
+        timed = [(_text(config), _ms(time)) for config, time in document["configs_timings"]]
+        times_ms = {config: ms for config, ms in timed if ms is not None}
+        function = name.removesuffix(".autotune.json")
+        if times_ms:
+            chosen = min(times_ms, key=times_ms.__getitem__)
+            yield Choice("triton", function, _line(document["key"]), chosen, file, times_ms)
+    elif name.endswith(".best_config") and "key" in document:
+        fields = document["key"]["fields"]
+        what = {each: fields.get(each) for each in ("kernel_source_hash", "specialization_key", "hardware")}
+        yield Choice("helion", name.partition(".")[0][:12], _line(what), _text(json.loads(document["config"])), file)
+    elif name.endswith(".best_config"):
+        config = {each: value for each, value in document.items() if each not in _NO_CHOICE}
+        digest = name.partition(".")[0]
+        yield Choice("inductor", digest[:12], digest, _text(config), file)
+    elif document.keys() >= {"key", "runner", "tactic"}:
+        yield _of_flashinfer(document["key"], (document["runner"], document["tactic"]), file)
+    elif "_metadata" in document:
+        for key, result in document.items():
+            if key not in _OF_FILE:
+                yield _of_flashinfer(key, result, file)
+
+
+def _of_flashinfer(key: str, result: Any, file: str) -> Choice:
+    runner, tactic = result[:2]
+    # The key is the text of a tuple, with the operation first.
+    operation = key.lstrip("('\"").partition("'")[0].partition('"')[0]
+    return Choice(_FLASHINFER, id_of(operation[:MOST_NAME]), _line(key), f"{_line(runner)} {_line(tactic)}", file)
+
+
+def _text(config: Mapping[str, Any]) -> str:
+    """A config as text: the values of ``kwargs`` first, then those of other fields that are set."""
+    values = {**(config.get("kwargs") or {}), **{name: value for name, value in config.items() if name != "kwargs"}}
+    return " ".join(f"{id_of(str(name))}={_line(value)}" for name, value in values.items() if value is not None)
+
+
+def _line(value: Any) -> str:
+    """A value as text without control characters, equal for equal values."""
+    return id_of(value if isinstance(value, str) else json.dumps(value, sort_keys=True))
+
+
+def _ms(time: Any) -> float | None:
+    """The median of a config's times; ``None`` where it failed."""
+    found = float(time[0] if isinstance(time, list) else time)
+    return found if math.isfinite(found) and found > 0 else None
+
+
+def compare(first: Iterable[Choice], second: Iterable[Choice]) -> TuningCompared:
+    """Two caches' results, key by key; of one key the last that is read counts."""
+    one, other = ({(each.framework, _asked(each)): each for each in some} for some in (first, second))
+    both = [(each, other[key]) for key, each in one.items() if key in other]
+    different = [Different(a, b, _slower(a, b)) for a, b in both if a.chosen != b.chosen]
+    different.sort(key=lambda each: -(each.slower or 0.0))
+    alone = ([each for key, each in mine.items() if key not in theirs] for mine, theirs in ((one, other), (other, one)))
+    return TuningCompared(len(both), different, *alone)
+
+
+def _asked(choice: Choice) -> str:
+    """The question that was tuned for; Triton's key has only the arguments, so its function belongs to it."""
+    return f"{choice.name}\0{choice.key}" if choice.framework == "triton" else choice.key
+
+
+def _slower(first: Choice, second: Choice) -> float | None:
+    """How much slower one's choice is by the times of the other, as a fraction; the larger of the two."""
+    found = []
+    for timed, chosen in ((first, second.chosen), (second, first.chosen)):
+        best, other = timed.ms, timed.times_ms.get(chosen)
+        if best is not None and other is not None:
+            found.append(other / best - 1)
+    return max(found, default=None)
