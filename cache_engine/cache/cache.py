@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -172,28 +172,35 @@ class Cache:
         check_asked(problem, config)
         return self.stand_ins.submit((self.targeted(problem, arch), family, compiler, config), StageClock())
 
+    @overload
     def get_to_launch(
         self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None
-    ) -> CompiledKernel:
+    ) -> CompiledKernel: ...
+
+    @overload
+    def get_to_launch(
+        self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None, wait_ms: float | None
+    ) -> CompiledKernel | PendingKernel[CompiledKernel]: ...
+
+    def get_to_launch(
+        self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None,
+        wait_ms: float | None = None,
+    ) -> CompiledKernel | PendingKernel[CompiledKernel]:  # fmt: skip
         """As ``get_or_compile``, for a caller such as ``matmul`` that launches the kernel for exactly this problem.
 
         So it may also return an ``exact`` kernel, which is wrong for any other m, if this store has measured that it is
         faster. Until a faster family is proved on this GPU, a kernel of a plain family is returned, and its ``better``
         is ready when the other one serves; see the setting ``prove``.
+
+        Args:
+            wait_ms: as for ``get_or_compile``; but if no stored kernel can serve, the handle of the compile is
+                returned.
         """
         asked, proved = self._proved((self.targeted(problem, None), family, compiler, None))
-        kernel = self._serving.get_or_compile(self.selector, asked, StageClock(), for_launch=True)
-        return kernel if proved is None else msgspec.structs.replace(kernel, better=proved)
-
-    def get_within(
-        self, wait_ms: float, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None
-    ) -> CompiledKernel | PendingKernel[CompiledKernel]:
-        """As ``get_to_launch``, with another stored kernel after ``wait_ms`` milliseconds; see ``get_or_compile``.
-
-        If no stored kernel can serve, the handle of the compile is returned.
-        """
-        asked, proved = self._proved((self.targeted(problem, None), family, compiler, None))
-        got = self.stand_ins.get(asked, StageClock(), wait_ms)
+        if wait_ms is not None:
+            got: CompiledKernel | PendingKernel[CompiledKernel] = self.stand_ins.get(asked, StageClock(), wait_ms)
+        else:
+            got = self._serving.get_or_compile(self.selector, asked, StageClock(), for_launch=True)
         if proved is None or not isinstance(got, CompiledKernel) or got.better is not None:
             return got
         return msgspec.structs.replace(got, better=proved)

@@ -101,8 +101,8 @@ def matmul(
 
     def find(problem: GemmProblem) -> Code:
         there = cache or default_cache()
-        get = there.get_to_launch if wait_ms is None else partial(there.get_within, wait_ms)
-        return code_found(there, problem, family, None, partial(get, problem, family=family))
+        get = partial(there.get_to_launch, problem, family=family, wait_ms=wait_ms)
+        return code_found(there, problem, family, None, get)
 
     served: list[tuple[str, Any]] = []
     asked = _asked(dtype, out_dtype, alpha != 1.0, beta != 0.0, bias is not None, activation)

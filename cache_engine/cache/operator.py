@@ -243,8 +243,8 @@ class GemmOperator:
     def _get_to_launch(
         self, problem: GemmProblem, wait_ms: float | None
     ) -> CompiledKernel | PendingKernel[CompiledKernel]:
-        get = self.cache.get_to_launch if wait_ms is None else partial(self.cache.get_within, wait_ms)
-        return self._counted(partial(get, problem, family=self._family, compiler=self._compiler))
+        get = partial(self.cache.get_to_launch, problem, family=self._family, compiler=self._compiler, wait_ms=wait_ms)
+        return self._counted(get)
 
     def _counted(self, get: Callable[[], _Got]) -> _Got:
         """Calls ``get`` and returns its result.

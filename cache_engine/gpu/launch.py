@@ -178,6 +178,7 @@ class LoadedKernel:
 # Of exact operands, the largest number of eighths in A and in everything else. All types hold them, fp8 too. A sum of a
 # few hundred products then has at most 14 bits, as many as the tensor cores of the H100 keep for fp8.
 _MOST_A, _MOST_OTHER = 7, 3
+_MOST_WIDE = {DType.FP32: 2**11 - 1, DType.FP64: 2**20}  # of A, so that a type with fewer bits shows
 
 
 def random_operands(problem: GemmProblem, seed: int | None = None, *, exact: bool = False) -> Operands:
@@ -214,12 +215,13 @@ def random_operands(problem: GemmProblem, seed: int | None = None, *, exact: boo
         powers = cupy.clip(cupy.rint(generator.standard_normal((matrices, *shape), dtype=cupy.float32)), -2, 2)
         return (powers + E8M0_BIAS).astype(cupy.uint8) if problem.scales.is_e8m0 else 2**powers
 
+    most_a = _MOST_WIDE.get(problem.dtype, _MOST_A)
     batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
     of_rows, epilogue = problem.row_matrices, problem.epilogue
     matrices, shapes = (of_rows, batch), problem.scales.shapes(m, n, k) if problem.scales else ()
     a_scales, b_scales = map(some_scales, matrices, shapes) if shapes else (None, None)
     return Operands(
-        a=filled(problem.dtype, of_rows, *((k, m) if problem.layout.a_transposed else (m, k)), most=_MOST_A),
+        a=filled(problem.dtype, of_rows, *((k, m) if problem.layout.a_transposed else (m, k)), most=most_a),
         b=filled(problem.dtype, batch, *((n, k) if problem.layout.b_transposed else (k, n))),
         c=filled(problem.output, of_rows, m, n) if epilogue.beta else poisoned(problem),
         alpha=0.75 if epilogue.alpha else 1.0,

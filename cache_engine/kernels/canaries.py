@@ -14,7 +14,7 @@ import msgspec
 
 from cache_engine.errors import GemmCacheError, InfeasibleConfig
 from cache_engine.kernels.family import Family, check_config, launch_of
-from cache_engine.kernels.select import FAMILIES
+from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig, Launch, ceil_div
 
@@ -48,8 +48,17 @@ class Canary:
 
 def canaries(family: str, arch: str) -> list[Canary]:
     """The canaries of a family for a target, those that see most mistakes first."""
-    made = _HOPPER if family == "hopper" else _plain(FAMILIES[family], arch)
-    return [Canary(FAMILIES[family], problem.on(arch), config) for problem, config in made]
+    made = _HOPPER if family == "hopper" else (*_plain(FAMILIES[family], arch), *_PLAIN.get(family, ()))
+    asked = [Canary(FAMILIES[family], problem.on(arch), config) for problem, config in made]
+    return [one for one in asked if _is_possible(one)]
+
+
+def _is_possible(canary: Canary) -> bool:
+    """Whether the target has the types of the problem, and room for the config."""
+    with suppress(GemmCacheError):
+        choose(canary.problem, canary.family.name, canary.config)
+        return True
+    return False
 
 
 # Of the hopper family. The order is that in which they see the mistakes of ``tests/ptx``.
@@ -89,6 +98,39 @@ _HOPPER = (
 _SHAPES = ((48, 80, 96, 1), (36, 76, 84, 1), (35, 67, 41, 2), (38, 70, 46, 2), (20, 40, 304, 1))
 _SCALED_SHAPES = ((48, 80, 128, 1), (36, 135, 256, 2), (70, 129, 384, 1))
 _EPILOGUES = ("", "alpha+beta+bias+relu", "bias", "beta")
+
+
+# Further ones: larger tiles, several rows and columns of tiles for a warp, tails of words, and each way to store C.
+_PLAIN = {
+    "tensor_core": (
+        (GemmProblem(72, 72, 24, dtype="tf32", layout="tn"), KernelConfig(64, 128, 16, 1, 2, 2)),
+        (GemmProblem(24, 72, 40, dtype="tf32"), KernelConfig(16, 64, 8, 1, 2, 2)),
+        (GemmProblem(40, 80, 90, dtype="int8", layout="tn"), KernelConfig(64, 64, 64, 1, 2, 2)),
+        (GemmProblem(41, 83, 92, dtype="int8", layout="tn"), KernelConfig(64, 64, 64, 1, 2, 2)),
+        (GemmProblem(19, 67, 41, 2, "fp16", layout="nn", epilogue="alpha+beta+bias"),
+         KernelConfig(16, 64, 16, 1, 2, 2)),
+        (GemmProblem(19, 67, 48, dtype="fp16", layout="nn"), KernelConfig(16, 64, 16, 1, 2, 2)),
+        (GemmProblem(19, 7, 33, dtype="fp16", layout="nn"), KernelConfig(16, 64, 16, 1, 2, 2)),
+        (GemmProblem(19, 1, 33, dtype="fp16", layout="nn"), KernelConfig(16, 64, 16, 1, 2, 2)),
+        (GemmProblem(70, 131, 97), KernelConfig(128, 128, 32, 2, 2, 2)),
+        (GemmProblem(24, 72, 104), KernelConfig(16, 64, 32, 1, 2, 3, 3)),
+        (GemmProblem(24, 72, 104, 2), KernelConfig(16, 64, 16, 1, 2, 3, 3)),
+        (GemmProblem(24, 72, 104, 2), KernelConfig(16, 64, 16, 1, 2, 3)),
+        (GemmProblem(24, 72, 200), KernelConfig(16, 64, 64, 1, 2, 2)),
+        (GemmProblem(40, 136, 56, dtype="fp16", epilogue="beta+bias"), KernelConfig(64, 128, 16, 2, 2, 2)),
+        (GemmProblem(40, 72, 40, out_dtype="fp32", epilogue="bias+gelu"), KernelConfig(32, 64, 16, 1, 1, 2)),
+        (GemmProblem(24, 72, 56, 1, "fp16", "fp8_e4m3", epilogue="alpha+bias+relu"), KernelConfig(16, 64, 16, 1, 2, 2)),
+        (GemmProblem(136, 136, 24, specialisation="dynamic"), KernelConfig(16, 64, 16, 1, 2, 2)),
+        (GemmProblem(150, 72, 40, specialisation="bucketed"), KernelConfig(16, 64, 64, 1, 2, 3)),
+    ),
+    "simt": (
+        (GemmProblem(24, 40, 96, dtype="fp32", specialisation="exact"), KernelConfig(16, 32, 16, 1, 1, 2, 5)),
+        (GemmProblem(24, 44, 40, dtype="fp32", epilogue="beta+bias"), KernelConfig(32, 32, 32, 1, 1, 2)),
+    ),
+    "scaled": (
+        (GemmProblem(24, 136, 256, 2, "fp8_e4m3", scales="1x128,128x128"), KernelConfig(16, 64, 128, 1, 2, 2)),
+    ),
+}  # fmt: skip
 
 
 def _plain(family: Family, arch: str) -> list[tuple[GemmProblem, KernelConfig]]:

@@ -229,13 +229,8 @@ def _find(most_ms: float | None, problem: GemmProblem) -> Code:
 
     there = serving.cache or default_cache()
 
-    def get() -> Any:
-        if most_ms is None:
-            return there.get_to_launch(problem)
-        return there.get_within(most_ms, problem)
-
     try:
-        return code_found(there, problem, None, None, get)
+        return code_found(there, problem, None, None, partial(there.get_to_launch, problem, wait_ms=most_ms))
     except (UsageError, InvalidProblem, CompilerMissing) as error:  # the first where no family computes it
         _log.warning("PyTorch multiplies %r: %s", problem, error)
         return Code(CacheKey(""), None, "", None, there.journal.asked)

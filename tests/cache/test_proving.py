@@ -194,6 +194,14 @@ def test_a_budget_that_ends_leaves_it_unproved(budget_s: float, cache: Cache, pr
     assert (reason, "ended after 1 canaries" in detail) == (UNPROVED, True)
 
 
+def test_a_kernel_that_is_wrong_on_random_operands_is_refused(cache: Cache, process: Proving) -> None:
+    process.behaviour = "inexact"
+    _served(cache)
+    proof = _proof(cache)
+    assert (proof.state, proof.seed) == (REFUSED, 7)
+    assert "its largest relative error is 0.5" in proof.reason
+
+
 def _decided_by(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
     monkeypatch.setattr(proving.Proofs, "_watched", lambda self, order: verdict)
 

@@ -22,6 +22,7 @@ from cache_engine.cache.proving import canary_process
 from cache_engine.cache.selection import Selection
 from cache_engine.gpu import tensor_map
 from cache_engine.gpu.launch import LoadedKernel
+from cache_engine.gpu.timer import Timing
 from cache_engine.kernels.canaries import canaries
 from cache_engine.kernels.source import render
 from cache_engine.model.gemm import GemmProblem
@@ -63,7 +64,8 @@ def _wrong(c: Any) -> None:
 
 
 _BEHAVIOURS: dict[str, Callable[[Any], object]] = {
-    "right": lambda c: None, "fault": _fault, "gone": _gone, "beyond": _beyond, "before": _before,
+    "right": lambda c: None, "inexact": lambda c: None,
+    "fault": _fault, "gone": _gone, "beyond": _beyond, "before": _before,
     "differs": _differs, "wrong": _wrong,
     "hangs": lambda c: threading.Event().wait(),
     "crashes": lambda c: os.kill(os.getpid(), signal.SIGSEGV),
@@ -80,7 +82,7 @@ def main(behaviour: str) -> None:
         patch.setattr(tensor_map, "encode", _encode)
     patch.setattr(canary_process, "require_gpu", lambda what: numpy_gpu.DEVICE)
     patch.setattr(canary_process, "canaries", lambda *asked: canaries(*asked)[:CANARIES])
-    patch.setattr(canary_process, "time_in_turn", _no_clock)
+    patch.setattr(canary_process, "time_in_turn", _inexact if behaviour == "inexact" else _no_clock)
 
     def make(selection: Selection, stages: object) -> Any:
         source = render(selection.family.template, selection.constants)
@@ -108,6 +110,10 @@ def main(behaviour: str) -> None:
 
 def _no_clock(*_: object) -> None:
     raise RuntimeError("there is no clock of a device")
+
+
+def _inexact(*_: object) -> list[Timing]:
+    return [Timing(numpy_gpu.DEVICE, 1.0, 1.0, 1.0, 20, 1.0, 0.5, False, seed=7)] * 2
 
 
 def _encode(tensor: Any) -> Any:

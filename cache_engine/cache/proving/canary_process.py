@@ -138,6 +138,10 @@ def _time(order: Order, asked: Asked, selector: Selector, left_s: float) -> None
             launch: Launch = Canary(selection.family, problem, config, is_asked=True).launch
             kernels.append(LoadedKernel(make_artifact(selection, StageClock()).cubin, selection.name, launch, problem))
         timings = time_in_turn(kernels, left_s / 2 * 1e6)
+        if not timings[0].verified:
+            say(Line(CASE, f"{order.family} {asked.problem!r}, {asked.config}", timings[0].seed))
+            say(Line(WRONG, f"on random operands its largest relative error is {timings[0].max_rel_error:.2g}"))
+            return
         say(Line(TIMED, timings=tuple(msgspec.to_builtins(one) for one in timings)))
     except (GemmCacheError, RuntimeError, MemoryError) as error:
         say(Line(UNTIMED, f"{type(error).__name__}: {error}"))
