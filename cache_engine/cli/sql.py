@@ -89,7 +89,7 @@ def _cell(value: object) -> str:
 
 
 def _print_tables(answer: Answer) -> None:
-    before: list[tuple[object, ...]] = []
+    before: object = None
     for (table, about), rows in itertools.groupby(answer.rows, key=lambda row: row[:2]):
         print(printable(f"{table}: {about}"))
         columns = [(f"  {name}", *others) for _, _, name, *others in rows]

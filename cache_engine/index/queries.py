@@ -203,7 +203,7 @@ def as_sql(chosen: KernelFilter, *, sort: str = "last used", descending: bool = 
         UsageError: when ``sort`` is not one of ``SORTS``.
     """
     condition, parameters = chosen.where()
-    first, *rest = condition.removeprefix("true AND ").split("?")
+    first, *rest = condition.replace("true AND ", "").split("?")
     shown = first + "".join(literal(value) + text for value, text in zip(parameters, rest, strict=True))
     columns = " ".join((_COLUMNS if chosen.frameworks is None else _OF_ADAPTED).split())
     direction = "DESC" if descending else "ASC"

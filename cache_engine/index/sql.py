@@ -35,13 +35,13 @@ ORDER BY "table" NOT IN ('kernels', 'ours'), "table", column_index
 """The query that lists the tables for users, and their columns."""
 
 EXAMPLES: Mapping[str, str] = {
-    "Kernels with spills, by family": """
-SELECT family, arch, count(*) AS kernels, max(spill_bytes) AS most_spilled, round(avg(registers)) AS registers
-FROM ours WHERE spill_bytes > 0 GROUP BY ALL ORDER BY kernels DESC
-""",
     "Largest kernel of each target": """
 SELECT arch, max(size_bytes) AS size_bytes, arg_max(name, size_bytes) AS name, arg_max(key, size_bytes) AS key
 FROM ours GROUP BY arch ORDER BY size_bytes DESC
+""",
+    "Kernels with spills, by family": """
+SELECT family, arch, count(*) AS kernels, max(spill_bytes) AS most_spilled, round(avg(registers)) AS registers
+FROM ours WHERE spill_bytes > 0 GROUP BY ALL ORDER BY kernels DESC
 """,
     "Compile time by toolchain": """
 SELECT toolchain, count(*) AS kernels, round(median(compile_ms)) AS median_ms, round(max(compile_ms)) AS longest_ms
@@ -100,7 +100,9 @@ class Answer:
     is_cut: bool
 
 
-def ask(index: Index, sql: str, *, limit_s: float = LIMIT_S, most_rows: int = 1000) -> Answer:
+def ask(
+    index: Index, sql: str, *, limit_s: float = LIMIT_S, most_rows: int = 1000, most_characters: int = 32 * 2**20
+) -> Answer:
     """Runs one query on the index, once it is up to date, in a process of its own.
 
     One at a time for each ``Index``: together, queries could take all memory, and keep the index from its next sync.
@@ -117,7 +119,8 @@ def ask(index: Index, sql: str, *, limit_s: float = LIMIT_S, most_rows: int = 10
     try:
         index.sync()
         with index.file() as path:
-            question = {"path": str(path), "sql": sql, "rows": min(most_rows, MOST_ROWS), "limit_s": limit_s}
+            rows = min(most_rows, MOST_ROWS)
+            question = {"path": str(path), "sql": sql, "rows": rows, "characters": most_characters, "limit_s": limit_s}
             answer = _answer_of(json.dumps(question).encode(), limit_s)
     finally:
         index.of_users.release()

@@ -20,8 +20,8 @@ import duckdb
 
 MEMORY_BYTES = 768 * 2**20
 """The memory of the process; DuckDB itself stops at ``_DUCKDB_MEMORY``, but does not count all that it takes."""
-MOST_CELL, MOST_COLUMNS, MOST_ANSWER = 2000, 500, 8 * 2**20
-"""The most characters of a cell, columns of an answer, and characters of all cells."""
+MOST_CELL, MOST_COLUMNS = 2000, 500
+"""The most characters of a cell, and columns of an answer."""
 _DUCKDB_MEMORY = "384MB"
 _CONFIG: dict[str, Any] = {
     "enable_external_access": False,
@@ -48,7 +48,7 @@ def main() -> None:
     os.dup2(2, 1)  # what DuckDB prints must not get into the answer
     _bind(asked["limit_s"])
     try:
-        answer = _answer(asked["path"], asked["sql"], asked["rows"])
+        answer = _answer(asked["path"], asked["sql"], asked["rows"], asked["characters"])
     except (duckdb.OutOfMemoryException, MemoryError):
         answer = {"stopped": "the query needs more memory than a query may use; ask for less"}
     except duckdb.Error as error:
@@ -75,7 +75,7 @@ def _bind(limit_s: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, limit_s)
 
 
-def _answer(path: str, sql: str, most: int) -> dict[str, Any]:
+def _answer(path: str, sql: str, most: int, most_characters: int) -> dict[str, Any]:
     try:
         connection = duckdb.connect(path, read_only=True, config=_CONFIG)
     except (duckdb.IOException, duckdb.SerializationException) as error:
@@ -97,7 +97,7 @@ def _answer(path: str, sql: str, most: int) -> dict[str, Any]:
     size, is_cut = 0, False
     for row in relation.iter_rows():
         size += sum(len(str(value)) for value in row)
-        if len(rows) == most or size > MOST_ANSWER:
+        if len(rows) == most or size > most_characters:
             is_cut = True
             break
         rows.append([_plain(value) for value in row])
