@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 STORED, BY_TARGET, OTHERS, SQL = VIEWS = ("This store", "By target", "Other frameworks", "SQL")
 """The views of Kernels."""
-ASKED_FOR, OF_A_MODEL = WORKLOADS = ("Asked for", "Of a model")
+ASKED_FOR, OF_A_MODEL, RUNS = WORKLOADS = ("Asked for", "Of a model", "Runs")
 """The parts of Workload."""
 STORAGE: Mapping[str, tuple[str, ...]] = {
     "Clean": ("This store", "Other frameworks"),

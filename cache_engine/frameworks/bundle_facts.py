@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cache_engine.errors import UsageError
+from cache_engine.errors import CorruptEntry, UsageError
 from cache_engine.frameworks.bundles import Group
 from cache_engine.frameworks.facts import (
     chosen_in,
@@ -118,14 +118,14 @@ def inputs_of(group: Group) -> KeyFactors | Failure:
 def _launched_inputs(group: Group) -> KeyFactors | Failure:
     """All inputs that decided a result of nvcc's launcher."""
     try:
-        document = document_of({"name": group.name, "files": group.files})
-        factors = [Factor(str(name), str(value), "option") for name, value in document["options"]]
-        for subject in ("variables", "build"):
-            factors += [Factor(str(name), str(value), subject) for name, value in document[subject].items()]
-        factors.append(Factor("source", str(document["source"]), "kernel"))
-        factors += [Factor(f"{root}/{name}", str(digest), "include") for root, name, digest in document["includes"]]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        return Failure(f"the description of {group.key[:12]} cannot be read: {error}")
+        document = document_of(group)
+    except CorruptEntry as error:
+        return Failure(str(error))
+    factors = [Factor(name, value, "option") for name, value in document.options]
+    factors += [Factor(name, value, "variables") for name, value in document.variables.items()]
+    factors += [Factor(name, value, "build") for name, value in document.build.items()]
+    factors.append(Factor("source", document.source, "kernel"))
+    factors += [Factor(f"{root}/{name}", digest, "include") for root, name, digest in document.includes]
     return factors_of(factors)
 
 

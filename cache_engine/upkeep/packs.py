@@ -16,7 +16,15 @@ from pathlib import Path
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.frameworks.bundle_packs import NotTaken, is_group, packed_row, triton_kernels, unpacked_row
-from cache_engine.frameworks.bundles import Group, group_bytes, group_keys, put_group, read_group, read_stored
+from cache_engine.frameworks.bundles import (
+    Group,
+    UnknownGroup,
+    group_bytes,
+    group_keys,
+    put_group,
+    read_group,
+    read_stored,
+)
 from cache_engine.frameworks.values import Entry
 from cache_engine.model.artifact import SECTIONS, Record
 from cache_engine.model.events import IMPORT
@@ -27,7 +35,6 @@ from cache_engine.store.files import refuse_device
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack, Row, write_pack
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.units import counted, printable
 from cache_engine.upkeep.parallel import in_processes, in_threads
 from cache_engine.upkeep.survey import check_code, check_record

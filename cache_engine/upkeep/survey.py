@@ -17,7 +17,7 @@ from msgspec.structs import replace as changed
 from cache_engine.compilers.elf import cubin_fault
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError
 from cache_engine.frameworks.bundle_facts import describe
-from cache_engine.frameworks.bundles import read_group
+from cache_engine.frameworks.bundles import UnknownGroup, read_group
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import EntryUsage
@@ -31,7 +31,6 @@ from cache_engine.store.journal import read_journal
 from cache_engine.store.journal.decisions import demoted_keys
 from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.pins import pinned_keys
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.upkeep.plan import EntryFacts, EvictionPlan, Limits, plan
 from cache_engine.usage.value import VALUE
 
