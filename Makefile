@@ -19,7 +19,11 @@ GPU_PYTHON ?=
 GPU_PYTHON_VERSION ?= 3.12
 CARRIED := portalocker msgspec xxhash zstandard platformdirs click pytest nvidia-cuda-cuobjdump
 
-.PHONY: run test lint pytest docs bench soak gpu gpu-packages format clean
+# The PyTorch of make torch, and further options of pip: its page says how to get the one for the CPU alone, which is enough.
+TORCH ?= torch>=2.6
+TORCH_OPTIONS ?=
+
+.PHONY: run test lint pytest docs bench soak torch gpu gpu-packages format clean
 
 # The dashboard on a demonstration store, which is compiled the first time.
 run: $(INSTALLED)
@@ -67,6 +71,17 @@ soak: $(DEV) $(BROWSER) $(STRACE)
 	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest tests/faults/test_damage.py
 	@$(BIN)/python -m tests.faults.summary $(COUNTS) docs/reliability.md
 
+# The tests of cache_engine.torch. PyTorch, hundreds of megabytes, goes into an environment of its own that sees .venv.
+torch: .venv-torch/installed
+	.venv-torch/bin/python -m pytest -n auto --dist worksteal -m "not gpu" tests/torch
+
+.venv-torch/installed: $(DEV)
+	$(BIN)/python -m venv .venv-torch
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+		> "$$(.venv-torch/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
+	.venv-torch/bin/python -m pip install --constraint constraints.txt $(TORCH_OPTIONS) "$(TORCH)"
+	@touch $@
+
 # On a machine with an NVIDIA GPU: the tests that need one, then kernels compared with cuBLAS. With GPU_PYTHON=python3 under the
 # machine's own Python, nothing installed; it lists what is missing.
 gpu: $(if $(GPU_PYTHON),,$(DEV))
@@ -79,7 +94,7 @@ gpu-packages:
 	@echo "copy .gpu-packages into the checkout there"
 
 clean:
-	rm -rf .venv demo-store dist site .cache .gpu-packages
+	rm -rf .venv .venv-torch demo-store dist site .cache .gpu-packages
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-STORED, BY_TARGET, OTHERS = VIEWS = ("This store", "By target", "Other frameworks")
+STORED, BY_TARGET, OTHERS, SQL = VIEWS = ("This store", "By target", "Other frameworks", "SQL")
 """The views of Kernels."""
 ASKED_FOR, OF_A_MODEL, RUNS = WORKLOADS = ("Asked for", "Of a model", "Runs")
 """The parts of Workload."""

@@ -11,7 +11,7 @@ from cache_engine.cli.support import VerbGroup, run
 from cache_engine.cli.support.verb import LazyVerbs
 
 _WHERE = {
-    "command": ("all", "compile", "store", "pages", "evaluator", "dashboard", "farm", "kernels"),
+    "command": ("all", "compile", "store", "pages", "evaluator", "dashboard", "farm", "torch", "kernels"),
     "replay.command": ("replay", "report"),
     "fit_gpu": ("fit",),
 }

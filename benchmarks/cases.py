@@ -22,10 +22,10 @@ from cache_engine.errors import ExtraMissing
 from cache_engine.settings.extras import require
 
 ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD = "all", "compile", "store", "pages", "evaluator", "dashboard"
-FARM = "farm"
-SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD, FARM)
-"""Everything but the last two, the compilers, the store and its peers, the wait for pages, the evaluator, the dashboard
-in a browser, or workers of a compile farm."""
+FARM, TORCH = "farm", "torch"
+SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD, FARM, TORCH)
+"""Everything but the last three, the compilers, the store and its peers, the wait for pages, the evaluator, the
+dashboard in a browser, workers of a compile farm, or calls of PyTorch's tensors."""
 
 _FIRST_HIT = """
 from cache_engine import GemmProblem, open_cache
@@ -64,6 +64,10 @@ def run(report: Report, chosen: str, entries: int, rows: int) -> None:
                 report(LeftOut(name, str(error)))
         if chosen == FARM:
             farm.farming(report, place / "farm")
+        if chosen == TORCH:
+            from benchmarks import torch_calls  # PyTorch takes seconds to import
+
+            torch_calls.calling(report)
         if chosen == DASHBOARD:
             require("dashboard", "the dashboard")
             for indexed in (entries, rows, 10 * rows):

@@ -64,6 +64,9 @@ farm_verb = _comparison(
     "Measure what a kernel costs on a compile farm, and a second worker.",
     missing="There is no redis-server, or an extra is not installed.",
 )
+torch_verb = _comparison(
+    "torch", "Measure calls of PyTorch's tensors beside PyTorch's own.", missing="PyTorch is not installed."
+)
 
 
 def _compare(settings: Settings, what: str, entries: int, rows: int, as_json: bool) -> None:

@@ -44,6 +44,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``settings`` -- from arguments, the environment and the settings file; ``extras``, optional packages
 - ``log_handlers`` · ``assets`` · ``units`` -- log messages on standard error, where they are asked for; files that
   travel with the package; numbers as people read them
+- ``torch`` -- operators for PyTorch's tensors, with gradients, and linear layers swapped for them; nothing imports it
 - ``types`` · ``device`` · ``evaluation`` -- types of what a cache returns; memory of GPUs, FP8 and profiles; how
   long a GEMM takes. Public names that most programs do not need
 - ``background`` -- the one queue of work that no caller waits for

@@ -8,13 +8,13 @@ from functools import partial
 import streamlit as st
 
 from app import context, widgets
-from app.addresses import BY_TARGET, OTHERS, STORED, VIEWS
+from app.addresses import BY_TARGET, OTHERS, SQL, STORED, VIEWS
 from app.caches import directories, links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernel_list import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
-from app.views import architectures
+from app.views import architectures, sql
 from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import read_search
@@ -128,6 +128,9 @@ if view == BY_TARGET:
 if view == OTHERS:
     directories.draw_entries()
     widgets.end_page()
+if view == SQL:
+    sql.draw()
+    widgets.end_page()
 picked = listing.picked_kernels("kernels")
 
 asked = st.query_params
@@ -211,6 +214,7 @@ if rows:
             st.caption(meaning, width="content")
         actions(picked)
         exports(wanted, sorted_by, not ascending, total)
+        sql.link(queries.as_sql(wanted, sort=sorted_by, descending=not ascending))
     listing.kernel_list(rows, key="kernels", picked=picked, sorted_by=(sorted_by, ascending), on_sort=sort_by)
 links.matching_link(text)
 if not list_adapted(others, sort=sorted_by, descending=not ascending) and not rows:

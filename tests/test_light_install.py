@@ -183,6 +183,7 @@ VERBS = {
     "warm --sample": (("--help",), CORE),
     "warm --by shape": (("Llama-3.1-8B", "--arch", "sm_90", "--m", "16", "--dry-run"), CORE),
     "ls": ((), DASHBOARD),
+    "sql": ((), DASHBOARD),
     "run": (("--", "true"), CORE),
     "caches export": (("--help",), CORE),
     "show": ((KEY, "--part", "sass"), CORE),

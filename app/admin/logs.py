@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import streamlit as st
 
 from app import context, tables, widgets
@@ -11,15 +13,17 @@ from app.presenters.decisions import counts_text, logged_columns, logged_file, l
 from app.presenters.overview import EVENTS
 from app.presenters.shared import rows_shown
 from cache_engine.index import queries
+from cache_engine.insight.timeline import perfetto_trace
 from cache_engine.model.decision import DEMOTION, KINDS, PROMOTION, SPECULATION
-from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS
+from cache_engine.model.events import ACTS, DAY_S, RECENT, RECENT_ACTS
 
 SHOWN = 50
 
 
 def draw_decisions(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     """One page of the log."""
-    everything, damaged = context.cache().admin.recent_decisions()
+    cache = context.cache()
+    everything, damaged = cache.admin.recent_decisions()
     if not everything:
         st.info("The log is empty. Misses, choices of a config and evictions are logged.", icon=":material/rule:")
         return
@@ -46,7 +50,17 @@ def draw_decisions(permitted: bool) -> None:  # noqa: ARG001 (reading needs no p
     def file() -> str:
         return csv_text(logged_file(found, names, zone))
 
-    st.download_button("Download all as CSV", file, "decisions.csv", "text/csv", on_click="ignore")
+    with st.container(horizontal=True):
+        st.download_button(
+            "Timeline of the last 24 hours",
+            lambda: perfetto_trace(cache, time.time() - DAY_S),
+            "trace.json",
+            "application/json",
+            icon=":material/timeline:",
+            help="A trace of compiles, waits, hits and evictions by process, to open on ui.perfetto.dev.",
+            on_click="ignore",
+        )
+        st.download_button("Download all as CSV", file, "decisions.csv", "text/csv", on_click="ignore")
 
 
 _ABOUT = "Words of a kernel's name, the start of its key, n x k, a reason, details, or who decided. Each must appear."

@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from cache_engine.batch.jobs import RUNNING, Job, JobProgress, Jobs, LostJob
-from cache_engine.cli.support import Span, Verb, emit, json_option, open_cache
+from cache_engine.cli.support import Span, Verb, emit, json_option, named, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, escaped, moment, print_fields, print_table
 from cache_engine.errors import UsageError
 from cache_engine.model.decision import KINDS, Decision
@@ -40,6 +41,7 @@ _LOOK_MS = 500
         "log --key 3f2a --json",
         "log --follow",
         "log --audit --limit 20",
+        "log --since 1h --format perfetto --output trace.json",
         "log --jobs",
         "log --jobs 18c7f2a1b3e4d500-1f2e3d4c --cancel",
     ),
@@ -58,11 +60,20 @@ _LOOK_MS = 500
 @click.option("--audit", is_flag=True, help="Print who deleted, repaired, imported or restored instead.")
 @click.option("--jobs", is_flag=True, help="List the jobs of the dashboard instead, newest first; with ID, show one.")
 @click.option("--cancel", is_flag=True, help="--jobs: cancel the job ID. A second call ends it at once.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("table", "perfetto")),
+    default="table",
+    help="perfetto: a trace of compiles, waits, hits and evictions by process, for ui.perfetto.dev.",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="Write the trace to a file; replaces it.")
 @json_option
 @click.pass_obj
 def log_verb(
     settings: Settings, /, job_id: str | None, key: str | None, kinds: tuple[str, ...], since: float | None,
-    limit: int | None, follow: bool, audit: bool, jobs: bool, cancel: bool, as_json: bool,
+    limit: int | None, follow: bool, audit: bool, jobs: bool, cancel: bool, form: str, output: Path | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Print decisions, actions (--audit) and dashboard jobs (--jobs).
 
@@ -84,9 +95,15 @@ def log_verb(
         raise UsageError("--jobs lists all jobs; leave --since and --limit out")
     if (job_id and not jobs) or (cancel and not job_id):
         raise UsageError("ID is of a job and goes with --jobs, --cancel with an ID; gemm-cache log --jobs lists them")
+    if form == "perfetto" and (audit or jobs or key or kinds or follow or limit or as_json):
+        raise UsageError("--format perfetto takes only --since and --output")
+    if output and form != "perfetto":
+        raise UsageError("--output goes with --format perfetto")
     earliest = -(2.0**31) if since is None else time.time() - since
     with open_cache(settings, create=False) as cache:
-        if audit:
+        if form == "perfetto":
+            _export_trace(cache, earliest, output)
+        elif audit:
             _show_audit(cache, earliest, limit or 50, as_json=as_json)
         elif job_id:
             _show_job(cache, job_id, cancel=cancel, as_json=as_json)
@@ -95,6 +112,19 @@ def log_verb(
         else:
             prefix = check_prefix(key) if key else ""
             _show_decisions(cache, prefix, kinds, earliest, limit or 100, follow=follow, as_json=as_json)
+
+
+def _export_trace(cache: Cache, earliest: float, file: Path | None) -> None:
+    from cache_engine.insight.metrics import write_text
+    from cache_engine.insight.timeline import perfetto_trace
+
+    text = perfetto_trace(cache, earliest)
+    if file is None:
+        with printing():
+            print(text)
+        return
+    with named(file):
+        write_text(text, file)
 
 
 def _show_decisions(

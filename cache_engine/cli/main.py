@@ -26,7 +26,7 @@ _SECTIONS = {
 }
 """The sections of ``--help``, and the verbs in each. Every verb has a module of its name, which defines ``NAME_verb``.
 """
-_RARE = ("calibrate", "evaluations", "nvcc", "timings")
+_RARE = ("calibrate", "evaluations", "nvcc", "sql", "timings")
 """Verbs that ``--help`` lists only by name, on its last line."""
 
 

@@ -50,6 +50,8 @@ _LONG_S = 3 * DAY_S
         "stats --by toolchain",
         "stats --by arch --json",
         "stats --format prometheus --output /var/lib/node_exporter/gemm_cache.prom",
+        "stats --format grafana --output gemm_cache.json",
+        "stats --format alerts --output /etc/prometheus/gemm_cache.rules.yml",
     ),
     done="The statistics are printed.",
     missing="--by arch, --by toolchain: the extra dashboard is not installed.",
@@ -63,13 +65,11 @@ _LONG_S = 3 * DAY_S
 @click.option(
     "--format",
     "form",
-    type=click.Choice(("table", "prometheus")),
+    type=click.Choice(("table", "prometheus", "grafana", "alerts")),
     default="table",
-    help="prometheus: metrics in Prometheus's text format.",
+    help="prometheus: metrics in Prometheus's text format; grafana: a dashboard of them; alerts: rules for Prometheus.",
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Write the metrics to a file, for the node exporter; replaces it."
-)
+@click.option("--output", type=click.Path(path_type=Path), help="Write what --format makes to a file; replaces it.")
 @json_option
 @click.pass_obj
 def stats_verb(
@@ -89,13 +89,14 @@ def stats_verb(
     is_over_time = by in ("time", *_STEPS)
     if since and not is_over_time:
         raise UsageError("--since goes with --by time, hour or day")
-    is_metrics = form == "prometheus"
-    if is_metrics and (by or as_json):
-        raise UsageError("--format prometheus takes neither --by nor --json")
-    if output and not is_metrics:
-        raise UsageError("--output goes with --format prometheus")
-    if is_metrics:
+    if form != "table" and (by or as_json):
+        raise UsageError(f"--format {form} takes neither --by nor --json")
+    if output and form == "table":
+        raise UsageError("--output goes with --format prometheus, grafana or alerts")
+    if form == "prometheus":
         _export_metrics(settings, output)
+    elif form != "table":
+        _export_monitoring(form, output)
     elif is_over_time:
         step = None if by == "time" else by
         _show_history(settings, 7 * DAY_S if since is None else since, step, as_json=as_json)
@@ -203,6 +204,19 @@ def _export_metrics(settings: Settings, file: Path | None) -> None:
             return
         with printing():
             sys.stdout.write(prometheus_text(cache.stats(), cache.queue() if cache.has_store else None))
+
+
+def _export_monitoring(form: str, file: Path | None) -> None:
+    from cache_engine.insight.metrics import write_text
+    from cache_engine.insight.monitoring import alert_rules, grafana_dashboard
+
+    text = grafana_dashboard() if form == "grafana" else alert_rules()
+    if file is None:
+        with printing():
+            sys.stdout.write(text)
+        return
+    with named(file):
+        write_text(text, file)
 
 
 def summed(periods: Iterable[EventPeriod], seconds: int, since: float = 0.0) -> list[EventPeriod]:

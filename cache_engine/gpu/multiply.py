@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cache_engine.errors import UsageError
 from cache_engine.gpu.arrays import ArrayView, Form, view
@@ -15,6 +16,7 @@ from cache_engine.gpu.launch import ARRAY_TYPES, LoadedKernel, Operands, Startab
 from cache_engine.gpu.matmul_plan import ALIGNMENT, ArrayForms, MatmulPlan, check_places, plan_matmul
 from cache_engine.gpu.memory_pool import shared_pool
 from cache_engine.gpu.resident_objects import Resident, synchronize
+from cache_engine.model.architecture import compiled_for
 from cache_engine.model.gemm import NO_EPILOGUE, GemmProblem
 from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
@@ -37,14 +39,14 @@ Tell = Callable[[str, "Later | None"], object]
 """A function called with the name of the kernel that serves, and with the kernel that will take its place, if any."""
 
 # The number of kernels ready to launch; and of loaded codes, because kernels of one CacheKey share their code.
-_KERNELS_PER_GPU, _CODES_PER_GPU = 512, 256
+_KERNELS_PER_GPU, _LIGHT_PER_GPU, _CODES_PER_GPU = 512, 8192, 256
 Views = tuple[
     ArrayView, ArrayView, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None
 ]
 """The views of the arrays in ``_ARRAYS``, in that order."""
-_Forms = tuple[Form, Form, Form | None, Form | None, Form | None, Form | None, Form | None]
+Forms = tuple[Form, Form, Form | None, Form | None, Form | None, Form | None, Form | None]
 _ARRAYS = ("A", "B", "out", "the bias", "a_scales", "b_scales", "counts")
-_LEGACY, _PER_THREAD = 1, 2  # handles with a special meaning: cudaStreamLegacy, cudaStreamPerThread
+_LEGACY, PER_THREAD = 1, 2  # handles with a special meaning: cudaStreamLegacy, cudaStreamPerThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def multiply(
 def prepare(
     asked: ArrayForms, a: Any, b: Any, out: Any | None = None, bias: Any | None = None, a_scales: Any | None = None,
     b_scales: Any | None = None, counts: GroupCounts | None = None, stream: int = 0,
-) -> tuple[MatmulPlan, _Wanted, Views]:  # fmt: skip
+) -> tuple[MatmulPlan, Wanted, Views]:  # fmt: skip
     """The plan for some arrays, the value by which its kernel is looked up, and checked views of the arrays.
 
     Does not use the GPU.
@@ -149,14 +151,14 @@ def prepare(
         None if b_scales is None else view(b_scales, "b_scales", stream),
         None if counts is None else view(counts.array, "counts", stream),
     )
-    plan, wanted = _planned(asked, tuple([one and one.form for one in views]))
+    plan, wanted = planned(asked, tuple([one and one.form for one in views]))
     if counts is not None and views[-1] is not None:
         _check_counts(plan.problem, counts, views[-1], views[2])
     check_places(*views[:-1])
     return plan, wanted, views
 
 
-class _Wanted:
+class Wanted:
     """A problem by which kernels are looked up.
 
     Its hash is computed once, since hashing takes as long as ten look-ups.
@@ -171,11 +173,11 @@ class _Wanted:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Wanted) and self.problem == other.problem
+        return isinstance(other, Wanted) and self.problem == other.problem
 
 
 @lru_cache(maxsize=4096)
-def _planned(asked: ArrayForms, forms: _Forms) -> tuple[MatmulPlan, _Wanted]:
+def planned(asked: ArrayForms, forms: Forms) -> tuple[MatmulPlan, Wanted]:
     """The plan for arrays with these layouts, and the value by which its kernel is looked up."""
     a, b, out, bias, a_scales, b_scales, counts = forms
     if counts is None:
@@ -189,7 +191,7 @@ def _planned(asked: ArrayForms, forms: _Forms) -> tuple[MatmulPlan, _Wanted]:
     return plan, _wanted(plan.problem)
 
 
-_wanted = lru_cache(maxsize=4096)(_Wanted)
+_wanted = lru_cache(maxsize=4096)(Wanted)
 
 
 def _check_counts(problem: GemmProblem, counts: GroupCounts, where: ArrayView, out: ArrayView | None) -> None:
@@ -208,7 +210,7 @@ def _check_counts(problem: GemmProblem, counts: GroupCounts, where: ArrayView, o
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class Ready:
     """A kernel ready to launch, a function that counts a launch, and the kernel that replaces it when that is ready."""
 
     kernel: Startable
@@ -216,17 +218,26 @@ class _Ready:
     better: Later | None
 
 
+class Make(NamedTuple):
+    """Makers of what is launched: of a kernel, as ``LoadedKernel``, and of a product where no kernel is ready."""
+
+    kernel: Callable[[bytes, str, Launch, GemmProblem, Any], Startable]
+    product: Callable[[GemmProblem], Startable]
+
+
 _codes: Resident[Any] = Resident(_CODES_PER_GPU, synchronize)
-_kernels: Resident[_Ready] = Resident(_KERNELS_PER_GPU, synchronize)
+_kernels: Resident[Ready] = Resident(_KERNELS_PER_GPU, synchronize)
+light_kernels: Resident[Ready] = Resident(_LIGHT_PER_GPU, synchronize)
+"""Kernels made by another ``Make``, which have no memory of their own on a GPU: of many m at once."""
 
 
 def unload() -> set[int]:
     """Unloads all kernels, after waiting for their GPUs; returns the GPUs that ever had a kernel."""
-    return _kernels.clear() | _codes.clear()
+    return _kernels.clear() | light_kernels.clear() | _codes.clear()
 
 
 def _kernel(
-    wanted: _Wanted, find: Find, found_by: Hashable, gpu: int, stream: int, *, fusion: bool, tell: Tell | None
+    wanted: Wanted, find: Find, found_by: Hashable, gpu: int, stream: int, *, fusion: bool, tell: Tell | None
 ) -> Startable:
     """The kernel for a problem, ready to launch; each stream has its own, because launches of one must not overlap.
 
@@ -236,32 +247,45 @@ def _kernel(
     if not fusion and wanted.problem.epilogue != NO_EPILOGUE and not wanted.problem.has_result_scale:
         from cache_engine.gpu.products import Unfused  # a rare need
 
-        plain = _Wanted(replace(wanted.problem, epilogue=NO_EPILOGUE))
+        plain = Wanted(replace(wanted.problem, epilogue=NO_EPILOGUE))
         return Unfused(_kernel(plain, find, found_by, gpu, stream, fusion=True, tell=tell), wanted.problem.epilogue)
-    key = (wanted, found_by, (stream, threading.get_ident()) if stream == _PER_THREAD else stream)
-    ready = _kernels.find(gpu, key)
-    if ready is None or (ready.better is not None and ready.better.ready):
-        ready = _load(key, find, gpu)
-    else:
-        ready.count()
+    key = (wanted, found_by, (stream, threading.get_ident()) if stream == PER_THREAD else stream)
+    ready = ready_kernel(key, find, gpu)
     if tell is not None:
         tell(ready.kernel.name, ready.better)
     return ready.kernel
 
 
-def _load(key: tuple[_Wanted, Hashable, Hashable], find: Find, gpu: int) -> _Ready:
-    """Loads a kernel that is not loaded yet, or that takes the place of a loaded one."""
-    asked, is_loaded = key[0].problem, True
+def ready_kernel(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, make: Make | None = None) -> Ready:
+    """The kernel under a key, which is loaded at the first call, and when a better one is ready; counts the call.
 
-    def load() -> _Ready:
+    Args:
+        key: what is wanted, what else ``find`` depends on, and what else the kernel does: one with memory of its own
+            is for one stream.
+        make: makes what is launched, one of ``light_kernels``; by default a ``LoadedKernel`` with memory of its own,
+            and CuPy's product.
+    """
+    ready = (_kernels if make is None else light_kernels).find(gpu, key)
+    if ready is None or (ready.better is not None and ready.better.ready):
+        return _load(key, find, gpu, make)
+    ready.count()
+    return ready
+
+
+def _load(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, make: Make | None) -> Ready:
+    """Loads a kernel that is not loaded yet, or that takes the place of a loaded one."""
+    asked, is_loaded, kept = key[0].problem, True, _kernels if make is None else light_kernels
+    make = make or Make(LoadedKernel, _by_cupy)
+
+    def load() -> Ready:
         nonlocal is_loaded
         is_loaded = False
         import cupy
 
-        problem = asked.on(asked.arch or f"sm_{cupy.cuda.Device(gpu).compute_capability}")
+        problem = asked.on(asked.arch or compiled_for(f"sm_{cupy.cuda.Device(gpu).compute_capability}"))
         code = find(problem)
         if code.cubin is None or code.launch is None:
-            return _Ready(_by_cupy(problem), partial(code.count, problem), code.better)
+            return Ready(make.product(problem), partial(code.count, problem), code.better)
         cubin, launch = code.cubin, code.launch
 
         def load_code() -> Any:
@@ -271,14 +295,14 @@ def _load(key: tuple[_Wanted, Hashable, Hashable], find: Find, gpu: int) -> _Rea
             return function
 
         function = _codes.get(gpu, code.key, load_code)
-        loaded = LoadedKernel(cubin, code.name, launch, problem, function)
-        return _Ready(loaded, partial(code.count, problem), code.better)
+        loaded = make.kernel(cubin, code.name, launch, problem, function)
+        return Ready(loaded, partial(code.count, problem), code.better)
 
-    ready = _kernels.get(gpu, key, load)
+    ready = kept.get(gpu, key, load)
     if ready.better is not None and ready.better.ready:
         # Running launches finish with the old kernel: its code stays loaded, and its memory is reused in stream order.
-        _kernels.discard(gpu, key, ready)
-        ready = _kernels.get(gpu, key, load)
+        kept.discard(gpu, key, ready)
+        ready = kept.get(gpu, key, load)
     if is_loaded:
         ready.count()
     return ready
@@ -386,12 +410,23 @@ def stream_of(given: Any) -> Any:
     if isinstance(handle, int) and not isinstance(handle, bool):
         if handle in (0, _LEGACY):
             return cupy.cuda.Stream.null
-        return cupy.cuda.Stream.ptds if handle == _PER_THREAD else cupy.cuda.Stream.from_external(_Handle(handle))
+        return cupy.cuda.Stream.ptds if handle == PER_THREAD else cupy.cuda.Stream.from_external(_Handle(handle))
     if hasattr(given, "__enter__") and hasattr(given, "ptr"):
         return given
     if hasattr(given, "__cuda_stream__"):
         return cupy.cuda.Stream.from_external(given)
     raise UsageError(f"{given!r} is no stream; give one of CuPy or PyTorch, or a handle")
+
+
+def on_stream(handle: int) -> AbstractContextManager[Any]:
+    """Makes a stream, given as its handle, the current one in a ``with``; does nothing where it is."""
+    import cupy
+
+    return _NOTHING if cupy.cuda.get_current_stream().ptr == handle else _stream_of_handle(handle)
+
+
+_NOTHING = nullcontext()
+_stream_of_handle = cache(stream_of)
 
 
 def _wait_for(stream: int, current: Any) -> None:

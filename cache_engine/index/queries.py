@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
-from cache_engine.index.rows import ALL_SKIPPED, Part, all_of, compared, matching
+from cache_engine.index.rows import ALL_SKIPPED, Part, all_of, compared, literal, matching
 from cache_engine.index.rows import fetch as _rows
 from cache_engine.model.events import ACTS
 from cache_engine.model.gemm.fields import FIELDS, ProblemField
@@ -194,6 +194,23 @@ def adapted_kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | Non
         connection, f"SELECT {_OF_ADAPTED} FROM {_USED_KERNELS} WHERE kernels.key = ? AND framework IS NOT NULL", [key]
     )
     return rows[0] if rows else None
+
+
+def as_sql(chosen: KernelFilter, *, sort: str = "last used", descending: bool = True) -> str:
+    """The query of a whole list of kernels as text, for ``sql.ask``.
+
+    Raises:
+        UsageError: when ``sort`` is not one of ``SORTS``.
+    """
+    condition, parameters = chosen.where()
+    first, *rest = condition.replace("true AND ", "").split("?")
+    shown = first + "".join(literal(value) + text for value, text in zip(parameters, rest, strict=True))
+    columns = " ".join((_COLUMNS if chosen.frameworks is None else _OF_ADAPTED).split())
+    direction = "DESC" if descending else "ASC"
+    return (
+        f"SELECT {columns}\nFROM {_USED_KERNELS}\nWHERE {shown}\n"
+        f"ORDER BY {_order(sort)} {direction} NULLS LAST, kernels.key"
+    )
 
 
 def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import msgspec
@@ -50,6 +51,20 @@ def with_columns(schema: str, *kinds: type[msgspec.Struct]) -> str:
         columns = (f"{name} {_column_type(hints[name])}" for name in kind.__struct_fields__)
         schema = schema.replace(f"{{{kind.__name__}}}", ", ".join(columns))
     return schema
+
+
+def comments(table: str, texts: Mapping[str, str]) -> str:
+    """SQL that comments columns of a table."""
+    return "".join(f"COMMENT ON COLUMN {table}.{name} IS {literal(text)};\n" for name, text in texts.items())
+
+
+def literal(value: Any) -> str:
+    """A parameter of a condition as SQL: a text, a number, a truth value, or a list of these."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value) if isinstance(value, int) or math.isfinite(value) else f"'{value}'::DOUBLE"
 
 
 _COLUMN_TYPES = {bool: "BOOLEAN", int: "BIGINT", str: "VARCHAR"}

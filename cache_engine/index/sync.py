@@ -33,6 +33,7 @@ from cache_engine.index.demand import sync_demand
 from cache_engine.index.records import SETTLED_NS, UNREAD, mtime_ns, sync_records, sync_timings, timings_state
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.events import Tally
+from cache_engine.model.gemm.fields import FIELDS
 from cache_engine.model.shape_counts import Shape
 from cache_engine.process import renew_after_fork
 from cache_engine.settings.extras import needing
@@ -55,6 +56,7 @@ _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 """The system's messages for a full disk, which DuckDB repeats. On a full disk, the index is in a private folder."""
 
 SCHEMA = rows.with_columns(Path(__file__).with_name("schema.sql").read_text(encoding="utf-8"), RecordedProblem, Shape)
+SCHEMA += rows.comments("kernels", {field.name: field.label for field in FIELDS if field.name not in "mnk"})
 # An index with another schema is rebuilt; the hash replaces a number that one could forget to raise.
 SCHEMA_VERSION = hashlib.sha256(SCHEMA.encode()).hexdigest()[:16]
 _WRITE_TIMEOUT_S = 30.0
@@ -94,6 +96,7 @@ class Index:
         query_limit_s: the longest time to read from a connection before it is interrupted; ``None`` means no limit.
         reads_often: whether to keep a DuckDB instance with its threads, but no open file, between two reads, which
             makes the next read quicker.
+        of_users: the lock of queries that users write.
     """
 
     query_limit_s: float | None = None
@@ -106,13 +109,13 @@ class Index:
         self._seen: object = None
         self._generation = 0
         self._skipped = 0
-        self._in_process = threading.Lock()
+        self._in_process, self.of_users = threading.Lock(), threading.Lock()
         self._attaching = Attaching()
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """Called in a forked child: makes a new lock, as another thread of the parent may have held the old one."""
-        self._in_process = threading.Lock()
+        """Called in a forked child: makes new locks, as another thread of the parent may have held the old ones."""
+        self._in_process, self.of_users = threading.Lock(), threading.Lock()
 
     @property
     def path(self) -> Path:
@@ -228,8 +231,34 @@ class Index:
                 a rebuild helps.
             ExtraMissing: when DuckDB is not installed.
         """
-        with needing("dashboard", "the index"):
+        with self.file():
             import duckdb
+
+            try:
+                with (
+                    self._reading() as connection,
+                    passing_on_ctrl_c(),
+                    interrupted_after(connection, self.query_limit_s),
+                ):
+                    yield connection
+            except duckdb.InterruptException as error:
+                raise IndexUnavailable(
+                    f"the query was stopped after {self.query_limit_s:g} s; ask for less, or raise the setting "
+                    "page_limit_s"
+                ) from error
+            except duckdb.Error as error:
+                raise _unreadable(error) from error
+
+    @contextmanager
+    def file(self) -> Iterator[Path]:
+        """The path of the index, which nobody changes during the body of a ``with``. Call ``sync`` first.
+
+        Raises:
+            IndexUnavailable: when the file is not ours alone, or another process keeps it busy.
+            ExtraMissing: when DuckDB is not installed.
+        """
+        with needing("dashboard", "the index"):
+            import duckdb  # noqa: F401
 
         try:
             with file_lock(self._layout.index_lock, _READ_TIMEOUT_S, shared=True):
@@ -237,20 +266,7 @@ class Index:
                     raise IndexUnavailable(
                         f"{self.path} is not your own file; gemm-cache store sync --rebuild creates it again"
                     )
-                try:
-                    with (
-                        self._reading() as connection,
-                        passing_on_ctrl_c(),
-                        interrupted_after(connection, self.query_limit_s),
-                    ):
-                        yield connection
-                except duckdb.InterruptException as error:
-                    raise IndexUnavailable(
-                        f"the query was stopped after {self.query_limit_s:g} s; ask for less, or raise the setting "
-                        "page_limit_s"
-                    ) from error
-                except duckdb.Error as error:
-                    raise _unreadable(error) from error
+                yield self.path
         except LockTimeout as error:
             raise IndexUnavailable(f"cannot read the index: {error}") from error
 

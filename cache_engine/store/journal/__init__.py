@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cache_engine.store.journal.snapshot import (
         Snapshot,
         damaged_lines,
+        events_by_file,
         fold,
         fold_journal,
         journal_bytes,
@@ -56,6 +57,7 @@ __all__ = [
     "append_decisions",
     "damaged_decisions",
     "damaged_lines",
+    "events_by_file",
     "fold",
     "fold_journal",
     "fold_when_long",

@@ -141,6 +141,12 @@ def read_events(
             damaged[stem] = lost
 
 
+def events_by_file(folder: Path, snapshot: Snapshot) -> Iterator[tuple[str, Event]]:
+    """The events of all files that are not in the snapshot, each with the stem of its file."""
+    for stem, data in read_new(folder, set(snapshot.folded), {}):
+        yield from ((stem, event) for event in _decode_lines(data))
+
+
 def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
     """Adds the files that no process holds to the snapshot, then deletes them; returns the number of files.
 

@@ -1,0 +1,101 @@
+"""SQL: one query on the index, with its answer as a table and as files. The query stands in the address."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from app import context, tables, widgets
+from app.addresses import SQL
+from cache_engine.errors import GemmCacheError
+from cache_engine.index.sql import EXAMPLES, MOST_TEXT, TABLES, Answer, Column, as_csv, ask
+from cache_engine.model.documents import to_json
+from cache_engine.units import counted
+
+MOST_ROWS, _MOST_CHARACTERS = 2000, 2 * 2**20
+_LONGEST_LINK = 4000
+_TEXTS = ("VARCHAR", "BOOLEAN")
+
+
+def link(query: str) -> None:
+    """A button that shows the query of a list; none where it is too long for an address.
+
+    A link to the page that is shown would leave its address as it is.
+    """
+    if len(query) <= _LONGEST_LINK:
+        st.button("as SQL", icon=":material/database:", on_click=_open, args=(query,), type="tertiary")
+
+
+def draw() -> None:
+    """The field of the query, examples, the tables, and the answer."""
+    first = next(iter(EXAMPLES.values())).strip()
+    left, right = st.columns([3, 1])
+    # The address decides. A parameter that is bound to the field would be missing after a click on "as SQL".
+    st.session_state["sql"] = st.query_params.get("sql", first)[:MOST_TEXT]
+    query = left.text_area(
+        "Query", height=150, max_chars=MOST_TEXT, key="sql", on_change=_typed, label_visibility="collapsed"
+    )
+    with right, st.popover("Examples", icon=":material/lightbulb:", width="stretch"):
+        for title, text in EXAMPLES.items():
+            st.button(title, on_click=_open, args=(text.strip(),), type="tertiary")
+    right.caption("One query in DuckDB's SQL, read only. Ctrl+Enter runs it.")
+    listed = st.expander("Tables and columns", on_change="rerun", key="sql_tables")
+    if listed.open:
+        with listed:
+            _draw_table(_asked(TABLES), "sql-tables")
+    try:
+        answer = _asked(query or "")
+    except GemmCacheError as error:
+        widgets.problem("The query has no answer.", str(error))
+        return
+    _draw_answer(query or "", answer)
+
+
+def _open(query: str) -> None:
+    st.session_state["view"] = SQL
+    st.query_params["sql"] = query
+
+
+def _typed() -> None:
+    st.query_params["sql"] = st.session_state["sql"] or ""
+
+
+def _draw_answer(query: str, answer: Answer) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        count = counted(len(answer.rows), "row")
+        st.caption(f"The first {count}; the command below prints more." if answer.is_cut else count, width="content")
+        for kind, mime, make in (("CSV", "text/csv", as_csv), ("JSON", "application/json", to_json)):
+            st.download_button(
+                kind, partial(make, answer), f"answer.{kind.lower()}", mime,
+                icon=":material/download:", on_click="ignore", type="tertiary",
+            )  # fmt: skip
+    if answer.columns and answer.rows:
+        _draw_table(answer, "sql-answer")
+    with st.expander("Command"):
+        widgets.command("sql", query, *(("--limit", "100000") if answer.is_cut else ()))
+
+
+def _draw_table(answer: Answer, key: str) -> None:
+    """The table. Names of its own for the columns: two may have one name, and no name decides about a unit."""
+    names = [f"c{at}" for at in range(len(answer.columns))]
+    config = {name: _config(column) for name, column in zip(names, answer.columns, strict=True)}
+    rows = [dict(zip(names, row, strict=True)) for row in answer.rows]
+    tables.show(rows, column_config=config, key=key)
+
+
+def _config(column: Column) -> Any:
+    kind = st.column_config.TextColumn if column.type in _TEXTS else st.column_config.Column
+    return kind(label=column.name or " ", help=column.type)
+
+
+def _asked(query: str) -> Answer:
+    return _answer(str(context.cache().layout.root), context.generation(), query)
+
+
+@st.cache_resource(show_spinner="Asking…", max_entries=8)
+def _answer(root: str, generation: int, query: str) -> Answer:  # noqa: ARG001 (of which store, and when)
+    opened = context.cache()
+    limit_s = opened.settings.page_limit_s
+    return ask(opened.index, query, limit_s=limit_s, most_rows=MOST_ROWS, most_characters=_MOST_CHARACTERS)

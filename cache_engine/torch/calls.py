@@ -1,0 +1,115 @@
+"""The functions that programs call. A call without gradients, tracing or transformations goes straight to the launch.
+
+Each raises ``UsageError``, which names the dtype, device, shape or stride that does not fit; and when a CUDA graph is
+captured and a kernel is not loaded: see ``warm``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+
+from cache_engine.gpu.matmul_plan import ALIGNMENT
+from cache_engine.torch import launches, ops, products
+from cache_engine.torch.products import FLOATS, activated
+
+_ops = torch.ops.gemm_cache
+# Whether somebody has to see the operator itself: what traces calls, and torch.func.
+_modes, _transformation = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none") -> Any:
+    """``activation(x · weightᵀ + bias)``, as ``torch.nn.functional.linear``; the kernel applies all of it.
+
+    Example:
+        ```python
+        y = linear(x, layer.weight, layer.bias, "gelu")
+        ```
+
+    Args:
+        x: … × k, of fp16, bf16, fp32 or fp64; fp32 as ``torch.set_float32_matmul_precision`` says.
+        weight: n × k, of the same type.
+        bias: n elements.
+        activation: ``"none"``, ``"relu"`` or ``"gelu"`` (that with erf).
+    """
+    if torch.compiler.is_compiling() or _modes() or _transformation() is not None:
+        return _ops.linear(x, weight, bias, activation)
+    if not launches.gpu.owns(x):
+        try:
+            y = F.linear(x, weight, bias)
+        except RuntimeError:
+            ops.form_of_linear(x, weight, bias, activation)  # says why
+            raise
+        return y if activation == "none" else activated(y, activation)
+    if torch.is_grad_enabled() and (
+        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    ):
+        if activation == "gelu":  # what the kernel applies gelu to would have to be computed again for its gradient
+            return F.gelu(_ops.linear(x, weight, bias))
+        return _ops.linear(x, weight, bias, activation)
+    if torch.is_autocast_enabled("cuda") or type(x) not in _PLAIN or type(weight) not in _PLAIN:
+        return _ops.linear(x, weight, bias, activation)
+    return ops.launched_linear(x, weight, bias, activation)
+
+
+def mm(a: Any, b: Any, *, out_dtype: Any | None = None) -> Any:
+    """``a · b``: m × k and k × n, or a batch of each, read as they lie, row by row or column by column.
+
+    Args:
+        a: of fp16, bf16, fp32, fp64, fp8 or int8.
+        b: of the same type.
+        out_dtype: the type of the result; by default theirs, of fp8 bf16, of int8 int32.
+    """
+    return _ops.mm(a, b, out_dtype=out_dtype)
+
+
+def scaled_mm(
+    a: Any, b: Any, a_scales: Any, b_scales: Any, bias: Any | None = None, *, out_dtype: Any | None = None,
+    activation: str = "none",
+) -> Any:  # fmt: skip
+    """``activation(a · b + bias)`` of fp8 with a scale for each block, without a gradient.
+
+    Args:
+        a: m × k, k a multiple of 128.
+        b: k × n, column by column, as a ``weight.T``.
+        a_scales: m × k / 128 of fp32; or of E8M0, as its own type or ``uint8``, with columns filled up to four.
+        b_scales: n × k / 128, or n / 128 (rounded up) × k / 128.
+        bias: n elements of the result's type.
+        out_dtype: by default bf16.
+        activation: as of ``linear``.
+    """
+    return _ops.scaled_mm(a, b, a_scales, b_scales, bias, out_dtype=out_dtype, activation=activation)
+
+
+def grouped_mm(a: Any, b: Any, counts: Any, bias: Any | None = None, activation: str = "none") -> Any:
+    """Groups of rows, each times a matrix of its own: the experts of a mixture.
+
+    Args:
+        a: rows × k, those of the first group first; or groups × rows × k, of whose matrices the first rows count.
+        b: groups × k × n.
+        counts: the rows of each group, of int32, on the same device; not waited for. Rows of no group may hold
+            anything; of groups × rows × n they are 0.
+        bias: groups × n.
+        activation: as of ``linear``.
+    """
+    return _ops.grouped_mm(a, b, counts, bias, activation)
+
+
+def external_matmul(a: Any, b: Any, out: Any) -> None:
+    """``a · b`` into ``out``, for Inductor to time beside its own kernels; waits for the kernel at the first call.
+
+    Example:
+        ```python
+        torch._inductor.config.external_matmul.append(cache_engine.torch.external_matmul)
+        torch.compile(model, mode="max-autotune")
+        ```
+    """
+    if a.dtype not in FLOATS or not launches.gpu.owns(a) or not out.is_contiguous() or out.data_ptr() % ALIGNMENT:
+        torch.mm(a, b, out=out)
+        return
+    given = launches.Given(a, b, partial(products.mm, a, b), ops.form_of_mm, out_dtype=out.dtype)
+    launches.product(given, out, waits=True)

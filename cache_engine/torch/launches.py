@@ -1,0 +1,310 @@
+"""Launching kernels for tensors of a GPU: memory and streams are PyTorch's, kernels come from the cache.
+
+What depends on the forms of tensors alone is found once for each combination of them. While a CUDA graph is captured,
+nothing is looked up, compiled or loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from cache_engine.errors import CompilerMissing, InvalidProblem, UsageError
+from cache_engine.gpu import multiply
+from cache_engine.gpu.arrays import BITS8, Form
+from cache_engine.gpu.launch import LoadedKernel, Operands, Startable
+from cache_engine.gpu.matmul_plan import ALIGNMENT, MatmulPlan, asked_alike
+from cache_engine.gpu.multiply import Code, Wanted
+from cache_engine.gpu.probe import require_gpu
+from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem, Mode
+from cache_engine.model.key import CacheKey
+from cache_engine.torch.products import DTYPES
+
+if TYPE_CHECKING:
+    from cache_engine.cache.cache import Cache
+    from cache_engine.model.kernel import Launch
+
+_log = logging.getLogger(__name__)
+_TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
+
+
+@dataclass(slots=True)
+class Serving:
+    """Where the kernels of PyTorch's tensors come from. Set it before the first call.
+
+    Attributes:
+        cache: by default the one that operators share.
+        wait_ms: at most for a kernel that must be compiled; meanwhile another that is right serves, or PyTorch's own
+            product. ``None`` waits as long as it takes.
+    """
+
+    cache: Cache | None = None
+    wait_ms: float | None = 0.0
+
+
+serving = Serving()
+"""That of this process."""
+
+
+class Gpu:
+    """The questions about a GPU that a launch asks PyTorch. Tests have another, for which the CPU stands."""
+
+    def owns(self, tensor: Any) -> bool:
+        """Whether the tensor is on one that kernels are for."""
+        return bool(tensor.is_cuda)
+
+    def on(self, tensor: Any) -> AbstractContextManager[Any]:
+        """Makes the tensor's the current one: PyTorch does not for an operator written in Python."""
+        return nullcontext() if tensor.get_device() == self.current() else torch.cuda.device(tensor.device)
+
+    def current(self) -> int:
+        """The number of the current one."""
+        return int(torch.cuda.current_device())
+
+    def stream(self) -> int:
+        """The handle of the current one's current stream."""
+        return int(torch._C._cuda_getCurrentRawStream(self.current()))  # noqa: SLF001 (as Inductor's code does)
+
+    def is_capturing(self) -> bool:
+        """Whether that stream is captured into a CUDA graph."""
+        return bool(torch.cuda.is_current_stream_capturing())
+
+
+gpu = Gpu()
+"""That of this process."""
+
+
+class Given(NamedTuple):
+    """A product's tensors.
+
+    Attributes:
+        own: PyTorch's own product, with what the operator was given.
+        check: refuses what does not fit, given the same: asked once for tensors of the same forms.
+        transposes_b: whether B is the transpose of ``b``.
+    """
+
+    a: Any
+    b: Any
+    own: partial[Any]
+    check: Callable[..., object]
+    bias: Any | None = None
+    activation: str = "none"
+    out_dtype: Any | None = None
+    a_scales: Any | None = None
+    b_scales: Any | None = None
+    counts: Any | None = None
+    transposes_b: bool = False
+
+
+def product(given: Given, out: Any | None = None, *, waits: bool = False) -> Any:
+    """The product on PyTorch's current stream, not waited for; in ``out``, else in a new tensor.
+
+    Args:
+        waits: whether to wait for a kernel that must be compiled, whatever ``serving`` says.
+
+    Raises:
+        UsageError: when the tensors do not go together; when a CUDA graph is captured and the kernel is not loaded.
+        ExtraMissing, CompileError: as ``cache_engine.matmul``.
+    """
+    a, b, bias = given.a, given.b, given.bias
+    forms = (
+        given.activation, given.out_dtype, given.transposes_b, tf32(a.dtype),
+        *[
+            None if one is None else (one.dtype, one.shape, one.stride(), one.get_device())
+            for one in (a, b, bias, given.a_scales, given.b_scales, given.counts)
+        ],
+    )  # fmt: skip
+    found = _plans[forms] if forms in _plans else _new_plan(given, forms)
+    if found is None:
+        return given.own() if out is None else out.copy_(given.own())
+    plan, wanted = found
+    if plan.copy_a or a.data_ptr() % ALIGNMENT:
+        return product(given._replace(a=_moved(a, plan.copy_a)), out, waits=waits)
+    if plan.copy_b or b.data_ptr() % ALIGNMENT:
+        return product(given._replace(b=_moved(b, plan.copy_b)), out, waits=waits)
+    if bias is not None and bias.data_ptr() % ALIGNMENT:
+        return product(given._replace(bias=bias.clone()), out, waits=waits)
+    with gpu.on(a):
+        kernel = _kernel(wanted, gpu.current(), waits=waits)
+        if not isinstance(kernel, _Loaded):
+            return given.own() if out is None else out.copy_(given.own())
+        # A kernel does not write rows of a matrix that belong to no group.
+        make = torch.zeros if plan.problem.mode is Mode.MASKED else torch.empty
+        y = make(plan.shape, dtype=_TORCH_TYPES[plan.problem.output], device=a.device) if out is None else out
+        kernel.launch(given, y)
+    return y
+
+
+def _moved(tensor: Any, has_gaps: bool) -> Any:
+    """A copy without gaps that starts where a kernel can read; it lies as the tensor lies, where that has no gaps."""
+    return tensor.clone(memory_format=torch.contiguous_format if has_gaps else torch.preserve_format)
+
+
+# ---- Plans ----
+
+_plans: dict[Any, tuple[MatmulPlan, Wanted] | None] = {}
+_MOST_PLANS = 8192
+_NAMES = ("A", "B", "the bias", "a_scales", "b_scales", "counts")
+
+
+def _new_plan(given: Given, forms: Any) -> tuple[MatmulPlan, Wanted] | None:
+    given.check(*given.own.args, **given.own.keywords)
+    require_gpu("a product of PyTorch's tensors")
+    if len(_plans) >= _MOST_PLANS:
+        _plans.clear()
+    found = _plans[forms] = plan_of(*forms)
+    return found
+
+
+def plan_of(
+    activation: str, out_dtype: Any, transposes_b: bool, is_tf32: bool, *tensors: Any
+) -> tuple[MatmulPlan, Wanted] | None:
+    """The plan for tensors of these types, shapes and strides; ``None`` where no kernel is for them. Needs no GPU."""
+    if any(one is not None and 0 in one[1] for one in tensors[:2]):
+        return None
+    a, b, bias, *further = (
+        None if one is None else _form(name, *one[:3]) for name, one in zip(_NAMES, tensors, strict=False)
+    )
+    assert a is not None  # noqa: S101 (for the type checker)
+    assert b is not None  # noqa: S101
+    a_scales, b_scales, counts = further or (None, None, None)
+    epilogue = Epilogue(bias=bias is not None, activation=Activation(activation))
+    asked = asked_alike(DType.TF32 if is_tf32 else None, out_dtype and DTYPES[out_dtype], epilogue)
+    try:
+        return multiply.planned(
+            asked, (a, b.transposed() if transposes_b else b, None, bias, a_scales, b_scales, counts)
+        )
+    except InvalidProblem as error:
+        _log.info("PyTorch multiplies: %s", error)
+        return None
+
+
+def _form(name: str, dtype: Any, shape: Any, strides: Any) -> Form:
+    # Scales of E8M0 are bytes.
+    element = BITS8 if dtype in (torch.uint8, getattr(torch, "float8_e8m0fnu", None)) else DTYPES.get(dtype)
+    if element is None:
+        raise UsageError(f"{name} has the dtype {dtype}; kernels have {', '.join(map(str, DTYPES))}: convert it")
+    return Form(str(element), tuple(shape), tuple(strides))
+
+
+def tf32(dtype: Any) -> bool:
+    """Whether elements are fp32 that may be rounded to ten bits of mantissa, as the program told PyTorch."""
+    return dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest"
+
+
+# ---- Kernels ----
+
+
+def load(problem: GemmProblem) -> None:
+    """Loads a problem's kernel on the current GPU, for launches to come."""
+    _kernel(Wanted(problem), gpu.current())
+
+
+def _kernel(wanted: Wanted, number: int, *, waits: bool = False) -> Startable:
+    most_ms = None if waits else serving.wait_ms
+    key = (wanted, ("torch", serving.cache, most_ms is None), "any stream")
+    there = multiply.light_kernels.find(number, key)
+    if there is None or there.better is not None:
+        if not gpu.is_capturing():
+            return multiply.ready_kernel(key, partial(_find, most_ms), number, _MAKE).kernel
+        if there is None or not isinstance(there.kernel, _Loaded):
+            raise UsageError(
+                f"a CUDA graph is being captured, and the kernel for {wanted.problem!r} is not loaded; call "
+                "cache_engine.torch.warm(model, m=…) before, with this number of rows"
+            )
+    there.count()
+    return there.kernel
+
+
+def _find(most_ms: float | None, problem: GemmProblem) -> Code:
+    """The code for a problem; none, where PyTorch's own product is to serve it."""
+    from cache_engine.cache.operator import code_found, default_cache
+
+    there = serving.cache or default_cache()
+
+    try:
+        return code_found(there, problem, None, None, partial(there.get_to_launch, problem, wait_ms=most_ms))
+    except (UsageError, InvalidProblem, CompilerMissing) as error:  # the first where no family computes it
+        _log.warning("PyTorch multiplies %r: %s", problem, error)
+        return Code(CacheKey(""), None, "", None, there.journal.asked)
+
+
+@dataclass(slots=True)
+class _ByTorch:
+    """Stands for PyTorch's own product, which the caller computes."""
+
+    problem: GemmProblem
+    name: str = "PyTorch"
+
+    def __call__(self, operands: Operands) -> None:
+        raise NotImplementedError("the caller multiplies")
+
+
+class _Loaded:
+    """A kernel in a GPU's memory, and the memory in which its blocks exchange sums, for each stream."""
+
+    def __init__(self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem, function: Any) -> None:
+        self.name, self.problem = name, problem
+        self._kernel = LoadedKernel(cubin, name, launch, problem, function, has_workspace=False)
+        self._workspaces: dict[tuple[int, int], Any] = {}
+
+    def __call__(self, operands: Operands) -> None:
+        self._kernel(operands)
+
+    def launch(self, given: Given, y: Any) -> None:
+        """Starts it on PyTorch's current stream."""
+        from numpy import uint64
+
+        stream = gpu.stream()
+        operands = Operands(uint64(given.a.data_ptr()), uint64(given.b.data_ptr()), uint64(y.data_ptr()))
+        if given.bias is not None:
+            operands.bias = uint64(given.bias.data_ptr())
+        if given.a_scales is not None and given.b_scales is not None:
+            operands.a_scales, operands.b_scales = uint64(given.a_scales.data_ptr()), uint64(given.b_scales.data_ptr())
+        if given.counts is not None:
+            operands.counts = uint64(given.counts.data_ptr())
+        if self._kernel.workspace_bytes:
+            workspace = self._workspace(stream, y.device)
+            operands.workspace = uint64(workspace.data_ptr())
+        with multiply.on_stream(stream):
+            self._kernel(operands)
+
+    def _workspace(self, stream: int, device: Any) -> Any:
+        """A workspace of zeroes, as a launch leaves it: of this stream alone, whose launches do not overlap.
+
+        In a graph that is captured it is the graph's own, of its pool, and filled with zeroes in each replay: replays
+        and other launches may overlap. Likewise beyond the most that is kept, for this launch.
+        """
+        size = self._kernel.workspace_bytes
+        key = (stream, get_ident() if stream == multiply.PER_THREAD else 0)
+        there = self._workspaces.get(key)
+        if there is not None and not gpu.is_capturing():
+            return there
+        made = torch.zeros(size, dtype=torch.uint8, device=device)
+        if not gpu.is_capturing() and _kept.size_bytes + size <= _MOST_KEPT_BYTES:
+            _kept.size_bytes += size
+            self._workspaces[key] = made
+        return made
+
+    def __del__(self) -> None:
+        _kept.size_bytes -= self._kernel.workspace_bytes * len(self._workspaces)
+
+
+@dataclass(slots=True)
+class _Kept:
+    size_bytes: int = 0
+
+
+_kept = _Kept()
+"""The workspaces of all kernels."""
+_MOST_KEPT_BYTES = 2**28
+
+
+_MAKE = multiply.Make(_Loaded, _ByTorch)

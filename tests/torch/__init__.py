@@ -1,0 +1,1 @@
+"""``cache_engine.torch`` with PyTorch for the CPU, whose tensors stand for a GPU's memory. ``make torch`` runs them."""
