@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -18,12 +18,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 
 from app.presenters.forms import missing_compilers as look_for_compilers
+from app.presenters.shared import kernel_title
 from cache_engine.batch.jobs import Jobs
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.demand.report import DemandReport
 from cache_engine.errors import GemmCacheError, IndexUnavailable
 from cache_engine.frameworks.bundles import Group
-from cache_engine.index import summaries
+from cache_engine.index import queries, summaries
 from cache_engine.insight.inspection import Inspected, Inspection, Stored, inspect, inspect_stored, sass_of
 from cache_engine.insight.linked.kernel import linked_code
 from cache_engine.insight.linked.marks import Linked
@@ -194,6 +195,12 @@ def ask_ahead(*questions: Question) -> None:
 def forget_ahead() -> None:
     """Forgets what the last drawing of a page asked ahead and did not need: the store may have changed."""
     st.session_state.pop(_AHEAD, None)
+
+
+def titles(keys: Iterable[str]) -> dict[str, str]:
+    """What to call the kernels among ``keys`` that are stored, by key: every list that names a kernel asks this."""
+    asked = sorted(filter(None, set(keys)))
+    return {row["key"]: kernel_title(row) for row in ask(queries.named, asked)} if asked else {}
 
 
 def generation() -> int:

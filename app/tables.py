@@ -1,24 +1,30 @@
-"""Tables: numbers in a unit that suits the column, and files of them that no spreadsheet runs."""
+"""Tables: plain ones with links, grids of Streamlit's, and files of both that no spreadsheet runs as formulas.
+
+Streamlit's grid takes 300 kB of programs and more than half a second of the browser, which the first page of all is not
+to wait for; and pandas on the server. Its links open new tabs.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qs
 
 import streamlit as st
 
 from app import context
-from app.presenters.columns import Column, rows_of
+from app.components import mount
+from app.presenters.columns import Column, cells, csv_text, rows_of
 from app.presenters.shared import Row
 from cache_engine.units import bytes_unit, defused, ms_unit
 
 COUNT = st.column_config.NumberColumn(format="localized")
 AGE = st.column_config.DatetimeColumn(format="distance")
-LINK = st.column_config.LinkColumn(display_text="open", width="small")
 PERCENT = st.column_config.NumberColumn(format="%,.1f%%")  # of shares: 0.5 is shown as 50.0%
 TIME = st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss")
 DECIMAL = st.column_config.NumberColumn(format="%,.1f")
@@ -30,12 +36,15 @@ _MOST_DIGITS = 4
 def draw(
     values: Iterable[Any], columns: Sequence[Column], *, column_config: Mapping[str, Any] | None = None, **options: Any
 ) -> Any:
-    """Draws a table of declared columns, with a row for each value.
+    """Draws a table of declared columns, with a row for each value: a plain one where a column has links.
 
     Args:
         column_config: of columns that no kind describes.
-        options: of ``show``.
+        options: of ``show``; of a plain table only its key.
     """
+    if any(column.kind == "link" for column in columns):
+        key = str(options["key"])
+        return plain(values, columns, key=key, label=key.replace("-", " ").capitalize())
     return show(
         rows_of(values, columns, context.timezone()),
         sizes=[column.name for column in columns if column.kind == "bytes"],
@@ -46,6 +55,37 @@ def draw(
         },
         **options,
     )
+
+
+def plain(
+    values: Iterable[Any], columns: Sequence[Column], *, key: str, label: str, only: Collection[str] | None = None
+) -> None:
+    """Draws a table as HTML, with a button that saves all of it as CSV. A click on a link opens its page in this tab.
+
+    Args:
+        label: the content of the table in words, for screen readers and as the name of the file.
+        only: the columns to draw; by default all. The file has all.
+    """
+    values = list(values)
+    drawn = [column for column in columns if only is None or column.name in only]
+    shown = cells(values, drawn, context.timezone(), time.time())
+    links = [cell for row in shown for cell in row if "href" in cell]
+    for cell in links:
+        cell["href"] = context.here(cell["href"])
+    told = mount(
+        "table",
+        key=key,
+        data={
+            "label": label,
+            "columns": [{"name": column.name, "numeric": column.is_numeric} for column in drawn] if values else [],
+            "cells": shown,
+            "file": csv_text(rows_of(values, columns, context.timezone())),
+        },
+        on_open_change=lambda: None,  # a trigger needs a callback
+    )
+    if told.open in [cell["href"] for cell in links]:
+        page, _, asked = told.open.partition("?")
+        st.switch_page(f"../pages/{page.strip('./') or 'overview'}.py", query_params=parse_qs(asked))
 
 
 def properties(
@@ -60,8 +100,6 @@ def _config(column: Column) -> Any:
     """The grid's own description of a column; ``None`` where its kind needs none."""
     if column.kind == "count":
         return st.column_config.NumberColumn(format="localized", help=column.help)
-    if column.kind == "link":
-        return LINK if column.words == "open" else st.column_config.LinkColumn(display_text=column.words, width="small")
     if column.width is not None:
         return st.column_config.TextColumn(width=column.width)
     return {"decimal": DECIMAL, "share": PERCENT, "age": AGE}.get(column.kind)
@@ -75,7 +113,7 @@ def show(
     column_config: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Draws a table. Every table of the dashboard is drawn here, so that what its toolbar saves as CSV is safe.
+    """Draws a grid. Every grid of the dashboard is drawn here, so that what its toolbar saves as CSV is safe.
 
     A column whose name ends in a unit of time gets the unit that suits its values, in the name too. Columns of the same
     unit stay comparable.
@@ -90,10 +128,6 @@ def show(
         if column is PERCENT:  # Streamlit's own percentages have no digit after the point here and two there
             for row in shown:
                 row[name] = None if row.get(name) is None else row[name] * 100
-        if (column.get("type_config") or {}).get("type") == "link":
-            for row in shown:
-                if row.get(name):
-                    row[name] = context.here(row[name])
     options.setdefault("placeholder", "–")
     times_of_day = {name: TIME for row in shown for name, value in row.items() if isinstance(value, datetime)}
     formats = {**times_of_day, **columns, **(column_config or {})}

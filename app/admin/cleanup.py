@@ -210,8 +210,7 @@ def _draw_plan(preview: Preview) -> None:
     widgets.arch_sums(preview.by_arch, "To be deleted, by target", key="victims-by-arch")
     offset = widgets.paging(len(victims), SHOWN, key="victims-page")
     page = victims[offset : offset + SHOWN]
-    names = context.ask(queries.names, [victim.key for victim in page])
-    tables.draw(page, victim_columns(names), key="victims")
+    tables.draw(page, victim_columns(context.titles(victim.key for victim in page)), key="victims")
     if len(victims) > SHOWN:
         st.caption(f"{rows_shown(offset, len(page), len(victims))}.")
     if preview.seen.leftovers:

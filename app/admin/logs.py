@@ -7,7 +7,7 @@ import streamlit as st
 from app import context, tables, widgets
 from app.presenters.admin import AUDIT, AUDITED
 from app.presenters.columns import csv_text
-from app.presenters.decisions import counts_text, logged_columns, logged_file, logged_names, matching, name_of
+from app.presenters.decisions import counts_text, logged_columns, logged_file, logged_names, matching
 from app.presenters.overview import EVENTS
 from app.presenters.shared import rows_shown
 from cache_engine.index import queries
@@ -38,10 +38,8 @@ def draw_decisions(permitted: bool) -> None:  # noqa: ARG001 (reading needs no p
     offset = widgets.paging(len(found), SHOWN, key="decisions-page")
     page = found[offset : offset + SHOWN]
     zone = context.timezone()
-    unnamed = sorted({one.key for one in page if one.key and not name_of(one, names)})
-    stored = context.ask(queries.names, unnamed) if unnamed else {}
     st.caption(f"{rows_shown(offset, len(page), len(found))}, newest first.")
-    tables.draw(page, logged_columns({**stored, **names}), height="content", key="decisions")
+    tables.draw(page, logged_columns({**names, **context.titles(one.key for one in page)}), key="decisions")
 
     def file() -> str:
         return csv_text(logged_file(found, names, zone))

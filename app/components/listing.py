@@ -1,14 +1,12 @@
-"""Lists of kernels and of entries, and tables of a few rows, drawn as HTML by scripts of our own.
+"""Lists of kernels and of entries, drawn as HTML by a script of our own.
 
-A list has a link to each row, and in some tick boxes and headers that sort. Streamlit's grid takes 300 kB of programs
-and more than half a second of the browser, which the first page of all is not to wait for; and pandas on the server.
-See ``app.tables`` for tables that are sorted and searched.
+Each row of a list is a link; some lists have tick boxes, and headers that sort. See ``app.tables`` for tables.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +14,7 @@ import streamlit as st
 
 from app import context, widgets
 from app.components import mount
-from app.presenters.columns import Column, cells, csv_text, rows_of
+from app.presenters.columns import Column, cells
 from app.presenters.kernel_list import COLUMNS
 from app.presenters.shared import Row, kernel_address
 from cache_engine.model.key import is_key
@@ -104,7 +102,7 @@ def linked_list(
         ticked: the ticked rows; ``None`` for a list without tick boxes. See ``picked``.
         sorted_by, on_sort: as of ``kernel_list``.
     """
-    made = cells(rows_of(values, columns, context.timezone()), columns, time.time())
+    made = cells(values, columns, context.timezone(), time.time())
     mount(
         "kernel_table",
         key=_name(key),
@@ -170,29 +168,3 @@ def _cleared(key: str) -> int:
 
 def _name(key: str) -> str:
     return f"list of {key}"
-
-
-def draw_table(
-    values: Iterable[Any], columns: Sequence[Column], *, key: str, label: str, only: Collection[str] | None = None
-) -> None:
-    """Draws a table, with a button that saves all of it as CSV.
-
-    Args:
-        columns: links among them open in another tab.
-        label: what it is of, for screen readers and as the name of the file.
-        only: the columns to draw; by default all. The file has all.
-    """
-    rows = rows_of(values, columns, context.timezone())
-    drawn = [column for column in columns if only is None or column.name in only]
-    links = [column.name for column in drawn if column.kind == "link"]
-    here = [{**row, **{name: row[name] and context.here(row[name]) for name in links}} for row in rows]
-    mount(
-        "table",
-        key=key,
-        data={
-            "label": label,
-            "columns": [{"name": column.name, "numeric": column.is_numeric} for column in drawn] if rows else [],
-            "cells": cells(here, drawn, time.time()),
-            "file": csv_text(rows),
-        },
-    )

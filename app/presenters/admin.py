@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from app.presenters.columns import Column
 from app.presenters.overview import event_words
 from app.presenters.plots import bars_across
-from app.presenters.shared import COLOURS, Row, Tile, moment
+from app.presenters.shared import COLOURS, Row, Tile, kernel_address, moment
 from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import is_key
 from cache_engine.settings import Settings, variable
@@ -55,11 +55,13 @@ def rules_offered(keys: Iterable[str]) -> list[str]:
 # ---- Cleanup ----
 
 
-def victim_columns(names: Mapping[str, str]) -> list[Column]:
-    """The columns of kernels that a cleanup will delete."""
+def victim_columns(titles: Mapping[str, str]) -> list[Column]:
+    """The columns of kernels that a cleanup will delete; ``titles`` are theirs by key."""
     return [
+        Column(
+            "Kernel", lambda victim: kernel_address(victim.key), "link", lambda one: titles.get(one.key, one.key[:12])
+        ),
         Column("Key", lambda victim: victim.key[:12]),
-        Column("Kernel", lambda victim: names.get(victim.key, "")),
         Column("On disk", "stored_bytes", "bytes"),
         Column("Compile time", lambda victim: victim.compile_s * 1e3, "ms"),
         Column("Last used", "last_used_at", "age"),

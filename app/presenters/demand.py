@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
 
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Pattern, Series
@@ -126,7 +127,7 @@ def m_table(
                 "m": m,
                 "Launches": _rounded(sketch.counters[m].certain),
                 "Share": sketch.counters[m].certain / total,
-                "Time, µs": time.us if time.source != UNKNOWN else None,
+                "Time": time.us / 1e3 if time.source != UNKNOWN else None,
                 "Time from": time.source,
                 "Kernel": name,
                 "Stored": ("yes" if key in cached else "no") if key else "",
@@ -136,12 +137,27 @@ def m_table(
     return rows
 
 
-def again_columns(compile_ms: Mapping[str, float]) -> list[Column]:
-    """The columns of kernels that were evicted and asked for again; ``compile_ms`` has those that are stored now."""
+SIZES = (
+    Column("m", "m", "count"),
+    Column("Launches", "Launches", "count"),
+    Column("Share", "Share", "share"),
+    Column("Time", "Time", "ms"),
+    Column("Time from", "Time from"),
+    Column("Kernel", "Open", "link", itemgetter("Kernel")),
+    Column("Stored", "Stored"),
+)
+"""The columns of the rows of ``m_table``."""
+
+
+def again_columns(compile_ms: Mapping[str, float], titles: Mapping[str, str]) -> list[Column]:
+    """The columns of kernels that were evicted and asked for again.
+
+    Args:
+        compile_ms, titles: compile times and titles, by key, of the kernels that are stored now.
+    """
     return [
-        Column("Open", lambda one: kernel_address(one.key), "link"),
-        Column("Kernel", lambda one: one.name or one.key[:12]),
-        Column("Times", "times"),
+        Column("Kernel", lambda one: kernel_address(one.key), "link", lambda one: titles.get(one.key) or one.name),
+        Column("Times", "times", "count"),
         Column("Evicted", "evicted_at", "age"),
         Column("Because", "rule"),
         Column("Asked for again", "asked_at", "age"),

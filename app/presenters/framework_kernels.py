@@ -192,7 +192,7 @@ def adapted_columns(address: Callable[[str], str]) -> list[Column]:
         Column("Target", "arch"),
         Column("Version", "version"),
         Column("Config", "config"),
-        Column("Registers", "registers"),
+        Column("Registers", "registers", "count"),
         Column("Code", "code_bytes", "bytes"),
         Column("On disk", "stored_bytes", "bytes"),
         Column("Compile time", "compile_ms", "ms"),

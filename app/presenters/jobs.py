@@ -224,10 +224,10 @@ def tuned_words(done: Tuning) -> str:
 TUNED = (
     Column("Family", "family"),
     Column("Config", "config_text"),
-    Column("Median, µs", lambda one: one.median_us or None),
-    Column("Predicted, µs", "predicted_us"),
-    Column("Measured ÷ predicted", lambda one: one.ratio or None),
-    Column("TFLOP/s", lambda one: one.tflops or None),
+    Column("Median, µs", lambda one: one.median_us or None, "decimal"),
+    Column("Predicted, µs", "predicted_us", "decimal"),
+    Column("Measured ÷ predicted", lambda one: one.ratio or None, "decimal"),
+    Column("TFLOP/s", lambda one: one.tflops or None, "decimal"),
     Column("Result", lambda one: one.trouble or "correct"),
     Column("Open", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link"),
 )

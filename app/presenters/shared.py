@@ -70,6 +70,18 @@ def kernel_address(key: str) -> str:
     return f"kernel?key={key}"
 
 
+def kernel_title(row: Row) -> str:
+    """A kernel in one line that tells it from others: ``"4096×7168×2048 bf16 sm_90 · 128x128x32_w2x2_s4"``.
+
+    Args:
+        row: of the index. The kernel of another framework has no problem there: it is called by its name.
+    """
+    if row["m"] is None:
+        return f"{row['name'] or 'unnamed'} {row['arch'] or ''}".strip()
+    batch = f" batch {row['batch']}" if row["batch"] > 1 else ""
+    return f"{row['m']}×{row['n']}×{row['k']}{batch} {dtypes(row)} {row['arch']} · {row['config']}"
+
+
 def share(part: float, whole: float) -> float:
     """A part of a whole: more than 1 where a limit is exceeded; of nothing, all."""
     return part / whole if whole else 1.0

@@ -77,7 +77,7 @@ ALL_TIMINGS = (
     Column("Target", "arch"),
     Column("Family", "family"),
     Column("Config", lambda one: str(one.config)),
-    Column("Median, µs", lambda one: one.timing.get("median_us")),
+    Column("Median, µs", lambda one: one.timing.get("median_us"), "decimal"),
     Column("TFLOP/s", lambda one: one.timing.get("tflops"), "decimal"),
     Column("Result", lambda one: "verified" if one.verified else "WRONG RESULT"),
     Column("Measured", "measured_at", "age"),

@@ -83,8 +83,7 @@ def sizes(ledger: Ledger, report: DemandReport) -> None:
     keys = [key for m in ledger.sketches[shape].counters if (key := kernels.kernel_of(shape, m)[1])]
     cached = context.ask(queries.names, sorted(set(keys)))
     rows = demand.m_table(ledger, shape, kernels.times(), kernels.kernel_of, cached)
-    columns = {"Launches": tables.COUNT, "Share": tables.PERCENT, "Open": tables.LINK}
-    tables.show(rows, column_config=columns, key="sizes-table")
+    tables.draw(rows, demand.SIZES, key="sizes-table")
     st.caption("The most frequent m, and the kernel that serves each today.")
 
 
@@ -134,7 +133,7 @@ def again() -> None:
         st.caption(f"{counted(len(found), 'kernel')}; these were asked for last.")
     shown = found[:MOST_AGAIN]
     compile_ms = context.ask(summaries.compile_times, [one.key for one in shown])
-    tables.draw(shown, demand.again_columns(compile_ms), key="again")
+    tables.draw(shown, demand.again_columns(compile_ms, context.titles(one.key for one in shown)), key="again")
 
 
 def draw() -> None:

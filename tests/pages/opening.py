@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pandas
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -85,6 +86,18 @@ def tabled(app: AppTest, column: str) -> list[dict[str, str]]:
 def tables(app: AppTest) -> list[dict[str, Any]]:
     """The plain tables on the page, as their component gets them."""
     return [one for one in components(app) if "cells" in one]
+
+
+def frames(app: AppTest) -> list[pandas.DataFrame]:
+    """The grids on the page, then its plain tables: of a cell where its link leads, else its number, else its text."""
+    plain = [
+        pandas.DataFrame(
+            [[cell.get("href", cell.get("value", cell["text"])) for cell in row] for row in told["cells"]],
+            columns=[one["name"] for one in told["columns"]] or None,
+        )
+        for told in tables(app)
+    ]
+    return [*(grid.value for grid in app.dataframe), *plain]
 
 
 def components(app: AppTest) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from cache_engine.frameworks.values import Place
 from cache_engine.index import framework_caches
 from cache_engine.index.sync import Index
 from tests.frameworks.fixtures import unpack
-from tests.pages.opening import Open, listed, sound
+from tests.pages.opening import Open, frames, listed, sound
 
 Shown = Callable[..., AppTest]
 
@@ -54,7 +54,7 @@ def _tiles(app: AppTest) -> dict[str, str]:
 
 
 def _table(app: AppTest, *columns: str) -> list[tuple[object, ...]]:
-    (frame, *_) = [one.value for one in app.dataframe if set(columns) <= set(one.value.columns)]
+    (frame, *_) = [one for one in frames(app) if set(columns) <= set(one.columns)]
     return list(frame[list(columns)].itertuples(index=False, name=None))
 
 
@@ -199,7 +199,7 @@ def test_a_hostile_name_is_only_ever_text(shown: Shown, cache: Path) -> None:
 def test_without_any_cache_it_says_how_to_name_one(shown: Shown, home: Path) -> None:
     app = shown()
     assert "The setting caches names directories elsewhere" in app.info[0].value
-    assert not app.dataframe
+    assert not frames(app)
 
 
 def test_targets_that_have_no_room_are_counted() -> None:

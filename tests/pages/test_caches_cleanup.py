@@ -21,7 +21,7 @@ from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.admission import Request
 from tests.frameworks.fixtures import unpack
-from tests.pages.opening import Open, Reader, sound
+from tests.pages.opening import Open, Reader, frames, sound
 
 DAY_S = 86_400
 
@@ -68,7 +68,7 @@ def _confirm(app: AppTest, count: int) -> AppTest:
 
 
 def _table(app: AppTest, *columns: str) -> list[tuple[object, ...]]:
-    (frame, *_) = [one.value for one in app.dataframe if set(columns) <= set(one.value.columns)]
+    (frame, *_) = [one for one in frames(app) if set(columns) <= set(one.columns)]
     return list(frame[list(columns)].itertuples(index=False, name=None))
 
 

@@ -29,18 +29,18 @@ from cache_engine.evaluator.catalogue import ModelShape
 from cache_engine.insight.coverage import Cell, coverage, wanted
 from cache_engine.model.gemm import DType
 from cache_engine.model.job import JobArguments
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, frames, sound
 
 SHAPES = [ModelShape("a model", "qkv", 1, 4096, 4096, 1), ModelShape("a model", "router", 8, 4096, 1024, 1)]
 
 
 def test_the_matrix_is_that_of_the_address(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "coverage", model="Qwen3-0.6B", dtype="fp32", archs="sm_120"))
-    matrix = app.dataframe[0].value
+    matrix = frames(app)[0]
     assert list(matrix) == ["Operation", "n", "k", "Batch", "sm_120"]
     assert list(matrix["Operation"]) == ["qkv", "o", "gate+up", "down", "lm_head"]
     assert all(next(iter(cell)).startswith("✗ 0 of") for cell in matrix["sm_120"])
-    assert set(app.dataframe[1].value["State"]) == {MISSING}
+    assert set(frames(app)[1]["State"]) == {MISSING}
 
 
 def test_targets_start_with_those_in_the_store_and_may_be_none(open_page: Open, compiled_store: Path) -> None:
@@ -168,10 +168,10 @@ def test_only_what_is_missing(cells: list[list[Cell]]) -> None:
 
 def test_the_switch_is_part_of_the_address(open_page: Open, compiled_store: Path) -> None:
     given = {"model": "Qwen3-0.6B", "dtype": "bf16", "archs": "sm_75"}
-    assert len(sound(open_page(compiled_store, "coverage", **given)).dataframe) == 2
+    assert len(frames(sound(open_page(compiled_store, "coverage", **given)))) == 2
     app = sound(open_page(compiled_store, "coverage", **given, missing="true"))
     assert app.toggle(key="missing").value
-    assert not app.dataframe, "no kernel of it can be made for this target, so none is missing"
+    assert not frames(app), "no kernel of it can be made for this target, so none is missing"
     assert "No kernel is missing" in app.success[0].value
 
 

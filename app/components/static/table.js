@@ -1,6 +1,7 @@
 // A table of a few rows, sorted by the header that is clicked, and a button that saves it as CSV.
 //
 // data: [{label, columns: [{name, numeric}], cells: [[{text, value, title, href}]], file}]
+// triggers: open ADDRESS
 //
 // Text from the store becomes text nodes, never markup.
 
@@ -19,7 +20,7 @@ function fill(place, { text, title, href }) {
   change(place, "title", title ?? "");
   let link = place.querySelector("a");
   if (!href) return link ? place.replaceChildren(text) : change(place, "textContent", text);
-  if (!link) place.replaceChildren((link = made("a", { target: "_blank", rel: "noopener" })));
+  if (!link) place.replaceChildren((link = made("a", {})));
   if (link.getAttribute("href") !== href) link.setAttribute("href", href);
   change(link, "textContent", text);
 }
@@ -51,7 +52,15 @@ function start(parentElement) {
   // A keyboard scrolls what has the focus.
   const scroll = made("div", { className: "scroll", tabIndex: 0, role: "region" }, table);
   parentElement.append(made("div", { className: "plain-table" }, scroll, button));
-  return { scroll, table, head, body, button, order: {} };
+  const parts = { scroll, table, head, body, button, order: {} };
+  body.onclick = (event) => {
+    const link = event.target.closest("a");
+    // With these keys the browser opens a tab or a window, or saves the page.
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    parts.open(link.getAttribute("href"));
+  };
+  return parts;
 }
 
 function drawHead(parts, columns, redraw) {
@@ -70,9 +79,10 @@ function drawHead(parts, columns, redraw) {
 
 const tables = new WeakMap();
 
-export default function ({ data: [data], parentElement }) {
+export default function ({ data: [data], parentElement, setTriggerValue }) {
   const parts = tables.get(parentElement) ?? start(parentElement);
   tables.set(parentElement, parts);
+  parts.open = (address) => setTriggerValue("open", address);
   const { scroll, table, head, body, button } = parts;
   for (const named of [scroll, table]) named.setAttribute("aria-label", data.label);
   button.setAttribute("aria-label", `Save ${data.label} as CSV`);
