@@ -69,6 +69,10 @@ def plain(
     values = list(values)
     drawn = [column for column in columns if only is None or column.name in only]
     shown = cells(values, drawn, context.timezone(), time.time())
+    for at in (at for at, column in enumerate(drawn) if column.bar):
+        most = max((row[at].get("value", 0) for row in shown), default=0)
+        for row in shown:
+            row[at]["bar"] = row[at].get("value", 0) / most if most else 0
     links = [cell for row in shown for cell in row if "href" in cell]
     for cell in links:
         cell["href"] = context.here(cell["href"])

@@ -16,7 +16,6 @@ from app.addresses import PART_OF, STORAGE
 from app.presenters.admin import ARCHS, arch_figure
 from app.presenters.shared import Row, page_count, when
 from cache_engine.index.queries import FACETS
-from cache_engine.model.key import is_key
 from cache_engine.units import human_age
 from cache_engine.upkeep.decisions import Departure
 
@@ -24,6 +23,7 @@ LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
 _RESULTS = "results last seen"
 _ACCEPTED, _OPENED = "old values in the address", "page opened last"
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 10
+_PREFIX = re.compile(r"[0-9a-fA-F]{8,64}")
 
 
 def title(text: str) -> None:
@@ -269,8 +269,12 @@ def follow_old_link() -> None:
 
 
 def departed(key: str) -> Departure | None:
-    """Shows when and why a kernel left the store; returns ``None`` if the store does not know."""
-    gone = context.cache().admin.departure(key) if is_key(key) else None
+    """Shows when and why a kernel left the store; returns ``None`` if the store does not know.
+
+    Args:
+        key: of the kernel, or the start of one, such as the 12 digits that lists show.
+    """
+    gone = context.cache().admin.departure(key.lower()) if _PREFIX.fullmatch(key) else None
     if gone is not None:
         how = "evicted" if gone.is_evicted else "damaged and quarantined"
         st.warning(f"This kernel was {how} {human_age(time.time() - gone.at)}.", icon=":material/history:")

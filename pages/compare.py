@@ -18,7 +18,7 @@ from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.bundles import Group, describe
 from cache_engine.index import queries, summaries
 from cache_engine.insight.comparison import compare
-from cache_engine.insight.inspection import Stored
+from cache_engine.insight.inspection import Stored, titled
 from cache_engine.model.artifact import Record
 
 SHOWN = 20
@@ -32,15 +32,21 @@ def kernel_of(place: str, label: str) -> Stored | None:
     try:
         kernel = context.cache().admin.find_stored(asked)
     except GemmCacheError as error:
-        if widgets.departed(asked) is None:
+        gone = widgets.departed(asked)
+        if gone is None:
             widgets.problem("No kernel with this key.", str(error))
         else:
-            widgets.kernel_link("What is known of it", asked)
+            widgets.kernel_link("What is known of it", gone.key)
         return None
     name = describe(kernel).name if isinstance(kernel, Group) else kernel.name
     st.code(f"{name}\n{kernel.key}", language=None, wrap_lines=True)
     widgets.kernel_link("Open kernel", kernel.key)
     return kernel
+
+
+def called(kernel: Stored) -> str:
+    """What titles call a kernel."""
+    return describe(kernel).name or "unnamed" if isinstance(kernel, Group) else titled(kernel)
 
 
 def fill_in(place: str) -> None:
@@ -102,6 +108,8 @@ def side_by_side(first: Stored, second: Stored) -> None:
     """All properties in which the two can differ."""
     (one, first_sass), (other, second_sass) = map(context.compared_with, (first, second))
     found = compare(one, other)
+    with heading:
+        widgets.title(f"{called(first)} and {called(second)}")
     heads = f"1: {first.key[:12]}", f"2: {second.key[:12]}"
     for note in dict.fromkeys((*found.notes, *one.notes, *other.notes)):
         st.text(note)
@@ -114,7 +122,8 @@ def side_by_side(first: Stored, second: Stored) -> None:
     comparison.draw_machine_code(lambda: (one, first_sass()), lambda: (other, second_sass()))
 
 
-st.title("Compare")
+heading = st.empty()
+heading.title("Compare")
 context.cache()
 if links.asks("entry_a"):  # of another framework
     caches_comparison.draw()

@@ -15,6 +15,7 @@ from app.components.code_view import component
 from app.presenters import kernel
 from app.presenters.decisions import DECISIONS
 from app.presenters.downloads import dump_file
+from app.presenters.evaluations import slower_words
 from app.presenters.jobs import in_store
 from app.presenters.kernel import (
     EVENTS,
@@ -52,8 +53,11 @@ STEP_S = 60  # answers about demand are cached for as long
 ROW = 27  # pixels, so that the four tables fit on one screen
 
 
-def at_a_glance(record: Record, inspection: Inspection) -> None:
-    """On one screen: the tiling, what the kernel takes, how fast it is, who asks for it, and its life in the cache."""
+def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
+    """On one screen: the tiling, what the kernel takes, how fast it is, who asks for it, and its life in the cache.
+
+    Returns the names of all that it says.
+    """
     drawing, left, right = st.columns([4, 3, 3])
     drawing.plotly_chart(tile_figure(record), key="tiles")
     points, _ = predictions(record)
@@ -61,6 +65,7 @@ def at_a_glance(record: Record, inspection: Inspection) -> None:
     ledger = context.ask(summaries.ledger, HALF_LIFE_S, at)
     row, is_pinned = context.ask(queries.kernel, record.key), CacheKey(record.key) in cache.admin.pinned()
     life = life_words(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
+    said: set[str] = set()
     for place, title, words in (
         (left, "Resources", resource_words(inspection)),
         (left, "Speed", speed_words(context.ask(summaries.timings, record.key), points)),
@@ -68,20 +73,23 @@ def at_a_glance(record: Record, inspection: Inspection) -> None:
         (right, "Demand", demand_words(record, ledger, cache.demand.kernel_of)),
     ):
         with place:
-            tables.properties(words, head=title, width=130, row_height=ROW, alt=title, key=f"glance-{title}")
+            tables.properties(words, head=title, width=190, row_height=ROW, alt=title, key=f"glance-{title}")
+        said |= words.keys()
     for note in (*inspection.notes, *record.warnings):
         st.text(note)
+    return said
 
 
 def summary(record: Record) -> None:
     """The first screen; below it problem and config, levels of tiling, instructions and occupancy."""
     inspection = context.inspection(record)
-    at_a_glance(record, inspection)
+    said = at_a_glance(record, inspection)
     left, right = st.columns(2)
     with left:
         st.header("Problem and config")
         signature = cache.admin.signature(record.key)
         words = described(record, when(record.created_at, context.timezone()))
+        words = {name: text for name, text in words.items() if name not in said}
         tables.properties({**words, **({"Signature": signature} if signature else {})}, width=130, key="facts")
     with right:
         st.header("Tiling")
@@ -92,7 +100,6 @@ def summary(record: Record) -> None:
         right.plotly_chart(instruction_figure(inspection.instructions), key="instructions")
     if inspection.occupancy is not None:
         left.header("Theoretical occupancy")
-        left.caption(f"{inspection.occupancy}.")
         with left:
             limits = inspection.occupancy.block_limits.items()
             tables.draw(limits, limit_columns(inspection.occupancy), height="content", key="occupancy")
@@ -158,7 +165,8 @@ def performance(record: Record) -> None:
         st.text(trouble)
         return
     st.caption(
-        f"{MODEL}: estimates a vendor-library GEMM of this shape on this GPU; it does not model this kernel's code."
+        f"{MODEL}: a cuBLAS-like kernel of this shape on each GPU, predicted; it does not model this kernel's code. "
+        + slower_words(points)
     )
     st.plotly_chart(speed_figure(points, timings, m, record.problem.batch), key="roofline")
     tables.draw(points, PREDICTIONS, height="content", key="predictions")
@@ -208,6 +216,7 @@ def not_found(key: str, cause: str) -> None:
     if gone is None:
         widgets.problem("Kernel not found.", cause)
     else:
+        key = gone.key
         recompiling(CacheKey(key), gone)
     events = context.ask(queries.events_of, key)
     if events:

@@ -57,7 +57,7 @@ context.ask_ahead(  # all that the page and its header ask of every store
     context.question(summaries.made_over_time, span.step_s),
     context.question(queries.made_with),
     context.question(queries.busiest, limit=MOST_BUSY),
-    context.question(queries.count, queries.KernelFilter()),
+    context.question(queries.stock),
 )
 row = context.ask(queries.overview)
 events = context.ask(queries.events, limit=MOST_EVENTS)

@@ -31,7 +31,7 @@ _ICONS = {
 }  # fmt: skip
 POLL_S = 5.0
 _FOLLOWED = ("Overview", "Kernels", "Workload")
-_DRAWN = "kernels when the page was drawn"
+_DRAWN = "stock when the page was drawn"
 
 
 def draw(page: str) -> None:
@@ -49,7 +49,7 @@ def draw(page: str) -> None:
     if pressed:
         _search()
     if page in _FOLLOWED:
-        st.session_state[_DRAWN] = _count()
+        st.session_state[_DRAWN] = _stock()
         _news()
 
 
@@ -133,21 +133,24 @@ def _report(page: str, *keys: str) -> Report:
 
 @st.fragment(run_every=POLL_S)
 def _news() -> None:
-    """The number of kernels added or deleted since the page was drawn, which stays until the reader wants it new."""
-    before, now = st.session_state.get(_DRAWN), _count()
+    """A button that says that kernels came or went since the page was drawn, and draws the page again when clicked."""
+    before, now = st.session_state.get(_DRAWN), _stock()
     context.age_of_answers()  # that is for the page to say
     if before is None or now is None or before == now:
         return
-    words = f"{counted(now - before, 'new kernel')}" if now > before else f"{counted(before - now, 'kernel')} deleted"
+    more = now[0] - before[0]
+    words = f"{counted(abs(more), 'new kernel' if more > 0 else 'kernel')}{' deleted' if more < 0 else ''}"
+    if not more:
+        words = "Kernels were replaced"
     with st.container(key="news"):
         if st.button(f"{words}. Show", icon=":material/refresh:", key="show-news"):
             st.rerun()
 
 
-def _count() -> int | None:
-    """The number of kernels; ``None`` where the index does not say."""
+def _stock() -> tuple[int, int] | None:
+    """The number of kernels, and a number that any other set of kernels changes; ``None`` where the index is silent."""
     try:
-        return context.ask(queries.count, queries.KernelFilter())
+        return context.ask(queries.stock)
     except GemmCacheError:
         return None
 

@@ -31,6 +31,7 @@ class Column:
         sort: the order that a list's header asks for, of those of the list's query.
         title: what a list's cell says when pointed at, of its row.
         hidden: whether a list shows it only to readers who choose it.
+        bar: whether a plain table draws a bar behind each number: its part of the column's largest.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Column:
     sort: str = ""
     title: Callable[[Any], str] | None = None
     hidden: bool = False
+    bar: bool = False
 
     @property
     def is_numeric(self) -> bool:

@@ -20,13 +20,7 @@ from app.presenters.shared import COLOURS, GREY, Row, Tile
 from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobStage, LostJob
 from cache_engine.batch.results import Compiled, Explained, Timed, Tuning, Warmed
 from cache_engine.batch.tuning import Candidate
-from cache_engine.evaluator.chips import gpus_running
-from cache_engine.evaluator.gpu import DTYPES as PREDICTED_DTYPES
-from cache_engine.evaluator.gpu import MODEL_VERSION, RATED
-from cache_engine.evaluator.grouped import predict_work, work_of
-from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.events import TIERS
-from cache_engine.model.gemm import GemmProblem
 from cache_engine.units import counted, human_bytes, human_ms, human_us, ms_unit
 
 STATES = {
@@ -348,29 +342,3 @@ def timing_figure(document: Timed) -> go.Figure:
 
 
 # ---- Its predicted time, without a GPU ----
-
-
-def prediction_tiles(problem: GemmProblem) -> list[Tile]:
-    """The predicted time of the problem on each GPU that runs its target; none where the model does not apply."""
-    asked = work_of(problem)
-    if asked.dtype not in RATED or problem.output not in PREDICTED_DTYPES:
-        return []
-    tiles = []
-    for gpu in gpus_running(problem.arch or ""):
-        prediction = predict_work(asked, gpu)
-        rate = asked.flops / prediction.latency_us / 1e6
-        if asked.dtype not in PREDICTED_DTYPES:
-            error = f"{asked.dtype} was never measured; the datasheet's rate is taken."
-        elif prediction.calibrated_on in PUBLISHED_MAPE:
-            error = f"Mean error {PUBLISHED_MAPE[prediction.calibrated_on]}%."
-        else:
-            best, worst = PUBLISHED_MAPE_UNMEASURED
-            error = f"{gpu.name} was not in the calibration set; held-out error {best}–{worst}%."
-        tiles.append(
-            Tile(
-                f"{gpu.name}, predicted",
-                human_us(prediction.latency_us),
-                f"{rate:,.1f} TFLOP/s (GPU model {MODEL_VERSION}). {error}",
-            )
-        )
-    return tiles

@@ -19,21 +19,9 @@ MOST_TIMINGS = 1000
 
 
 def targets(rows: list[Row]) -> None:
-    """Figures, and their numbers as a table."""
-    for place, key, shown in zip(
-        st.container(key="figures").columns(4),  # on a phone, one line each
-        ("entries", "compile-time", "stored", "hits"),
-        (
-            architectures.entries_figure(context.ask(queries.architecture_families)),
-            architectures.compile_time_figure(rows),
-            architectures.stored_bytes_figure(rows),
-            architectures.arch_bars("Hits", "Hits", rows, [row["hits"] for row in rows]),
-        ),
-        strict=True,
-    ):
-        with place:
-            figure.draw(shown, key=key)
-    tables.draw(rows, architectures.TARGETS, height="content", key="table")
+    """Kernels by target: a figure by family and dtype, and a table with bars."""
+    tables.draw(rows, architectures.TARGETS, key="table")
+    figure.draw(architectures.entries_figure(context.ask(queries.architecture_families)), key="entries")
 
 
 def speed() -> None:

@@ -149,6 +149,12 @@ def count(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> int:
     return int(row[0]) if row else 0
 
 
+def stock(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
+    """The number of kernels, and a checksum of their keys."""
+    row = connection.execute("SELECT count(*), coalesce(bit_xor(hash(key)), 0) FROM ours").fetchone()
+    return (int(row[0]), int(row[1])) if row else (0, 0)
+
+
 def kernels(
     connection: duckdb.DuckDBPyConnection,
     chosen: KernelFilter,
