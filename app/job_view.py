@@ -94,9 +94,7 @@ def job_list() -> None:
     if not recent:
         st.info("No jobs yet. Jobs from every dashboard on this store appear here.")
         return
-    process = st.column_config.NumberColumn(format="%d", help="Process ID.")
-    height = min(400, 36 * (len(recent) + 1))
-    tables.draw(recent, jobs.job_columns(time.time()), height=height, column_config={"Process": process}, key="jobs")
+    tables.draw(recent, jobs.job_columns(time.time()), key="jobs")
     st.caption(
         f"Up to {MOST_AT_ONCE} jobs run at a time on a store, at most one of them for a whole model. The last "
         f"{MOST_KEPT} jobs are stored, for {KEPT_DAYS} days."
@@ -239,5 +237,4 @@ def _dump(job: Job) -> None:
 def _stages(job: Job) -> None:
     st.plotly_chart(jobs.stage_figure(job), key="stages")
     with st.expander("Stage timings (table)"):
-        st.text(jobs.stage_lines(job))
         tables.show([{"Stage": name, "ms": ms} for name, ms in jobs.stage_times(job.stages).items()], key="stage-table")

@@ -13,7 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import context, tables
 from app.addresses import PART_OF, STORAGE
-from app.presenters.admin import ARCHS, arch_figure
+from app.presenters.admin import ARCHS
 from app.presenters.shared import Row, page_count, when
 from cache_engine.index.queries import FACETS
 from cache_engine.units import human_age
@@ -238,11 +238,10 @@ def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
 
 
 def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
-    """Kernels and bytes by target, as a figure and as a table; nothing where there are no rows."""
+    """Kernels and bytes by target; nothing where there are no rows."""
     if rows:
-        st.plotly_chart(arch_figure(rows, title), key=key)
-        with st.expander("Show data table"):
-            tables.draw(rows, ARCHS, key=f"{key}-table")
+        st.caption(title)
+        tables.draw(rows, ARCHS, key=key, saved=False)
 
 
 def open_kernel(key: str) -> NoReturn:

@@ -97,7 +97,7 @@ def times(first: Record, second: Record, heads: tuple[str, str]) -> None:
     if not pairs:
         st.caption("No timings, and no prediction for these kernels.")
         return
-    tables.show(comparison.pair_table(pairs, *heads), height="content", key="Speed")
+    tables.show(comparison.pair_table(pairs, *heads), key="Speed")
     st.caption(
         f"Predictions ({MODEL}) depend only on the problem, so two kernels for one problem get the same value. "
         "Measuring needs an NVIDIA GPU."
@@ -115,7 +115,7 @@ def side_by_side(first: Stored, second: Stored) -> None:
         st.text(note)
     if first.key == second.key:
         st.info("Same key: this is the same kernel twice.")
-    left = comparison.side_by_side(found, heads, has_instructions=bool(found.instructions))
+    left = comparison.side_by_side(found, heads)
     if not isinstance(first, Group) and not isinstance(second, Group):
         with left:
             times(first, second, heads)

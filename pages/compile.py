@@ -166,8 +166,7 @@ def tuning(form: Sequence[forms.Field]) -> None:
     found = answered(lambda: candidates(cache, forms.problem_of(values), values["families"], compiler, values["top"]))
     if found is None:
         return
-    columns = {"Predicted ÷ best": st.column_config.NumberColumn(format="%.2f")}
-    tables.draw(found, candidate_columns(found), column_config=columns, key="candidates")
+    tables.draw(found, candidate_columns(found), key="candidates")
     if asked:
         start(job_view.TUNE, form, values)
 

@@ -22,7 +22,6 @@ from app.presenters.kernel import (
     OCCUPANCY,
     first_lines,
     instruction_figure,
-    limit_columns,
     occupancy_by_chip,
     record_document,
 )
@@ -50,7 +49,6 @@ PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log
 MOST_DECISIONS = 500
 LONG_LOG = 25  # lines
 STEP_S = 60  # answers about demand are cached for as long
-ROW = 27  # pixels, so that the four tables fit on one screen
 
 
 def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
@@ -73,7 +71,7 @@ def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
         (right, "Demand", demand_words(record, ledger, cache.demand.kernel_of)),
     ):
         with place:
-            tables.properties(words, head=title, width=190, row_height=ROW, alt=title, key=f"glance-{title}")
+            tables.properties(words, head=title, key=f"glance-{title}")
         said |= words.keys()
     for note in (*inspection.notes, *record.warnings):
         st.text(note)
@@ -90,21 +88,18 @@ def summary(record: Record) -> None:
         signature = cache.admin.signature(record.key)
         words = described(record, when(record.created_at, context.timezone()))
         words = {name: text for name, text in words.items() if name not in said}
-        tables.properties({**words, **({"Signature": signature} if signature else {})}, width=130, key="facts")
+        tables.properties({**words, **({"Signature": signature} if signature else {})}, key="facts")
     with right:
         st.header("Tiling")
-        tables.show(level_table(record), height="content", key="levels")
+        tables.show(level_table(record), key="levels")
     if inspection.instructions is not None:
         right.header("Instructions")
         right.caption(f"{counted(inspection.instructions.total, 'static instruction')}. Grey: not specific to GEMM.")
         right.plotly_chart(instruction_figure(inspection.instructions), key="instructions")
     if inspection.occupancy is not None:
-        left.header("Theoretical occupancy")
+        left.header("Theoretical occupancy on each target")
         with left:
-            limits = inspection.occupancy.block_limits.items()
-            tables.draw(limits, limit_columns(inspection.occupancy), height="content", key="occupancy")
-            st.caption("On each chip that runs this cubin:")
-            tables.draw(occupancy_by_chip(record), OCCUPANCY, height="content", key="chips")
+            tables.draw(occupancy_by_chip(record), OCCUPANCY, key="chips")
     reproduction(record)
 
 
@@ -151,7 +146,7 @@ def performance(record: Record) -> None:
     timings = context.ask(summaries.timings, record.key)
     st.header("Measured")
     if timings:
-        tables.draw(timings, TIMINGS, height="content", key="timings")
+        tables.draw(timings, TIMINGS, key="timings")
     else:
         st.info("Not timed yet. Run this command on a machine with a GPU of this target:")
         command = reproducing_command(record, cache.settings, cache.layout.root, "time")
@@ -169,7 +164,7 @@ def performance(record: Record) -> None:
         + slower_words(points)
     )
     st.plotly_chart(speed_figure(points, timings, m, record.problem.batch), key="roofline")
-    tables.draw(points, PREDICTIONS, height="content", key="predictions")
+    tables.draw(points, PREDICTIONS, key="predictions")
 
 
 def history(record: Record) -> None:
@@ -178,10 +173,10 @@ def history(record: Record) -> None:
     events, timings = context.ask(queries.events_of, record.key), context.ask(summaries.timings, record.key)
     left, right = st.columns([3, 1])
     with left:
-        tables.draw(kernel.history(record, events, timings), EVENTS, height="content", key="history")
+        tables.draw(kernel.history(record, events, timings), EVENTS, key="history")
     if row is not None:
         with right:
-            tables.show([{"Tier": tier, "Hits": row[f"{tier}_hits"]} for tier in TIERS], height="content", key="hits")
+            tables.show([{"Tier": tier, "Hits": row[f"{tier}_hits"]} for tier in TIERS], key="hits")
     left.caption(f"The store keeps only its last {RECENT:,} events; hit counts are never reset.")
     st.header("Decisions")
     decisions(record.key)
@@ -193,7 +188,7 @@ def decisions(key: str) -> None:
     if not logged:
         st.info("Nothing is logged about this kernel.")
         return
-    tables.draw(reversed(logged), DECISIONS, height="content", key="decisions")
+    tables.draw(reversed(logged), DECISIONS, key="decisions")
 
 
 def pinning(key: CacheKey) -> None:
@@ -220,7 +215,7 @@ def not_found(key: str, cause: str) -> None:
         recompiling(CacheKey(key), gone)
     events = context.ask(queries.events_of, key)
     if events:
-        tables.draw(events, EVENTS, height="content", key="past")
+        tables.draw(events, EVENTS, key="past")
     if is_key(key):
         decisions(key)
     widgets.page_link("compile", "Compile a kernel", "play_circle")

@@ -13,7 +13,7 @@ from app import context, guard, tables, widgets
 from app.components import figure, listing
 from app.components.figure import draw_tiles
 from app.presenters import overview
-from app.presenters.architectures import TOOLCHAINS, stale_words
+from app.presenters.architectures import stale_words
 from app.presenters.decisions import CAUSES, MISSES, cause_table, miss_table
 from app.presenters.history import SPANS, Span, compile_figure, history_columns, hit_figure, starts
 from app.presenters.shared import Row, total
@@ -131,7 +131,7 @@ def queue(in_queue: QueueState) -> None:
         if check.state == overview.FINE:
             st.text(f"{check.about}: {check.words}")
         with st.expander("Compile queue"):
-            tables.plain(turns, overview.QUEUE, key="queue", label="Compile queue")
+            tables.draw(turns, overview.QUEUE, key="queue", label="Compile queue")
 
 
 def period(name: str, span: Span) -> overview.ShownPeriod:
@@ -156,7 +156,7 @@ def over_time(rows: Sequence[Row], span: Span) -> None:
     with right:
         figure.draw(compile_figure(rows, span, zone, now), key="compile-figure")
     with st.expander("Show data table"):
-        tables.plain(reversed(rows), history_columns(span, zone), key="history", label="History")
+        tables.draw(reversed(rows), history_columns(span, zone), key="history", label="History")
 
 
 def missed() -> None:
@@ -167,7 +167,7 @@ def missed() -> None:
         st.caption("No misses in the log of decisions.")
         return
     compile_ms = context.ask(summaries.compile_ms_of, sorted({miss.key for miss in misses}))
-    tables.plain(cause_table(misses, compile_ms), CAUSES, key="causes", label="Causes of misses")
+    tables.draw(cause_table(misses, compile_ms), CAUSES, key="causes", label="Causes of misses")
     st.caption("Cost: the time of compiling, as last measured. A cause leads to its misses in the log of decisions.")
     nearest = context.ask(summaries.nearest_of, sorted({miss.key for miss in misses[:MOST_COMPARED]}))
     rows = miss_table(misses, compile_ms, nearest, zone, MOST_SHOWN)
@@ -175,7 +175,7 @@ def missed() -> None:
     rows = [{**row, "Kernel": titles.get(row["Key"], row["Kernel"])} for row in rows]
     shown = {name for name in rows[0] if any(row[name] for row in rows)} - {"Key"}
     with st.expander("The kernels that cost the most"):
-        tables.plain(rows, MISSES, key="misses", label="Misses", only=shown)
+        tables.draw(rows, MISSES, key="misses", label="Misses", only=shown)
         st.caption("*compare*: what differs from the nearest kernel stored before.")
 
 
@@ -183,14 +183,14 @@ def tiers() -> None:
     """Each tier's hit rate, and how long things took, over all time."""
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
         rates = overview.tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
-        tables.plain(rates, overview.TIER_COLUMNS, key="tiers", label="Hit rate by tier")
+        tables.draw(rates, overview.TIER_COLUMNS, key="tiers", label="Hit rate by tier")
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
         if row["remote_sent"] or row["remote_dropped"]:
             st.caption(f"Sent to the remote: {row['remote_sent']:,} kernels; {row['remote_dropped']:,} dropped.")
         day = context.ask(queries.history, HOUR_S, since=day_since)
         st.caption(overview.rate_words(row, day))
         if found := overview.lengths(row):
-            tables.plain(found, overview.LENGTH_COLUMNS, key="lengths", label="Lengths of lookups")
+            tables.draw(found, overview.LENGTH_COLUMNS, key="lengths", label="Lengths of lookups")
             st.caption("How long lookups and the work of misses took, over all time; at most 9% off.")
 
 
@@ -199,13 +199,6 @@ def toolchains() -> None:
     st.header("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
-    tables.plain(
-        found,
-        TOOLCHAINS,
-        key="toolchains",
-        label="Toolchains",
-        only=("Toolchain", "Build", "State", "Stale because", "Kernels", "On disk", "Last compiled", "Open"),
-    )
     if any(made.state == STALE for made in found):
         widgets.page_link("storage", "Review stale kernels to delete", "delete_sweep", rule="stale")
 
@@ -222,20 +215,13 @@ def activity() -> None:
     """The most-hit kernels, and the last events."""
     busiest = context.ask(queries.busiest, limit=MOST_BUSY)
     st.header("Most-hit kernels")
-    with st.container(horizontal=True):
-        for label, sort in (
-            ("Largest kernels", "size on disk"),
-            ("Slowest compiles", "compile time"),
-            ("Most-hit kernels", "hits"),
-        ):
-            widgets.page_link("kernels", label, "memory", sort=sort)
     if busiest:
         listing.kernel_list(busiest, key="busiest")
     else:
         st.caption("No cache hits yet.")
     st.header("Recent activity")
     if events:
-        tables.plain(events[:MOST_SHOWN], overview.EVENT_COLUMNS, key="events", label="Recent activity")
+        tables.draw(events[:MOST_SHOWN], overview.EVENT_COLUMNS, key="events", label="Recent activity")
     else:
         st.caption("No activity yet.")
 

@@ -10,6 +10,7 @@ from app import context, tables, widgets
 from app.components import header
 from app.components.figure import draw_tiles
 from app.presenters import evaluations as presenters_evaluations
+from app.presenters.columns import csv_text
 from app.presenters.downloads import MOST_ROWS
 from app.presenters.evaluation_report import model_report, shape_report
 from app.presenters.saved_results import ACCELERATORS, RESULTS, SORTS, Wanted, saved_results
@@ -31,7 +32,6 @@ ALONE = "none"
 LARGEST = min(MAX_DIMENSION, 2**53 - 1)  # what a browser counts exactly
 PAGE_ROWS = 20
 OWN, FILE = "own", "own chip's file"
-NUMBER = st.column_config.NumberColumn(format="%.4g")
 
 Shares = list[list[float | None]]
 
@@ -125,11 +125,7 @@ def evaluate_each(
 def behind(table: list[dict[str, Any]], name: str) -> None:
     """The data table of a plot."""
     with st.expander("Show data table"):
-        formats = {column: NUMBER for column in table[0] if column != "n \\ m"} if table else {}
-        tables.show(table, column_config=formats, key=f"numbers-{name}")
-        st.download_button(
-            "Download as CSV", presenters_evaluations.as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}"
-        )
+        tables.show(table, key=f"numbers-{name}", label=name)
 
 
 def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -> None:
@@ -153,8 +149,7 @@ def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -
     if len(shown) == 2:
         st.header("Comparison")
         table = presenters_evaluations.comparison_table(shown)
-        formats = {column: NUMBER for column in table[0] if column != "Metric"}
-        tables.show(table, column_config=formats, key="e_compared")
+        tables.show(table, key="e_compared")
         st.caption(presenters_evaluations.slower_words(shown))
     every = []
     plots = st.container(key="figures").columns(len(shown) + 1)  # on a phone, one line each
@@ -228,11 +223,7 @@ def measured_latencies() -> None:
         return
     st.text(f"{found.count:,} measurements of {uploaded.name}")
     table = validation_table(found.lines)
-    formats = {column: tables.PERCENT for column in table[0] if column not in ("GPU", "m", "Rows")}
-    tables.show(table, column_config=formats, height="content", key="e_errors")
-    st.download_button(
-        "Download as CSV", presenters_evaluations.as_csv(table), "errors.csv", "text/csv", key="csv-errors"
-    )
+    tables.show(table, kinds=dict.fromkeys(list(table[0])[4:], "share"), key="e_errors")
     st.plotly_chart(validation_figure(found.points), key="scatter")
     if len(found.points) < found.count:
         st.caption(f"Showing an even sample of {len(found.points):,} points.")
@@ -307,10 +298,10 @@ def list_results(rows: list[Row], chips: dict[str, str]) -> None:
         st.info("No matching results. Clear the search or a filter.")
         return
     caption.caption(f"{rows_shown(offset, len(shown), len(found))}.")
-    tables.draw(shown, RESULTS, height="content", key="e_results")
+    tables.draw(shown, RESULTS, key="e_results")
 
-    def file() -> bytes:
-        return presenters_evaluations.as_csv(found[:MOST_ROWS])
+    def file() -> str:
+        return csv_text(found[:MOST_ROWS])
 
     st.download_button("Download all as CSV", file, "evaluations.csv", "text/csv", on_click="ignore")
 

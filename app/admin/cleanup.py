@@ -215,7 +215,7 @@ def _draw_plan(preview: Preview) -> None:
         st.caption(f"{rows_shown(offset, len(page), len(victims))}.")
     if preview.seen.leftovers:
         with st.expander(f"Leftover files: {len(preview.seen.leftovers):,}"):
-            tables.draw(preview.seen.leftovers[:1000], LEFTOVERS, key="leftovers")
+            tables.draw(preview.seen.leftovers, LEFTOVERS, key="leftovers")
 
 
 def _delete(plan: EvictionPlan) -> None:

@@ -36,7 +36,7 @@ def draw_index(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses dat
         widgets.problem("The index is unavailable. Rebuild it, or try again.", str(error))
         return
     draw_tiles(index_tiles(state, size, time.time()))
-    tables.properties(index_properties(state), width="small", key="mirror-table")
+    tables.properties(index_properties(state), key="mirror-table")
     st.text(f"File: {index.path}")
 
 
@@ -69,10 +69,5 @@ def draw_settings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no pe
     listed = sorted(SETTINGS, key=lambda setting: cache.settings.origin(setting.name) == Origin.DEFAULT)
     changed = sum(cache.settings.origin(setting.name) != Origin.DEFAULT for setting in listed)
     st.caption(f"Settings that differ from their default: {changed} of {len(listed)}.")
-    columns = {
-        "Setting": st.column_config.TextColumn(pinned=True, width=170),
-        "Value": st.column_config.TextColumn(width=180),
-        "Description": st.column_config.TextColumn(width=640),
-    }
     shown = settings_columns(cache.settings, cache.layout.root)
-    tables.draw(listed, shown, height="content", column_config=columns, key="settings-table")
+    tables.draw(listed, shown, key="settings-table")

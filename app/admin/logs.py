@@ -69,4 +69,4 @@ def draw_audit(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permi
     offset = widgets.paging(total, SHOWN, key="audit-page")
     rows = context.ask(queries.acts, kinds, limit=SHOWN, offset=offset)
     st.caption(f"{rows_shown(offset, len(rows), total)}, newest first.")
-    tables.draw(rows, AUDIT, height="content", key="audit")
+    tables.draw(rows, AUDIT, key="audit")

@@ -52,7 +52,7 @@ def _draw_item(item: Item, permitted: bool) -> None:
     cache = context.cache()
     examined = cache.admin.examine(item)
     shown = quarantine_properties(item, examined, context.timezone())
-    tables.properties(shown, width="small", key="quarantine-facts")
+    tables.properties(shown, key="quarantine-facts")
     label = "Restore" if item.key else "Cannot restore (not a complete entry)"
     may = permitted and not examined.cause
     if st.button(label, icon=":material/undo:", disabled=not may, help="Re-verified before restoring."):

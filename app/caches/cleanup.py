@@ -102,7 +102,7 @@ def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
     titles = scan.titles()
     by_directory = [each for each in document.directories if each.entries]
     if len(by_directory) > 1:
-        tables.draw(by_directory, cleaned_columns(titles), height="content", key="by-directory")
+        tables.draw(by_directory, cleaned_columns(titles), key="by-directory")
     if document.entries:
         tables.draw(document.entries[:SHOWN], deletion_columns(titles), key="deletions")
         if len(document.entries) > SHOWN:

@@ -85,7 +85,7 @@ def _why(first: _Found, second: _Found) -> None:
         st.caption("They are the same key." if is_same else "None of the inputs that are stored differs.")
     else:
         columns = difference_columns(*_heads(first, second))
-        tables.draw(found.differences, columns, height="content", key="differences")
+        tables.draw(found.differences, columns, key="differences")
     if first[1].id != second[1].id:
         for hidden in found.hidden:
             st.text(f"May differ too, and is not stored: {hidden}.")
@@ -106,7 +106,7 @@ def _side_by_side(first: _Found, second: _Found) -> None:
     found = compared(first[1], second[1], [mix for mix, _ in counted])
     for trouble in dict.fromkeys(filter(None, (each for _, each in counted))):
         st.text(f"Instructions were not counted: {trouble}")
-    comparison.side_by_side(found, heads, has_instructions=all(mix is not None for mix, _ in counted))
+    comparison.side_by_side(found, heads)
     if all(entry.part(PartKind.BINARY) is not None for _, entry in (first, second)):
         comparison.draw_machine_code(*(partial(_code, *each) for each in (first, second)))
 
@@ -158,7 +158,7 @@ def _show(found: DirectoriesCompared, one: Place, other: Place) -> None:
     if found.causes:
         st.header("Why they miss")
         st.caption("In which inputs of the key the entries of the first differ from the nearest of the second.")
-        tables.draw(found.causes, CAUSES, height="content", key="causes")
+        tables.draw(found.causes, CAUSES, key="causes")
     if found.changed:
         st.header("The same key with other bytes")
         tables.draw(found.changed[:MOST_SHOWN], changed_columns(partial(_both, one, other)), key="changed")

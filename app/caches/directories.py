@@ -48,7 +48,7 @@ def overview(places: list[Row]) -> None:
     if versions:
         left.header("Versions")
         with left:
-            tables.show(versions, sizes=["On disk"], column_config={"Entries": tables.COUNT}, key="versions")
+            tables.show(versions, kinds={"On disk": "bytes"}, key="versions")
         left.caption(
             "Installed in the Python environment of this dashboard. Stale entries are of no use to it; "
             "other environments may use them."
@@ -71,7 +71,7 @@ def not_in_use() -> None:
             Column("Directory", "path_text"),
             Column("Another is named by", "replaced_by"),
         ]
-        tables.draw(unused, columns, height="content", key="not-in-use")
+        tables.draw(unused, columns, key="not-in-use")
         st.caption("These are not read, and a cleaning leaves them. To clean one, name it:")
         widgets.command("caches", "clean", "--in", "DIR")
 

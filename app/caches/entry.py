@@ -55,11 +55,11 @@ def _summary(address: Address, entry: Entry) -> None:
     wrong = context.ask(queries.diagnoses, address.place, entry.id)
     if wrong:
         st.header("Findings")
-        tables.draw(wrong, AILMENTS, height="content", key="wrong")
+        tables.draw(wrong, AILMENTS, key="wrong")
     left, right = st.columns(2)
     with left:
         st.header("What is known")
-        tables.properties(entry_facts(source, address, entry, context.timezone()), width="small", key="facts")
+        tables.properties(entry_facts(source, address, entry, context.timezone()), key="facts")
     with right:
         st.header("Parts")
         tables.draw(entry.parts, FILES, key="files")
@@ -93,7 +93,7 @@ def _key(address: Address, entry: Entry) -> None:
         st.text(factors.reason)
         return
     st.caption("The inputs of the key, as far as the cache stores them. Any difference is a miss.")
-    tables.draw(factors.factors, FACTORS, height="content", key="inputs")
+    tables.draw(factors.factors, FACTORS, key="inputs")
     for hidden in factors.hidden:
         st.text(f"Not stored: {hidden}.")
 

@@ -138,13 +138,18 @@ def _news() -> None:
     context.age_of_answers()  # that is for the page to say
     if before is None or now is None or before == now:
         return
-    more = now[0] - before[0]
-    words = f"{counted(abs(more), 'new kernel' if more > 0 else 'kernel')}{' deleted' if more < 0 else ''}"
-    if not more:
-        words = "Kernels were replaced"
+    words = news_words(before, now)
     with st.container(key="news"):
         if st.button(f"{words}. Show", icon=":material/refresh:", key="show-news"):
             st.rerun()
+
+
+def news_words(before: tuple[int, int], now: tuple[int, int]) -> str:
+    """What changed between two different stocks of kernels; see ``queries.stock``."""
+    more = now[0] - before[0]
+    if not more:
+        return "Kernels were replaced"
+    return counted(more, "new kernel") if more > 0 else f"{counted(-more, 'kernel')} deleted"
 
 
 def _stock() -> tuple[int, int] | None:

@@ -8,26 +8,16 @@ from operator import attrgetter, itemgetter
 from urllib.parse import urlencode
 
 from app.presenters.columns import Column
-from app.presenters.figure import Bars, Series
-from app.presenters.shared import COLOURS, Row, kernel_address, when
+from app.presenters.shared import kernel_address, when
 from cache_engine.insight.toolchains import CODE, COMPILE, PRESENT, REGISTERS, SPILLS, STALE, TIME, UNKNOWN, Made
 from cache_engine.units import counted, human_bytes
-
-# These have fixed colours in every store.
-_KINDS = (("simt", "fp32"), ("tensor_core", "bf16"), ("tensor_core", "fp16"), ("simt", "fp64"))
-# Enough that no two kinds have one colour: three families with six dtypes at most.
-_COLOURS = (
-    *COLOURS, "#7f3b08", "#542788", "#01665e", "#c51b7d", "#35978f", "#8c510a", "#2d004b", "#b2182b", "#4d4d4d",
-    "#1b7837", "#053061", "#dfc27d",
-)  # fmt: skip
-
 
 TARGETS = (
     Column("Target", lambda row: f"kernels?{urlencode({'arch': row['arch']})}", "link", itemgetter("arch")),
     Column("Kernels", "entries", "count", bar=True),
-    Column("Cubin size", "size_bytes", "bytes", bar=True),
+    Column("Cubin size", "size_bytes", "bytes"),
     Column("On disk", "stored_bytes", "bytes", bar=True),
-    Column("Total compile time", "compile_ms", "ms", bar=True),
+    Column("Total compile time", "compile_ms", "ms"),
     Column("Median compile time", "median_compile_ms", "ms", bar=True),
     Column("Hits", "hits", "count", help="Hits on kernels still in the store.", bar=True),
     Column(
@@ -35,27 +25,11 @@ TARGETS = (
         "misses",
         "count",
         help="Lookups that had to compile, including kernels since evicted. Not recorded by older versions.",
-        bar=True,
     ),
     Column("Last used", "last_used_at", "age"),
     Column("Families", lambda row: ", ".join(row["families"])),
     Column("Dtypes", lambda row: ", ".join(row["dtypes"])),
 )
-
-
-def entries_figure(families: Sequence[Row]) -> Bars:
-    """Kernels per target, stacked by family and dtype."""
-    archs = list(dict.fromkeys(row["arch"] for row in families))  # in the order of the compute capabilities
-    kinds = sorted({(row["family"], row["dtype"]) for row in families})
-    unlisted = [kind for kind in kinds if kind not in _KINDS]
-    counts = {(row["family"], row["dtype"], row["arch"]): row["entries"] for row in families}
-    series = []
-    for kind in kinds:
-        number = _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + unlisted.index(kind)
-        values = [counts.get((*kind, arch)) for arch in archs]
-        words = [f"{arch}, {' '.join(kind)}: {value or 0:,}" for arch, value in zip(archs, values, strict=True)]
-        series.append(Series(" ".join(kind), values, words, _COLOURS[number % len(_COLOURS)]))
-    return Bars("Kernels by family and dtype", archs, series, "Kernels", stacked=True)
 
 
 SPEEDS = (

@@ -215,9 +215,9 @@ def finding_columns(open_at: Callable[[Place, str], str]) -> list[Column]:
         Column("Finding", "ailment.value"),
         Column("Open", lambda each: open_at(each.place, each.id) if each.id else None, "link"),
         # The id is a folder, and Where has it.
-        Column("Detail", lambda each: each.detail.removeprefix(f"{each.id}/"), width="medium"),
-        Column("What to do", "cure", width=520),
-        Column("Where", lambda each: "/".join(filter(None, (each.place.path_text, each.id))), width="medium"),
+        Column("Detail", lambda each: each.detail.removeprefix(f"{each.id}/")),
+        Column("What to do", "cure"),
+        Column("Where", lambda each: "/".join(filter(None, (each.place.path_text, each.id)))),
     ]
 
 
@@ -285,7 +285,7 @@ def left_columns(titles: Titles) -> list[Column]:
         Column("Entries", itemgetter(1)),
         Column("Framework", lambda one: titles.get(one[0][0], one[0][0])),
         Column("Directory", lambda one: id_of(one[0][1])),
-        Column("Why", lambda one: one[0][2], width="large"),
+        Column("Why", lambda one: one[0][2]),
     ]
 
 
@@ -295,7 +295,7 @@ CAUSES = (
     Column("From", lambda one: one[0].group),
     Column("In the first, for example", lambda one: one[0].a or "–"),
     Column("In the second", lambda one: one[0].b or "–"),
-    Column("Meaning", lambda one: one[0].meaning, width="large"),
+    Column("Meaning", lambda one: one[0].meaning),
 )
 """The inputs that differ, and for how many entries."""
 

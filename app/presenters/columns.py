@@ -27,7 +27,6 @@ class Column:
         kind: how values read: ``bytes``, milliseconds (``ms``), shares of 1, times (seconds since 1970,
             or moments) of day (``when``) or as an ``age``, or addresses (``link``).
         words: the text of a link: the same in each row, or a function of the row.
-        width: of a grid's column: ``small``, ``medium``, ``large``, or pixels.
         sort: the order that a list's header asks for, of those of the list's query.
         title: what a list's cell says when pointed at, of its row.
         hidden: whether a list shows it only to readers who choose it.
@@ -38,7 +37,6 @@ class Column:
     of: str | Callable[[Any], Any]
     kind: Kind = ""
     words: str | Callable[[Any], str] = "open"
-    width: Any = None
     help: str | None = None
     sort: str = ""
     title: Callable[[Any], str] | None = None

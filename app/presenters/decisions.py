@@ -19,7 +19,7 @@ _SHAPE = re.compile(r"(?:\d+x)?(\d+)x(\d+)")
 
 
 DECISIONS = (
-    Column("When", "at", "when"),
+    Column("When", "at", "age"),
     Column("Decision", "kind"),
     Column("Reason", lambda one: _reason(one)),
     Column("Details", "detail"),

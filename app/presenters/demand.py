@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Collection, Mapping
+from operator import attrgetter, itemgetter
+from typing import Any
 
 from app.presenters.columns import Column
-from app.presenters.figure import Bars, Pattern, Series
+from app.presenters.figure import Bars, Series
 from app.presenters.shared import COLOURS, Row, Tile, kernel_address
-from cache_engine.cache.demand.report import KERNEL, MODEL, SHAPE, DemandReport, KernelOf
+from cache_engine.cache.demand.report import KERNEL, MODEL, DemandReport, KernelOf
 from cache_engine.cache.demand.times import UNKNOWN, LaunchTimes
 from cache_engine.model.events import DAY_S
 from cache_engine.model.shape_counts import Shape
@@ -53,43 +54,27 @@ def source_words(report: DemandReport) -> str:
     return f"{said} Times are not predicted: {report.unpredicted}" if report.unpredicted else said
 
 
-def share_figure(report: DemandReport) -> Bars:
-    """The largest shares: of GPU time, and of launches."""
-    shown = report.shares[:MOST_BARS]
-    longest = max((max(share.launch_share, share.time_share) for share in shown), default=0.0)
-    return Bars(
-        "Largest shares",
-        [_short(share.name) for share in shown],
-        [
-            _shares("GPU time", [(one.name, one.time_share) for one in shown], COLOURS[0], ""),
-            _shares("Launches", [(one.name, one.launch_share) for one in shown], COLOURS[1], "/"),
-        ],
-        "Share",
-        horizontal=True,
-        percent=True,
-        most=min(1.0, 1.1 * longest) or 1.0,
-        height=110 + 34 * max(2, len(shown)),
-    )
-
-
-def _shares(kind: str, shares: Sequence[tuple[str, float]], colour: str, pattern: Pattern) -> Series:
-    words = [f"{name}\n{kind}: {share:.1%}" for name, share in shares]
-    return Series(kind, [share for _, share in shares], words, colour, pattern)
-
-
 def share_columns(by: str) -> list[Column]:
     """The columns of shares by this kind."""
-    kernel = Column("Open", lambda share: kernel_address(share.key) if share.key else None, "link")
+
+    def address(share: Any) -> str | None:
+        return kernel_address(share.key) if by == KERNEL and share.key else None
+
     shapes = Column("Shapes", lambda share: f"{share.asked_shapes} of {share.all_shapes}")
     return [
-        Column("Name", "name", width=240 if by == SHAPE else None),
+        Column(
+            "Name",
+            lambda one: kernel_address(one.key) if by == KERNEL and one.key else None,
+            "link",
+            attrgetter("name"),
+        ),
         Column("Launches/h", lambda share: _rounded(share.per_hour), "count"),
-        Column("Launches", "launch_share", "share"),
-        Column("GPU time", lambda share: share.time_share if share.timed else None, "share"),
+        Column("Launches", "launch_share", "share", bar=True),
+        Column("GPU time", lambda share: share.time_share if share.timed else None, "share", bar=True),
         Column("Bytes", "bytes_share", "share"),
         Column("FLOPs", "flops_share", "share"),
         Column("Time from", "time_from"),
-        *({KERNEL: [kernel], MODEL: [shapes]}.get(by, ())),
+        *([shapes] if by == MODEL else []),
     ]
 
 
@@ -200,7 +185,3 @@ def model_columns(report: DemandReport, cached: Mapping[str, str]) -> list[Colum
 def _rounded(launches: float) -> float:
     """As exact as is of use: a decayed count is no whole number."""
     return round(launches) if launches >= 10 else round(launches, 1)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else f"{name[:40]}…{name[-18:]}"

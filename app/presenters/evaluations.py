@@ -15,7 +15,6 @@ import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.columns import Column, rows_of
-from app.presenters.downloads import csv_file
 from app.presenters.plots import SYMBOLS, add_line, add_points, cloud
 from app.presenters.shared import COLOURS, Row, Tile
 from cache_engine.errors import InvalidHardware, SearchStopped
@@ -228,13 +227,6 @@ def roofline_table(points: Sequence[Priced]) -> list[Row]:
 def as_json(rows: Sequence[Row]) -> str:
     """A table as a JSON document, to download."""
     return json.dumps(rows, indent=1, ensure_ascii=False)
-
-
-def as_csv(rows: Sequence[Row]) -> bytes:
-    """A table as CSV without formulas, to download."""
-    import pyarrow
-
-    return csv_file(pyarrow.Table.from_pylist(list(rows)).to_reader())
 
 
 def roofline_figure(points: Sequence[Priced], suffix: str = "") -> go.Figure:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import TypeVar
 from urllib.parse import urlencode
 
@@ -67,9 +68,13 @@ def took_ms(job: Job | LostJob, now: float) -> float | None:
 def job_columns(now: float) -> list[Column]:
     """The columns of a list of jobs; ``now`` in seconds since 1970."""
     return [
-        Column("Open", lambda job: f"/compile?job={job.id}", "link"),
         Column("State", _state),
-        Column("Command", lambda job: what_of(job) if isinstance(job, Job) else job.error[:_LONGEST], width="large"),
+        Column(
+            "Command",
+            lambda job: f"/compile?job={job.id}",
+            "link",
+            lambda job: what_of(job) if isinstance(job, Job) else job.error[:_LONGEST],
+        ),
         Column("Started", lambda job: job.started_at if isinstance(job, Job) else None, "age"),
         Column("Duration", lambda job: "–" if (ms := took_ms(job, now)) is None else human_ms(ms)),
         Column("Process", lambda job: (job.pid or None) if isinstance(job, Job) else None),
@@ -92,12 +97,6 @@ def stage_times(stages: Sequence[JobStage]) -> dict[str, float | None]:
         if len(times) >= _MOST_STAGES:
             break
     return times
-
-
-def stage_lines(job: Job) -> str:
-    """A job's stages with their times, a line each."""
-    times = stage_times(job.stages)
-    return "\n".join(f"{name} — {_spent(job, ms)}" for name, ms in times.items())
 
 
 def stage_figure(job: Job) -> go.Figure:
@@ -162,7 +161,7 @@ def warmed_words(done: Warmed) -> str:
     )
 
 
-FAILURES = (Column("Problem", "problem"), Column("Cause", "error", width="large"))
+FAILURES = (Column("Problem", "problem"), Column("Cause", "error"))
 """Problems that failed, and why."""
 
 
@@ -217,13 +216,12 @@ def tuned_words(done: Tuning) -> str:
 
 TUNED = (
     Column("Family", "family"),
-    Column("Config", "config_text"),
+    Column("Config", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link", attrgetter("config_text")),
     Column("Median, µs", lambda one: one.median_us or None, "decimal"),
     Column("Predicted, µs", "predicted_us", "decimal"),
     Column("Measured ÷ predicted", lambda one: one.ratio or None, "decimal"),
     Column("TFLOP/s", lambda one: one.tflops or None, "decimal"),
     Column("Result", lambda one: one.trouble or "correct"),
-    Column("Open", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link"),
 )
 
 

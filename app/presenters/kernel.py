@@ -41,15 +41,6 @@ OCCUPANCY = (
 )
 
 
-def limit_columns(resident: Occupancy) -> list[Column]:
-    """The columns of the limits on one SM, with the number of blocks that each allows."""
-    return [
-        Column("Limit", itemgetter(0)),
-        Column("Blocks per SM", itemgetter(1)),
-        Column("Limiting", lambda limit: "✓" if limit[0] in resident.bound_by else ""),
-    ]
-
-
 def occupancy_by_chip(record: Record) -> list[tuple[Architecture, Occupancy]]:
     """The occupancy on each chip that runs this cubin."""
     r, threads = record.resources, block_threads(record)
@@ -66,7 +57,7 @@ def first_lines(text: str) -> tuple[str, str]:
     return "\n".join(lines[:MOST_LINES]), f"{counted(len(lines), 'line')}{only}"
 
 
-EVENTS = (Column("When", "happened_at", "when"), Column("Event", event_words), Column("Details", event_details))
+EVENTS = (Column("When", "happened_at", "age"), Column("Event", event_words), Column("Details", event_details))
 
 
 def history(record: Record, events: Iterable[Row], timings: Iterable[Row]) -> list[Row]:

@@ -68,7 +68,7 @@ def prediction_tiles(points: Iterable[Priced]) -> list[Tile]:
 PREDICTIONS = (
     Column("GPU", "chip.name"),
     Column("Predicted, µs", "cost.latency_us"),
-    Column("Error", error_words, width=170),
+    Column("Error", error_words),
     Column("TFLOP/s", lambda point: point.rate / 1e12, "decimal"),
     Column("% of peak", "utilization", "share"),
     Column("Roofline, µs", "cost.roofline_us"),
@@ -87,7 +87,7 @@ TIMINGS = (
     Column("cuBLAS, µs", "reference_median_us"),
     Column("vs cuBLAS", "speed_ratio"),
     Column("Result", lambda timing: "verified" if timing["verified"] else "WRONG RESULT"),
-    Column("Measured", "measured_at", "when"),
+    Column("Measured", "measured_at", "age"),
 )
 """The columns of one kernel's timings."""
 

@@ -41,7 +41,7 @@ def list_adapted(
     offset = widgets.paging(total, _ROWS, key="others")
     rows = context.ask(queries.kernels, wanted, sort=sort, descending=descending, limit=_ROWS, offset=offset)
     st.caption(f"{rows_shown(offset, len(rows), total)}. They keep these in this store.")
-    tables.draw(rows, adapted_columns(address), height="content", key="adapted")
+    tables.draw(rows, adapted_columns(address), key="adapted")
     return total
 
 
@@ -56,15 +56,15 @@ def show_adapted(group: Group) -> None:
         tables.properties(adapted_facts(group.framework, known, row, context.timezone()), key="facts")
     with right:
         st.header("Parts")
-        tables.draw(known.parts, PARTS[:3], height="content", key="parts")
+        tables.draw(known.parts, PARTS[:3], key="parts")
         if group.stages_ms:
             st.header("Stages of the compile")
             columns = (Column("Stage", itemgetter(0)), Column("Time", itemgetter(1), "ms"))
-            tables.draw(group.stages_ms.items(), columns, height="content", key="stages")
+            tables.draw(group.stages_ms.items(), columns, key="stages")
     _code(group)
     if events := context.ask(queries.events_of, group.key):
         st.header("History")
-        tables.draw(events, EVENTS, height="content", key="history")
+        tables.draw(events, EVENTS, key="history")
 
 
 def _code(group: Group) -> None:

@@ -57,10 +57,7 @@ def shares(span: Span) -> None:
     if not report.shares:
         st.info("What was asked for belongs to no model of the catalogue.", icon=":material/search_off:")
         return
-    figure.draw(demand.share_figure(report), key="shares")
-    if len(report.shares) > MOST_SHARES:
-        st.caption(f"The largest {MOST_SHARES:,} of {len(report.shares):,}.")
-    tables.draw(report.shares[:MOST_SHARES], demand.share_columns(by), key="share-table")
+    tables.draw(report.shares, demand.share_columns(by), key="share-table")
     if by == MODEL:
         st.caption("Models may share shapes, so their shares overlap.")
 

@@ -430,15 +430,6 @@ def history(connection: duckdb.DuckDBPyConnection, seconds: int, since: float = 
     )
 
 
-def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """The number of entries for each target, family and dtype."""
-    return _rows(
-        connection,
-        "SELECT arch, family, dtype, count(*) AS entries FROM ours GROUP BY arch, family, dtype "
-        f"ORDER BY {CAPABILITY}, family, dtype",
-    )
-
-
 def _order(sort: str) -> str:
     sort = OLD_SORTS.get(sort, sort)
     if sort not in SORTS:

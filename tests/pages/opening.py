@@ -89,15 +89,17 @@ def tables(app: AppTest) -> list[dict[str, Any]]:
 
 
 def frames(app: AppTest) -> list[pandas.DataFrame]:
-    """The grids on the page, then its plain tables: of a cell where its link leads, else its number, else its text."""
-    plain = [
-        pandas.DataFrame(
-            [[cell.get("href", cell.get("value", cell["text"])) for cell in row] for row in told["cells"]],
-            columns=[one["name"] for one in told["columns"]] or None,
-        )
-        for told in tables(app)
-    ]
-    return [*(grid.value for grid in app.dataframe), *plain]
+    """The grids on the page, then its plain tables: numbers, else texts. Column ``X →`` has where links of X lead."""
+    return [*(grid.value for grid in app.dataframe), *(pandas.DataFrame(_rows(told)) for told in tables(app))]
+
+
+def _rows(told: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for cells in told["cells"]:
+        named = dict(zip([one["name"] for one in told["columns"]], cells, strict=True))
+        row = {name: cell.get("value", cell["text"]) for name, cell in named.items()}
+        rows.append(row | {f"{name} →": cell["href"] for name, cell in named.items() if "href" in cell})
+    return rows
 
 
 def components(app: AppTest) -> list[dict[str, Any]]:

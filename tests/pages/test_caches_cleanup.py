@@ -228,10 +228,10 @@ def test_two_directories_say_why_one_misses_and_what_was_built_differently(
     assert ("num_warps", "option", "8", "4") in _table(
         app, "Input", "From", "In the first, for example", "In the second"
     )
-    ((parts, link),) = _table(app, "Parts", "Compare")
+    ((parts, link),) = _table(app, "Parts", "Compare →")
     assert parts == "scale.ptx"
     assert _compared(link) == [(f"triton={first}", changed.parent.name), (f"triton={second}", changed.parent.name)]
-    (link,) = (row[1] for row in _table(app, "Differs in", "Compare") if row[0] == "num_warps")
+    (link,) = (row[1] for row in _table(app, "Differs in", "Compare →") if row[0] == "num_warps")
     one, other = _compared(link)
     assert one == (f"triton={first}", eight)
     assert other[0] == f"triton={second}"

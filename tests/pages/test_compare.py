@@ -18,6 +18,8 @@ def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None
     first, second = by_arch["sm_90"], by_arch["sm_80"]
     app = sound(open_page(compiled_store, "compare", a=first.key[:10], b=second.key))
     assert [code.value for code in app.code][:2] == [f"{each.name}\n{each.key}" for each in (first, second)]
+    (title,) = app.title
+    assert all(each.arch in title.value.replace("\\", "") for each in (first, second)), "both are named"
     tables = dict(zip([each.value for each in app.header], frames(app), strict=True))
     assert tables["Key differences"]["Property"][0] == "arch"
     resources = tables["Resources"].set_index("Property")
@@ -79,8 +81,8 @@ def test_a_kernel_is_found_in_the_list_to_pick_from(open_page: Open, compiled_st
 def test_kernels_of_other_frameworks_are_compared(open_page: Open, store: DiskStore, tmp_path: Path) -> None:
     one, other = (put_kernel(store.layout, tmp_path / key, key) for key in (SCALE, SCALE_8_WARPS))
     app = sound(open_page(store.layout.root, "compare", a=one[:10]))
-    (listed,) = (frame for frame in frames(app))
-    assert f"compare?a={one[:10]}&b={other}" in list(listed["Open"])
+    (listed,) = frames(app)
+    assert f"compare?a={one[:10]}&b={other}" in list(listed["Name →"])
     app = sound(open_page(store.layout.root, "compare", a=one[:10], b=other))
     assert [code.value for code in app.code][:2] == [f"scale\n{key}" for key in (one, other)]
     tables = dict(zip([each.value for each in app.header], frames(app), strict=True))

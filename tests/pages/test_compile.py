@@ -249,7 +249,7 @@ def test_jobs_of_all_processes_are_listed(open_page: Open, compiled_store: Path,
     app = sound(open_page(compiled_store, "compile"))
     jobs = next(frame for frame in frames(app) if "Process" in frame.columns)
     assert list(jobs["State"]) == ["▶ running", "? unreadable", "✓ done"]
-    assert jobs["Open"].iloc[0] == f"/compile?job={running.id}"
+    assert jobs["Command →"].iloc[0] == f"/compile?job={running.id}"
     assert list(jobs["Duration"])[1:] == ["–", "2.0 s"]
 
 

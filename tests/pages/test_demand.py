@@ -51,7 +51,7 @@ def test_it_shows_shares_the_model_and_its_missing_kernels(open_page: Open, aske
     app = sound(open_page(asked, "demand"))
     shares = _table(app, "Name", "Launches", "GPU time", "Time from")
     assert len(shares) == 6
-    assert sum(row[1] for row in shares) == pytest.approx(100)  # type: ignore[misc]
+    assert sum(row[1] for row in shares) == pytest.approx(1)  # type: ignore[misc]
     assert {row[3] for row in shares} == {"predicted"}
     assert "sm_90: predicted for H100" in _words(app)
     assert "Most like Llama-3.1-8B: 5 of its 5 shapes were asked for" in _words(app)
@@ -72,7 +72,7 @@ def test_shares_that_take_too_long_are_not_added_up(
 
 def test_the_last_hours_and_another_grouping_are_part_of_the_address(open_page: Open, asked: Path) -> None:
     app = sound(open_page(asked, "demand", span="24 hours", by="Target"))
-    assert _table(app, "Name", "Launches") == [("sm_90", 100.0)]
+    assert _table(app, "Name", "Launches") == [("sm_90", 1.0)]
     app = sound(open_page(asked, "demand", span="28 days", by="Target"))
     assert {row[0] for row in _table(app, "Name")} == {"sm_80", "sm_90"}
     app = sound(open_page(asked, "demand", by="Model"))

@@ -74,7 +74,7 @@ def test_fleet_adds_up_all_stores_and_names_one_that_cannot_be_read(
     table = frames(app)[0]
     assert list(table["Store"]) == ["north", str(fleet["south"]), "file", str(other), "never"]
     assert list(table["Kernels"]) == [1, 2, "–", 2, "–"]
-    assert table["Open"][2] == ".?store=file"
+    assert table["Store →"][2] == ".?store=file"
     assert len(app.error) == 2
     assert [text.value for text in app.text if text.value.startswith("north: s3://bucket/kernels, read: 0 hits")]
     assert not gone.exists(), "a store is never made by looking"

@@ -71,7 +71,7 @@ def test_a_kernel_has_a_page_with_what_is_known_and_why_the_rest_is_not(machine:
     assert facts["Spills per thread"] == ("unknown: Triton does not store the report of ptxas",)
     parts = _rows(app, "Part", "Size", "File")
     file = machine.triton / address.id / "tile.ptx"
-    assert parts["ptx"] == (file.stat().st_size / 1024, f"{address.id}/tile.ptx")
+    assert parts["ptx"] == (file.stat().st_size, f"{address.id}/tile.ptx")
     assert set(parts) == {"group", "cubin", "json", "llir", "ptx", "source", "ttgir", "ttir"}
     tiles = {tile.label: (tile.value, tile.help) for tile in app.metric}
     assert tiles["Spills"] == ("–", "Triton does not store the report of ptxas")

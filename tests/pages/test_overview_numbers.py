@@ -45,7 +45,7 @@ def test_a_store_over_its_limits_says_by_how_much(
     st.cache_resource.clear()
     app = sound(open_page(compiled_store, "overview"))
     assert "4 kernels of 1, 400%" in app.warning[0].value
-    assert app.get("progress")[0].proto.text == "400.0% of 1"
+    assert app.get("progress")[0].proto.text == "400.0% of 1, over the limit"
     (link,) = (link.proto for link in app.get("page_link") if link.proto.label == "Review cleanup")
     assert link.page == "storage"
 

@@ -81,7 +81,7 @@ def test_the_result_of_tuning_is_listed_fastest_first(open_page: Open, compiled_
     rows = next(frame for frame in frames(app) if "Result" in frame.columns)
     assert list(rows["Config"]) == ["fast", "slow", "none"]
     assert list(rows["Result"]) == ["correct", "correct", "it fails"]
-    assert rows["Open"].iloc[0] == "/kernel?key=c%26d"
+    assert rows["Config →"].iloc[0] == "/kernel?key=c%26d"
     assert (app.number_input(key="u_m").value, app.number_input(key="u_top").value) == (16, 3)
 
 
@@ -136,7 +136,8 @@ def test_all_timings_are_listed_and_downloaded_once_they_are_opened(open_page: O
     app = sound(open_page(compiled_store, "architectures", all_timings="true"))
     rows = next(frame for frame in frames(app) if "Median, µs" in frame.columns)
     assert rows.iloc[0].to_dict() | {"Measured": None} == {
-        "Kernel": f"/kernel?key={'ab' * 32}", "Device": "=1+1", "m × n × k": "1 × 64 × 64", "Batch": 1,
+        "Kernel": "open", "Kernel →": f"/kernel?key={'ab' * 32}",
+        "Device": "=1+1", "m × n × k": "1 × 64 × 64", "Batch": 1,
         "Dtype": "bf16", "Target": "sm_90", "Family": "tensor_core", "Config": str(CONFIG), "Median, µs": 7.0,
         "TFLOP/s": "–", "Result": "WRONG RESULT", "Measured": None,
     }  # fmt: skip

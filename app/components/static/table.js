@@ -1,9 +1,11 @@
 // A table of a few rows, sorted by the header that is clicked, and a button that saves it as CSV.
 //
-// data: [{label, columns: [{name, numeric}], cells: [[{text, value, title, href, bar}]], file}]
+// data: [{label, columns: [{name, numeric, help}], cells: [[{text, value, title, href, bar}]], file}]
 // triggers: open ADDRESS
 //
 // Text from the store becomes text nodes, never markup.
+
+const LONG = 40; // letters of a text that is drawn in several lines
 
 const made = (name, properties, ...children) => {
   const element = Object.assign(document.createElement(name), properties);
@@ -65,8 +67,8 @@ function start(parentElement) {
 }
 
 function drawHead(parts, columns, redraw) {
-  const header = ({ name, numeric }) => {
-    const button = made("button", { type: "button", title: `Sort by ${name}` }, name);
+  const header = ({ name, numeric, help }) => {
+    const button = made("button", { type: "button", title: help || `Sort by ${name}` }, name);
     button.onclick = () => {
       const { column, ascending } = parts.order;
       parts.order = { column: name, ascending: column === name ? !ascending : !numeric };
@@ -88,6 +90,7 @@ export default function ({ data: [data], parentElement, setTriggerValue }) {
   for (const named of [scroll, table]) named.setAttribute("aria-label", data.label);
   button.setAttribute("aria-label", `Save ${data.label} as CSV`);
   button.onclick = () => save(data);
+  change(button, "hidden", !data.file);
   const form = JSON.stringify(data.columns);
   parts.redraw = () => {
     data.columns.forEach(({ name }, at) => {
@@ -99,7 +102,7 @@ export default function ({ data: [data], parentElement, setTriggerValue }) {
       const row = body.rows[at] ?? body.insertRow();
       cells.forEach((cell, column) => {
         const place = row.cells[column] ?? row.insertCell();
-        change(place, "className", data.columns[column].numeric ? "number" : "");
+        change(place, "className", data.columns[column].numeric ? "number" : cell.text.length > LONG ? "long" : "");
         fill(place, cell);
       });
     });
