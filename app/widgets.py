@@ -121,7 +121,7 @@ def choose_tab() -> str:
     """One of the tabs of Storage, which stand in parts. The tab's name alone is enough in an address."""
     asked = st.query_params.get("tab")
     if asked in PART_OF and "part" not in st.query_params and "part" not in st.session_state:
-        st.query_params["part"] = PART_OF[asked]
+        st.session_state["part"] = st.query_params["part"] = PART_OF[asked]
     tabs = STORAGE[choose_one("Part", list(STORAGE), next(iter(STORAGE)), key="part", hidden=True)]
     if st.session_state.get("tab", asked) not in tabs:  # of the part that was shown before
         st.session_state.pop("tab", None)

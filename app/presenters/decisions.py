@@ -179,7 +179,7 @@ def cause_table(misses: Iterable[decision.Decision], compile_ms: Mapping[str, fl
 
 def _logged(row: Row) -> str:
     """The address of all decisions of a cause."""
-    about = WHY.get(row["reason"], row["reason"]).lower()
+    about = str(WHY.get(row["reason"], row["reason"])).lower()
     return f"storage?{urlencode({'part': 'Log', 'tab': 'Decisions', 'kind': decision.MISS, 'about': about})}"
 
 

@@ -53,7 +53,7 @@ def test_a_table_is_compiled_with_progress_then_canceled(page: Page, dashboard: 
         page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("This job was canceled.")).to_be_visible(timeout=60_000)
     expect(page.locator("#stop")).to_be_visible(timeout=WAIT_MS)
-    row = page.get_by_role("grid", include_hidden=True).last.locator('[aria-rowindex="2"]')
+    row = page.get_by_role("table", name="Jobs").get_by_role("row").nth(1)
     expect(row).to_contain_text("canceled", timeout=WAIT_MS)
     page.reload()
     expect(page.get_by_text("This job was canceled.")).to_be_visible(timeout=WAIT_MS)
