@@ -47,7 +47,7 @@ def moved(page: str, asked: Mapping[str, list[str]]) -> tuple[str, Values]:
 
 
 def _of_caches(asked: Values) -> tuple[str, Values]:
-    """Its parts are on two pages now."""
+    """The address that has what the page Caches showed: its parts are on the pages Kernels and Storage now."""
     text = asked.pop("words", asked.pop("q", []))
     part = asked.pop("part", ["Entries" if text else "Overview"])[0]
     if part == "Entries":
@@ -56,7 +56,7 @@ def _of_caches(asked: Values) -> tuple[str, Values]:
 
 
 def _of_storage(asked: Values) -> tuple[str, Values]:
-    """A tab stands in a part, which its address names too."""
+    """The address of Storage for a tab, by its name of now or of earlier: with the part that has the tab."""
     given = next(iter(asked.get("tab", [])), "")
     tab = OLD_TABS.get(given, given)
     return "storage", {**asked, "tab": [tab], "part": [PART_OF[tab]]} if tab in PART_OF else asked

@@ -63,7 +63,7 @@ def stores() -> dict[str, Path]:
 
 
 def cache_of(name: str) -> Cache:
-    """The cache of one of ``stores``; one that was not there is never made.
+    """The cache of one of ``stores``. A store that does not exist is not created.
 
     Raises:
         StoreError: when it cannot be opened.
@@ -252,7 +252,7 @@ def _asked(question: Callable[..., Any], arguments: object, options: object) -> 
 
 
 def _answer_of(asked: Question, index: Index) -> Any:
-    """Not ``Index.query``: while others read an index that is damaged, it cannot be rebuilt."""
+    """The answer, read without ``Index.query``, which would rebuild a damaged index that other threads still read."""
     with index.read() as connection:
         return asked.function(connection, *asked.arguments, **asked.options)
 

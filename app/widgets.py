@@ -37,7 +37,7 @@ class PageEnded(Exception):
 
 
 def end_page() -> NoReturn:
-    """Ends the page here; ``st.stop`` would also end what every page has around it."""
+    """Ends the page here; ``st.stop`` would also leave out the header, which is drawn after the page."""
     raise PageEnded
 
 

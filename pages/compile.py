@@ -172,7 +172,7 @@ def tuning(form: Sequence[forms.Field]) -> None:
 
 
 def own_table() -> tuple[list[ModelShape], bytes]:
-    """The shapes of an uploaded table, and its bytes; none where there is none, or no good one."""
+    """The shapes of an uploaded table, and its bytes; no shapes before a table is uploaded."""
     uploaded = st.file_uploader(
         "Shapes, as CSV",
         type=["csv"],

@@ -1,4 +1,4 @@
-"""Kernel: everything about one, from its key down to machine code."""
+"""Kernel: everything about a kernel, from its key down to machine code."""
 
 from __future__ import annotations
 

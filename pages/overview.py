@@ -125,7 +125,7 @@ def acknowledge(check: overview.Check) -> None:
 
 
 def queue(in_queue: QueueState) -> None:
-    """The compiles that run and those that wait. Their number in words, where no warning has said it."""
+    """The compiles that run and those that wait: a table, and their number where no warning has said it."""
     if turns := [*in_queue.compiling, *in_queue.queued, *in_queue.waiting]:
         check = overview.queue_check(in_queue)
         if check.state == overview.FINE:

@@ -71,7 +71,7 @@ def validated(data: bytes, name: str, kept_out: bool, patience: SearchLimit) -> 
 
 
 def own_chip() -> tuple[presenters_evaluations.Chip | None, str]:
-    """A chip by the reader's own description, which is part of the address; and why it is refused, if it is."""
+    """A chip by the reader's own description, which is part of the address; and why the description is refused."""
     number = st.session_state.setdefault(FILE, 0)
     with st.popover("Custom chip", icon=":material/memory_alt:", width="stretch"):
         st.caption(
@@ -183,7 +183,7 @@ def compile_link(problem: EvaluationProblem, chip: str) -> None:
 
 
 def as_command() -> str:
-    """The page on the command line, for its report."""
+    """The command that shows the same as this page, for its report."""
     return context.command(*(header.as_command("Predict") or ()))
 
 

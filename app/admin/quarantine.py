@@ -1,4 +1,4 @@
-"""Quarantine: its items, one in detail, restoring and deleting."""
+"""Quarantine: a list of its items, the details of a chosen item, and buttons that restore or delete."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def draw(permitted: bool) -> None:
 
 
 def _chosen(items: list[Item]) -> Item | None:
-    """The chosen item; ``None`` for all of them."""
+    """The chosen item; ``None`` where all items are chosen."""
     by_name = {item.name: item for item in items}
 
     def label(name: str) -> str:

@@ -118,7 +118,7 @@ def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
 
 
 def _delete(preview: Preview) -> None:
-    """Does what was shown; the page says what came of it when it is drawn again."""
+    """Deletes what the preview showed; the page shows the outcome when it is drawn again."""
     cache, bar = context.cache(), st.progress(0.0, "Deleting…")
     plans = {place: plan for place, plan in preview.plans.items() if isinstance(plan, DeletePlan) and plan.deletions}
     count, before = sum(len(plan.deletions) for plan in plans.values()), 0

@@ -24,7 +24,7 @@ _Found = tuple[Address, Entry]
 
 
 def draw() -> None:
-    """The page, where its address names an entry of another framework."""
+    """Draws Compare for two entries of another framework's cache, which the address names."""
     links.results_link()
     left, right = st.columns(2)
     with left:
@@ -100,7 +100,7 @@ def _compared(states: list[tuple[str, str]], _first: _Found, _second: _Found) ->
 
 
 def _side_by_side(first: _Found, second: _Found) -> None:
-    """Resources, config, instructions and machine code."""
+    """Resources, config, instructions and machine code of both entries."""
     heads = _heads(first, second)
     counted = [instructions(*each) for each in (first, second)]
     found = compared(first[1], second[1], [mix for mix, _ in counted])
@@ -124,7 +124,7 @@ MOST_SHOWN = 200
 
 
 def draw_directories(places: list[Row]) -> None:
-    """The choice of two, and their differences."""
+    """The choice of two directories, and their differences."""
     known = {f"{row['kind']}={row['path']}": row["kind"] for row in places if row["entries"]}
     if len(known) < 2:
         st.info("There are no two directories with entries. The setting caches names further ones.")

@@ -26,7 +26,7 @@ SUMMARY, CODE, KEY = PARTS = ("Summary", "Code", "Cache key")
 
 
 def draw(heading: DeltaGenerator) -> None:
-    """The page; ``heading`` is where its title goes."""
+    """Draws the page of an entry; its title goes into ``heading``."""
     with st.container(horizontal=True, vertical_alignment="center"):
         links.results_link()
         beside = st.container(horizontal=True)
@@ -73,7 +73,7 @@ def _summary(address: Address, entry: Entry) -> None:
 
 
 def _codes(address: Address, entry: Entry) -> None:
-    """Its texts and its machine code, linked line by line as far as they say."""
+    """The texts and the machine code of an entry, linked line by line where the texts name their sources."""
     code = _linked(str(address), entry.stamp, address, entry)
     if not code.panes:
         st.info("No part of this entry is a text that can be shown.")
@@ -99,7 +99,7 @@ def _key(address: Address, entry: Entry) -> None:
 
 
 def instructions(address: Address, entry: Entry) -> tuple[InstructionMix | None, str]:
-    """The instructions of its machine code by class, or why they are not known; nothing without code."""
+    """The instructions of an entry's machine code by class, or why they are not known; nothing without code."""
     if entry.part(PartKind.BINARY) is None:
         return None, ""
     try:

@@ -20,7 +20,7 @@ Code = Callable[[], tuple[Named, str]]
 
 
 def side_by_side(found: Comparison, heads: tuple[str, str]) -> DeltaGenerator:
-    """Draws the properties of both in two columns; returns the left one."""
+    """Draws tables of two kernels' properties in two columns of the page; returns the left column."""
     left, right = st.columns(2)
     for heading, pairs in found.sections().items():
         with left if pairs in (found.components, found.config) else right:
@@ -30,7 +30,7 @@ def side_by_side(found: Comparison, heads: tuple[str, str]) -> DeltaGenerator:
 
 
 def draw_machine_code(first: Code, second: Code) -> None:
-    """The difference of the machine code, where the reader wants it: disassembling takes half a second."""
+    """A switch that shows the difference of the machine code: off at first, as disassembling takes half a second."""
     if st.toggle("SASS diff", key="sass", bind="query-params"):
         try:
             draw_difference(*first(), *second())
@@ -39,7 +39,7 @@ def draw_machine_code(first: Code, second: Code) -> None:
 
 
 def draw_difference(first: Named, first_sass: str, second: Named, second_sass: str) -> None:
-    """The difference, loop by loop; all lines where the reader wants them."""
+    """The difference of two kernels' machine code, loop by loop; all lines where the reader asks for all."""
     parts = _aligned(first_sass, first.name, second_sass, second.name)
     if all(pair.first == pair.second for part in parts for pair in part.pairs):
         st.info("SASS is identical.")

@@ -21,7 +21,7 @@ def draw(figure: Figure, *, key: str) -> None:
 
 
 def draw_tiles(shown: list[Tile]) -> None:
-    """Draws them in one row."""
+    """Draws tiles side by side: each a number with its name, change, course and share of a limit."""
     for column, tile in zip(st.columns(len(shown)), shown, strict=True):
         with column, st.container(border=True, height="stretch"):
             good: Any = {True: "normal", False: "inverse", None: "off"}[tile.change_is_good]

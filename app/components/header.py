@@ -35,7 +35,11 @@ _DRAWN = "stock when the page was drawn"
 
 
 def draw(page: str) -> None:
-    """All of it, for the page of this title; called when that is drawn, so that its values are known."""
+    """Draws the frame of a page. Called after the page is drawn, so that the values of its widgets are known.
+
+    Args:
+        page: its title.
+    """
     with st.container(key="in-header", horizontal=True, vertical_alignment="center", gap="xxsmall"):
         pressed = st.button("Search", icon=":material/search:", type="tertiary", shortcut=SHORTCUT, key="search-button")
         _command(page)
@@ -111,7 +115,7 @@ def _reports() -> dict[str, Callable[[], Report]]:
 
 
 def _is_there(cache: Cache, *keys: str) -> bool:
-    """Whether these are kernels of the store. An address may name what never was, or was deleted."""
+    """Whether all these keys are of kernels in the store. An address may name a deleted kernel, or nonsense."""
     try:
         for key in keys:
             cache.find(key)
@@ -121,7 +125,7 @@ def _is_there(cache: Cache, *keys: str) -> bool:
 
 
 def _report(page: str, *keys: str) -> Report:
-    """The report of a page. The code that makes reports is imported for those who want one."""
+    """The report of a page. The code that makes reports is imported only when a reader asks for a report."""
     from cache_engine.insight.report.kernels import comparison_report, kernel_report, store_report
 
     cache = context.cache()

@@ -25,13 +25,13 @@ _CLEARED = "times cleared of "
 
 
 def clicked(key: str) -> str | None:
-    """The row that was just clicked in a list, once, as it was reported: ask what it names before it is used."""
+    """The row that the reader just clicked in a list; ``None`` when asked again. The browser sent it: check it."""
     row: str | None = st.session_state.pop(_CLICKED + key, None)
     return row
 
 
 def picked(key: str) -> tuple[str, ...]:
-    """The rows ticked in a list, over all pages of it and searches, likewise; asked before the list is drawn."""
+    """The rows ticked in a list, on all its pages and in all searches. Ask before the list is drawn, and check them."""
     reported = (st.session_state.get(_name(key)) or {}).get("picked")
     if reported is not None and reported["generation"] == _cleared(key):
         st.session_state[_PICKED + key] = tuple(map(str, reported["keys"]))
@@ -130,7 +130,7 @@ def linked_list(
 
 
 def _titles(columns: Sequence[Column], value: Any, line: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The words of those cells of a row that say more when pointed at."""
+    """The further words of a row's cells, shown when the reader points at a cell."""
     given = (
         (one.name, one.title(value) if one.title else cell.get("title"))
         for one, cell in zip(columns, line, strict=True)
@@ -139,7 +139,7 @@ def _titles(columns: Sequence[Column], value: Any, line: Sequence[Mapping[str, A
 
 
 def _note_click(key: str) -> None:
-    """In a callback, where Streamlit cannot go to another page yet."""
+    """Remembers the clicked row: in a callback, Streamlit cannot go to another page yet."""
     row = st.session_state[_name(key)].get("open")
     if row:
         st.session_state[_CLICKED + key] = str(row)

@@ -196,7 +196,7 @@ def _short(entry: str) -> str:
 
 
 def other_gpu(archs: Iterable[Row], runs_here: Callable[[str], bool] | None) -> list[Diagnosis]:
-    """For each directory and target whose code does not run here one finding; none where that is not known."""
+    """A finding for each directory and target whose code does not run on this machine's GPU, if that is known."""
     if runs_here is None:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Columns, declared once for each table: which value of a row they show, how it reads, and rows as a file."""
+"""Columns of tables: the value of a row that a column shows, its form as text, and tables as files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Column:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether its values stand on the right."""
+        """Whether the values of the column are aligned to the right."""
         return self.kind not in ("", "link")
 
     def value(self, row: Any, zone: tzinfo) -> Any:
@@ -59,7 +59,7 @@ class Column:
 
 
 def rows_of(values: Iterable[Any], columns: Sequence[Column], zone: tzinfo) -> list[Row]:
-    """A row for each value, with a value for each column: of links with words of their own, those words."""
+    """A row for each value, with a value for each column: the words of a link where each row has its own."""
     return [
         {column.name: column.words(one) if callable(column.words) else column.value(one, zone) for column in columns}
         for one in values

@@ -20,7 +20,7 @@ LEGEND = "✓ all cached · ◐ some · ✗ none · – unsupported"
 
 
 def matrix_table(cells: Sequence[Sequence[Cell]], cached: Collection[str]) -> list[Row]:
-    """A row for each shape, a column for each target; a cell is a list of one, as labels are."""
+    """A row for each shape, a column for each target; a cell is a list with the text of its label."""
     return [
         {
             "Operation": row[0].shape.operation,

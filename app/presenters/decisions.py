@@ -1,4 +1,4 @@
-"""The log of decisions, and why lookups missed lately: the cause first, then the kernels that it cost."""
+"""The log of decisions; the causes of the latest misses, and the kernels that had to be compiled for them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def logged_columns(names: Mapping[str, str]) -> list[Column]:
 
 
 def logged_file(decisions: Sequence[decision.Decision], names: Mapping[str, str], zone: tzinfo) -> list[Row]:
-    """The same rows for a file: with whole keys in place of links."""
+    """The rows of ``logged_columns`` for a file, with whole keys."""
     return rows_of(decisions, [Column("Key", "key"), *logged_columns(names)], zone)
 
 
 def logged_names(decisions: Iterable[decision.Decision]) -> dict[str, str]:
-    """Names of kernels by key, from the lines that have one: an eviction has only the key."""
+    """Names of kernels by key, from the decisions that have a name: an eviction has only the key."""
     return {one.key: one.name for one in decisions if one.name}
 
 
@@ -87,7 +87,7 @@ def _has(one: decision.Decision, names: Mapping[str, str], words: Iterable[tuple
 
 
 def _in_names(word: str) -> str:
-    """The n and k of a shape as names have them."""
+    """The n and k of a shape as the names of kernels contain them: ``_n4096_k7168``."""
     shape = _SHAPE.fullmatch(word)
     return f"_n{shape[1]}_k{shape[2]}" if shape else ""
 

@@ -76,7 +76,7 @@ def add_points(
     symbol: str,
     size: int = 10,
 ) -> None:
-    """Adds points of one name; each says its words when pointed at."""
+    """Adds the points of one series; a point shows its words when the reader points at it."""
     x, y = zip(*points, strict=True)
     said = [html.escape(one).replace("\n", "<br>") for one in words]
     marker = {"color": colour, "symbol": symbol, "size": size}

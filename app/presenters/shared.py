@@ -45,13 +45,13 @@ def moment(seconds: float, zone: tzinfo) -> datetime | None:
 
 
 def when(seconds: float, zone: tzinfo) -> str:
-    """The same in words, to the minute."""
+    """A time on the reader's clock in words, to the minute."""
     at = moment(seconds, zone)
     return "at an unknown time" if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
 def total(rows: Iterable[Row], column: str) -> int:
-    """A column's sum."""
+    """The sum of a column over all rows."""
     return sum(row[column] for row in rows)
 
 

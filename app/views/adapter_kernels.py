@@ -30,7 +30,7 @@ def list_adapted(
     descending: bool,
     address: Callable[[str], str] = kernel_address,
 ) -> int:
-    """One page of those that match, below ours; returns how many match. Nothing is drawn where none does.
+    """Draws one page of other frameworks' kernels that match; returns how many match. Without a match, draws nothing.
 
     ``address`` is where the link of each leads.
     """
@@ -46,7 +46,7 @@ def list_adapted(
 
 
 def show_adapted(group: Group) -> None:
-    """Everything about one."""
+    """Draws all that is known of a kernel that another framework keeps in the store."""
     known = describe(group)
     row = context.ask(queries.adapted_kernel, group.key)
     draw_tiles(adapted_tiles(known, row))

@@ -92,7 +92,7 @@ def covered(store: str, generation: int, model: str, dtype: str, archs: tuple[st
 
 
 def picked_cell(cells: list[list[Cell]], selected: list[tuple[int, str]]) -> Cell | None:
-    """The selected cell of the matrix, if it is one of a shape on a target."""
+    """The selected cell of the matrix; ``None`` if it is not in the column of a target."""
     for number, column in selected:
         return next((cell for cell in cells[number] if cell.arch == column), None) if number < len(cells) else None
     return None
@@ -130,7 +130,7 @@ def compile_missing(model: str, dtype: str, by_arch: dict[str, int], missing: li
 
 
 def followed() -> bool:
-    """The job that the address names: its progress, or how it ended. Whether it runs."""
+    """Draws the job that the address names, with its progress or outcome; returns whether it runs."""
     named = st.query_params.get("job")
     if named is None:
         return False
@@ -152,7 +152,7 @@ def followed() -> bool:
 
 @st.cache_resource(show_spinner=False, ttl=ESTIMATED_S, max_entries=16)
 def estimated(store: str, keys: tuple[str, ...], _missing: list[Selection]) -> Estimate:  # noqa: ARG001 (what it is of)
-    """The time that compiling these takes."""
+    """The time that compiling these kernels takes, as far as earlier compiles tell."""
     return estimate(context.cache(), _missing, processors())
 
 

@@ -1,4 +1,4 @@
-"""Shares of what is asked for, the m of one shape, the model it is like, and what was evicted too early."""
+"""Shares of the demand, the m of one shape, the model most like the demand, and kernels evicted too early."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def shares(span: Span) -> None:
 
 
 def sizes(ledger: Ledger, report: DemandReport) -> None:
-    """The m of one shape."""
+    """Draws the histogram of m of one shape, and the kernels that serve each m."""
     st.header("Sizes of one shape")
     linked = st.query_params.get("shape")
     kernels = context.cache().demand

@@ -27,7 +27,7 @@ bound: Any = {"bind": "query-params"}
 
 
 def show_model(chips: list[Chip], kept: Evaluations, patience: SearchLimit) -> list[ModelPass]:
-    """The passes of the chosen model, shown, on each chip that has its type.
+    """Draws the passes of the chosen model on each chip that has its dtype, and returns them.
 
     Raises:
         UsageError, SearchStopped: when the model cannot be spread so, or a search takes too long.
@@ -92,7 +92,7 @@ SAVED = "Saved results"
 
 
 def storing(problem: EvaluationProblem, chip: Hardware, patience: SearchLimit) -> None:
-    """Says that a result is stored, with a link to the list; else offers to store it. Only its button stores."""
+    """Says that a result is stored, with a link to saved results; else draws a button that stores the result."""
     if _is_stored(problem, chip):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Stored: no program that uses this store searches for it again.")
