@@ -7,7 +7,8 @@ from functools import partial
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
+from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters import jobs
 from app.presenters.downloads import dump_file

@@ -11,10 +11,9 @@ from typing import Any, NoReturn
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import context, tables
+from app import context
 from app.addresses import PART_OF, STORAGE
-from app.presenters.admin import ARCHS
-from app.presenters.shared import Row, page_count, when
+from app.presenters.shared import page_count, when
 from cache_engine.index.queries import FACETS
 from cache_engine.units import human_age
 from cache_engine.upkeep.decisions import Departure
@@ -235,13 +234,6 @@ def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
         st.session_state[key] = pages
     number = st.pagination(pages, key=key, **options) if pages > 1 else 1
     return (number - 1) * page_rows
-
-
-def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
-    """Kernels and bytes by target; nothing where there are no rows."""
-    if rows:
-        st.caption(title)
-        tables.draw(rows, ARCHS, key=key, saved=False)
 
 
 def open_kernel(key: str) -> NoReturn:

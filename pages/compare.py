@@ -7,10 +7,10 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
 from app.caches import comparison as caches_comparison
 from app.caches import links
-from app.components import comparison, listing
+from app.components import comparison, listing, tables
 from app.presenters.kernel_list import kernel_filter
 from app.presenters.speed import MODEL, speed_pairs
 from app.views.adapter_kernels import list_adapted

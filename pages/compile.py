@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import context, guard, job_view, tables, widgets
-from app.components import into_view
+from app import context, guard, job_view, widgets
+from app.components import into_view, tables
 from app.components.figure import draw_tiles
 from app.presenters import forms
 from app.presenters.evaluations import slower_words

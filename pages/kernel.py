@@ -8,9 +8,10 @@ from functools import partial
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
 from app.caches import entry as others
 from app.caches import links as of_others
+from app.components import tables
 from app.components.code_view import component
 from app.presenters import kernel
 from app.presenters.decisions import DECISIONS

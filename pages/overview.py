@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
-from app.components import figure, listing
+from app import context, guard, widgets
+from app.components import figure, listing, tables
 from app.components.figure import draw_tiles
 from app.presenters import overview
 from app.presenters.architectures import stale_words

@@ -6,8 +6,8 @@ from typing import Any
 
 import streamlit as st
 
-from app import context, tables, widgets
-from app.components import header
+from app import context, widgets
+from app.components import header, tables
 from app.components.figure import draw_tiles
 from app.presenters import evaluations as presenters_evaluations
 from app.presenters.columns import csv_text

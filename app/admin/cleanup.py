@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
+from app.components import tables
 from app.presenters.admin import (
     LEFTOVERS,
     RULES,
@@ -207,7 +208,7 @@ def _by_arch(plan: EvictionPlan) -> list[Row]:
 def _draw_plan(preview: Preview) -> None:
     victims = preview.plan.victims
     st.caption(f"Reasons: {reason_line(victims)}.")
-    widgets.arch_sums(preview.by_arch, "To be deleted, by target", key="victims-by-arch")
+    tables.arch_sums(preview.by_arch, "To be deleted, by target", key="victims-by-arch")
     offset = widgets.paging(len(victims), SHOWN, key="victims-page")
     page = victims[offset : offset + SHOWN]
     tables.draw(page, victim_columns(context.titles(victim.key for victim in page)), key="victims")

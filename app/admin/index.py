@@ -7,7 +7,8 @@ import time
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
+from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters.admin import index_properties, index_tiles, settings_columns
 from cache_engine.errors import GemmCacheError

@@ -6,7 +6,8 @@ from itertools import count as count_from
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
+from app.components import tables
 from app.presenters.admin import REPAIRED_FILES, REPAIRS, repair_files, repair_line
 from cache_engine.units import counted
 from cache_engine.upkeep.integrity import RepairAct

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
+from app.components import tables
 from app.presenters.admin import AUDIT, AUDITED
 from app.presenters.columns import csv_text
 from app.presenters.decisions import counts_text, logged_columns, logged_file, logged_names, matching

@@ -9,8 +9,8 @@ from pathlib import Path
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
-from app import context, guard, tables, widgets
-from app.components import into_view
+from app import context, guard, widgets
+from app.components import into_view, tables
 from app.presenters.admin import IMPORTED, INCOMING, asked_keys, incoming_sums, safe_name
 from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError, UsageError
@@ -154,7 +154,7 @@ def _draw_import(permitted: bool) -> None:
 
 
 def _draw_incoming(incoming: list[Incoming]) -> None:
-    widgets.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
+    tables.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
     offset = widgets.paging(len(incoming), SHOWN, key="incoming-page")
     tables.draw(incoming[offset : offset + SHOWN], INCOMING, key="incoming")
 

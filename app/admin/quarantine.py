@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
+from app.components import tables
 from app.presenters.admin import QUARANTINED, quarantine_properties
 from cache_engine.units import counted, human_bytes
 from cache_engine.upkeep.cleanup import QUARANTINE_S

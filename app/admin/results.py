@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
+from app.components import tables
 from app.presenters.evaluations import CHIPS
 from app.presenters.saved_results import PRUNED
 from cache_engine.evaluator.hardware import Hardware

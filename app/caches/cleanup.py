@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
 from app.caches import entries, scan
+from app.components import tables
 from app.presenters.caches import cleaned_columns, cleaning_arguments, deletion_columns, left_columns
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.cleanup import Cleaning, cleaning

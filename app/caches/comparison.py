@@ -6,10 +6,10 @@ from functools import partial
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
 from app.caches import links, scan
 from app.caches.entry import instructions, sass
-from app.components import comparison, listing
+from app.components import comparison, listing, tables
 from app.components.figure import draw_tiles
 from app.presenters.caches import CAUSES, changed_columns, entry_columns, miss_columns
 from app.presenters.framework_kernels import Address, Named, address_of, compared, difference_columns

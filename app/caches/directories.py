@@ -6,8 +6,9 @@ from collections import Counter
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
 from app.caches import cleanup, comparison, entries, links, scan
+from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters import caches
 from app.presenters.columns import Column

@@ -5,8 +5,9 @@ from __future__ import annotations
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import context, tables, widgets
+from app import context, widgets
 from app.caches import links, scan
+from app.components import tables
 from app.components.code_view import component
 from app.components.figure import draw_tiles
 from app.presenters.framework_kernels import AILMENTS, FACTORS, Address, entry_facts, entry_tiles

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import tables, widgets
+from app import widgets
+from app.components import tables
 from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight import alignment

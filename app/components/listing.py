@@ -1,6 +1,6 @@
 """Lists of kernels and of entries, drawn as HTML by a script of our own.
 
-Each row of a list is a link; some lists have tick boxes, and headers that sort. See ``app.tables`` for tables.
+Each row of a list is a link; some lists have tick boxes, and headers that sort. See ``tables`` for tables.
 """
 
 from __future__ import annotations

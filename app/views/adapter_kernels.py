@@ -7,7 +7,8 @@ from operator import itemgetter
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
+from app.components import tables
 from app.components.code_view import component
 from app.components.figure import draw_tiles
 from app.presenters.columns import Column

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
+from app.components import tables
 from app.presenters import architectures
 from app.presenters.speed import ALL_TIMINGS
 from cache_engine.errors import GemmCacheError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, guard, job_view, tables, widgets
-from app.components import into_view
+from app import context, guard, job_view, widgets
+from app.components import into_view, tables
 from app.presenters.coverage import (
     LEGEND,
     cell_colours,

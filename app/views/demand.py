@@ -7,9 +7,9 @@ import time
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
 from app.addresses import OF_A_MODEL
-from app.components import figure
+from app.components import figure, tables
 from app.components.figure import draw_tiles
 from app.presenters import demand
 from app.search_limit import SHORTER_RANGE, advice

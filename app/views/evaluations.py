@@ -7,7 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
+from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters.columns import Kind
 from app.presenters.evaluations import Chip, as_json

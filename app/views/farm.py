@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
-from app.components import figure
+from app import context, guard, widgets
+from app.components import figure, tables
 from app.components.figure import draw_tiles
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Pattern, Series

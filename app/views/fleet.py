@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
+from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters.columns import Column
 from app.presenters.overview import Check, remote_check

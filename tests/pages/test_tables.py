@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from app import tables
+from app.components import tables
 
 
 def test_one_page_draws_a_grid_whose_toolbar_could_save_formulas_and_its_texts_are_ours() -> None:
-    root = Path(tables.__file__).parent.parent
+    root = Path(tables.__file__).parents[2]
     others = {
         str(path.relative_to(root))
         for folder in ("app", "pages")

@@ -15,6 +15,7 @@ import streamlit as st
 
 from app import context
 from app.components import mount
+from app.presenters.admin import ARCHS
 from app.presenters.columns import Column, Kind, cells, csv_text, rows_of
 from app.presenters.shared import Row
 
@@ -90,3 +91,10 @@ def properties(words: Mapping[str, Any], *, key: str, head: str = "Property") ->
     """Draws a table of names and values."""
     columns = (Column(head, lambda pair: pair[0]), Column("Value", lambda pair: str(pair[1])))
     draw(words.items(), columns, key=key, label=head, saved=False)
+
+
+def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
+    """Kernels and bytes by target; nothing where there are no rows."""
+    if rows:
+        st.caption(title)
+        draw(rows, ARCHS, key=key, saved=False)
