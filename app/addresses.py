@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 STORED, BY_TARGET, OTHERS = VIEWS = ("This store", "By target", "Other frameworks")
 """The views of Kernels."""
-ASKED_FOR, OF_A_MODEL = WORKLOADS = ("Asked for", "Of a model")
+ASKED_FOR, OF_A_MODEL, RUNS = WORKLOADS = ("Asked for", "Of a model", "Runs")
 """The parts of Workload."""
 STORAGE: Mapping[str, tuple[str, ...]] = {
     "Clean": ("This store", "Other frameworks"),
@@ -17,8 +17,6 @@ STORAGE: Mapping[str, tuple[str, ...]] = {
     "Settings": ("Settings",),
 }
 """The parts of Storage, and the tabs of each."""
-PART_OF = {tab: part for part, tabs in STORAGE.items() for tab in tabs}
-"""The part of each tab; no two parts have a tab of one name."""
 OLD_TABS = {"Mirror": "Index", "Cleanup": "This store", "Cleaning": "Other frameworks", "Overview": "Directories"}
 """Names that tabs had."""
 MOVED = ("admin", "architectures", "caches", "coverage", "demand", "evaluations", "farm", "fleet")
@@ -56,7 +54,11 @@ def _of_caches(asked: Values) -> tuple[str, Values]:
 
 
 def _of_storage(asked: Values) -> tuple[str, Values]:
-    """The address of Storage for a tab, by its name of now or of earlier: with the part that has the tab."""
-    given = next(iter(asked.get("tab", [])), "")
-    tab = OLD_TABS.get(given, given)
-    return "storage", {**asked, "tab": [tab], "part": [PART_OF[tab]]} if tab in PART_OF else asked
+    """A tab of earlier versions has a part and another parameter now."""
+    given = next(iter(asked.pop("tab", [])), "")
+    return "storage", {**asked, **{name: [value] for name, value in tab_address(OLD_TABS.get(given, given)).items()}}
+
+
+def tab_address(tab: str) -> dict[str, str]:
+    """The parameters of a tab of Storage; none for a name that no tab has. No two parts have a tab of one name."""
+    return next(({"part": part, part.lower(): tab} for part, tabs in STORAGE.items() if tab in tabs), {})

@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context
-from app.addresses import PART_OF, STORAGE
+from app.addresses import OLD_TABS, STORAGE, tab_address
 from app.presenters.shared import page_count, when
 from cache_engine.index.queries import FACETS
 from cache_engine.units import human_age
@@ -117,18 +117,16 @@ def choose_one(
 
 
 def choose_tab() -> str:
-    """One of the tabs of Storage, which stand in parts. The tab's name alone is enough in an address."""
+    """One of the tabs of Storage, which stand in parts. In an address, a tab's name alone is enough."""
     asked = st.query_params.get("tab")
-    if asked in PART_OF and "part" not in st.query_params and "part" not in st.session_state:
-        st.session_state["part"] = st.query_params["part"] = PART_OF[asked]
-    tabs = STORAGE[choose_one("Part", list(STORAGE), next(iter(STORAGE)), key="part", hidden=True)]
-    if st.session_state.get("tab", asked) not in tabs:  # of the part that was shown before
-        st.session_state.pop("tab", None)
-        if asked in PART_OF:
-            st.query_params.pop("tab", None)
-    if len(tabs) == 1:
-        return tabs[0]
-    return choose_one("Tab", tabs, tabs[0], key="tab", hidden=True)
+    if asked is not None:
+        del st.query_params["tab"]
+        for name, value in tab_address(OLD_TABS.get(asked, asked)).items():
+            st.session_state[name] = st.query_params[name] = value
+    part = choose_one("Part", list(STORAGE), next(iter(STORAGE)), key="part", hidden=True)
+    tabs = STORAGE[part]
+    # Each part has a parameter of its own: a tab of one part is no choice in another.
+    return tabs[0] if len(tabs) == 1 else choose_one("Tab", tabs, tabs[0], key=part.lower(), hidden=True)
 
 
 def accept_old_link(name: str, new_values: Mapping[str, str]) -> None:
@@ -218,8 +216,7 @@ def page_link(page: str, label: str, icon: str, /, **asked: Any) -> None:
     chosen = st.session_state.get(context.STORE)
     if chosen is not None:
         asked.setdefault(context.STORE, chosen)
-    if asked.get("tab") in PART_OF:
-        asked["part"] = PART_OF[asked["tab"]]
+    asked.update(tab_address(asked.pop("tab", "")))
     st.page_link(f"../pages/{page}.py", label=label, icon=f":material/{icon}:", query_params=asked or None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from benchmarks.entries import caches, calls, footprint, growth, hits, launcher,
 from benchmarks.entries.subjects import PROBLEM
 from benchmarks.kernels import compile_time, warm
 from benchmarks.results import LeftOut, Report, Result
-from benchmarks.timing import medians
+from benchmarks.timing import medians, processor_seconds
 from cache_engine.cache.cache import open_cache
 from cache_engine.errors import ExtraMissing
 from cache_engine.settings.extras import require
@@ -110,19 +109,13 @@ def _entering(report: Report, place: Path) -> None:
     hit = _FIRST_HIT.format(store=str(place / "store"), sizes=sizes, arch=PROBLEM.arch)
     # As an installed package is: its modules compiled once, before.
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(place / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
-    starts = [(_processor_seconds("pass", env), _processor_seconds(hit, env)) for _ in range(_STARTS + 1)]
+    starts = [
+        [processor_seconds([sys.executable, "-c", code], env) for code in ("pass", hit)] for _ in range(_STARTS + 1)
+    ]
     bare, entered = (median(each) for each in zip(*starts[1:], strict=True))
     name = "import, open, first hit and close, less bare Python, processor time"
     report(Result(name, entered - bare, "python -c pass", bare, _FIRST_HIT_GOAL))
 
 
-def _python(code: str, env: dict[str, str] | None = None) -> None:
-    subprocess.run([sys.executable, "-c", code], check=True, env=env)
-
-
-def _processor_seconds(code: str, env: dict[str, str]) -> float:
-    """The processor time of a Python process that runs ``code``: other work on the machine hardly counts."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _python(code, env)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def _python(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True)

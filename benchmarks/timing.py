@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
+import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.results import Result
 
@@ -44,3 +46,11 @@ def medians(thunks: Sequence[Thunk], samples: int, calls: int = 1) -> list[float
             if sample:
                 kept.append(elapsed)
     return [statistics.median(kept) for kept in times]
+
+
+def processor_seconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
+    """The processor time of a process: other work on the machine hardly counts."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, env=environment, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

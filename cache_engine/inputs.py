@@ -5,12 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-
-# Not imported from ``typing``, which takes longer than this module: the launcher of nvcc needs this at each hit.
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO
 
 
 def open_input(path: Path) -> BinaryIO:

@@ -124,6 +124,18 @@ def holds(lock: threading.RLock) -> bool:
     return bool(owned)
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Writes all of it; a terminal or pipe that another process has made non-blocking is waited for."""
+    import select  # no hit needs it
+
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            select.select((), (descriptor,), ())
+
+
 def processors() -> int:
     """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0))

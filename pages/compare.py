@@ -15,7 +15,8 @@ from app.presenters.kernel_list import kernel_filter
 from app.presenters.speed import MODEL, speed_pairs
 from app.views.adapter_kernels import list_adapted
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.frameworks.bundles import Group, describe
+from cache_engine.frameworks.bundle_facts import describe
+from cache_engine.frameworks.bundles import Group
 from cache_engine.index import queries, summaries
 from cache_engine.insight.comparison import compare
 from cache_engine.insight.inspection import Stored, titled

@@ -33,7 +33,7 @@ from app.presenters.tiles import tile_figure
 from app.views.adapter_kernels import show_adapted
 from cache_engine.cache.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
-from cache_engine.frameworks.bundles import describe
+from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.index import queries, summaries
 from cache_engine.insight.explanation import asked_for, quarantined_record
 from cache_engine.insight.inspection import Inspection, described, titled

@@ -7,7 +7,6 @@ import os
 import streamlit as st
 
 from app import context, guard, widgets
-from app.addresses import OLD_TABS
 from app.admin import cleanup, index, integrity, logs, packs, quarantine, results
 from app.caches import directories
 from cache_engine.errors import GemmCacheError
@@ -37,7 +36,6 @@ if not os.access(context.cache().layout.root, os.W_OK):
     )
     permitted = False
 
-widgets.accept_old_link("tab", OLD_TABS)
 tab = widgets.choose_tab()
 try:
     TABS[tab](permitted)

@@ -1,14 +1,14 @@
-"""Workload: what programs ask for, and what a model needs, with the kernels that are missing."""
+"""Workload: what programs ask for, and what a model needs, with the kernels that are missing; and runs of programs."""
 
 from __future__ import annotations
 
 import streamlit as st
 
 from app import context, widgets
-from app.addresses import ASKED_FOR, WORKLOADS
-from app.views import coverage, demand
+from app.addresses import ASKED_FOR, OF_A_MODEL, RUNS, WORKLOADS
+from app.views import coverage, demand, runs
 
 st.title("Workload")
 context.cache()
 part = widgets.choose_one("Part", WORKLOADS, ASKED_FOR, key="part", hidden=True)
-(demand if part == ASKED_FOR else coverage).draw()
+{ASKED_FOR: demand, OF_A_MODEL: coverage, RUNS: runs}[part].draw()

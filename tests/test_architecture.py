@@ -61,6 +61,17 @@ def test_entering_brings_in_nothing_heavy(statement: str) -> None:
     assert done.stdout == "set()\n", done.stderr
 
 
+def test_what_keeps_kernels_of_others_brings_in_no_reader_of_them() -> None:
+    """Every process of Triton or CuPy imports it; to read what a kernel says of itself takes as long again."""
+    code = (
+        "import sys, cache_engine.adapters.folders, cache_engine.adapters.shelf\n"
+        "rooms = ('cache_engine.frameworks.', 'cache_engine.compilers')\n"
+        "print(*(name for name in sys.modules if name.startswith(rooms)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["cache_engine.frameworks.bundles"], done.stderr
+
+
 MOST_MODULES_OF_A_HIT = 60
 
 

@@ -14,7 +14,8 @@ from app.components import into_view, tables
 from app.presenters.admin import IMPORTED, INCOMING, asked_keys, incoming_sums, safe_name
 from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError, UsageError
-from cache_engine.frameworks.bundles import Group, describe
+from cache_engine.frameworks.bundle_facts import describe
+from cache_engine.frameworks.bundles import Group
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
 from cache_engine.model.artifact import Record

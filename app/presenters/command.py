@@ -126,7 +126,8 @@ def _options(values: Values, named: Mapping[str, str]) -> list[str]:
 
 
 def _storage(values: Values, _: str) -> tuple[str, ...] | None:
-    tab = str(values.get("tab") or STORAGE.get(str(values.get("part")), STORAGE["Clean"])[0])
+    part = str(values.get("part") or "Clean")
+    tab = str(values.get("tab") or values.get(part.lower()) or STORAGE.get(part, STORAGE["Clean"])[0])
     if tab == "This store":
         rule = _clean_options(values)
         return None if rule is None else ("clean", *rule)

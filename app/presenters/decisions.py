@@ -9,6 +9,7 @@ from datetime import tzinfo
 from operator import itemgetter
 from urllib.parse import urlencode
 
+from app.addresses import tab_address
 from app.presenters.columns import Column, rows_of
 from app.presenters.shared import Row, kernel_address, moment
 from cache_engine.model import decision
@@ -180,7 +181,7 @@ def cause_table(misses: Iterable[decision.Decision], compile_ms: Mapping[str, fl
 def _logged(row: Row) -> str:
     """The address of all decisions of a cause."""
     about = str(WHY.get(row["reason"], row["reason"])).lower()
-    return f"storage?{urlencode({'part': 'Log', 'tab': 'Decisions', 'kind': decision.MISS, 'about': about})}"
+    return f"storage?{urlencode({**tab_address('Decisions'), 'kind': decision.MISS, 'about': about})}"
 
 
 CAUSES = (

@@ -11,7 +11,7 @@ from app.presenters.columns import Column
 from app.presenters.shared import Row, Tile, when
 from cache_engine.compilers.disassembly import InstructionMix
 from cache_engine.frameworks.base import CacheReader
-from cache_engine.frameworks.bundles import config_text
+from cache_engine.frameworks.bundle_facts import config_text
 from cache_engine.frameworks.values import Entry, Place, name_of
 from cache_engine.insight.comparison import Comparison, pairs
 from cache_engine.units import human_bytes, human_ms

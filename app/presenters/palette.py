@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from app.addresses import BY_TARGET, OF_A_MODEL, OTHERS
+from app.addresses import BY_TARGET, OF_A_MODEL, OTHERS, RUNS
 from cache_engine.evaluator.catalogue import model_shapes
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.settings import SETTINGS
@@ -56,6 +56,7 @@ PAGES = (
         {"part": OF_A_MODEL},
         "coverage missing models",
     ),
+    Place("Page", "Runs", "What servers compiled, before and after ready", "workload", {"part": RUNS}, "run watch"),
     Place("Page", "Compile", "A single shape", "compile", words="make build kernel jit"),
     Place("Page", "Compile a model", "Every GEMM of a model", "compile", {"what": "Whole model"}, "warm up missing"),
     Place("Page", "Jobs", "What runs, and what ran", "compile", words="running progress cancel queue"),

@@ -15,7 +15,8 @@ from app.presenters.columns import Column
 from app.presenters.framework_kernels import PARTS, adapted_columns, adapted_facts, adapted_tiles
 from app.presenters.kernel import EVENTS
 from app.presenters.shared import kernel_address, rows_shown
-from cache_engine.frameworks.bundles import Group, describe
+from cache_engine.frameworks.bundle_facts import describe
+from cache_engine.frameworks.bundles import Group
 from cache_engine.index import queries
 from cache_engine.index.queries import KernelFilter
 from cache_engine.insight.linked.kernel import linked_parts

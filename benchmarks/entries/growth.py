@@ -8,10 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 
 from benchmarks.browser.population import add_entries
+from benchmarks.entries.publish import writer
 from benchmarks.entries.subjects import PROBLEM, artifact_of
 from benchmarks.results import Report, Size
 from benchmarks.timing import compare
@@ -25,7 +26,7 @@ from cache_engine.settings import GIB
 from cache_engine.units import counted
 from cache_engine.upkeep.plan import Limits
 
-_FEW, _MOST = 10, 10_000
+_FEW, _MOST, _IMPORTED, _SPREAD = 10, 10_000, 1_000, 5_000
 _HIT = """
 import sys
 from cache_engine import GemmProblem, open_cache
@@ -124,12 +125,13 @@ def _looks(report: Report, root: Path, size: int) -> None:
         name = f"verify, {size:,} kernels"
         report(compared(name, cache.admin.verify, "reading all its files", partial(_read, root)))
         jobs = processors()
+        goal = 1 / 1.7 if jobs > 1 and size >= _SPREAD else None  # a tenth of a second of work is not worth a fork
         for what, spread, alone in (
             ("verify", lambda: list(cache.admin.check(processes=jobs)), cache.admin.verify),
             ("pack export", lambda: _export(cache, root, jobs), lambda: _export(cache, root, 1)),
         ):
             name = f"{what}, {size:,} kernels, {counted(jobs, 'process', 'processes')}"
-            report(compared(name, spread, "the same, one process", alone, goal_ratio=1 / 1.7 if jobs > 1 else None))
+            report(compared(name, spread, "the same, one process", alone, goal_ratio=goal))
         report(
             compared(
                 f"verify --sample 0.05, {size:,} kernels", partial(cache.admin.verify, share=0.05), reference, sizes
@@ -143,12 +145,32 @@ def _looks(report: Report, root: Path, size: int) -> None:
 
         report(compared(f"clean --dry-run to half of {size:,} kernels", dry_run, reference, sizes))
         report(compared(f"stats, {size:,} kernels", cache.stats, reference, sizes))
+        if size <= _IMPORTED:
+            _imports(report, cache, root, size)
         raw = sum(record.size_bytes for record in cache.records())
         report(Size(f"store of {size:,} kernels, in whole blocks", _allocated(root), "raw cubins", raw))
 
 
 def _export(cache: Cache, root: Path, processes: int) -> None:
     cache.admin.export(root.with_suffix(".gemmpack"), replace=True, processes=processes)
+
+
+def _imports(report: Report, cache: Cache, root: Path, size: int) -> None:
+    """Imports all kernels as a pack into new stores, each synced, compared with as little as makes files durable."""
+    pack, plain, numbers = root.with_suffix(".gemmpack"), root.with_name("plain"), count()
+    cache.admin.export(pack, replace=True)
+    plain.mkdir(exist_ok=True)
+    keys = list(cache.store.keys())
+    parts = [part for key in keys for part in cache.store.stored(key) or ()]
+
+    def imported() -> None:
+        with open_cache(root.with_name(f"imported-{size}-{next(numbers)}"), durability="durable") as new:
+            if new.admin.import_pack(pack).taken != size:
+                raise RuntimeError("a kernel was not imported")
+
+    beside = "their files written and synced in turn"
+    written = writer(plain, parts, durable=True)
+    report(compare(f"pack import, {size:,} kernels", imported, beside, written, goal_ratio=1 / 1.7, samples=3))
 
 
 def _files(root: Path) -> Iterator[str]:

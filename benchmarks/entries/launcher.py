@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.results import Report, Result
+from benchmarks.timing import processor_seconds
 from cache_engine.compilers.contents import package_files
 
 _GOAL_S = 0.08  # of processor time
@@ -28,14 +27,7 @@ def launcher(report: Report, place: Path) -> None:
     command = [nvcc, "-cubin", "-arch=sm_90a", str(place / "k.cu"), "-o", str(place / "k.cubin")]
     hit = [sys.executable, "-c", "import re; from cache_engine.adapters.nvcc import main; main()", *command]
     bare = [sys.executable, "-c", "import re"]
-    _seconds(hit, environment)
-    seconds = statistics.median(_seconds(hit, environment) for _ in range(_SAMPLES))
-    beside = statistics.median(_seconds(bare, environment) for _ in range(_SAMPLES))
+    processor_seconds(hit, environment)
+    seconds = statistics.median(processor_seconds(hit, environment) for _ in range(_SAMPLES))
+    beside = statistics.median(processor_seconds(bare, environment) for _ in range(_SAMPLES))
     report(Result("nvcc's launcher, hit, processor time", seconds, "a bare Python", beside, goal_seconds=_GOAL_S))
-
-
-def _seconds(command: list[str], environment: dict[str, str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, env=environment, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.entries import versus_triton
+from benchmarks.entries import versus_cupy, versus_triton
 from benchmarks.entries.subjects import PROBLEM
 from benchmarks.results import LeftOut, Report
 from benchmarks.timing import Thunk, compare
@@ -21,8 +21,8 @@ from cache_engine.cache.cache import CompiledKernel, open_cache
 from cache_engine.model.artifact import SOURCE
 from cache_engine.settings.extras import how_to_install
 
-DISKCACHE, TRITON, CUDA_CORE = "diskcache", "Triton", "cuda.core"
-_MODULES = {DISKCACHE: "diskcache", TRITON: "triton.compiler", CUDA_CORE: "cuda.core.utils"}
+DISKCACHE, TRITON, CUDA_CORE, CUPY = "diskcache", "Triton", "cuda.core", "CuPy"
+_MODULES = {DISKCACHE: "diskcache", TRITON: "triton.compiler", CUDA_CORE: "cuda.core.utils", CUPY: "cupy.cuda.compiler"}
 
 _CUDA_CORE_GOAL = 1 / 5
 _LOOKUP = "full lookup, problem to verified code"
@@ -67,6 +67,8 @@ def lookups(report: Report, place: Path) -> None:
         _works(report, TRITON, partial(versus_triton.hit, report, _LOOKUP, place / "triton"))
         _works(report, TRITON, partial(versus_triton.compiling, report, place))
         _works(report, TRITON, partial(versus_triton.adapter, report, place / "adapter"))
+    if not why_missing(CUPY):
+        _works(report, CUPY, partial(versus_cupy.adapter, report, place / "cupy"))
 
 
 @contextmanager

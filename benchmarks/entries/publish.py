@@ -39,9 +39,9 @@ def publishing(report: Report, place: Path) -> None:
     plain = place / "plain"
     plain.mkdir()
     beside = "two files written, synced, renamed"
-    publish, write = _publisher(durable, record, artifact), _writer(plain, parts, durable=True)
+    publish, write = _publisher(durable, record, artifact), writer(plain, parts, durable=True)
     report(compare("publish, durable", publish, beside, write, goal_ratio=_DURABLE_GOAL, samples=100))
-    publish, write = _publisher(fast, record, artifact), _writer(plain, parts, durable=False)
+    publish, write = _publisher(fast, record, artifact), writer(plain, parts, durable=False)
     report(compare("publish, fast", publish, "two files written, renamed", write, samples=100))
     with diskcache_of(place / "diskcache-set") as peer:
         if peer is not None:
@@ -61,7 +61,7 @@ def _publisher(store: DiskStore, record: Record, artifact: Artifact) -> Callable
     return publish
 
 
-def _writer(folder: Path, parts: Sequence[bytes], *, durable: bool) -> Callable[[], None]:
+def writer(folder: Path, parts: Sequence[bytes], *, durable: bool) -> Callable[[], None]:
     """A function that writes each part to a new file: under another name, renamed, and synced if ``durable``."""
     salt = os.urandom(8).hex()
     numbers = count()

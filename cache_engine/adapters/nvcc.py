@@ -10,12 +10,19 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, NoReturn
 
-from cache_engine.errors import StoreError
+import msgspec
+
+from cache_engine.errors import GemmCacheError, StoreError
+from cache_engine.frameworks.bundles import Group
 from cache_engine.frameworks.nvcc.command import Command, PassThrough, understood
 from cache_engine.frameworks.nvcc.inputs import (
     NONE,
     Digests,
+    Roots,
     absolute_in,
     asked_in,
     dependencies_in,
@@ -24,14 +31,23 @@ from cache_engine.frameworks.nvcc.inputs import (
     read_text,
     shadows,
 )
-from cache_engine.frameworks.nvcc.results import ERR, FRAMEWORK, INDEX, OUT, OUTPUT, Lookup, Request, Result
-from cache_engine.store.quick import Slow, append_count, check_root, quick_directory
+from cache_engine.frameworks.nvcc.results import (
+    ERR,
+    FRAMEWORK,
+    INDEX,
+    OUT,
+    OUTPUT,
+    Document,
+    Lookup,
+    Request,
+    option_text,
+)
+from cache_engine.settings import Settings
+from cache_engine.store.layout import JOURNAL_OPEN, StoreLayout
+from cache_engine.store.lock import open_to_append
+from cache_engine.store.opening import open_store
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
-
     from cache_engine.adapters.shelf import Shelf
 
 _MOST_TEXT = 1024**2  # of what a compile prints; more is not stored
@@ -42,7 +58,7 @@ def main() -> NoReturn:
     """Runs ``gemm-cache-nvcc [NVCC] ARGUMENT…`` and exits as nvcc does."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it without a traceback, as it ends nvcc
-    sys.exit(launch(sys.argv[1:], os.environ))
+    os._exit(launch(sys.argv[1:], os.environ))  # all is closed, and the interpreter's own end takes 8 ms
 
 
 def launch(words: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -51,28 +67,23 @@ def launch(words: Sequence[str], environment: Mapping[str, str]) -> int:
     if not compiler:
         _say("error: nvcc is not installed; name it first, set CUDA_HOME or add it to PATH")
         return 127
-    store = Place(environment)
+    words = [compiler, *arguments]
+    layout = _store(environment)
+    if layout is None:
+        return _become(words)
     try:
-        command = understood(compiler, arguments, environment)
-        root = store.root
-        if root is None:
-            raise PassThrough("no store can be used")
-        request = Request(command, Digests(root))
-        lookup = store.lookup(request)
+        request = Request(understood(compiler, arguments, environment), Digests(layout))
+        lookup = Lookup(layout, request)
         if lookup.found is None:
-            return _compiled(store, request, [compiler, *arguments])
-        store.serve(command, lookup.found)
+            return _compiled(layout, request, words)
+        _serve(layout, request.command, *lookup.found)
         request.digests.save()
         return 0
     except PassThrough as reason:
-        store.count_passed(str(reason))
-    except (
-        OSError,
-        UnicodeError,
-        StoreError,
-    ):  # the output, the store, a name that is no text
-        store.count_passed("file cannot be read or written")
-    return _become([compiler, *arguments])
+        _count_passed(layout, str(reason))
+    except (OSError, UnicodeError, StoreError):  # the output, the store, a name that is no text
+        _count_passed(layout, "file cannot be read or written")
+    return _become(words)
 
 
 def compiler_in(words: Sequence[str], environment: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -90,54 +101,27 @@ def compiler_in(words: Sequence[str], environment: Mapping[str, str]) -> tuple[s
     return next(map(str, package_files("bin/nvcc")), ""), list(words)
 
 
-class Place:
-    """The store of the settings, found quickly where the environment says all; ``root`` is ``None`` without one."""
+def _store(environment: Mapping[str, str]) -> StoreLayout | None:
+    """The store of the settings; ``None`` where it is not to be used, or cannot be, which is said."""
+    try:
+        settings = Settings.load(environment)
+        return open_store(settings.directory(), trust=settings.trust_store) if settings.uses_directory else None
+    except (GemmCacheError, OSError) as error:
+        _say(f"gemm-cache-nvcc: the store cannot be used: {error}")
+        return None
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._shelf: Shelf | None = None
-        self._named, self._trust = environment.get("GEMM_CACHE_DIR") or None, False
-        self.root = quick_directory(environment)
-        try:
-            if self.root is None:
-                raise Slow("settings decide it")
-            check_root(self.root)
-        except Slow:
-            self.root = None
-            if self.shelf is not None:
-                self.root, self._trust = str(self.shelf.layout.root), True  # which ``open_store`` has checked
 
-    @property
-    def shelf(self) -> Shelf | None:
-        """All of the store; ``None`` where it cannot be used."""
-        if self._shelf is None:
-            from cache_engine.adapters.shelf import shelf
+def _count_passed(layout: StoreLayout, reason: str) -> None:
+    """Counts a command that was left to nvcc."""
+    _count(layout, {"passed": {reason: 1}})
 
-            self._shelf = shelf(self._named)
-        return self._shelf
 
-    def lookup(self, request: Request) -> Lookup:
-        """The results of a request; raises ``PassThrough``."""
-        try:
-            return Lookup(self.root or "", request, trust=self._trust)
-        except Slow as error:
-            raise PassThrough("store cannot be read") from error
-
-    def serve(self, command: Command, found: Result) -> None:
-        """Delivers a result and counts the hit. Raises ``OSError``."""
-        deliver(command, found)
-        self._count(f'"key":"{found.key}","made_at":{found.made_at!r},"hits":{{"disk":1}},"saved_us":{found.saved_us}')
-
-    def count_passed(self, reason: str) -> None:
-        """Counts a command that was left to nvcc."""
-        self._count(f'"passed":{{"{reason}":1}}')
-
-    def _count(self, fields: str) -> None:
-        """Appends a line about use to the journal, if that can be written."""
-        try:
-            if self.root is not None:
-                append_count(self.root, f'{{"kind":"use","at":{time.time()!r},{fields}}}\n'.encode())
-        except OSError:
-            pass
+def _count(layout: StoreLayout, fields: Mapping[str, object]) -> None:
+    """Appends a line about use to the journal, if that can be written."""
+    with suppress(OSError):
+        file, _ = open_to_append(layout.journal, JOURNAL_OPEN)
+        os.write(file.descriptor, msgspec.json.encode({"kind": "use", "at": time.time(), **fields}) + b"\n")
+        file.close()
 
 
 def _say(text: str) -> None:
@@ -154,18 +138,18 @@ def _become(words: list[str]) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-def deliver(command: Command, found: Result) -> None:
-    """Writes the output, the dependency file and what was printed. Raises ``OSError``."""
-    from cache_engine.frameworks.nvcc.inputs import Roots
-
+def _serve(layout: StoreLayout, command: Command, found: Group, document: Document) -> None:
+    """Writes the output, the dependency file and what was printed, and counts the hit. Raises ``OSError``."""
     if command.dependencies is not None:
         roots = Roots(command)
-        files = [roots.path(root, name) for root, name, _ in found.includes]
+        files = [roots.path(root, name) for root, name, _ in document.includes]
         _write(command.dependencies, dependency_text(command, files).encode())
     _write(command.output, found.files[OUTPUT + command.ending])
     for name, descriptor in ((OUT, 1), (ERR, 2)):
         if text := found.files.get(name):
             os.write(descriptor, text)
+    saved_us = round((found.compile_ms or 0.0) * 1e3)
+    _count(layout, {"key": found.key, "made_at": found.made_at, "hits": {"disk": 1}, "saved_us": saved_us})
 
 
 def _write(path: str, data: bytes) -> None:
@@ -192,37 +176,30 @@ def _write(path: str, data: bytes) -> None:
 # ---- A miss ----
 
 
-def _compiled(store: Place, request: Request, words: list[str]) -> int:
+def _compiled(layout: StoreLayout, request: Request, words: list[str]) -> int:
     """Compiles and stores a command, unless another process has just done that; returns the exit code."""
-    shelf = store.shelf
-    if shelf is None:
+    from cache_engine.adapters.shelf import shelf
+
+    stored = shelf(layout.root)
+    if stored is None:
         raise PassThrough("no store can be used")
-    from contextlib import ExitStack, suppress
-
-    from cache_engine.frameworks.bundles import group_key
-    from cache_engine.store.lock import file_lock
-
     with ExitStack() as held:
-        try:
-            lock = shelf.layout.key_lock(group_key(FRAMEWORK, request.name, INDEX))
-            held.enter_context(file_lock(lock, shelf.lock_timeout_s))
-        except (OSError, StoreError):
-            pass  # held for long, or no locks here: compiling twice is no harm
-        lookup = store.lookup(request)
+        with suppress(OSError, StoreError):  # held for long, or no locks here: compiling twice is no harm
+            held.enter_context(stored.lock(FRAMEWORK, request.name, INDEX))
+        lookup = Lookup(layout, request)
         if lookup.found is not None:
-            store.serve(request.command, lookup.found)
+            _serve(layout, request.command, *lookup.found)
             return 0
         for number in lookup.damaged:
             with suppress(StoreError, OSError):  # which counts it
-                shelf.get(FRAMEWORK, request.place(number), INDEX)
-        return _run_and_store(store, shelf, request, words, lookup.free)
+                stored.get(FRAMEWORK, request.place(number), INDEX)
+        return _run_and_store(stored, request, words, lookup.free)
 
 
-def _run_and_store(store: Place, shelf: Shelf, request: Request, words: list[str], number: int) -> int:
+def _run_and_store(stored: Shelf, request: Request, words: list[str], number: int) -> int:
     from cache_engine.adapters.nvcc_run import run
 
-    command = request.command
-    own = -1
+    command, own = request.command, -1
     try:
         if command.dependencies is None:
             # In memory, so that a killed launcher leaves no file.
@@ -230,36 +207,28 @@ def _run_and_store(store: Place, shelf: Shelf, request: Request, words: list[str
             words = [*words, "-MD", "-MF", f"/proc/{os.getpid()}/fd/{own}"]
         began_ns, began = time.time_ns(), time.perf_counter()
         code, printed = run(words)
-        compile_ms = (time.perf_counter() - began) * 1e3
+        stages_ms = {"compile": (time.perf_counter() - began) * 1e3}
         if code == 0:
             try:
-                path = f"/proc/self/fd/{own}" if own >= 0 else str(command.dependencies)
-                _store(shelf, request, read_text(path), began_ns, printed, compile_ms, number)
+                dependencies = read_text(f"/proc/self/fd/{own}" if own >= 0 else str(command.dependencies))
+                files = _result(request, dependencies, began_ns, printed)
+                stored.put(Group(FRAMEWORK, request.place(number), INDEX, files, time.time(), stages_ms))
             except PassThrough as reason:
-                store.count_passed(str(reason))
+                _count_passed(stored.layout, str(reason))
             except (OSError, ValueError, StoreError):  # a full or read-only store: the output is there
-                store.count_passed("store cannot be written")
+                _count_passed(stored.layout, "store cannot be written")
         return code
     finally:
         if own >= 0:
             os.close(own)
         request.digests.save()
-        shelf.close()
+        stored.close()
 
 
-def _store(
-    shelf: Shelf,
-    request: Request,
-    dependencies: bytes | None,
-    began_ns: int,
-    printed: Mapping[str, bytes],
-    compile_ms: float,
-    number: int,
-) -> None:
-    """Stores the result of a compile; raises ``PassThrough`` where it cannot be found again, and ``OSError``."""
-    from cache_engine.frameworks.bundles import Group
-    from cache_engine.frameworks.nvcc.results import option_text
-
+def _result(
+    request: Request, dependencies: bytes | None, began_ns: int, printed: Mapping[str, bytes]
+) -> dict[str, bytes]:
+    """The files of a result; raises ``PassThrough`` where it cannot be found again, and ``OSError``."""
     command, roots, digests = request.command, request.roots, request.digests
     output = read_text(command.output)
     if output is None or not dependencies or sum(map(len, printed.values())) > _MOST_TEXT:
@@ -267,7 +236,7 @@ def _store(
     if not _is_whole(output, command):
         raise PassThrough("output is incomplete")
     source = read_text(command.source) or b""
-    includes, asked, absolute = [], asked_in(source), absolute_in(source)
+    read, asked, absolute = [], asked_in(source), absolute_in(source)
     for path in dependencies_in(os.fsdecode(dependencies))[1:]:
         text, digest = read_text(path), digests.of(path)
         if text is None or digest is None:
@@ -279,23 +248,20 @@ def _store(
             raise PassThrough("date, time or .incbin in a header")
         asked |= asked_in(text)
         absolute |= absolute_in(text)
-        includes.append([path, digest])
+        read.append((path, digest))
     if Request(command, digests).name != request.name or roots.are_others_now():
         raise PassThrough("an input changed while it was compiled")
-    includes = [[*((NONE, path) if path in absolute else roots.named(path)), digest] for path, digest in includes]
-    document = {
-        **request.document,
-        "command": " ".join(("nvcc", *(option_text(*pair) for pair in command.options))),
-        "source_name": os.path.basename(command.source),
-        "includes": includes,
-        "asked": sorted(asked),
-        "shadows": shadows(((root, name) for root, name, _ in includes), asked, roots),
-    }
-    import json
-
-    files = {OUTPUT + command.ending: output, INDEX: json.dumps(document).encode()}
-    files |= {name: text for name, text in printed.items() if text}
-    shelf.put(Group(FRAMEWORK, request.place(number), INDEX, files, time.time(), {"compile": compile_ms}))
+    includes = [(*((NONE, path) if path in absolute else roots.named(path)), digest) for path, digest in read]
+    document = Document(
+        **msgspec.structs.asdict(request.known),
+        command=" ".join(("nvcc", *(option_text(*pair) for pair in command.options))),
+        source_name=os.path.basename(command.source),
+        includes=includes,
+        asked=sorted(asked),
+        shadows=shadows(((root, name) for root, name, _ in includes), asked, roots),
+    )
+    files = {OUTPUT + command.ending: output, INDEX: msgspec.json.encode(document)}
+    return files | {name: text for name, text in printed.items() if text}
 
 
 def _is_whole(output: bytes, command: Command) -> bool:

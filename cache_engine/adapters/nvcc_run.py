@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import selectors
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cache_engine.frameworks.nvcc.results import ERR, OUT
+from cache_engine.process import write_all
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
@@ -64,18 +64,9 @@ def _pass_on(child: subprocess.Popen[bytes]) -> dict[str, bytes]:
                 if not data:
                     waiting.unregister(key.fileobj)
                 printed[name] += data
-                _write_all(target, data)
+                with suppress(BrokenPipeError):  # if its reader has ended, the text is dropped and nvcc continues
+                    write_all(target, data)
     return printed
-
-
-def _write_all(target: int, data: bytes) -> None:
-    """Writes to a stream of this process. If the stream's reader has ended, drops the text, and nvcc continues."""
-    with suppress(BrokenPipeError):
-        while data:
-            try:
-                data = data[os.write(target, data) :]
-            except BlockingIOError:
-                select.select([], [target], [])
 
 
 def _end_with_parent() -> Callable[[], None]:

@@ -14,6 +14,7 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.frameworks.bundles import (
     Group,
     StoredGroup,
+    UnknownGroup,
     group_key,
     group_keys,
     put_group,
@@ -27,7 +28,6 @@ from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal, fold_when_long
 from cache_engine.store.lock import Held, file_lock, file_lock_to_delete
 from cache_engine.store.pins import is_pinned
-from cache_engine.store.quick import UnknownGroup
 
 if TYPE_CHECKING:
     from cache_engine.upkeep.cleanup import Housekeeper

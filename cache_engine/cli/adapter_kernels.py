@@ -10,7 +10,8 @@ from typing import Any
 from cache_engine.cache.cache import Cache
 from cache_engine.cli.support import emit
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
-from cache_engine.frameworks.bundles import Group, config_text, describe, part_of, text_of
+from cache_engine.frameworks.bundle_facts import config_text, describe, part_of, text_of
+from cache_engine.frameworks.bundles import Group
 from cache_engine.frameworks.values import Entry, PartKind
 from cache_engine.model.documents import picked
 from cache_engine.units import human_age, human_bytes, human_ms, printable

@@ -19,7 +19,8 @@ from cache_engine.cli.support.targets import only_targets_option, targets_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import TOKENS
-from cache_engine.frameworks.bundles import Group, describe
+from cache_engine.frameworks.bundle_facts import describe
+from cache_engine.frameworks.bundles import Group
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.documents import fields_of, picked

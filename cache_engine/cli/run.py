@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,6 +105,7 @@ def run_verb(
     if left := supervisor.left_behind:
         report.not_watched.insert(0, f"{counted(left, 'process', 'processes')} that the command left running")
     _publish(report, files)
+    _keep(report, environment)
     if forbid_after_ready and report.after:
         ctx.exit(NOT_HERE)
     if forbid_after_ready and report.ready_at is None and report.exit_code == OK:
@@ -183,11 +184,24 @@ def _publish(report: Run, files: tuple[Path, ...]) -> None:
         _print(printable(line))
 
 
+def _keep(report: Run, environment: Mapping[str, str]) -> None:
+    """Stores the report, for the page Demand; where that fails the report is said all the same."""
+    from cache_engine.frameworks.runs import keep_run
+    from cache_engine.store.opening import open_store
+
+    try:
+        settings = Settings.load(environment)
+        if settings.uses_directory:
+            keep_run(open_store(settings.directory(), trust=settings.trust_store), report)
+    except (OSError, GemmCacheError) as error:
+        _say(f"the report is not in the store: {error}")
+
+
 def _lines(report: Run) -> Iterator[str]:
     when = "is not ready yet" if report.ended_at is None else "was never ready"
     ready = f"was ready after {human_ms(1e3 * (report.ready_at - report.started_at))}" if report.ready_at else when
-    seen = sum(each.before + each.after for each in report.frameworks.values())
-    yield f"gemm-cache run: {counted(seen, 'compile')} seen, {report.after} after ready; the command {ready}."
+    seen = counted(report.before + report.after, "compile")
+    yield f"gemm-cache run: {seen} seen, {report.after} after ready; the command {ready}."
     for name, each in report.frameworks.items():
         known = f", {human_ms(1e3 * each.seconds)} of compiling" if each.seconds else ""
         compiled = f"compiled: {each.before} before ready, {each.after} after"

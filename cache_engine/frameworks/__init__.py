@@ -12,5 +12,6 @@
 Kernels that ``adapters`` put into our store are called *adapted*:
 
 - ``bundles`` -- all files of an adapted kernel, as one file of the store with a checksum
+- ``bundle_facts`` -- the description of an adapted kernel, from its files
 - ``bundle_packs`` -- adapted kernels in packs, and kernels from Triton's own cache, both checked
 """

@@ -24,7 +24,7 @@ import msgspec
 
 from cache_engine.compilers.elf import machine_of, read_cubin
 from cache_engine.errors import CorruptEntry
-from cache_engine.frameworks.bundles import Group, StoredGroup, is_plain, stored_in
+from cache_engine.frameworks.bundles import MAX_BYTES, Group, StoredGroup, UnknownGroup, is_plain, stored_in
 from cache_engine.frameworks.facts import is_ptx, json_object, read_object, text_in
 from cache_engine.frameworks.folder import Folder, Unread
 from cache_engine.frameworks.nvcc.command import TARGETS, ending_of
@@ -34,7 +34,6 @@ from cache_engine.frameworks.readers.triton import target_of
 from cache_engine.frameworks.values import Fault, id_of
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import enveloped, format_of, signed_part
-from cache_engine.store.quick import MAX_BYTES, UnknownGroup
 
 FORMAT = 1000
 """The format version of a record file that describes a bundle. No record of a kernel of ours has it."""
@@ -134,9 +133,8 @@ def check(group: Group, *, host_code: bool = False) -> None:
 
 
 def _check_launched(group: Group) -> None:
-    """Raises ``ValueError`` and others if a bundle is not the result of the nvcc command that its name stands for."""
-    document = document_of({"name": group.name, "files": group.files})
-    options = [(str(name), str(value)) for name, value in document["options"]]
+    """Raises ``CorruptEntry`` and others if a bundle is not the result of the nvcc command that its name stands for."""
+    options = document_of(group).options
     outputs = [name for name in group.files if name.startswith(OUTPUT)]
     if outputs != [OUTPUT + ending_of(options)] or set(group.files) - {*outputs, INDEX, OUT, ERR}:
         raise ValueError("its files are not those of its command")

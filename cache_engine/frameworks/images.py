@@ -21,7 +21,7 @@ import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -108,35 +108,28 @@ def export_image(
         if not image.targets:
             raise UsageError(f"{place.path_text} has no CUBIN to read the target from; name the target with --arch")
         packed = layout.blobs / "layer"
-        with packed.open("wb") as file, _Layer(file) as layer:
+        folders = set[str]()
+        with packed.open("wb") as file, _Hashed(file) as layer, _tar(layer, "w|", format=tarfile.PAX_FORMAT) as tar:
             for name in names:
                 try:
                     data = _published(f"{prefix}{name}", root.read(name, MOST_BINARY_BYTES), mount_path, image)
                 except (FileNotFoundError, Unread) as error:
                     where = f"{place.path_text}/{name}"
                     raise UsageError(f"{where}: {error}; export the cache when it is not in use") from error
-                layer.add(f"io.{place.kind}.cache/{prefix}{name}", data)
+                _add(tar, folders, f"io.{place.kind}.cache/{prefix}{name}", data)
                 image.files += 1
                 image.size_bytes += len(data)
                 on_file()
             _describe(image)
-            layer.add(f"io.{place.kind}.manifest/manifest.json", msgspec.json.encode(image.manifest))
+            _add(tar, folders, f"io.{place.kind}.manifest/manifest.json", msgspec.json.encode(image.manifest))
         config = {
             "architecture": "amd64",
             "os": "linux",
             "config": {"Labels": image.labels},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.digest}"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.hash.hexdigest()}"]},
         }
         described = layout.put(_CONFIG, msgspec.json.encode(config))
         layout.finish(Manifest(2, described, [layout.put_file(_LAYER, packed)]))
-    return image
-
-
-def read_image(folder: Path) -> Image:
-    """The labels and the manifest of an image, of bounded size; raises ``PackUnusable`` if it is not such an image."""
-    image, layer = _opened(folder)
-    for _ in _cached(image, folder, layer):
-        pass
     return image
 
 
@@ -157,9 +150,14 @@ def extract_image(folder: Path, target: Path) -> Image:
     try:
         for name, content in _cached(image, folder, layer):
             file = staged / name
-            with _refusing_names(folder, name):
+            try:
                 file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 written = file.open("xb")
+            except OSError as error:
+                # Names that exclude each other or are too long are no fault of the disk.
+                if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
+                    raise
+                raise _bad_name(folder, name, f"cannot be made: {error.strerror}") from error
             with written:
                 shutil.copyfileobj(content, written)
         staged.rename(target)
@@ -181,42 +179,29 @@ def is_image(folder: Path) -> bool:
 # ---- Writing ----
 
 
-class _Layer:
-    """Writes a compressed tar. Its digest, of the uncompressed bytes, is the same for the same files."""
+class _Hashed(gzip.GzipFile):
+    """Writes a compressed file. Its digest, of the uncompressed bytes, is the same for the same content."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._hash = hashlib.sha256()
-        self._gzip = gzip.GzipFile("", "wb", 6, file, mtime=0)
-        self._tar = tarfile.open("", "w|", self, format=tarfile.PAX_FORMAT)  # type: ignore[call-overload]  # noqa: SIM115
-        self._folders: set[str] = set()
+        super().__init__("", "wb", 6, file, mtime=0)
+        self.hash = hashlib.sha256()
 
-    def __enter__(self) -> _Layer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._tar.close()
-        self._gzip.close()
-
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()
-
-    def write(self, data: bytes) -> int:
-        self._hash.update(data)
-        return self._gzip.write(data)
-
-    def add(self, name: str, data: bytes) -> None:
-        for above in reversed(PurePosixPath(name).parents[:-1]):
-            if str(above) not in self._folders:
-                self._folders.add(str(above))
-                self._tar.addfile(_info(str(above), tarfile.DIRTYPE, 0o755, 0))
-        self._tar.addfile(_info(name, tarfile.REGTYPE, 0o644, len(data)), io.BytesIO(data))
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return super().write(data)
 
 
-def _info(name: str, kind: bytes, mode: int, size: int) -> tarfile.TarInfo:
+def _add(tar: tarfile.TarFile, folders: set[str], name: str, data: bytes) -> None:
+    """Adds a file, and those folders above it that are new."""
+    for above in reversed(PurePosixPath(name).parents[:-1]):
+        if str(above) not in folders:
+            folders.add(str(above))
+            info = tarfile.TarInfo(str(above))
+            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(info)
     info = tarfile.TarInfo(name)
-    info.type, info.mode, info.size = kind, mode, size
-    return info
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
 
 
 def _triton_files(place: Place, root: Folder, image: Image) -> Iterator[str]:
@@ -416,7 +401,7 @@ def _members(folder: Path, layer: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     total = count = 0
     too_large = PackUnusable(f"{folder} is larger than an image of a kernel cache can be")
     try:
-        with gzip.open(layer) as unpacked, _tar_of(bounded := _Bounded(unpacked, too_large)) as tar:
+        with gzip.open(layer) as unpacked, _tar(bounded := _Bounded(unpacked, too_large), "r|") as tar:
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]  # it remembers each
                 total, count = total + member.size, count + 1
@@ -437,28 +422,21 @@ def _members(folder: Path, layer: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
         raise PackUnusable(f"the layer of {folder} cannot be read: {error}") from error
 
 
-def _tar_of(bounded: _Bounded) -> tarfile.TarFile:
-    return tarfile.open("", "r|", bounded)  # type: ignore[call-overload,no-any-return]
+def _tar(file: object, mode: str, **options: int) -> tarfile.TarFile:
+    """A tar that is written or read in turn, from the one or the other of our own files."""
+    return tarfile.open("", mode, file, **options)  # type: ignore[call-overload,no-any-return]
 
 
 def _plain_name(folder: Path, name: str) -> str:
     """The name of a member, if each part of it is valid: an empty part would make the rest an absolute path."""
     name = name.removeprefix("./")
     if "\0" in name or any(part in ("", "..") for part in name.split("/")):
-        raise PackUnusable(f"{folder} has the name {printable(name[:80])!r}, which leads elsewhere")
+        raise _bad_name(folder, name, "leads elsewhere")
     return name
 
 
-@contextmanager
-def _refusing_names(folder: Path, name: str) -> Iterator[None]:
-    """Raises ``PackUnusable`` for names that are too long, or that exclude each other: the image is at fault."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
-            raise
-        why = error.strerror
-        raise PackUnusable(f"{folder} has the name {printable(name[:80])!r}, which cannot be made: {why}") from error
+def _bad_name(folder: Path, name: str, why: str) -> PackUnusable:
+    return PackUnusable(f"{folder} has the name {printable(name[:80])!r}, which {why}")
 
 
 class _Bounded:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import http.client
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import BinaryIO
 
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.watch import Watch
+from cache_engine.process import write_all
 
 _POLL_S = 1.0
 _MOST_CPU = 0.01
@@ -124,7 +124,7 @@ class Line:
         while data := os.read(source.fileno(), 65536):
             self._writing.add(threading.current_thread())
             with suppress(OSError):  # the reader of our output has ended: the command must not stop for that
-                _write(target, data)
+                write_all(target, data)
             self._writing.discard(threading.current_thread())
             if not self._seen.is_set():
                 rest += data
@@ -210,16 +210,6 @@ class Supervisor:
         run = self._watch.run
         if run.ready_at is None and self._ready is not None and self._ready():
             run.ready_at = (isinstance(self._ready, Line) and self._ready.seen_at) or time.time()
-
-
-def _write(target: int, data: bytes) -> None:
-    """Writes all of ``data``; waits for a terminal or pipe that another process has made non-blocking."""
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[os.write(target, rest) :]
-        except BlockingIOError:
-            select.select((), (target,), ())
 
 
 def _reap(command: int) -> None:

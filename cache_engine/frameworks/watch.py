@@ -7,6 +7,7 @@ stay in memory alone cannot be seen, and the report lists which: it says "0 seen
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import msgspec
 
 from cache_engine.frameworks.registry import Sources, in_memory_here, load_sources, surroundings, survey
 from cache_engine.frameworks.values import Entry, Place, ScanFinding, State, Unchanged, name_of
+from cache_engine.model.artifact import Seconds
 from cache_engine.settings import variable as variable_of
 
 CACHES = {
@@ -44,15 +46,23 @@ BEFORE, AFTER = "before", "after"
 """The phases: before and after the command was ready. Without a sign that it is ready, all compiles are in the first.
 """
 
+NEW, OTHER_KEY, AGAIN = "no kernel of this name was there", "it was there under another key", "it was written again"
+"""Causes of compiles, as far as the caches tell them: another key is another version, target, option or source."""
+
 NEVER_SEEN = (
     "kernels that a process keeps in memory alone: NVRTC in XLA and CuPy, CuTe DSL",
     "JAX's compiles under its threshold, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS, by default one second",
+    "extensions of PyTorch, whose folder is not read",
     "processes that set the variables themselves, and hosts that do not inherit them",
 )
 """Compiles that leave no file in a watched directory."""
 
 _STAGED = ("triton", "deepgemm")
 """Frameworks that write a file at the end of each stage of a compile."""
+_BY_NAME = {
+    "jax": re.compile(".+-cache"), "inductor": re.compile("fxgraph/.+"), "compute_cache": re.compile("(?!index$).+"),
+}  # fmt: skip
+"""Of caches that are not read, the names of entries that are compiles: programs, graphs and kernels."""
 _MOST_KERNELS = 10_000
 
 
@@ -63,14 +73,16 @@ class Compiled(msgspec.Struct, frozen=True):
         phase: ``before`` or ``after`` the command was ready.
         seen_at: when its files were written, else when it was first seen, in seconds since 1970.
         stages_ms: the milliseconds of each stage of its compile, if the times of its files show them.
+        cause: why it was compiled: one of ``NEW``, ``OTHER_KEY`` and ``AGAIN``.
     """
 
     framework: str
     name: str
     id: str
     phase: str
-    seen_at: float
+    seen_at: Seconds
     stages_ms: dict[str, float]
+    cause: str = NEW
 
     @property
     def seconds(self) -> float | None:
@@ -101,14 +113,24 @@ class Run(msgspec.Struct, kw_only=True):
 
     command: list[str]
     root: str
-    started_at: float
-    ended_at: float | None = None
+    started_at: Seconds
+    ended_at: Seconds | None = None
     exit_code: int | None = None
-    ready_at: float | None = None
+    ready_at: Seconds | None = None
     frameworks: dict[str, Framework] = msgspec.field(default_factory=dict)
     compiled: list[Compiled] = msgspec.field(default_factory=list)
     not_watched: list[str] = msgspec.field(default_factory=list)
     findings: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def found(self) -> int:
+        """The kernels in all caches."""
+        return sum(each.found for each in self.frameworks.values())
+
+    @property
+    def before(self) -> int:
+        """The kernels that were seen to be compiled before it."""
+        return sum(each.before for each in self.frameworks.values())
 
     @property
     def after(self) -> int:
@@ -148,8 +170,10 @@ class Watch:
         self._made_at: dict[tuple[Place, str], float | None] = {}
         self._findings: dict[tuple[Place, str], str] = {}
         self._has_looked_after = False
+        self._names: set[tuple[Place, str]] = set()
         for place, entry in self._changed():
             self._made_at[place, entry.id] = entry.created_at
+            self._names.add((place, entry.name or entry.id))
         self._count()
 
     def poll(self) -> float:
@@ -158,22 +182,24 @@ class Watch:
         for place, entry in self._changed():
             known = (place, entry.id)
             made_at = entry.created_at
-            is_new = known not in self._made_at or (made_at is not None and made_at != self._made_at[known])
+            is_again = known in self._made_at
+            is_new = not is_again or (made_at is not None and made_at != self._made_at[known])
             self._made_at[known] = made_at
             # A file that is written again with an old date was copied there, and not compiled.
             if is_new and (made_at is None or made_at >= self.run.started_at - 1):
-                self._add(place, entry)
+                has_name = (place, entry.name or entry.id) in self._names
+                self._add(place, entry, AGAIN if is_again else OTHER_KEY if has_name else NEW)
         self._count()
         self._has_looked_after = self.run.ready_at is not None
         return time.thread_time() - began
 
-    def _add(self, place: Place, entry: Entry) -> None:
+    def _add(self, place: Place, entry: Entry, cause: str) -> None:
         run, seen_at = self.run, entry.created_at or time.time()
         # What was not there at an earlier look that was after it is ready is after it, whatever the clocks say.
         is_after = self._has_looked_after or (run.ready_at is not None and seen_at > run.ready_at)
         phase = AFTER if is_after else BEFORE
         stages_ms = _stages_ms(place, entry)
-        one = Compiled(place.kind, entry.name or entry.id, entry.id, phase, seen_at, stages_ms)
+        one = Compiled(place.kind, entry.name or entry.id, entry.id, phase, seen_at, stages_ms, cause)
         sums = run.frameworks.setdefault(place.kind, Framework())
         sums.before += not is_after
         sums.after += is_after
@@ -197,7 +223,9 @@ class Watch:
             elif isinstance(seen, ScanFinding):
                 where = f"{place.path_text}: {seen.id}" if seen.id else place.path_text
                 self._findings[place, seen.id] = f"{where}: {seen.fault}, {seen.detail}"
-            elif seen.state == State.COMPLETE:
+            elif seen.state == State.COMPLETE or (
+                seen.state == State.UNREAD and place.kind in _BY_NAME and _BY_NAME[place.kind].fullmatch(seen.id)
+            ):
                 there[place][seen.id] = seen.stamp
                 yield place, seen
         self._stamps = there

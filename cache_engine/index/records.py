@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError
-from cache_engine.frameworks.bundles import read_group
+from cache_engine.frameworks.bundles import UnknownGroup, read_group
 from cache_engine.index import rows
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.model.measurement import Measurement
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_record_name
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.store.timings import Timings
 
 if TYPE_CHECKING:

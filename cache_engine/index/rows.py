@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import msgspec
 
-from cache_engine.frameworks.bundles import config_text, describe
+from cache_engine.frameworks.bundle_facts import config_text, describe
 from cache_engine.model.artifact import MOST_COUNT, Record, RecordedProblem
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, EventCounts, Tally
 from cache_engine.model.fingerprint import toolchain_text

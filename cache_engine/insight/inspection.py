@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, InvalidProblem
-from cache_engine.frameworks.bundles import Group, describe, inputs_of, text_of
+from cache_engine.frameworks.bundle_facts import describe, inputs_of, text_of
+from cache_engine.frameworks.bundles import Group
 from cache_engine.frameworks.values import Entry, KeyFactors
 from cache_engine.kernels.family import threads_of
 from cache_engine.kernels.select import FAMILIES

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from cache_engine.adapters.nvcc import compiler_in
 from cache_engine.errors import CorruptEntry, UsageError
-from cache_engine.frameworks.bundles import group_keys, read_group
+from cache_engine.frameworks.bundles import UnknownGroup, group_keys, read_group
 from cache_engine.frameworks.nvcc.command import PassThrough, understood
 from cache_engine.frameworks.nvcc.inputs import Digests
 from cache_engine.frameworks.nvcc.results import FRAMEWORK, Lookup, Request, differences, document_of
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.quick import Slow, UnknownGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +37,12 @@ def explain_launch(layout: StoreLayout, words: Sequence[str]) -> LaunchExplained
     if not compiler:
         raise UsageError("nvcc is not installed; name it first, set CUDA_HOME or add it to PATH")
     try:
-        request = Request(understood(compiler, arguments, os.environ), Digests(str(layout.root)))
-        lookup = Lookup(str(layout.root), request, trust=True)
-    except (PassThrough, Slow) as reason:
+        request = Request(understood(compiler, arguments, os.environ), Digests(layout))
+        lookup = Lookup(layout, request)
+    except PassThrough as reason:
         return LaunchExplained("passes through", "", (str(reason),))
     if lookup.found is not None:
-        return LaunchExplained("hit", lookup.found.key, ())
+        return LaunchExplained("hit", lookup.found[0].key, ())
     if lookup.reasons:
         return LaunchExplained("miss", "", tuple(lookup.reasons))
     key, reasons = _nearest(layout, request)
@@ -55,13 +54,13 @@ def _nearest(layout: StoreLayout, request: Request) -> tuple[str, list[str]]:
     nearest: tuple[str, list[str]] | None = None
     source = os.path.basename(request.command.source)
     for key in group_keys(layout):
-        with suppress(CorruptEntry, UnknownGroup, OSError, ValueError, LookupError, TypeError, AttributeError):
+        with suppress(CorruptEntry, UnknownGroup, OSError):
             group = read_group(layout, key, trust=True)
             if group is not None and group.framework == FRAMEWORK:
-                document = document_of({"name": group.name, "files": group.files})
+                document = document_of(group)
                 found = differences(document, request)
-                if document.get("source_name") != source:
-                    found.append(f"the stored one is of {document.get('source_name')}")
+                if document.source_name != source:
+                    found.append(f"the stored one is of {document.source_name}")
                 if nearest is None or len(found) < len(nearest[1]):
                     nearest = key, found
     return nearest or ("", ["no result of nvcc is stored"])

@@ -97,9 +97,9 @@ class EventCounts(UseCounts, kw_only=True):
 
     def add(self, more: EventCounts | UseCounts) -> None:
         """Adds other counts to these; ``UseCounts`` has only some of the counters."""
-        for name in more.__struct_fields__ if isinstance(more, EventCounts) else UseCounts.__struct_fields__:
-            if name in EventCounts.__struct_fields__:
-                there, added = getattr(self, name), getattr(more, name)
+        for name in (EventCounts if isinstance(more, EventCounts) else UseCounts).__struct_fields__:
+            if added := getattr(more, name):  # most are 0
+                there = getattr(self, name)
                 if isinstance(there, dict):
                     _add(there, added)
                 else:

@@ -32,7 +32,6 @@ MAX_RAW_BYTES = (
 )  # bytes of one section; hundreds of times the largest seen, and the most that a forged frame may allocate
 MAX_RECORD_BYTES = 1024**2
 MAX_BLOB_BYTES = 5 * MAX_RAW_BYTES  # four sections of that size, and the bytes that compression may add
-LIKELY_BYTES = 1024**2  # bytes of compiled code; a larger buffer is allocated only for bytes that exist
 
 _HEADER = struct.Struct("<8sHH32s")
 _MAGIC = b"GEMMBLOB"
@@ -103,6 +102,10 @@ def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
         CorruptEntry: when the header is not this entry's, or the bytes do not match the record.
     """
     check_header(key, blob, data)
+    return _section(key, blob, name, data)
+
+
+def _section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
     section = blob.sections.get(name)
     if section is None:
         raise CorruptEntry(f"record of {key[:12]} names no {name} section")
@@ -153,7 +156,7 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes, sections: Sequence[str] =
     if len(data) != blob.stored_bytes:
         kind = Truncated if len(data) < blob.stored_bytes else CorruptEntry
         raise kind(f"blob of {key[:12]} has {len(data):,} bytes where its record says {blob.stored_bytes:,}")
-    cubin, *_ = [decode_section(key, blob, name, data) for name in sections]
+    cubin, *_ = [_section(key, blob, name, data) for name in sections]
     if _digest(data) != blob.digest:
         raise CorruptEntry(f"blob of {key[:12]} does not match the digest in its record")
     return cubin

@@ -14,8 +14,7 @@ from cache_engine.store.layout import SHARDS, StoreLayout
 from cache_engine.store.ownership import check_opened, name_what_is_no_file, open_file
 from cache_engine.store.publish import publish_file
 
-# Most records are smaller than the first number. Larger files are read in steps of the second, and then to the end.
-_FIRST_READ, _NEXT_READ = 4096, 2**20
+_AT_ONCE = 2**26  # bytes that one call reads at most
 MOST_BYTES = 2**31
 """The largest file of results or sums that is read, in bytes."""
 
@@ -23,13 +22,10 @@ _LOOK_AT = stat.S_IFMT(0o177777) | stat.S_IWGRP | stat.S_IWOTH
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
-def read_file(
-    path: str | os.PathLike[str], limit: int, likely: int | None = None, *, trust: bool | None = None
-) -> bytes | None:
+def read_file(path: str | os.PathLike[str], limit: int, *, trust: bool | None = None) -> bytes | None:
     """The first ``limit`` bytes of a file; ``None`` when it does not exist.
 
     Args:
-        likely: the expected size in bytes, to read the file in one call.
         trust: as for ``open_file``.
 
     Raises:
@@ -48,12 +44,12 @@ def read_file(
         # Every hit calls this twice. A regular file that belongs to you needs no further check.
         if status.st_mode & _LOOK_AT != stat.S_IFREG or status.st_uid != os.geteuid():
             check_opened(path, status, trust)
-        # Asks only for the expected size, because the buffer is allocated before reading. A regular file returns all it
-        # has.
-        wanted = min(limit, _FIRST_READ if likely is None else likely)
+        # Asks for a byte more than the file has, because the buffer is allocated before reading. A regular file returns
+        # all it has.
+        wanted = min(limit, status.st_size + 1, _AT_ONCE)
         data = os.read(descriptor, wanted)
         while len(data) == wanted < limit:
-            wanted = min(limit, wanted + max(wanted, _NEXT_READ))
+            wanted = min(limit, wanted + _AT_ONCE)
             data += os.read(descriptor, wanted - len(data))
         return data
     finally:

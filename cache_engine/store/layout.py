@@ -16,6 +16,7 @@
     decisions/                  the log of decisions, in two files; created with the first
     pins/                       an empty file for each pinned key; created with the first
     groups/                     kernels of other frameworks, a file for each; created with the first
+    runs/                       reports of gemm-cache run, the last 50; created with the first
     digests.json                digests of files that compilers read, by path; may be deleted at any moment
     mirror.duckdb               the index; may be deleted at any moment
     population                  estimated number of entries and bytes; may be deleted at any moment
@@ -246,9 +247,18 @@ class StoreLayout(msgspec.Struct, frozen=True):
         return f"{self.root}/groups/{key}"
 
     @property
+    def runs(self) -> Path:
+        """Reports of ``gemm-cache run``. The folder is created with the first."""
+        return self.root / "runs"
+
+    def run_path(self, started_at: float, pid: int) -> Path:
+        """The report of a run; in the order of names the newest is the last."""
+        return self.runs / f"{round(max(started_at, 0.0) * 1e3):016x}-{pid}.json"
+
+    @property
     def later_folders(self) -> tuple[Path, ...]:
         """Folders that are created with the first file in them."""
-        return (self.timings, self.decisions, self.pins, self.groups)
+        return (self.timings, self.decisions, self.pins, self.groups, self.runs)
 
     def record_path(self, key: CacheKey) -> str:
         """The path of an entry's record. A string, because every hit calls this and ``Path`` is slower."""
@@ -315,15 +325,13 @@ class StoreLayout(msgspec.Struct, frozen=True):
 
 def key_of_record_name(name: str, shard: str) -> CacheKey | None:
     """The key in the name of a file in ``metadata/<shard>``; ``None`` when it is not a record's name."""
-    stem, dot, suffix = name.partition(".")
-    return CacheKey(stem) if dot and suffix == "json" and is_key(stem) and stem[:2] == shard else None
+    stem = name[:64]
+    return CacheKey(stem) if name[64:] == ".json" and stem[:2] == shard and is_key(stem) else None
 
 
 def key_of_blob_name(name: str, shard: str) -> CacheKey | None:
     """The key in the name of a file in ``kernels/<shard>``; ``None`` when it is not a blob's name."""
-    stem, dash, digest = name.partition("-")
-    is_name = dash and _DIGEST.fullmatch(digest) and is_key(stem) and stem[:2] == shard
-    return CacheKey(stem) if is_name else None
+    return CacheKey(name[:64]) if name[:2] == shard and _BLOB.fullmatch(name) else None
 
 
 def fingerprint_of_results_name(name: str) -> tuple[str, int | None] | None:
@@ -359,6 +367,11 @@ def is_decisions_name(name: str) -> bool:
     return name in _DECISIONS
 
 
+def is_run_name(name: str) -> bool:
+    """Whether a file of this name belongs in ``runs``."""
+    return re.fullmatch(_RUN, name) is not None
+
+
 def job_of_name(name: str) -> str | None:
     """The id of the job that a file in ``jobs`` belongs to; ``None`` for other names."""
     match = re.fullmatch(_JOB, name)
@@ -380,10 +393,11 @@ def original_of_quarantined(name: str) -> tuple[str, float | None]:
 
 
 _DECISIONS = ("log.jsonl", "log.older.jsonl")
-_DIGEST = re.compile(r"[0-9a-f]{16}")
+_BLOB = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}")
 _TICKET = r"ticket-([a-z]+)-([0-9])-([0-9]{1,18})-([0-9a-f]{64})-([0-9]{1,10})-([0-9a-f]{8})"
 # The names of a job's files: the job, its output, and the request to cancel it.
 _JOB = r"([0-9a-f]{1,32}-[0-9a-f]{1,32})\.(?:json|log|cancel)"
+_RUN = r"[0-9a-f]{16}-[0-9]{1,10}\.json"
 _QUARANTINED = r"([0-9]{16,20})-(.+)"
 # The names of version 0.1.0 for results files, with the time between name and suffix.
 _QUARANTINED_RESULTS = r"(gemm_cache_[0-9a-f]{32})-([0-9a-f]{15,16})\.(json(?:\.zst)?)"

@@ -28,6 +28,8 @@ from cache_engine.process import OwnFile, renew_after_fork, unforked
 from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)
+ROTATE_BYTES = 1024**2
+"""Of a file of lines; then its writer begins another."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MOST_BLOCKED = 100
 
@@ -242,6 +244,62 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     except OSError as error:
         raise _no_locks(error.strerror or error) from error
     return True
+
+
+def open_to_append(folder: Path, ending: str) -> tuple[OwnFile, os.stat_result]:
+    """A file that this process alone appends lines to: the oldest that is free and has room, or a new one; its status.
+
+    Raises:
+        OSError: when there is none and none can be made.
+    """
+    with suppress(FileNotFoundError):
+        for name in sorted(os.listdir(folder)):
+            # A file that cannot be opened belongs to another user or is gone.
+            if name.endswith(ending):
+                with suppress(OSError, CorruptEntry):
+                    taken = _reuse(folder / name)
+                    if taken is not None:
+                        return taken
+    while True:
+        path = folder / f"{time.time_ns():016x}-{os.getpid()}-{os.urandom(4).hex()}{ending}"
+        file = OwnFile.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        try:
+            if _lock_in_place(file.descriptor, path):
+                return file, os.fstat(file.descriptor)
+        except BaseException:
+            file.close()
+            raise
+        # Between opening and locking, another writer has locked it, or it was folded.
+        file.close()
+
+
+def _reuse(path: Path) -> tuple[OwnFile, os.stat_result] | None:
+    """Opens and locks an existing file if no process holds it and it has room; else returns ``None``.
+
+    If a killed process left the last line incomplete, this ends the line.
+    """
+    file = own_file(path, os.O_RDWR | os.O_APPEND)
+    descriptor = file.descriptor
+    try:
+        if os.fstat(descriptor).st_size < ROTATE_BYTES and _lock_in_place(descriptor, path):
+            status = os.fstat(descriptor)
+            if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
+                os.write(descriptor, b"\n")
+            return file, status
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def _lock_in_place(descriptor: int, path: Path) -> bool:
+    """Locks an open file; returns whether it did and the file is still at its path: folding may rename it."""
+    if not try_lock(descriptor):
+        return False
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
 
 
 def _wait(descriptor: int, shared: bool) -> None:

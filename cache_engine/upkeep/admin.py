@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cache_engine import upkeep
 from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageError
-from cache_engine.frameworks.bundles import Group, group_keys, read_group
+from cache_engine.frameworks.bundles import Group, UnknownGroup, group_keys, read_group
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
 from cache_engine.model.events import CLEAN_OTHER, SEEN, EntryUsage
@@ -23,7 +23,6 @@ from cache_engine.store.codec import signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.pack import Pack
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.store.signatures import proof_for
 from cache_engine.units import counted, printable
 from cache_engine.upkeep import cleanup

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from cache_engine.store.lock import file_lock, file_lock_to_delete, try_lock
 from cache_engine.store.pins import is_pinned
 from cache_engine.store.publish import publish_file
 from cache_engine.units import counted
+from cache_engine.upkeep.findings import names_in
 from cache_engine.upkeep.plan import (
     DAY_S,
     EVERYTHING,
@@ -415,7 +417,7 @@ GRACE_S = 600.0
 
 def abandoned_temporaries(layout: StoreLayout) -> Iterator[Path]:
     """Temporary files whose writers have ended."""
-    for path in _files(layout.temp):
+    for path in map(layout.temp.joinpath, sorted(names_in(layout.temp))):
         # A folder here is not ours; ``integrity`` reports it.
         if (path.is_symlink() or not path.is_dir()) and is_abandoned(path):
             yield path
@@ -478,14 +480,15 @@ def orphan_blobs(store: DiskStore) -> Iterator[Path]:
     """
     layout = store.layout
     for shard in shards_in(layout.kernels, links=layout.trust):
-        by_key: dict[CacheKey, list[Path]] = {}
-        for path in _files(layout.kernels / shard):
-            key = key_of_blob_name(path.name, shard)
-            if key is not None:
-                by_key.setdefault(key, []).append(path)
-        for key, blobs in by_key.items():
-            if len(blobs) > 1 or not os.path.lexists(layout.record_path(key)):
-                yield from (path for path in blobs if is_orphan(store, key, path))
+        folder = layout.kernels / shard
+        blobs = [(key_of_blob_name(name, shard), name) for name in sorted(names_in(folder))]
+        records = set(names_in(layout.metadata / shard))  # after the blobs, as a publish writes its record last
+        copies = Counter(key for key, _ in blobs)
+        for key, name in blobs:
+            if key is not None and (copies[key] > 1 or f"{key}.json" not in records):
+                path = folder / name
+                if is_orphan(store, key, path):
+                    yield path
 
 
 def is_orphan(store: DiskStore, key: CacheKey, path: Path) -> bool:
@@ -529,12 +532,6 @@ def _named(store: DiskStore, key: CacheKey) -> str | None:
     if record is not None:
         return Path(store.layout.blob_path(key, record.blob.digest)).name
     return None if os.path.lexists(store.layout.record_path(key)) else ""
-
-
-def _files(folder: Path) -> list[Path]:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(folder.iterdir())
-    return []
 
 
 def _is_young(path: Path) -> bool:

@@ -19,7 +19,7 @@ from cache_engine.errors import CorruptEntry
 from cache_engine.inputs import others_may_change
 from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.model.key import CacheKey
-from cache_engine.store.codec import LIKELY_BYTES, MAX_RECORD_BYTES, UnknownFormat, check_blob, decode_record
+from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file, shards_in
 from cache_engine.store.journal import Journal, mend_decisions
@@ -278,11 +278,11 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], t
         return found(FindingKind.UNKNOWN_FORMAT, path, error)
     except (CorruptEntry, OSError) as error:
         return found(kind_of(error, FindingKind.CORRUPT_RECORD), path, cause_of(error))
-    blob_path, wanted = layout.blob_path(key, record.blob.digest), record.blob.stored_bytes + 1
+    blob_path = layout.blob_path(key, record.blob.digest)
     blob_name = os.path.basename(blob_path)
     named.add(blob_name)
     try:
-        blob = read_file(blob_path, wanted, min(wanted, LIKELY_BYTES), trust=trust)
+        blob = read_file(blob_path, record.blob.stored_bytes + 1, trust=trust)
         if blob is None:
             if read_file(path, MAX_RECORD_BYTES + 1, trust=trust) != data:
                 return _check_record(layout, shard, name, named, trust)  # replaced or evicted meanwhile

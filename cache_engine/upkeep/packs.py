@@ -14,22 +14,30 @@ from heapq import merge
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
+from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.frameworks.bundle_packs import NotTaken, is_group, packed_row, triton_kernels, unpacked_row
-from cache_engine.frameworks.bundles import Group, describe, group_bytes, group_keys, put_group, read_group, read_stored
+from cache_engine.frameworks.bundles import (
+    Group,
+    UnknownGroup,
+    group_bytes,
+    group_keys,
+    put_group,
+    read_group,
+    read_stored,
+)
 from cache_engine.frameworks.values import Entry
-from cache_engine.model.artifact import CUBIN, SECTIONS, Record
+from cache_engine.model.artifact import SECTIONS, Record
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
-from cache_engine.store.codec import UnknownFormat, check_blob, decode_record, decode_section
+from cache_engine.store.codec import UnknownFormat, check_blob, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import refuse_device
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack, Row, write_pack
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.units import counted, printable
 from cache_engine.upkeep.parallel import in_processes, in_threads
-from cache_engine.upkeep.survey import check_code, check_entry, check_record
+from cache_engine.upkeep.survey import check_code, check_record
 
 _LOCK_TIMEOUT_S = 30.0
 _SYNCING_THREADS, _MANY = 8, 32  # file systems write what several threads sync at once; a few entries start no threads
@@ -136,10 +144,10 @@ def export_pack(
     def read(key: CacheKey) -> tuple[bytes, bytes] | str | None:
         """The signed record and the blob; a reason, if the entry is refused; ``None`` if it is not wanted."""
         try:
-            stored = store.stored(key)
+            stored = store.unchecked(key)
             if stored is None:
                 stored = _adapted_row(store, key, adapted, host_code=host_code and sign is not None)
-            elif not wanted(coherent(key, *stored)):
+            elif not wanted(checked(key, *stored)[0]):
                 return None
             return None if stored is None else (sign(stored[0]) if sign else stored[0], stored[1])
         except (CorruptEntry, UnknownGroup) as error:
@@ -334,13 +342,6 @@ def admit(store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes,
             return False
         store.place(record, record_data, blob_data)
     return True
-
-
-def coherent(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
-    """The record of an entry whose bytes were checked; checks in addition that its fields agree."""
-    record = decode_record(key, record_data)
-    check_entry(record, decode_section(key, record.blob, CUBIN, blob_data))
-    return record
 
 
 def checked(

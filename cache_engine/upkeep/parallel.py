@@ -8,6 +8,7 @@ forks, never the library in another program, and a parent never waits for a chil
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -26,9 +27,10 @@ import msgspec
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-_ALONE_S = 0.05  # what is done in this time is not worth a fork
+_ALONE_S = 0.02  # what is done in this time is not worth a fork
 _STUCK_S = 30.0  # after so long without a result, the parent makes it
 _LENGTH = struct.Struct("<Q")
+_PIPE_BYTES = 2**20  # so that a child that is ahead does not wait for the parent at each result
 
 
 def in_processes(
@@ -95,6 +97,8 @@ class _Child:
         """Forks the process. If that fails, it yields no results."""
         self._pid = 0
         self._from, to = os.pipe()
+        with suppress(OSError):  # a user's pipes may take so much together
+            fcntl.fcntl(to, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             with suppress(OSError), warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of the parent's threads

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from cache_engine.settings import Settings, parse_bytes
 from cache_engine.store.layout import Identities
 from cache_engine.usage.value import LRU, Worth, order
@@ -34,8 +36,7 @@ the journal some MB.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFacts:
+class EntryFacts(msgspec.Struct, frozen=True):
     """The facts for eviction. Times are seconds since 1970; an entry never used counts as used when published.
 
     ``stale`` means that no request here can ever hit the entry, because the compiler or the template has changed.

@@ -13,7 +13,7 @@ from pathlib import Path
 from cache_engine.errors import CorruptEntry, LockTimeout, Untrusted
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.results.entry import judge
-from cache_engine.frameworks.bundles import read_group
+from cache_engine.frameworks.bundles import UnknownGroup, read_group
 from cache_engine.inputs import others_may_change
 from cache_engine.model.job import MOST_BYTES, decode_job
 from cache_engine.model.key import CacheKey, is_key
@@ -28,10 +28,10 @@ from cache_engine.store.layout import (
     is_decisions_name,
     is_journal_name,
     is_lock_name,
+    is_run_name,
     job_of_name,
 )
 from cache_engine.store.lock import NO_ROOM, file_lock
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.store.results import UnknownResults, damaged_files, stored_fingerprints
 from cache_engine.store.timings import Timings, judge_of
 from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, FindingKind, finding_at, names_in
@@ -65,6 +65,7 @@ def check_side_files(
         (layout.decisions, is_decisions_name),
         (layout.pins, is_key),
         (layout.groups, is_key),
+        (layout.runs, is_run_name),
     ):
         for name in sorted(names_in(folder)):
             if is_named(name):

@@ -12,9 +12,12 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from operator import attrgetter
 
+from msgspec.structs import replace as changed
+
 from cache_engine.compilers.elf import cubin_fault
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError
-from cache_engine.frameworks.bundles import describe, read_group
+from cache_engine.frameworks.bundle_facts import describe
+from cache_engine.frameworks.bundles import UnknownGroup, read_group
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import EntryUsage
@@ -28,7 +31,6 @@ from cache_engine.store.journal import read_journal
 from cache_engine.store.journal.decisions import demoted_keys
 from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.pins import pinned_keys
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.upkeep.plan import EntryFacts, EvictionPlan, Limits, plan
 from cache_engine.usage.value import VALUE
 
@@ -62,7 +64,7 @@ class Survey:
         self.made_at = time.time() if now is None else now
         self._identities = store.layout.identities()
         usage = read_journal(store.layout.journal).usage
-        self._hits = {(used.key, used.made_at): used.recent_hits(self.made_at) for used in usage}
+        self._usage = {(used.key, used.made_at): used for used in usage}
         self._entries = {entry.key: entry for entry in _survey(store.layout, usage)}
         self._read: set[str] = set()
         self._checked: set[str] = set()
@@ -87,6 +89,10 @@ class Survey:
             if not unread:
                 return replace(chosen, store=self._identities)
             done = self._learn(unread, limits, done, on_record)
+
+    def _hits(self, key: str, made_at: float) -> float:
+        used = self._usage.get((key, made_at))
+        return 0.0 if used is None else used.recent_hits(self.made_at)
 
     def _learn(self, keys: Iterable[str], limits: Limits, done: int, on_record: Callable[[int], None]) -> int:
         """Reads records that were not read yet, or not checked for staleness if the limits need that.
@@ -142,8 +148,11 @@ def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
 def _files(folder: os.PathLike[str]) -> Iterator[tuple[str, os.stat_result]]:
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
-            with suppress(FileNotFoundError):
-                yield entry.name, entry.stat(follow_symlinks=False)
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            yield entry.name, status
 
 
 def last_uses(layout: StoreLayout) -> dict[str, float]:
@@ -184,7 +193,7 @@ def _with_record_facts(
     store: DiskStore,
     entry: EntryFacts,
     is_stale: Callable[[Record], bool],
-    hits: dict[tuple[str, float], float],
+    hits: Callable[[str, float], float],
 ) -> EntryFacts:
     """Completes an entry's facts from its record. An unreadable record is damaged, or of another format version."""
     key = CacheKey(entry.key)
@@ -192,21 +201,21 @@ def _with_record_facts(
         record = store.record(key)
         group = read_group(store.layout, key, trust=store.layout.trust) if record is None else None
     except UnknownGroup:
-        return replace(entry, foreign=True)
+        return changed(entry, foreign=True)
     except (CorruptEntry, OSError):
         return entry
     if group is not None:
-        hits_of_it = hits.get((key, group.made_at), 0.0)
-        return replace(
+        hits_of_it = hits(key, group.made_at)
+        return changed(
             entry, arch=describe(group).arch or "", hits=hits_of_it, compile_s=(group.compile_ms or 0.0) / 1e3
         )
     if record is None:
-        return replace(entry, foreign=store.has_unknown_format(key))
-    return replace(
+        return changed(entry, foreign=store.has_unknown_format(key))
+    return changed(
         entry,
         arch=record.arch,
         stale=_is_stale(record, is_stale),
-        hits=hits.get((record.key, record.created_at), 0.0),
+        hits=hits(record.key, record.created_at),
         compile_s=record.compile_ms / 1e3,
         is_floor=record.problem.specialisation == Specialisation.DYNAMIC,
     )
@@ -286,16 +295,6 @@ def check_code(record: Record, cubin: bytes) -> None:
     fault = cubin_fault(cubin, record.arch)
     if fault:
         raise CorruptEntry(f"the code of {record.key[:12]} is not for its target: {fault}")
-
-
-def check_entry(record: Record, cubin: bytes) -> None:
-    """Runs ``check_record`` and ``check_code``.
-
-    Raises:
-        CorruptEntry: as these two do.
-    """
-    check_record(record)
-    check_code(record, cubin)
 
 
 def _constants(record: Record) -> dict[str, str] | None:

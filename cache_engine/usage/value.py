@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 LRU, LRU2, VALUE = ORDERS = ("lru", "lru2", "value")
 
 
-@dataclass(frozen=True, slots=True)
-class Worth:
+class Worth(msgspec.Struct, frozen=True):
     """The facts about an entry that decide its eviction. Times are seconds since 1970.
 
     Attributes:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cache_engine.cache.cache import open_cache
-from cache_engine.frameworks.bundles import part_of
+from cache_engine.frameworks.bundle_facts import part_of
 from cache_engine.frameworks.values import PartKind
 from cache_engine.index.queries import KernelFilter, kernels
 from cache_engine.model.key import CacheKey

@@ -19,10 +19,18 @@ import zstandard
 from cache_engine.adapters import folders
 from cache_engine.adapters.folders import files_of, own_folder
 from cache_engine.errors import CorruptEntry, Misplaced, Untrusted
-from cache_engine.frameworks.bundles import Group, StoredGroup, group_key, is_plain, put_group, read_group, read_stored
+from cache_engine.frameworks.bundles import (
+    Group,
+    StoredGroup,
+    UnknownGroup,
+    group_key,
+    is_plain,
+    put_group,
+    read_group,
+    read_stored,
+)
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
-from cache_engine.store.quick import UnknownGroup
 from cache_engine.upkeep import cleanup
 from cache_engine.upkeep.findings import FindingKind
 from cache_engine.upkeep.integrity import check, repair

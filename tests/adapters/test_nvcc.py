@@ -11,23 +11,23 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from cache_engine.adapters import nvcc
 from cache_engine.adapters.shelf import shelf
 from cache_engine.errors import CorruptEntry
+from cache_engine.frameworks.bundle_facts import describe, inputs_of
 from cache_engine.frameworks.bundle_packs import packed_row
-from cache_engine.frameworks.bundles import Group, describe, group_keys, inputs_of, put_group, read_group, read_stored
+from cache_engine.frameworks.bundles import Group, group_keys, put_group, read_group, read_stored
 from cache_engine.frameworks.nvcc import inputs
 from cache_engine.frameworks.nvcc.command import PassThrough, understood
-from cache_engine.frameworks.nvcc.results import PLACES, name_of
+from cache_engine.frameworks.nvcc.results import PLACES, Document
 from cache_engine.insight.launches import explain_launch
-from cache_engine.settings import Settings
-from cache_engine.store import quick
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.store.layout import JOURNAL_OPEN, StoreLayout
+from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack
 from cache_engine.store.signatures.signers import TrustedSigners
 from cache_engine.upkeep.packs import Imported, export_pack, import_pack
@@ -105,7 +105,7 @@ def test_variables_are_options_or_inputs_or_stop() -> None:
     made = understood(
         "nvcc", CUBIN.split(), {"NVCC_APPEND_FLAGS": "-O1 -DX", "CPATH": "/a:/b", "NVCC_X": "1", "LANG": "C"}
     )
-    assert made.options[1:] == [["optimize", "1"], ["define-macro", "X"]]
+    assert made.options[1:] == [("optimize", "1"), ("define-macro", "X")]
     assert (made.roots, made.variables) == (["/a", "/b"], {"CPATH": "0:1", "NVCC_X": "1"})
     for variables in ({"NVCC_PREPEND_FLAGS": "-keep"}, {"NVCC_APPEND_FLAGS": "-D'a b'"}, {"DEPENDENCIES_OUTPUT": "x"}):
         with pytest.raises(PassThrough):
@@ -362,18 +362,18 @@ def test_damage_is_a_miss_that_is_counted_and_mended(fake: Fake) -> None:
     assert [check(fake, *usual), check(fake, *usual)] == [False, True]
     assert path.read_bytes()[8] == 9
     assert read_journal(layout.journal).totals.corruptions == 5
-    (layout.root / quick.DIGESTS).write_text("[[")
+    layout.digests.write_text("[[")
     assert check(fake, *usual)
 
 
 def test_a_digest_is_remembered_until_the_file_changes(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     path, now = fake.write("h.h", "1"), time.time_ns
-    store = str(layout_of(fake).root)
+    store = layout_of(fake)
     assert inputs.Digests(store).of(str(path)) == sha256(b"1").hexdigest()
     digests = inputs.Digests(store)
     digests.of(str(path))
     digests.save()
-    assert not Path(store, quick.DIGESTS).exists()  # it is too young
+    assert not store.digests.exists()  # it is too young
     monkeypatch.setattr(time, "time_ns", lambda: now() + 10**11)
     digests.of(str(path))
     digests.save()
@@ -421,25 +421,17 @@ def test_without_a_store_nvcc_runs(fake: Fake, monkeypatch: pytest.MonkeyPatch) 
     assert fake.runs[-1][0] == "passed"
 
 
-def test_the_quick_way_has_the_settings_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home, conf = tmp_path / "home", tmp_path / "conf"
-    for more in ({}, {"XDG_CACHE_HOME": str(tmp_path)}, {"GEMM_CACHE_DIR": "here"}, {"XDG_CONFIG_HOME": str(conf)}):
-        environment = {"HOME": str(home), **more}
-        for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        assert quick.quick_directory(environment) == str(Settings.load(environment).directory())
-    layout = StoreLayout(tmp_path)
-    paths = (layout.marker, layout.groups, layout.journal, layout.temp, layout.digests)
-    names = (quick.MARKER, quick.BUNDLES, quick.JOURNAL, quick.TEMP, quick.DIGESTS)
-    assert (tuple(path.name for path in paths), JOURNAL_OPEN) == (names, quick.JOURNAL_OPEN)
-    conf.joinpath("gemm-cache").mkdir(parents=True)
-    conf.joinpath("gemm-cache", quick.SETTINGS_FILE).write_text(f'dir = "{tmp_path}/own"\n')
-    conf.joinpath("gemm-cache", quick.SETTINGS_FILE).chmod(0o600)
-    assert quick.quick_directory(environment) is None
-    assert Settings.load(environment).directory() == tmp_path / "own"
-    assert quick.quick_directory({"HOME": str(home), "GEMM_CACHE_ENABLE_CACHING": "no"}) is None
+def test_the_store_is_that_of_the_settings(fake: Fake) -> None:
+    own = fake.root / "own"
+    file = fake.write("conf/gemm-cache/gemm-cache.toml", f'dir = "{own}"\n')
+    file.chmod(0o600)
+    fake.environment |= {"XDG_CONFIG_HOME": str(file.parent.parent)}
+    del fake.environment["GEMM_CACHE_DIR"]
+    assert [check(fake, *fake.usual()), check(fake, *fake.usual())] == [False, True]
+    assert len(list(group_keys(open_store(own)))) == 1
+    fake.environment["GEMM_CACHE_ENABLE_CACHING"] = "no"
+    assert not check(fake, *fake.usual())
+    assert fake.runs[-1][0] == "passed"
 
 
 def test_explain_names_the_header_the_option_and_the_file(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,7 +515,7 @@ def test_a_forged_result_is_refused(fake: Fake, what: str) -> None:
         document["options"][1] = ["gpu-architecture", "sm_80"]
         files["nvcc.json"] = json.dumps(document).encode()
     files |= {"file": {"x.sh": b"x"}, "output": {"kernel.cubin": b"x"}, "printed": {"stderr": b"\x1b]0;"}}.get(what, {})
-    name = f"{name_of(document)}-0" if what == "target" else group.name
+    name = f"{msgspec.convert(document, Document).name}-0" if what == "target" else group.name
     forged = Group("nvcc", name, "nvcc.json", files)
     put_group(layout, forged, durable=False)
     stored = read_stored(layout, forged.key)

@@ -15,9 +15,10 @@ import pytest
 import zstandard
 
 from cache_engine.errors import CorruptEntry
+from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.frameworks.bundle_packs import FORMAT as ROW_FORMAT
 from cache_engine.frameworks.bundle_packs import packed_row
-from cache_engine.frameworks.bundles import Group, describe, put_group, read_group, read_stored
+from cache_engine.frameworks.bundles import Group, put_group, read_group, read_stored
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import UnknownFormat, decode_record, enveloped
 from cache_engine.store.disk import DiskStore

@@ -40,7 +40,7 @@ def test_damage_is_found_repaired_and_examined(page: Page, dashboard: str, compi
     page.get_by_role("button", name="Repair 1 finding").click()
     expect(page.get_by_text("No problems found. 3 kernels checked.")).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("radio", name="Quarantine").click()
-    expect(page).to_have_url(re.compile("tab=Quarantine"), timeout=WAIT_MS)
+    expect(page).to_have_url(re.compile("check=Quarantine"), timeout=WAIT_MS)
     expect(page.get_by_label("Type 1 to delete")).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("radio", name="Log", exact=True).click()
     page.get_by_role("radio", name="Audit log").click()

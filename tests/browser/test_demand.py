@@ -25,7 +25,7 @@ def test_requests_of_another_process_appear_and_lead_to_the_model_that_they_are_
     expect(page.get_by_role("heading", name="Workload", exact=True)).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_text("sm_90: predicted for H100")).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_text(re.compile("Most like Llama-3.1-8B: 5 of its 5 shapes"))).to_be_visible(timeout=WAIT_MS)
-    page.get_by_role("radio", name="Model").click()
+    page.get_by_role("radio", name="Model", exact=True).click()
     expect(page).to_have_url(re.compile(r"[?&]by=Model"), timeout=WAIT_MS)
     expect(page.get_by_text("Models may share shapes")).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("link", name="Coverage, and compile what is missing").click()

@@ -28,7 +28,7 @@ def test_what_needs_attention_leads_to_where_it_is_mended(page: Page, dashboard:
     expect(page.get_by_text("could not be saved")).to_have_count(0, timeout=WAIT_MS)
     at_rest(page)  # what needs attention has moved up: until the page is drawn, its last row is there twice
     page.get_by_role("link", name="Open integrity check").click()
-    expect(page.get_by_role("tab", name="Integrity")).to_have_attribute("aria-selected", "true", timeout=WAIT_MS)
+    expect(page.get_by_role("radio", name="Integrity")).to_be_checked(timeout=WAIT_MS)
     expect(page.get_by_role("button", name="Run check")).to_be_visible(timeout=WAIT_MS)
 
 

@@ -53,7 +53,7 @@ def test_selected_rows_stay_selected_in_other_lists(page: Page, shown: Shown) ->
     _first_row(page, "tick", "sm_90", "fp16")
     expect(page.get_by_text("2 kernels selected")).to_be_visible(timeout=WAIT_MS)
     deletion = page.get_by_role("link", name="Delete…").get_attribute("href") or ""
-    assert re.search(r"admin\?keys=[0-9a-f]{64}(,|%2C)[0-9a-f]{64}$", deletion)
+    assert re.search(r"storage\?keys=[0-9a-f]{64}(,|%2C)[0-9a-f]{64}$", deletion)
     with page.expect_download(timeout=WAIT_MS) as pack:
         page.get_by_role("button", name="Export as pack").click()
     assert Path(pack.value.path()).read_bytes().startswith(b"GEMMPACK")

@@ -81,7 +81,7 @@ def test_the_installed_dashboard_shows_every_page(installed: Path, first_visit: 
     page = first_visit
     with served([str(installed)], compiled_store) as address:
         page.goto(address)
-        for heading in ("Kernels", "Architectures", "Coverage", "Compile", "Admin", "Overview"):
+        for heading in ("Kernels", "Workload", "Compile", "Storage", "Overview"):
             page.get_by_role("link", name=heading, exact=True).first.click(timeout=60_000)
             expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible(timeout=60_000)
             expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)

@@ -118,6 +118,28 @@ for kernel in kernels:
     third = _run(cache, body, *said, root=tmp_path / "root")
     assert third.returncode == 3
     assert [one["id"] for one in _report(tmp_path / "r.json")["compiled"]] == [kernels[-1]]
+    assert len(list((tmp_path / "root" / "gemm-cache" / "runs").iterdir())) == 3
+
+
+def test_caches_that_are_not_read_are_counted_by_name(tmp_path: Path) -> None:
+    body = """
+import os, pathlib
+for variable, name in (
+    ("JAX_COMPILATION_CACHE_DIR", "jit_f-01-cache"), ("JAX_COMPILATION_CACHE_DIR", "jit_f-01-atime"),
+    ("TORCHINDUCTOR_CACHE_DIR", "fxgraph/ab/key/1"), ("TORCHINDUCTOR_CACHE_DIR", "ab/cab.py"),
+    ("CUDA_CACHE_PATH", "index"), ("CUDA_CACHE_PATH", "1/2/0123456789abcd"),
+):
+    path = pathlib.Path(os.environ[variable], name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+"""
+    program = [sys.executable, "-c", body]
+    file = tmp_path / "r.json"
+    command = ["-m", "cache_engine", "run", "--root", str(tmp_path / "root"), "--output", str(file), "--", *program]
+    unset = {name: value for name, value in os.environ.items() if name not in CACHES.values()}
+    subprocess.run([sys.executable, *command], env=unset, check=True, capture_output=True)
+    found = {name: (counts["found"], counts["before"]) for name, counts in _report(file)["frameworks"].items()}
+    assert found == {"jax": (1, 1), "inductor": (1, 1), "compute_cache": (1, 1)}
 
 
 def test_variables_that_are_set_stay(cache: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from cache_engine.errors import PackUnusable, UsageError
 from cache_engine.frameworks.image_check import check_image
-from cache_engine.frameworks.images import Image, export_image, extract_image, is_image, read_image
+from cache_engine.frameworks.images import Image, export_image, extract_image, is_image
 from cache_engine.frameworks.values import Place
 from tests.cli.test_cli import document, run
 from tests.frameworks.fixtures import unpack
@@ -88,7 +88,7 @@ def test_an_image_of_triton_has_the_files_the_labels_and_the_manifest_of_the_for
             child: str(MOUNT / Path(name).parent / child) for child in json.loads(made[name])["child_paths"]
         }
     assert labels["cache.triton.image/cache-size-bytes"] == str(sum(map(len, found.values()))) == str(image.size_bytes)
-    rows = read_image(tmp_path / "image").manifest["triton"]
+    rows = extract_image(tmp_path / "image", tmp_path / "again").manifest["triton"]
     hashes = {json.loads(text)["hash"] for name, text in made.items() if name.endswith(".json") and name not in groups}
     assert {row["hash"] for row in rows} == hashes
     assert {(row["backend"], row["arch"], row["warp_size"]) for row in rows} == {("cuda", "80", 32), ("cuda", "90", 32)}
@@ -150,7 +150,10 @@ def test_an_image_of_vllm_says_where_it_is_mounted_and_hides_secrets(tmp_path: P
     assert labels["io.kserve.km/cache-mount-subpath"] == "torch_compile_cache"
     assert labels["io.kserve.km/cache-hash"] == "0123456789,abcdef0123"
     assert json.loads(labels["cache.vllm.image/summary"])["targets"][0]["arch"] == "sm_90"
-    rows = {row["vllmHash"]: row["binary"][0] for row in read_image(tmp_path / "image").manifest["vllm"]}
+    rows = {
+        row["vllmHash"]: row["binary"][0]
+        for row in extract_image(tmp_path / "image", tmp_path / "again").manifest["vllm"]
+    }
     graph, ahead = rows["0123456789"], rows["abcdef0123"]
     assert (graph["rank"], graph["prefix"], graph["artifact_count"]) == ("rank_0_0", "backbone", 1)
     assert (graph["code_hash"], graph["env"]["HF_TOKEN"], graph["env"]["VLLM_PORT"]) == ("aa", "hidden", None)
@@ -335,7 +338,7 @@ def test_a_damaged_image_is_refused(damage: str, tmp_path: Path) -> None:
         shutil.rmtree(image)
         unpack("triton", image)
     if damage == "summary":
-        assert read_image(image).targets == []
+        assert extract_image(image, tmp_path / "target").targets == []
         return
     with pytest.raises(PackUnusable):
         extract_image(image, tmp_path / "target")

@@ -11,9 +11,8 @@ import msgspec
 import zstandard
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.frameworks.bundles import Group, is_plain, read_group
+from cache_engine.frameworks.bundles import Group, UnknownGroup, is_plain, read_group
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.quick import UnknownGroup
 
 _GROUP = Group("triton", "ABC234", "scale.json", {"scale.json": b"{}", "scale.cubin": b"code"})
 

@@ -31,7 +31,7 @@ from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import entry as results
 from cache_engine.evaluator.search import evaluate
-from cache_engine.model.artifact import CUBIN, Blob, Section
+from cache_engine.model.artifact import CUBIN, Blob, Record, Section
 from cache_engine.model.decision import Causes, Decision
 from cache_engine.model.events import REMOTE_DOWN
 from cache_engine.model.gemm import Epilogue, GemmProblem
@@ -61,7 +61,7 @@ from cache_engine.store.results import (
     read_lines,
 )
 from cache_engine.upkeep.packs import look_into
-from cache_engine.upkeep.survey import check_entry, check_record
+from cache_engine.upkeep.survey import check_code, check_record
 from cache_engine.usage.demand import by_bytes, by_flops
 from cache_engine.usage.timeline import Stored, Timeline
 from tests.fuzz import caches, code, evaluated, groups, remotes, reports, signatures
@@ -145,7 +145,7 @@ def _read_pack(data: bytes, folder: Path) -> None:
     path.chmod(0o600)
     store = make_store(folder / "store")
     with suppress(PackUnusable, CorruptEntry):
-        pack = Pack(path, check=check_entry)
+        pack = Pack(path, check=_check_entry)
         assert sum(pack.made_with.values()) >= 0
         assert all(len(record.key) == 64 for record in pack.records())
         for number in range(min(len(pack), 10)):
@@ -153,6 +153,11 @@ def _read_pack(data: bytes, folder: Path) -> None:
                 pack.get(pack.key_at(number))
         for incoming in look_into(store, pack):
             assert incoming.refused or incoming.record is not None
+
+
+def _check_entry(record: Record, cubin: bytes) -> None:
+    check_record(record)
+    check_code(record, cubin)
 
 
 def _journal(folder: Path) -> list[bytes]:

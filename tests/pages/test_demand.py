@@ -13,9 +13,12 @@ from streamlit.testing.v1 import AppTest
 from app.presenters.demand import main_kind
 from cache_engine import GemmProblem, model_shapes, open_cache
 from cache_engine.cache.demand.report import DemandReport, DemandShare
+from cache_engine.frameworks.runs import keep_run
+from cache_engine.frameworks.watch import NEW, Compiled, Framework, Run
 from cache_engine.model.decision import EVICTION, MISS, Decision
 from cache_engine.model.gemm import DType
 from cache_engine.model.shape_counts import Shape, ShapeCounts
+from cache_engine.store.disk import open_store
 from cache_engine.store.journal import Journal, append_decisions
 from cache_engine.store.layout import StoreLayout
 from tests.pages.opening import Open, frames, sound, tables
@@ -45,6 +48,21 @@ def _table(app: AppTest, *columns: str) -> list[tuple[object, ...]]:
     """The rows of the first table with these columns."""
     (frame, *_) = [one for one in frames(app) if set(columns) <= set(one.columns)]
     return list(frame[list(columns)].itertuples(index=False, name=None))
+
+
+def test_a_run_is_shown_with_its_causes_and_what_was_not_watched(open_page: Open, tmp_path: Path) -> None:
+    layout = open_store(tmp_path / "asked")
+    late = Compiled("triton", HOSTILE, "a", "after", 105.0, {"compile": 1500.0})
+    report = Run(
+        command=["serve", HOSTILE], root="/kernels", started_at=100.0, ended_at=110.0, ready_at=104.0, exit_code=0,
+        frameworks={"triton": Framework(3, 0, 1, 1.5)}, compiled=[late], not_watched=[HOSTILE],
+    )  # fmt: skip
+    keep_run(layout, report)
+    app = sound(open_page(layout.root, "workload", part="Runs"))
+    assert _table(app, "Before ready", "After ready", "Kernels", "Exit code") == [(0, 1, 3, 0)]
+    assert _table(app, "Cause", "After ready") == [(NEW, 1)]
+    assert [row[1:] for row in _table(app, "Kernel", "When", "Cause")] == [("after", NEW)]
+    assert f"Not watched: {HOSTILE}" in _words(app)
 
 
 def test_it_shows_shares_the_model_and_its_missing_kernels(open_page: Open, asked: Path) -> None:

@@ -91,10 +91,10 @@ def test_a_reader_that_meets_a_replacement_gets_the_new_entry(
     ]
     waiting = list(newer)
 
-    def replacing(path: Any, limit: int, likely: int | None = None, *, trust: bool | None = None) -> bytes | None:
+    def replacing(path: Any, limit: int, *, trust: bool | None = None) -> bytes | None:
         if "/kernels/" in path and waiting:
             store.publish(key, waiting.pop(0), describe)
-        return read_file(path, limit, likely, trust=trust)
+        return read_file(path, limit, trust=trust)
 
     monkeypatch.setattr(disk, "read_file", replacing)
     loaded = store.get(key)

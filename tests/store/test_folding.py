@@ -12,6 +12,7 @@ from cache_engine.cache.cache import open_cache
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.events import EVICT, PUBLISH
 from cache_engine.model.key import CacheKey
+from cache_engine.store import lock
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import (
     Journal,
@@ -20,7 +21,6 @@ from cache_engine.store.journal import (
     journal_bytes,
     read_journal,
     read_snapshot,
-    writer,
 )
 from cache_engine.store.journal import (
     snapshot as journal_snapshot,
@@ -211,12 +211,12 @@ def test_a_new_file_that_is_taken_before_its_maker_has_locked_it_loses_no_count(
     other = Journal(folder, NEVER)
     waiting = [lambda: other.event(PUBLISH, key=OTHER) if faster == "writer" else _fold(folder)]
 
-    def late(descriptor: int) -> bool:
+    def late(descriptor: int, *, shared: bool = False) -> bool:
         if waiting:
             waiting.pop()()
-        return try_lock(descriptor)
+        return try_lock(descriptor, shared=shared)
 
-    monkeypatch.setattr(writer, "try_lock", late)
+    monkeypatch.setattr(lock, "try_lock", late)
     journal = Journal(folder, NEVER)
     journal.hit(KEY, "disk")
     journal.flush()

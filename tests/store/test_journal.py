@@ -20,6 +20,7 @@ from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
+from cache_engine.store import lock
 from cache_engine.store.journal import Journal, fold, journal_bytes, read_journal, writer
 from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.layout import StoreLayout
@@ -245,7 +246,8 @@ def test_a_journal_does_not_write_into_a_file_that_the_program_opened_in_its_pla
 
 
 def test_a_full_file_is_left_for_a_new_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_ROTATE_BYTES", 500)
+    monkeypatch.setattr(writer, "ROTATE_BYTES", 500)
+    monkeypatch.setattr(lock, "ROTATE_BYTES", 500)
     journal = Journal(folder, NEVER)
     for _ in range(20):
         journal.event(PUBLISH, key=KEY)

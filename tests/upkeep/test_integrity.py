@@ -210,10 +210,10 @@ def test_a_file_without_read_permission_is_quarantined(
 ) -> None:
     key = publish(store)
 
-    def refusing(path: Any, limit: int, likely: int | None = None, **trust: bool) -> bytes | None:
+    def refusing(path: Any, limit: int, **trust: bool) -> bytes | None:
         if str(path).startswith(str(store.layout.kernels)):
             raise PermissionError(13, "Permission denied")
-        return read_file(path, limit, likely, **trust)
+        return read_file(path, limit, **trust)
 
     monkeypatch.setattr(integrity, "read_file", refusing)  # root may read everything
     findings = _check(store)

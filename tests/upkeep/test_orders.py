@@ -69,7 +69,7 @@ def test_no_rule_evicts_what_is_pinned_unless_pins_are_included(entries: list[En
     assert made.pinned == len(pinned)
     assert made.kept_entries == len(entries) - len(made.victims)
     included = plan(entries, replace(limits, pinned=True), NOW)
-    unpinned = plan([replace(entry, pinned=False) for entry in entries], limits, NOW)
+    unpinned = plan([msgspec.structs.replace(entry, pinned=False) for entry in entries], limits, NOW)
     assert {victim.key for victim in included.victims} == {victim.key for victim in unpinned.victims}
     assert included.pinned == 0
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from cache_engine.settings import Settings
 from cache_engine.upkeep.plan import (
@@ -83,7 +84,7 @@ def test_nothing_is_evicted_while_something_older_stays(entries: list[EntryFacts
 
 
 def test_entries_of_another_format_stay_and_count_until_they_are_to_go() -> None:
-    entries = [replace(entry, foreign=number < 2) for number, entry in enumerate(_entries(9.0, 8.0, 2.0, 1.0))]
+    entries = [changed(entry, foreign=number < 2) for number, entry in enumerate(_entries(9.0, 8.0, 2.0, 1.0))]
     foreign, own = [entry.key for entry in entries[:2]], [entry.key for entry in entries[2:]]
     limited = plan(entries, Limits(expire_days=5, max_entries=3, archs=frozenset({""}), keys=frozenset(foreign)), NOW)
     assert [victim.key for victim in limited.victims] == own
@@ -119,7 +120,7 @@ def test_recently_used_entries_are_spared_unless_far_above_the_limit(
 ) -> None:
     if limits.everything:
         return
-    entries = [replace(entry, foreign=False) for entry in entries]
+    entries = [changed(entry, foreign=False) for entry in entries]
     made = plan(entries, replace(limits, spare_s=spare_s), NOW)
     evicted = {victim.key for victim in made.victims}
     recent = {entry.key: entry for entry in entries if max(0.0, NOW - entry.last_used_at) < spare_s}

@@ -16,7 +16,7 @@ from cache_engine.store.codec import UnknownFormat, signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.units import human_bytes, printable
-from cache_engine.upkeep.packs import Imported, Refused, admit, coherent
+from cache_engine.upkeep.packs import Imported, Refused, admit, checked
 from cache_engine.upkeep.parallel import in_threads
 
 _T = TypeVar("_T")
@@ -122,8 +122,8 @@ def sealed(
     Raises ``OSError``.
     """
     try:
-        stored = store.stored(key)
-        if stored is None or not wanted(coherent(key, *stored)):
+        stored = store.unchecked(key)
+        if stored is None or not wanted(checked(key, *stored)[0]):
             return None
         record_data = stored[0] if sign is None else sign(stored[0])
     except CorruptEntry as error:

@@ -7,10 +7,7 @@ path that is replaced by a number, or it decides nothing about the output.
 from __future__ import annotations
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class PassThrough(Exception):
@@ -24,19 +21,18 @@ _FLAGS = (
     "Wno-deprecated-declarations", "Wno-deprecated-gpu-targets", "Wconversion", "Wdefault-stream-launch",
     "Wmissing-launch-bounds", "Wext-lambda-captures-this", "no-compress", "display-error-number err-no",
     "no-display-error-number no-err-no", "keep-device-functions", "source-in-ptx src-in-ptx",
-    "generate-line-info lineinfo",
-    "device-debug G", "debug g", "extensible-whole-program ewp", "allow-unsupported-compiler",
-    "no-host-device-initializer-list nohdinitlist", "no-host-device-move-forward nohdmoveforward", "no-align-double",
+    "generate-line-info lineinfo", "device-debug G", "debug g", "extensible-whole-program ewp",
+    "allow-unsupported-compiler", "no-host-device-initializer-list nohdinitlist",
+    "no-host-device-move-forward nohdmoveforward", "no-align-double",
 )  # fmt: skip
 _VALUES = (
     "gpu-architecture arch", "gpu-code code", "generate-code gencode", "std", "optimize O", "define-macro D",
     "undefine-macro U", "compiler-options Xcompiler", "ptxas-options Xptxas", "Xfatbin", "Xcudafe", "machine m",
     "diag-suppress", "diag-error", "diag-warn", "maxrregcount", "ftz", "prec-div", "prec-sqrt", "fmad",
-    "default-stream",
-    "split-compile", "x", "compress-mode", "Werror", "relocatable-device-code rdc", "Ofast-compile Ofc", "fmax-errors",
-    "static-global-template-stub", "device-entity-has-hidden-visibility", "jump-table-density jtd", "stdlib",
-    "brief-diagnostics brief-diag", "ftemplate-depth", "ftemplate-backtrace-limit", "device-stack-protector",
-    "frandom-seed",
+    "default-stream", "split-compile", "x", "compress-mode", "Werror", "relocatable-device-code rdc",
+    "Ofast-compile Ofc", "fmax-errors", "static-global-template-stub", "device-entity-has-hidden-visibility",
+    "jump-table-density jtd", "stdlib", "brief-diagnostics brief-diag", "ftemplate-depth", "ftemplate-backtrace-limit",
+    "device-stack-protector", "frandom-seed",
 )  # fmt: skip
 _PHASES = {"cubin": ".cubin", "ptx": ".ptx", "compile c": ".o", "device-c dc": ".o"}
 TARGETS = ("gpu-architecture", "gpu-code", "generate-code")
@@ -45,24 +41,26 @@ _PLACES = ("output-file o", "dependency-output MF", "dependency-target-name MT",
 _GLUED = ("-I", "-D", "-U")  # no other option begins so; -O is followed by a digit
 
 _DEBUG = ("generate-line-info", "device-debug", "debug", "source-in-ptx")
-"""Options that put absolute paths into the output. With one of them, paths are in the key."""
-_PASSED = ("keep", "keep-dir", "save-temps", "preprocess", "E", "generate-dependencies", "M", "MM", "dryrun",
-"run", "link",
-           "dlink", "time", "lib", "options-file", "optf", "version", "V", "help", "h")  # fmt: skip
-"""Options that pass through, each with its own name as the reason."""
-_STOPPING = ("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COMPARE_DEBUG", "INCLUDES", "SYSTEM_INCLUDES",
-             "PTXAS_FLAGS", "CUDAFE_FLAGS", "CICC_PATH", "NVVMIR_LIBRARY_DIR", "COMPILER_PATH",
-             "GCC_EXEC_PREFIX")  # fmt: skip
+"""Options that put absolute paths into the output, so that paths are in the key."""
+_PASSED = (
+    "keep", "keep-dir", "save-temps", "preprocess", "E", "generate-dependencies", "M", "MM", "dryrun", "run", "link",
+    "dlink", "time", "lib", "options-file", "optf", "version", "V", "help", "h",
+)  # fmt: skip
+"""Options with a reason of their own."""
+_STOPPING = (
+    "DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COMPARE_DEBUG", "INCLUDES", "SYSTEM_INCLUDES", "PTXAS_FLAGS",
+    "CUDAFE_FLAGS", "CICC_PATH", "NVVMIR_LIBRARY_DIR", "COMPILER_PATH", "GCC_EXEC_PREFIX",
+)  # fmt: skip
 _ROOTS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 _READ = ("NVCC_", "NVVM", "CICC", "CUDAFE", "PTXAS", "FATBIN", "GCC_")
 _ELSEWHERE = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")  # options, or by content
 
 _HOST = {
     "-fPIC", "-fpic", "-fPIE", "-fpie", "-fconcepts", "-fpermissive", "-fvisibility=hidden",
-    "-fvisibility-inlines-hidden",
-    "-fno-strict-aliasing", "-fno-gnu-unique", "-fopenmp", "-fexceptions", "-fno-exceptions", "-frtti", "-fno-rtti",
-    "-ffast-math", "-fno-math-errno", "-fstack-protector-strong", "-ffunction-sections", "-fdata-sections", "-pthread",
-    "-fwrapv", "-fno-omit-frame-pointer", "-fdiagnostics-color=always", "-pipe", "-w", "-m64", "-pedantic",
+    "-fvisibility-inlines-hidden", "-fno-strict-aliasing", "-fno-gnu-unique", "-fopenmp", "-fexceptions",
+    "-fno-exceptions", "-frtti", "-fno-rtti", "-ffast-math", "-fno-math-errno", "-fstack-protector-strong",
+    "-ffunction-sections", "-fdata-sections", "-pthread", "-fwrapv", "-fno-omit-frame-pointer",
+    "-fdiagnostics-color=always", "-pipe", "-w", "-m64", "-pedantic",
 }  # fmt: skip
 _HOST_STARTS = ("-O", "-std=", "-D", "-U", "-W")
 _SUB_OPTIONS = {
@@ -102,7 +100,7 @@ class Command:
 
     def __init__(self, compiler: str, environment: Mapping[str, str]) -> None:
         self.compiler, self.environment = compiler, environment
-        self.options: list[list[str]] = []
+        self.options: list[tuple[str, str]] = []
         self.variables: dict[str, str] = {}
         self.roots: list[str] = []
         self.source = self.output = self.phase = self.host = self.target = ""
@@ -215,11 +213,11 @@ def _take(made: Command, name: str, value: str, values: dict[str, str]) -> None:
         if made.phase:
             raise PassThrough("two phases")
         made.phase = name
-        made.options.append([name, ""])
+        made.options.append((name, ""))
     elif name in _PATH_NAMES:
         if "," in value or not value:
             raise PassThrough("comma in an include path")
-        made.options.append([name, _number(made, value)])
+        made.options.append((name, _number(made, value)))
     elif name in _PLACE_NAMES:
         if name in values and name != "threads":
             raise PassThrough(f"option --{name} twice")
@@ -229,7 +227,7 @@ def _take(made: Command, name: str, value: str, values: dict[str, str]) -> None:
         host_debug = name == "compiler-options" and any(one.startswith("-g") for one in value.split(","))
         # A macro may name a header's path, which then does not move with the roots.
         made.has_paths |= name in _DEBUG or host_debug or (name == "define-macro" and "/" in value)
-        made.options.append([name, value])
+        made.options.append((name, value))
 
 
 def _number(made: Command, root: str) -> str:

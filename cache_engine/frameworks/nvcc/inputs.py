@@ -7,19 +7,19 @@ where everything is installed elsewhere.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 
-from cache_engine.frameworks.nvcc.command import Command, PassThrough
-from cache_engine.store.quick import DIGESTS, replace_file
+import msgspec
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from cache_engine.frameworks.nvcc.command import Command, PassThrough
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.publish import publish_file
 
 _MOST_REMEMBERED, _MOST_MEMO_BYTES = 5_000, 4 * 1024**2
 _RACY_NS = 2 * 10**9
@@ -51,28 +51,24 @@ SOURCE, TOOLKIT, HERE, NONE = "S", "T", "W", "/"
 class Digests:
     """Digests of files, remembered in a store."""
 
-    def __init__(self, root: str | None) -> None:
-        """Those that the store in a directory remembers; none without one, or where its file cannot be read."""
-        self._root, self._new = root, False
+    def __init__(self, layout: StoreLayout) -> None:
+        """Those that a store remembers; none where its file cannot be read."""
+        self._layout, self._is_new, self._here = layout, False, os.getcwd()
         self._known: dict[str, str] = {}
         self._used: dict[str, str] = {}
-        try:
-            with open(f"{root}/{DIGESTS}", "rb") as file:
-                known = json.loads(file.read(_MOST_MEMO_BYTES)) if root else {}
-            self._known = known if isinstance(known, dict) else {}
-        except (OSError, ValueError, RecursionError):
-            pass
+        with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError), open(layout.digests, "rb") as file:
+            self._known = msgspec.json.decode(file.read(_MOST_MEMO_BYTES), type=dict[str, str])
 
     def of(self, path: str) -> str | None:
         """The SHA-256 of a regular file; ``None`` where it cannot be read."""
-        path = os.path.join(os.getcwd(), path)
+        path = os.path.join(self._here, path)
         try:
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode):
                 return None
             stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino} {status.st_dev} "
             known = self._known.get(path)
-            if isinstance(known, str) and known.startswith(stamp):
+            if known is not None and known.startswith(stamp):
                 self._used[path] = known
                 return known[len(stamp) :]
             with open(path, "rb") as file:
@@ -81,18 +77,16 @@ class Digests:
             return None
         if max(status.st_mtime_ns, status.st_ctime_ns) + _RACY_NS < time.time_ns():
             self._used[path] = self._known[path] = stamp + digest
-            self._new = True
+            self._is_new = True
         return digest
 
     def save(self) -> None:
         """Remembers what is new, if the store can be written."""
-        if self._new and self._root:
-            data = json.dumps(self._used if len(self._known) > _MOST_REMEMBERED else self._known)
-            try:
-                replace_file(self._root, f"{self._root}/{DIGESTS}", data.encode())
-                self._new = False
-            except OSError:
-                pass
+        if self._is_new:
+            data = msgspec.json.encode(self._used if len(self._known) > _MOST_REMEMBERED else self._known)
+            with suppress(OSError):
+                publish_file(self._layout.temp, str(self._layout.digests), data, durable=False)
+                self._is_new = False
 
 
 def build_of(command: Command, digests: Digests) -> dict[str, str]:
@@ -231,50 +225,56 @@ def shadows(files: Iterable[tuple[str, str]], asked: Iterable[str], roots: Roots
         files: the includes, by root and path.
         asked: names that a source asks for with ``__has_include``.
     """
-    here = os.getcwd()
-    known, inner = set(), {(root, "") for root in roots.by_name} | {(TOOLKIT, "include")}
-    found, ends = set(), set()
+    here, found = os.getcwd(), set[str]()
+    inner = {(root, "") for root in roots.by_name} | {(TOOLKIT, "include")}
+    known: set[str] = set()
+    by_folder: dict[tuple[str, str], set[str]] = {}
+    wanted: dict[str, set[str]] = {}  # the last parts of all ends, by what is before them
     for root, name in files:
         known.add(os.path.join(here, roots.path(root, name)))
-        above = root, os.path.dirname(name)
+        by_folder.setdefault((root, os.path.dirname(name)), set()).add(os.path.basename(name))
+    for (root, folder), names in by_folder.items():
+        above = root, folder
         while above not in inner:  # from any above it, to the root, the rest may have been asked for
             inner.add(above)
             above = root, os.path.dirname(above[1])
-        end = name.lstrip("/")
+        end = folder.lstrip("/")
         while end:
-            ends.add(end)
+            wanted.setdefault(end, set()).update(names)
             end = end.partition("/")[2]
+        wanted.setdefault("", set()).update(names)
     for name in asked:
         if not name.startswith("/"):
-            ends.add(name)
+            wanted.setdefault(os.path.dirname(name), set()).add(os.path.basename(name))
         elif _is_there(name):
             found.add(f"{NONE}\0{name}")
     folders = {roots.path(*one).rstrip("/") or ("/" if one[0] == NONE else ".") for one in inner}
-    for path in _ends_in(folders.union(_MORE_ROOTS), ends):
-        if os.path.join(here, path) not in known and _is_there(path):
-            found.add("\0".join(roots.named(path)))
+    for at, names in _below(folders.union(_MORE_ROOTS), wanted).items():
+        for name in names.intersection(_names_in(at or ".")):
+            if os.path.join(here, at + name) not in known and _is_there(at + name):
+                found.add("\0".join(roots.named(at + name)))
     return sorted(found)
 
 
-def _ends_in(folders: Iterable[str], ends: Iterable[str]) -> Iterator[str]:
-    """The paths below folders that end so and exist. Lists each folder once: thousands of questions take longer."""
-    by_first: dict[str, dict[str, set[str]]] = {}  # by the first folder of an end and all its folders, the names there
-    for end in ends:
-        inside, _, name = end.rpartition("/")
-        by_first.setdefault(inside.partition("/")[0], {}).setdefault(inside, set()).add(name)
-    listed: dict[str, set[str]] = {}
+def _below(folders: Iterable[str], wanted: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """What is wanted below each folder, by its path: few of them exist, as few first parts do."""
+    by_first: dict[str, list[str]] = {}
+    for inside in wanted:
+        by_first.setdefault(inside.partition("/")[0], []).append(inside)
+    found: dict[str, set[str]] = {}
     for folder in folders:
         way = "" if folder == "." else folder.rstrip("/") + "/"
         for first in by_first.keys() & {*_names_in(folder), "", ".", ".."}:
-            for inside, names in by_first[first].items():
-                at = f"{way}{inside}/" if inside else way
-                if at not in listed:
-                    listed[at] = set(_names_in(at or "."))
-                yield from (at + name for name in names & listed[at])
+            for inside in by_first[first]:
+                found.setdefault(f"{way}{inside}/" if inside else way, set()).update(wanted[inside])
+    return found
 
 
 def _is_there(path: str) -> bool:
-    return os.path.exists(path) and not os.path.isdir(path)
+    try:
+        return not stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def dependencies_in(text: str) -> list[str]:

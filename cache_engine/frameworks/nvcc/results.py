@@ -6,31 +6,80 @@ result holds while its includes have the same content too. So a name has a few p
 
 from __future__ import annotations
 
-import json
 import os
 from hashlib import sha256
+from typing import Literal
+
+import msgspec
 
 from cache_engine.errors import CorruptEntry
+from cache_engine.frameworks.bundles import Group, UnknownGroup, group_key, read_group
 from cache_engine.frameworks.nvcc.command import Command, PassThrough
 from cache_engine.frameworks.nvcc.inputs import Digests, Roots, build_of, is_unstable, read_text, shadows
-from cache_engine.store.quick import UnknownGroup, bundle_key, read_bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from cache_engine.store.layout import StoreLayout
 
 FRAMEWORK, INDEX, OUT, ERR, OUTPUT = "nvcc", "nvcc.json", "stdout", "stderr", "kernel"
 PLACES = 8
-_FORMAT = 1
-_BEFORE = ("options", "variables", "build", "source", "paths")
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of a compile that are known before it.
+
+    Attributes:
+        options: what decides the output, in order, without paths.
+        build: digests of the compiler's files, by name.
+        paths: where paths decide the output, or which roots lie in others.
+    """
+
+    format: Literal[1]
+    options: list[tuple[str, str]]
+    variables: dict[str, str]
+    build: dict[str, str]
+    source: str
+    paths: list[str]
+
+    @property
+    def name(self) -> str:
+        """The digest of all of it."""
+        known = [self.format, self.options, self.variables, self.build, self.source, self.paths]
+        return sha256(msgspec.json.encode(known, order="sorted")).hexdigest()
+
+
+class Document(Known, frozen=True, kw_only=True):
+    """All facts of a compile.
+
+    Attributes:
+        includes: root, path there and digest of each.
+        asked: names that a source asks for with ``__has_include``.
+        shadows: files that exist where an include might be looked for.
+    """
+
+    command: str
+    source_name: str
+    includes: list[tuple[str, str, str]]
+    asked: list[str]
+    shadows: list[str]
+
+
+_decode = msgspec.json.Decoder(Document).decode
+
+
+def document_of(group: Group) -> Document:
+    """The facts of a result; raises ``CorruptEntry``."""
+    try:
+        document = _decode(group.files[group.index])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CorruptEntry(f"the description of {group.key[:12]} cannot be read: {error}") from error
+    if not group.name.startswith(document.name + "-"):
+        raise CorruptEntry(f"{group.key[:12]} is not what its name says")
+    return document
 
 
 class Request:
     """A command with what is known before its compile.
 
     Attributes:
-        document: that, as it is stored in a result.
+        known: that, as a result has it.
         name: the digest of it.
     """
 
@@ -40,124 +89,92 @@ class Request:
         text = read_text(command.source)
         if text is None:
             raise PassThrough("source cannot be read")
-        if is_unstable(text) or is_unstable(json.dumps(command.options).encode()):
+        if is_unstable(text) or is_unstable(msgspec.json.encode(command.options)):
             raise PassThrough("date, time or .incbin in the source")
         paths = self.roots.nested()
         if command.has_paths:
             paths += [os.getcwd(), command.source, *self.roots.by_name.values()]
-        self.document: dict[str, Any] = {
-            "format": _FORMAT,
-            "options": command.options,
-            "variables": command.variables,
-            "build": build_of(command, digests),
-            "source": sha256(text).hexdigest(),
-            "paths": paths,
-        }
-        self.name = name_of(self.document)
+        self.known = Known(
+            format=1,
+            options=command.options,
+            variables=command.variables,
+            build=build_of(command, digests),
+            source=sha256(text).hexdigest(),
+            paths=paths,
+        )
+        self.name = self.known.name
 
     def place(self, number: int) -> str:
         """The name of one of its results."""
         return f"{self.name}-{number}"
 
 
-def name_of(document: Mapping[str, Any]) -> str:
-    """The digest of all that is known before a compile."""
-    known = [_FORMAT, *(document.get(name) for name in _BEFORE)]
-    return sha256(json.dumps(known, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-class Result:
-    """A result that holds now."""
-
-    def __init__(self, key: str, bundle: Mapping[str, Any], document: Mapping[str, Any]) -> None:
-        self.key, self.files, self.includes = key, bundle["files"], document["includes"]
-        if not all(isinstance(data, bytes) for data in self.files.values()):
-            raise ValueError("its files are none")
-        self.made_at = float(bundle.get("made_at", 0.0))
-        self.saved_us = round(sum(bundle.get("stages_ms", {}).values()) * 1e3)
-
-
 class Lookup:
     """The places of a request's results.
 
     Attributes:
-        found: the one that holds; ``None`` on a miss.
+        found: the one that holds, and its facts; ``None`` on a miss.
         free: the place for a new one.
         damaged: places of damaged ones.
         reasons: why others do not hold.
     """
 
-    def __init__(self, root: str, request: Request, *, trust: bool = False) -> None:
-        """Reads them; raises ``Slow``."""
-        self.found: Result | None = None
+    def __init__(self, layout: StoreLayout, request: Request) -> None:
+        """Reads them; raises ``OSError``."""
+        self.found: tuple[Group, Document] | None = None
         self.damaged: list[int] = []
         self.reasons: list[str] = []
-        free, oldest = None, (float("inf"), 0)
+        unused, made_at = list[int](), dict[int, float]()
         for number in range(PLACES):
-            key = bundle_key(FRAMEWORK, request.place(number), INDEX)
             try:
-                bundle = read_bundle(root, key, trust=trust)
-                if bundle is None:
-                    free = number if free is None else free
+                group = read_group(layout, group_key(FRAMEWORK, request.place(number), INDEX), trust=layout.trust)
+                if group is None:
+                    unused.append(number)
                     continue
-                document = document_of(bundle)
+                document = document_of(group)
                 why = difference(document, request)
                 if why is None:
-                    found = Result(key, bundle, document)
-                    found.files[OUTPUT + request.command.ending]  # there, or a ``LookupError``
-                    self.found = found
+                    if OUTPUT + request.command.ending not in group.files:
+                        raise CorruptEntry("it has no output")
+                    self.found = group, document
                     return
                 self.reasons.append(why)
-                oldest = min(oldest, (float(bundle.get("made_at", 0.0)), number))
+                made_at[number] = group.made_at
             except UnknownGroup:
                 continue
-            except (CorruptEntry, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            except CorruptEntry:
                 self.damaged.append(number)
-        if self.damaged:
-            free = self.damaged[0]
-        self.free = oldest[1] if free is None else free
+        oldest = min(made_at, key=made_at.__getitem__, default=0)
+        self.free = next(iter([*self.damaged, *unused]), oldest)
 
 
-def document_of(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that a result states of its compile; raises ``ValueError``, ``LookupError`` or ``TypeError``."""
-    document = json.loads(bundle["files"][INDEX])
-    if not isinstance(document, dict) or document["format"] != _FORMAT:
-        raise ValueError("it is no result of this version")
-    if not str(bundle["name"]).startswith(name_of(document) + "-"):
-        raise ValueError("it is not what its name says")
-    return document
-
-
-def difference(document: Mapping[str, Any], request: Request) -> str | None:
+def difference(document: Document, request: Request) -> str | None:
     """The reason why a result of the same name does not hold now; ``None`` where it does."""
     roots, digests = request.roots, request.digests
-    for root, name, digest in document["includes"]:
+    for root, name, digest in document.includes:
         now = digests.of(roots.path(root, name))
         if now != digest:
             return f"{'the header is gone' if now is None else 'the header changed'}: {roots.path(root, name) or name}"
-    files = ((root, name) for root, name, _ in document["includes"])
-    now_hidden = shadows(files, document["asked"], roots)
-    if now_hidden != document["shadows"]:
-        other = sorted(set(now_hidden) ^ set(document["shadows"]))
-        where = [roots.path(*one.partition("\0")[::2]) for one in other[:1]]
-        return f"another header of the same name came or went: {where[0] if where else '?'}"
+    now_hidden = shadows(((root, name) for root, name, _ in document.includes), document.asked, roots)
+    for other in sorted(set(now_hidden) ^ set(document.shadows)):
+        return f"another header of the same name came or went: {roots.path(*other.partition(chr(0))[::2])}"
     return None
 
 
-def differences(document: Mapping[str, Any], request: Request) -> list[str]:
+def differences(document: Document, request: Request) -> list[str]:
     """The differences from a result of another name, in words."""
-    old, new = _facts(document), _facts(request.document)
+    old, new = _facts(document), _facts(request.known)
     found = [f"{one}: now alone" for one in new if one not in old]
     found += [f"{one}: the stored one alone" for one in old if one not in new]
     return found or ["the order of options"]
 
 
-def _facts(document: Mapping[str, Any]) -> dict[str, None]:
-    facts = [f"option {option_text(*pair)}" for pair in document["options"]]
-    facts += [f"variable {name}={value}" for name, value in document["variables"].items()]
-    facts += [f"file of the compiler {name} ({value[:12]})" for name, value in document["build"].items()]
-    facts += [f"path {one}" for one in document["paths"]]
-    return dict.fromkeys([*facts, f"source {document['source'][:12]}"])
+def _facts(document: Known) -> list[str]:
+    facts = [f"option {option_text(*pair)}" for pair in document.options]
+    facts += [f"variable {name}={value}" for name, value in document.variables.items()]
+    facts += [f"file of the compiler {name} ({value[:12]})" for name, value in document.build.items()]
+    facts += [f"path {one}" for one in document.paths]
+    return [*facts, f"source {document.source[:12]}"]
 
 
 def option_text(name: str, value: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -21,10 +20,9 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.model.shape_counts import Shape, ShapeCounts
 from cache_engine.process import OwnFile, holds, renew_after_fork, run_at_end, weak
-from cache_engine.store.journal.lines import OPEN, append, file_names
+from cache_engine.store.journal.lines import OPEN, append
 from cache_engine.store.journal.spans import Spans
-from cache_engine.store.lock import try_lock
-from cache_engine.store.ownership import own_file
+from cache_engine.store.lock import ROTATE_BYTES, open_to_append
 
 if TYPE_CHECKING:
     from cache_engine.store.journal.decisions import DecisionLog
@@ -53,7 +51,6 @@ def lines_of(asked: Mapping[int, Wanted], now: float) -> list[Event | ShapeCount
 
 
 _log = Log(__name__)
-_ROTATE_BYTES = 1024**2
 # A process that uses many entries writes less often, so that it writes about 1 KiB/s.
 _BYTES_PER_S, _LONGEST_WAIT_S = 1024, 300.0
 _MOST_WAITING = 10_000  # entries with unwritten hits in memory, or problems; more are written early
@@ -354,9 +351,9 @@ class Journal:
     def _append(self, data: bytes) -> None:
         status = None if self._file is None else self._file.status()
         if self._file is None or status is None:
-            self._file, status = self._acquire()
+            self._file, status = open_to_append(self._folder, OPEN)
         append(self._file.descriptor, data)
-        if status.st_size + len(data) >= _ROTATE_BYTES:
+        if status.st_size + len(data) >= ROTATE_BYTES:
             self._release()
             self._looked_at = 0.0
 
@@ -372,59 +369,10 @@ class Journal:
             _log.log(self._complaint, "the journal in %s could not be folded: %s", self._folder, error)
             self._complaint = DEBUG
 
-    def _acquire(self) -> tuple[OwnFile, os.stat_result]:
-        """A journal file that no other process holds, locked and open for append, and its status."""
-        while True:
-            for name in file_names(self._folder, OPEN):
-                # A file that cannot be opened belongs to another user or is gone.
-                with suppress(OSError, CorruptEntry):
-                    taken = _reuse(self._folder / name)
-                    if taken is not None:
-                        return taken
-            path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{os.urandom(4).hex()}{OPEN}"
-            file = OwnFile.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
-            try:
-                if _lock_in_place(file.descriptor, path):
-                    return file, os.fstat(file.descriptor)
-            except BaseException:
-                file.close()
-                raise
-            # Between opening and locking, another writer has locked it, or it was folded.
-            file.close()
-
     def _release(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-
-
-def _reuse(path: Path) -> tuple[OwnFile, os.stat_result] | None:
-    """Opens and locks an existing file if no process holds it and it has room; else returns ``None``.
-
-    If a killed process left the last line incomplete, this ends the line.
-    """
-    file = own_file(path, os.O_RDWR | os.O_APPEND)
-    descriptor = file.descriptor
-    try:
-        if os.fstat(descriptor).st_size < _ROTATE_BYTES and _lock_in_place(descriptor, path):
-            status = os.fstat(descriptor)
-            if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
-                os.write(descriptor, b"\n")
-            return file, status
-    except BaseException:
-        file.close()
-        raise
-    file.close()
-    return None
-
-
-def _lock_in_place(descriptor: int, path: Path) -> bool:
-    """Locks an open file; returns whether it did and the file is still at its path: folding may rename it."""
-    if not try_lock(descriptor):
-        return False
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    return False
 
 
 # ---- The journal of a cache without a store: it counts in memory, and nothing outlives the process ----
