@@ -148,9 +148,7 @@ def _time(document: Timed) -> None:
     draw_tiles(jobs.timing_tiles(document))
     if not document.verified:
         widgets.problem("Wrong result.", f"Max relative error: {document.max_rel_error}")
-    st.plotly_chart(jobs.timing_figure(document), key="timing")
-    with st.expander("Show data table"):
-        tables.show(jobs.timing_table(document), key="timing-table")
+    tables.show(jobs.timing_table(document), key="timing-table")
 
 
 def _texts(key: str) -> None:
@@ -236,6 +234,4 @@ def _dump(job: Job) -> None:
 
 
 def _stages(job: Job) -> None:
-    st.plotly_chart(jobs.stage_figure(job), key="stages")
-    with st.expander("Stage timings (table)"):
-        tables.show([{"Stage": name, "ms": ms} for name, ms in jobs.stage_times(job.stages).items()], key="stage-table")
+    tables.draw(jobs.stage_times(job.stages).items(), jobs.STAGE_COLUMNS, key="stages", saved=False)

@@ -20,9 +20,10 @@ from app.presenters.evaluations import slower_words
 from app.presenters.jobs import in_store
 from app.presenters.kernel import (
     EVENTS,
+    INSTRUCTIONS,
     OCCUPANCY,
     first_lines,
-    instruction_figure,
+    instruction_rows,
     occupancy_by_chip,
     record_document,
 )
@@ -42,7 +43,6 @@ from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import RECENT, TIERS
 from cache_engine.model.gemm import MAX_DIMENSION
 from cache_engine.model.key import CacheKey, is_key
-from cache_engine.units import counted
 from cache_engine.upkeep.decisions import Departure
 from cache_engine.usage.demand import HALF_LIFE_S
 
@@ -95,8 +95,8 @@ def summary(record: Record) -> None:
         tables.show(level_table(record), key="levels")
     if inspection.instructions is not None:
         right.header("Instructions")
-        right.caption(f"{counted(inspection.instructions.total, 'static instruction')}. Grey: not specific to GEMM.")
-        right.plotly_chart(instruction_figure(inspection.instructions), key="instructions")
+        with right:
+            tables.draw(instruction_rows(inspection.instructions), INSTRUCTIONS, key="instructions")
     if inspection.occupancy is not None:
         left.header("Theoretical occupancy on each target")
         with left:

@@ -41,11 +41,13 @@ def overview(places: list[Row]) -> None:
     parts, days = context.ask(queries.parts), context.ask(queries.growth)
     if parts:
         left.header("By part")
-        left.plotly_chart(caches.part_figure(parts, titles), key="parts")
+        with left:
+            tables.draw(parts, caches.part_columns(titles), key="parts")
     if days:
         right.header("Growth")
-        right.plotly_chart(caches.growth_figure(days, titles), key="growth")
-        right.caption("What is there now, by the day on which it was made. What was deleted meanwhile is not counted.")
+        with right:
+            tables.draw(reversed(days), caches.growth_columns(titles), key="growth")
+        right.caption("What is there now. What was deleted meanwhile is not counted.")
     if versions:
         left.header("Versions")
         with left:

@@ -18,7 +18,6 @@ from app.presenters.jobs import (
     DIFFERENCES,
     NO_RESULT,
     document_of,
-    timing_figure,
     timing_table,
     timing_tiles,
     verdict,
@@ -97,15 +96,6 @@ def test_a_timing_is_shown_with_its_reference_where_one_was_timed() -> None:
     assert [tile.value for tile in timing_tiles(timed(BESIDE))] == ["250 µs", "480.0 TFLOP/s", "200 µs", "0.80×"]
     assert [row["µs"] for row in timing_table(timed(BESIDE))] == [240.0, 250.0, 300.0, 200.0]
     assert all("INVENTED LIBRARY" not in f"{tile.label}{tile.value}{tile.help}" for tile in timing_tiles(timed(BESIDE)))
-
-
-def test_the_spread_of_a_timing_is_drawn_from_the_10th_to_the_90th_percentile() -> None:
-    figure = timing_figure(timed(BESIDE))
-    kernel, reference = figure.data
-    assert (kernel.x[0], kernel.error_x.array[0], kernel.error_x.arrayminus[0]) == (250.0, 50.0, 10.0)
-    assert reference.x[0] == 200.0
-    assert figure.layout.xaxis.title.text == "µs"
-    assert len(timing_figure(timed(INVENTED)).data) == 1
 
 
 def test_an_unverified_result_is_marked_at_each_number() -> None:
