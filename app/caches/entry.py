@@ -12,7 +12,7 @@ from app.components.code_view import component
 from app.components.figure import draw_tiles
 from app.presenters.framework_kernels import AILMENTS, FACTORS, Address, entry_facts, entry_tiles
 from app.presenters.framework_kernels import PARTS as FILES
-from app.presenters.kernel import instruction_figure
+from app.presenters.kernel import INSTRUCTIONS, instruction_rows
 from cache_engine.compilers import disassembly as tools
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, StoreError
@@ -21,7 +21,6 @@ from cache_engine.index import framework_queries as queries
 from cache_engine.insight.linked.kernel import linked_parts
 from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.outcome import Failure
-from cache_engine.units import counted
 
 SUMMARY, CODE, KEY = PARTS = ("Summary", "Code", "Cache key")
 
@@ -67,8 +66,7 @@ def _summary(address: Address, entry: Entry) -> None:
         mix, trouble = instructions(address, entry)
         if mix is not None:
             st.header("Instructions")
-            st.caption(f"{counted(mix.total, 'static instruction')}. Grey: not specific to GEMM.")
-            st.plotly_chart(instruction_figure(mix), key="instructions")
+            tables.draw(instruction_rows(mix), INSTRUCTIONS, key="instructions")
         elif trouble:
             st.text(f"Instructions were not counted: {trouble}")
 
