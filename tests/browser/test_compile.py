@@ -26,7 +26,7 @@ def test_a_miss_then_a_hit_then_its_link_in_a_fresh_browser(page: Page, browser:
     page.get_by_role("button", name="Compile", exact=True).click()
     expect(page.get_by_text("Miss. Compiled in")).to_be_visible(timeout=60_000)
     expect(page.get_by_text("Closest of 4 cached kernels")).to_be_visible(timeout=WAIT_MS)
-    expect(page.locator(".js-plotly-plot").get_by_text("generate source")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("cell", name="generate source")).to_be_visible(timeout=WAIT_MS)
     missed = page.url
     page.get_by_role("button", name="Compile", exact=True).click()
     expect(page.get_by_text("Hit (disk): loaded in")).to_be_visible(timeout=60_000)

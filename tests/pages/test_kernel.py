@@ -40,12 +40,13 @@ def record(compiled_store: Path) -> Record:
 def test_the_summary_describes_the_kernel(open_page: Open, compiled_store: Path, record: Record) -> None:
     app = sound(open_page(compiled_store, "kernel", key=record.key[:16]))
     assert app.code[0].value == f"{record.name}\n{record.key}"
-    resources, speed, life, demand, facts, chips, levels = (table for table in frames(app))
+    resources, speed, life, demand, facts, chips, levels, counts = (table for table in frames(app))
     assert dict(resources.itertuples(index=False))["Registers"] == f"{record.resources.registers} per thread"
     assert dict(speed.itertuples(index=False))["Measured"] == "not timed yet"
     assert dict(life.itertuples(index=False))["Pinned"] == "no"
     assert dict(demand.itertuples(index=False))["Served by this kernel"] == "100.0%"
     assert dict(facts.itertuples(index=False))["Config"] == str(record.config)
+    assert counts["Count"].sum() > 0
     assert list(levels["Level"]) == ["Grid", "Block", "Warp", "mma"]
     assert not {"Registers", "Shared memory", "Cubin size"} & set(facts["Property"]), "the first screen says them"
     assert record.arch in list(chips["Target"])
