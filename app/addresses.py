@@ -45,7 +45,7 @@ def moved(page: str, asked: Mapping[str, list[str]]) -> tuple[str, Values]:
 
 
 def _of_caches(asked: Values) -> tuple[str, Values]:
-    """Its parts are on two pages now."""
+    """The address that has what the page Caches showed: its parts are on the pages Kernels and Storage now."""
     text = asked.pop("words", asked.pop("q", []))
     part = asked.pop("part", ["Entries" if text else "Overview"])[0]
     if part == "Entries":

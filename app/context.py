@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -18,12 +18,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 
 from app.presenters.forms import missing_compilers as look_for_compilers
+from app.presenters.shared import kernel_title
 from cache_engine.batch.jobs import Jobs
 from cache_engine.cache.cache import Cache, open_cache
 from cache_engine.cache.demand.report import DemandReport
 from cache_engine.errors import GemmCacheError, IndexUnavailable
 from cache_engine.frameworks.bundles import Group
-from cache_engine.index import summaries
+from cache_engine.index import queries, summaries
 from cache_engine.insight.inspection import Inspected, Inspection, Stored, inspect, inspect_stored, sass_of
 from cache_engine.insight.linked.kernel import linked_code
 from cache_engine.insight.linked.marks import Linked
@@ -62,7 +63,7 @@ def stores() -> dict[str, Path]:
 
 
 def cache_of(name: str) -> Cache:
-    """The cache of one of ``stores``; one that was not there is never made.
+    """The cache of one of ``stores``. A store that does not exist is not created.
 
     Raises:
         StoreError: when it cannot be opened.
@@ -196,6 +197,12 @@ def forget_ahead() -> None:
     st.session_state.pop(_AHEAD, None)
 
 
+def titles(keys: Iterable[str]) -> dict[str, str]:
+    """What to call the kernels among ``keys`` that are stored, by key: every list that names a kernel asks this."""
+    asked = sorted(filter(None, set(keys)))
+    return {row["key"]: kernel_title(row) for row in ask(queries.named, asked)} if asked else {}
+
+
 def generation() -> int:
     """A number that changes whenever what the index says of the store changes; raises ``IndexUnavailable``."""
     return cache().index.sync().generation
@@ -245,7 +252,7 @@ def _asked(question: Callable[..., Any], arguments: object, options: object) -> 
 
 
 def _answer_of(asked: Question, index: Index) -> Any:
-    """Not ``Index.query``: while others read an index that is damaged, it cannot be rebuilt."""
+    """The answer, read without ``Index.query``, which would rebuild a damaged index that other threads still read."""
     with index.read() as connection:
         return asked.function(connection, *asked.arguments, **asked.options)
 

@@ -50,7 +50,7 @@ def may() -> admission.Permission:
 
 
 def require() -> str:
-    """The name of the one who acts, for the audit log. Called at the moment of every action.
+    """The name of the reader who acts, for the audit log. Called at the moment of every action.
 
     Raises:
         NotPermitted: when the reader may not.

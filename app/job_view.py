@@ -7,7 +7,8 @@ from functools import partial
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
+from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters import jobs
 from app.presenters.downloads import dump_file
@@ -94,9 +95,7 @@ def job_list() -> None:
     if not recent:
         st.info("No jobs yet. Jobs from every dashboard on this store appear here.")
         return
-    process = st.column_config.NumberColumn(format="%d", help="Process ID.")
-    height = min(400, 36 * (len(recent) + 1))
-    tables.draw(recent, jobs.job_columns(time.time()), height=height, column_config={"Process": process}, key="jobs")
+    tables.draw(recent, jobs.job_columns(time.time()), key="jobs")
     st.caption(
         f"Up to {MOST_AT_ONCE} jobs run at a time on a store, at most one of them for a whole model. The last "
         f"{MOST_KEPT} jobs are stored, for {KEPT_DAYS} days."
@@ -149,9 +148,7 @@ def _time(document: Timed) -> None:
     draw_tiles(jobs.timing_tiles(document))
     if not document.verified:
         widgets.problem("Wrong result.", f"Max relative error: {document.max_rel_error}")
-    st.plotly_chart(jobs.timing_figure(document), key="timing")
-    with st.expander("Show data table"):
-        tables.show(jobs.timing_table(document), key="timing-table")
+    tables.show(jobs.timing_table(document), key="timing-table")
 
 
 def _texts(key: str) -> None:
@@ -237,7 +234,4 @@ def _dump(job: Job) -> None:
 
 
 def _stages(job: Job) -> None:
-    st.plotly_chart(jobs.stage_figure(job), key="stages")
-    with st.expander("Stage timings (table)"):
-        st.text(jobs.stage_lines(job))
-        tables.show([{"Stage": name, "ms": ms} for name, ms in jobs.stage_times(job.stages).items()], key="stage-table")
+    tables.draw(jobs.stage_times(job.stages).items(), jobs.STAGE_COLUMNS, key="stages", saved=False)

@@ -11,12 +11,10 @@ from typing import Any, NoReturn
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import context, tables
+from app import context
 from app.addresses import OLD_TABS, STORAGE, tab_address
-from app.presenters.admin import ARCHS, arch_figure
-from app.presenters.shared import Row, page_count, when
+from app.presenters.shared import page_count, when
 from cache_engine.index.queries import FACETS
-from cache_engine.model.key import is_key
 from cache_engine.units import human_age
 from cache_engine.upkeep.decisions import Departure
 
@@ -24,6 +22,7 @@ LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
 _RESULTS = "results last seen"
 _ACCEPTED, _OPENED = "old values in the address", "page opened last"
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 10
+_PREFIX = re.compile(r"[0-9a-fA-F]{8,64}")
 
 
 def title(text: str) -> None:
@@ -37,7 +36,7 @@ class PageEnded(Exception):
 
 
 def end_page() -> NoReturn:
-    """Ends the page here; ``st.stop`` would also end what every page has around it."""
+    """Ends the page here; ``st.stop`` would also leave out the header, which is drawn after the page."""
     raise PageEnded
 
 
@@ -122,7 +121,8 @@ def choose_tab() -> str:
     asked = st.query_params.get("tab")
     if asked is not None:
         del st.query_params["tab"]
-        st.query_params.update(tab_address(OLD_TABS.get(asked, asked)))
+        for name, value in tab_address(OLD_TABS.get(asked, asked)).items():
+            st.session_state[name] = st.query_params[name] = value
     part = choose_one("Part", list(STORAGE), next(iter(STORAGE)), key="part", hidden=True)
     tabs = STORAGE[part]
     # Each part has a parameter of its own: a tab of one part is no choice in another.
@@ -233,14 +233,6 @@ def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
     return (number - 1) * page_rows
 
 
-def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
-    """Kernels and bytes by target, as a figure and as a table; nothing where there are no rows."""
-    if rows:
-        st.plotly_chart(arch_figure(rows, title), key=key)
-        with st.expander("Show data table"):
-            tables.draw(rows, ARCHS, key=f"{key}-table")
-
-
 def open_kernel(key: str) -> NoReturn:
     """Goes to a kernel's page at once; its address also describes the list that it was opened from.
 
@@ -265,8 +257,12 @@ def follow_old_link() -> None:
 
 
 def departed(key: str) -> Departure | None:
-    """Shows when and why a kernel left the store; returns ``None`` if the store does not know."""
-    gone = context.cache().admin.departure(key) if is_key(key) else None
+    """Shows when and why a kernel left the store; returns ``None`` if the store does not know.
+
+    Args:
+        key: of the kernel, or the start of one, such as the 12 digits that lists show.
+    """
+    gone = context.cache().admin.departure(key.lower()) if _PREFIX.fullmatch(key) else None
     if gone is not None:
         how = "evicted" if gone.is_evicted else "damaged and quarantined"
         st.warning(f"This kernel was {how} {human_age(time.time() - gone.at)}.", icon=":material/history:")

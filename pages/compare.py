@@ -7,10 +7,10 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
 from app.caches import comparison as caches_comparison
 from app.caches import links
-from app.components import comparison, listing
+from app.components import comparison, listing, tables
 from app.presenters.kernel_list import kernel_filter
 from app.presenters.speed import MODEL, speed_pairs
 from app.views.adapter_kernels import list_adapted
@@ -19,7 +19,7 @@ from cache_engine.frameworks.bundle_facts import describe
 from cache_engine.frameworks.bundles import Group
 from cache_engine.index import queries, summaries
 from cache_engine.insight.comparison import compare
-from cache_engine.insight.inspection import Stored
+from cache_engine.insight.inspection import Stored, titled
 from cache_engine.model.artifact import Record
 
 SHOWN = 20
@@ -33,15 +33,21 @@ def kernel_of(place: str, label: str) -> Stored | None:
     try:
         kernel = context.cache().admin.find_stored(asked)
     except GemmCacheError as error:
-        if widgets.departed(asked) is None:
+        gone = widgets.departed(asked)
+        if gone is None:
             widgets.problem("No kernel with this key.", str(error))
         else:
-            widgets.kernel_link("What is known of it", asked)
+            widgets.kernel_link("What is known of it", gone.key)
         return None
     name = describe(kernel).name if isinstance(kernel, Group) else kernel.name
     st.code(f"{name}\n{kernel.key}", language=None, wrap_lines=True)
     widgets.kernel_link("Open kernel", kernel.key)
     return kernel
+
+
+def called(kernel: Stored) -> str:
+    """What titles call a kernel."""
+    return describe(kernel).name or "unnamed" if isinstance(kernel, Group) else titled(kernel)
 
 
 def fill_in(place: str) -> None:
@@ -92,7 +98,7 @@ def times(first: Record, second: Record, heads: tuple[str, str]) -> None:
     if not pairs:
         st.caption("No timings, and no prediction for these kernels.")
         return
-    tables.show(comparison.pair_table(pairs, *heads), height="content", key="Speed")
+    tables.show(comparison.pair_table(pairs, *heads), key="Speed")
     st.caption(
         f"Predictions ({MODEL}) depend only on the problem, so two kernels for one problem get the same value. "
         "Measuring needs an NVIDIA GPU."
@@ -103,19 +109,22 @@ def side_by_side(first: Stored, second: Stored) -> None:
     """All properties in which the two can differ."""
     (one, first_sass), (other, second_sass) = map(context.compared_with, (first, second))
     found = compare(one, other)
+    with heading:
+        widgets.title(f"{called(first)} and {called(second)}")
     heads = f"1: {first.key[:12]}", f"2: {second.key[:12]}"
     for note in dict.fromkeys((*found.notes, *one.notes, *other.notes)):
         st.text(note)
     if first.key == second.key:
         st.info("Same key: this is the same kernel twice.")
-    left = comparison.side_by_side(found, heads, has_instructions=bool(found.instructions))
+    left = comparison.side_by_side(found, heads)
     if not isinstance(first, Group) and not isinstance(second, Group):
         with left:
             times(first, second, heads)
     comparison.draw_machine_code(lambda: (one, first_sass()), lambda: (other, second_sass()))
 
 
-st.title("Compare")
+heading = st.empty()
+heading.title("Compare")
 context.cache()
 if links.asks("entry_a"):  # of another framework
     caches_comparison.draw()

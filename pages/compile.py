@@ -9,17 +9,19 @@ from typing import Any, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import context, guard, job_view, tables, widgets
-from app.components import into_view
+from app import context, guard, job_view, widgets
+from app.components import into_view, tables
 from app.components.figure import draw_tiles
 from app.presenters import forms
-from app.presenters.jobs import candidate_columns, prediction_tiles
+from app.presenters.evaluations import slower_words
+from app.presenters.jobs import candidate_columns
 from app.presenters.shared import Row
+from app.presenters.speed import predicted, prediction_tiles
 from app.views import farm
 from cache_engine.batch.jobs import RUNNING, Job
 from cache_engine.batch.tuning import candidates
 from cache_engine.batch.warm import stored
-from cache_engine.errors import GemmCacheError, NotHereError
+from cache_engine.errors import GemmCacheError, InvalidProblem, NotHereError
 from cache_engine.evaluator.catalogue import LARGEST_TABLE_BYTES, ModelShape, model_shapes, table_shapes
 from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import DTYPES
@@ -123,14 +125,17 @@ def is_here(arch: str) -> bool:
 
 def beforehand(problem: GemmProblem) -> None:
     """The predicted time for a target without a local GPU, and what a GPU adds."""
-    tiles = prediction_tiles(problem)
+    try:
+        points = predicted(problem)
+    except InvalidProblem:
+        points = []
     with st.expander("Time", expanded=job is None):
-        if tiles:
-            draw_tiles(tiles)
-            st.caption(
-                "Estimate for cuBLAS-class kernels without an epilogue, not for this kernel. "
-                + " ".join(f"{tile.label}: {tile.help}" for tile in tiles)
-            )
+        if points:
+            draw_tiles(prediction_tiles(points))
+            st.caption(f"A cuBLAS-like kernel without an epilogue, predicted; not this kernel. {slower_words(points)}")
+            asked = {f"e_{name}": getattr(problem, name) for name in ("m", "n", "k", "batch", "dtype")}
+            asked |= {"e_out_dtype": problem.output, "e_chip": points[0].chip.name}
+            widgets.page_link("predict", "Predict it on other chips", "insights", **asked)
         else:
             st.caption(f"No prediction: the GPU model covers {' and '.join(DTYPES)} on {', '.join(GPUS)}.")
         st.info(
@@ -161,14 +166,13 @@ def tuning(form: Sequence[forms.Field]) -> None:
     found = answered(lambda: candidates(cache, forms.problem_of(values), values["families"], compiler, values["top"]))
     if found is None:
         return
-    columns = {"Predicted ÷ best": st.column_config.NumberColumn(format="%.2f")}
-    tables.draw(found, candidate_columns(found), column_config=columns, key="candidates")
+    tables.draw(found, candidate_columns(found), key="candidates")
     if asked:
         start(job_view.TUNE, form, values)
 
 
 def own_table() -> tuple[list[ModelShape], bytes]:
-    """The shapes of an uploaded table, and its bytes; none where there is none, or no good one."""
+    """The shapes of an uploaded table, and its bytes; no shapes before a table is uploaded."""
     uploaded = st.file_uploader(
         "Shapes, as CSV",
         type=["csv"],

@@ -1,4 +1,4 @@
-"""Kernel: everything about one, from its key down to machine code."""
+"""Kernel: everything about a kernel, from its key down to machine code."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from functools import partial
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
 from app.caches import entry as others
 from app.caches import links as of_others
+from app.components import tables
 from app.components.code_view import component
 from app.presenters import kernel
 from app.presenters.decisions import DECISIONS
 from app.presenters.downloads import dump_file
+from app.presenters.evaluations import slower_words
 from app.presenters.jobs import in_store
 from app.presenters.kernel import (
     EVENTS,
+    INSTRUCTIONS,
     OCCUPANCY,
     first_lines,
-    instruction_figure,
-    limit_columns,
+    instruction_rows,
     occupancy_by_chip,
     record_document,
 )
@@ -41,7 +43,6 @@ from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import RECENT, TIERS
 from cache_engine.model.gemm import MAX_DIMENSION
 from cache_engine.model.key import CacheKey, is_key
-from cache_engine.units import counted
 from cache_engine.upkeep.decisions import Departure
 from cache_engine.usage.demand import HALF_LIFE_S
 
@@ -49,11 +50,13 @@ PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log
 MOST_DECISIONS = 500
 LONG_LOG = 25  # lines
 STEP_S = 60  # answers about demand are cached for as long
-ROW = 27  # pixels, so that the four tables fit on one screen
 
 
-def at_a_glance(record: Record, inspection: Inspection) -> None:
-    """On one screen: the tiling, what the kernel takes, how fast it is, who asks for it, and its life in the cache."""
+def at_a_glance(record: Record, inspection: Inspection) -> set[str]:
+    """On one screen: the tiling, what the kernel takes, how fast it is, who asks for it, and its life in the cache.
+
+    Returns the names of all that it says.
+    """
     drawing, left, right = st.columns([4, 3, 3])
     drawing.plotly_chart(tile_figure(record), key="tiles")
     points, _ = predictions(record)
@@ -61,6 +64,7 @@ def at_a_glance(record: Record, inspection: Inspection) -> None:
     ledger = context.ask(summaries.ledger, HALF_LIFE_S, at)
     row, is_pinned = context.ask(queries.kernel, record.key), CacheKey(record.key) in cache.admin.pinned()
     life = life_words(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
+    said: set[str] = set()
     for place, title, words in (
         (left, "Resources", resource_words(inspection)),
         (left, "Speed", speed_words(context.ask(summaries.timings, record.key), points)),
@@ -68,36 +72,35 @@ def at_a_glance(record: Record, inspection: Inspection) -> None:
         (right, "Demand", demand_words(record, ledger, cache.demand.kernel_of)),
     ):
         with place:
-            tables.properties(words, head=title, width=130, row_height=ROW, alt=title, key=f"glance-{title}")
+            tables.properties(words, head=title, key=f"glance-{title}")
+        said |= words.keys()
     for note in (*inspection.notes, *record.warnings):
         st.text(note)
+    return said
 
 
 def summary(record: Record) -> None:
     """The first screen; below it problem and config, levels of tiling, instructions and occupancy."""
     inspection = context.inspection(record)
-    at_a_glance(record, inspection)
+    said = at_a_glance(record, inspection)
     left, right = st.columns(2)
     with left:
         st.header("Problem and config")
         signature = cache.admin.signature(record.key)
         words = described(record, when(record.created_at, context.timezone()))
-        tables.properties({**words, **({"Signature": signature} if signature else {})}, width=130, key="facts")
+        words = {name: text for name, text in words.items() if name not in said}
+        tables.properties({**words, **({"Signature": signature} if signature else {})}, key="facts")
     with right:
         st.header("Tiling")
-        tables.show(level_table(record), height="content", key="levels")
+        tables.show(level_table(record), key="levels")
     if inspection.instructions is not None:
         right.header("Instructions")
-        right.caption(f"{counted(inspection.instructions.total, 'static instruction')}. Grey: not specific to GEMM.")
-        right.plotly_chart(instruction_figure(inspection.instructions), key="instructions")
+        with right:
+            tables.draw(instruction_rows(inspection.instructions), INSTRUCTIONS, key="instructions")
     if inspection.occupancy is not None:
-        left.header("Theoretical occupancy")
-        left.caption(f"{inspection.occupancy}.")
+        left.header("Theoretical occupancy on each target")
         with left:
-            limits = inspection.occupancy.block_limits.items()
-            tables.draw(limits, limit_columns(inspection.occupancy), height="content", key="occupancy")
-            st.caption("On each chip that runs this cubin:")
-            tables.draw(occupancy_by_chip(record), OCCUPANCY, height="content", key="chips")
+            tables.draw(occupancy_by_chip(record), OCCUPANCY, key="chips")
     reproduction(record)
 
 
@@ -144,7 +147,7 @@ def performance(record: Record) -> None:
     timings = context.ask(summaries.timings, record.key)
     st.header("Measured")
     if timings:
-        tables.draw(timings, TIMINGS, height="content", key="timings")
+        tables.draw(timings, TIMINGS, key="timings")
     else:
         st.info("Not timed yet. Run this command on a machine with a GPU of this target:")
         command = reproducing_command(record, cache.settings, cache.layout.root, "time")
@@ -158,10 +161,11 @@ def performance(record: Record) -> None:
         st.text(trouble)
         return
     st.caption(
-        f"{MODEL}: estimates a vendor-library GEMM of this shape on this GPU; it does not model this kernel's code."
+        f"{MODEL}: a cuBLAS-like kernel of this shape on each GPU, predicted; it does not model this kernel's code. "
+        + slower_words(points)
     )
     st.plotly_chart(speed_figure(points, timings, m, record.problem.batch), key="roofline")
-    tables.draw(points, PREDICTIONS, height="content", key="predictions")
+    tables.draw(points, PREDICTIONS, key="predictions")
 
 
 def history(record: Record) -> None:
@@ -170,10 +174,10 @@ def history(record: Record) -> None:
     events, timings = context.ask(queries.events_of, record.key), context.ask(summaries.timings, record.key)
     left, right = st.columns([3, 1])
     with left:
-        tables.draw(kernel.history(record, events, timings), EVENTS, height="content", key="history")
+        tables.draw(kernel.history(record, events, timings), EVENTS, key="history")
     if row is not None:
         with right:
-            tables.show([{"Tier": tier, "Hits": row[f"{tier}_hits"]} for tier in TIERS], height="content", key="hits")
+            tables.show([{"Tier": tier, "Hits": row[f"{tier}_hits"]} for tier in TIERS], key="hits")
     left.caption(f"The store keeps only its last {RECENT:,} events; hit counts are never reset.")
     st.header("Decisions")
     decisions(record.key)
@@ -185,7 +189,7 @@ def decisions(key: str) -> None:
     if not logged:
         st.info("Nothing is logged about this kernel.")
         return
-    tables.draw(reversed(logged), DECISIONS, height="content", key="decisions")
+    tables.draw(reversed(logged), DECISIONS, key="decisions")
 
 
 def pinning(key: CacheKey) -> None:
@@ -208,10 +212,11 @@ def not_found(key: str, cause: str) -> None:
     if gone is None:
         widgets.problem("Kernel not found.", cause)
     else:
+        key = gone.key
         recompiling(CacheKey(key), gone)
     events = context.ask(queries.events_of, key)
     if events:
-        tables.draw(events, EVENTS, height="content", key="past")
+        tables.draw(events, EVENTS, key="past")
     if is_key(key):
         decisions(key)
     widgets.page_link("compile", "Compile a kernel", "play_circle")

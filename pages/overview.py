@@ -10,13 +10,12 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app import context, guard, widgets
-from app.components import figure, listing
+from app.components import figure, listing, tables
 from app.components.figure import draw_tiles
 from app.presenters import overview
-from app.presenters.architectures import TOOLCHAINS, stale_words
-from app.presenters.decisions import MISSES, miss_table, miss_words
+from app.presenters.architectures import stale_words
+from app.presenters.decisions import CAUSES, MISSES, cause_table, miss_table
 from app.presenters.history import SPANS, Span, compile_figure, history_columns, hit_figure, starts
-from app.presenters.palette import plain
 from app.presenters.shared import Row, total
 from app.views import fleet
 from cache_engine.cache.queue import QueueState
@@ -33,8 +32,7 @@ ICONS = {
     overview.TROUBLE: "warning",
     overview.PLAIN: "do_not_disturb_on",
 }
-MOST_LINKS = 3
-MOST_MISSES_SHOWN = 20
+MOST_SHOWN = 20
 MOST_EVENTS, MOST_BUSY = 500, 10
 USUAL_SPAN = "7 days"
 MOST_COMPARED = 200  # misses whose nearest kernel is looked for
@@ -59,7 +57,7 @@ context.ask_ahead(  # all that the page and its header ask of every store
     context.question(summaries.made_over_time, span.step_s),
     context.question(queries.made_with),
     context.question(queries.busiest, limit=MOST_BUSY),
-    context.question(queries.count, queries.KernelFilter()),
+    context.question(queries.stock),
 )
 row = context.ask(queries.overview)
 events = context.ask(queries.events, limit=MOST_EVENTS)
@@ -127,13 +125,13 @@ def acknowledge(check: overview.Check) -> None:
 
 
 def queue(in_queue: QueueState) -> None:
-    """The compiles that run and those that wait. Their number in words, where no warning has said it."""
+    """The compiles that run and those that wait: a table, and their number where no warning has said it."""
     if turns := [*in_queue.compiling, *in_queue.queued, *in_queue.waiting]:
         check = overview.queue_check(in_queue)
         if check.state == overview.FINE:
             st.text(f"{check.about}: {check.words}")
         with st.expander("Compile queue"):
-            listing.draw_table(turns, overview.QUEUE, key="queue", label="Compile queue")
+            tables.draw(turns, overview.QUEUE, key="queue", label="Compile queue")
 
 
 def period(name: str, span: Span) -> overview.ShownPeriod:
@@ -158,43 +156,41 @@ def over_time(rows: Sequence[Row], span: Span) -> None:
     with right:
         figure.draw(compile_figure(rows, span, zone, now), key="compile-figure")
     with st.expander("Show data table"):
-        listing.draw_table(reversed(rows), history_columns(span, zone), key="history", label="History")
+        tables.draw(reversed(rows), history_columns(span, zone), key="history", label="History")
 
 
 def missed() -> None:
-    """The causes of misses, and their cost."""
+    """The causes of misses with the cost of each, and the kernels that cost the most."""
     st.header("Misses")
     misses = cache.admin.misses()
     if not misses:
         st.caption("No misses in the log of decisions.")
         return
     compile_ms = context.ask(summaries.compile_ms_of, sorted({miss.key for miss in misses}))
-    st.text(miss_words(misses, compile_ms))
+    tables.draw(cause_table(misses, compile_ms), CAUSES, key="causes", label="Causes of misses")
+    st.caption("Cost: the time of compiling, as last measured. A cause leads to its misses in the log of decisions.")
     nearest = context.ask(summaries.nearest_of, sorted({miss.key for miss in misses[:MOST_COMPARED]}))
-    rows = miss_table(misses, compile_ms, nearest, zone, MOST_MISSES_SHOWN)
-    shown = [name for name in rows[0] if name != "Key" and any(row[name] for row in rows)]
-    listing.draw_table(rows, MISSES, key="misses", label="Misses", only=shown)
-    st.caption(
-        "What cost the most first. *compare* leads to what differs from the nearest kernel stored before, *open* to "
-        "the kernel's decisions. Cost: compiling, as last measured."
-    )
-    with st.container(horizontal=True):  # real links, which a keyboard reaches
-        for row in rows[:MOST_LINKS]:
-            widgets.kernel_link(plain(f"{row['Why']}: {row['Kernel']}"), row["Key"], part="History")
+    rows = miss_table(misses, compile_ms, nearest, zone, MOST_SHOWN)
+    titles = context.titles(row["Key"] for row in rows)
+    rows = [{**row, "Kernel": titles.get(row["Key"], row["Kernel"])} for row in rows]
+    shown = {name for name in rows[0] if any(row[name] for row in rows)} - {"Key"}
+    with st.expander("The kernels that cost the most"):
+        tables.draw(rows, MISSES, key="misses", label="Misses", only=shown)
+        st.caption("*compare*: what differs from the nearest kernel stored before.")
 
 
 def tiers() -> None:
     """Each tier's hit rate, and how long things took, over all time."""
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
         rates = overview.tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
-        listing.draw_table(rates, overview.TIER_COLUMNS, key="tiers", label="Hit rate by tier")
+        tables.draw(rates, overview.TIER_COLUMNS, key="tiers", label="Hit rate by tier")
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
         if row["remote_sent"] or row["remote_dropped"]:
             st.caption(f"Sent to the remote: {row['remote_sent']:,} kernels; {row['remote_dropped']:,} dropped.")
         day = context.ask(queries.history, HOUR_S, since=day_since)
         st.caption(overview.rate_words(row, day))
         if found := overview.lengths(row):
-            listing.draw_table(found, overview.LENGTH_COLUMNS, key="lengths", label="Lengths of lookups")
+            tables.draw(found, overview.LENGTH_COLUMNS, key="lengths", label="Lengths of lookups")
             st.caption("How long lookups and the work of misses took, over all time; at most 9% off.")
 
 
@@ -203,13 +199,6 @@ def toolchains() -> None:
     st.header("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
-    listing.draw_table(
-        found,
-        TOOLCHAINS,
-        key="toolchains",
-        label="Toolchains",
-        only=("Toolchain", "Build", "State", "Stale because", "Kernels", "On disk", "Last compiled", "Open"),
-    )
     if any(made.state == STALE for made in found):
         widgets.page_link("storage", "Review stale kernels to delete", "delete_sweep", rule="stale")
 
@@ -226,20 +215,13 @@ def activity() -> None:
     """The most-hit kernels, and the last events."""
     busiest = context.ask(queries.busiest, limit=MOST_BUSY)
     st.header("Most-hit kernels")
-    with st.container(horizontal=True):
-        for label, sort in (
-            ("Largest kernels", "size on disk"),
-            ("Slowest compiles", "compile time"),
-            ("Most-hit kernels", "hits"),
-        ):
-            widgets.page_link("kernels", label, "memory", sort=sort)
     if busiest:
         listing.kernel_list(busiest, key="busiest")
     else:
         st.caption("No cache hits yet.")
     st.header("Recent activity")
     if events:
-        listing.draw_table(events[:20], overview.EVENT_COLUMNS, key="events", label="Recent activity")
+        tables.draw(events[:MOST_SHOWN], overview.EVENT_COLUMNS, key="events", label="Recent activity")
     else:
         st.caption("No activity yet.")
 

@@ -1,4 +1,4 @@
-"""Predict: a shape or a model on one chip or two; validation against measurements; saved results."""
+"""Predict: a shape or a model on one chip or two; behind *More*, validation against measurements and saved results."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 import streamlit as st
 
-from app import context, tables, widgets
-from app.components import header
+from app import context, widgets
+from app.components import header, tables
 from app.components.figure import draw_tiles
 from app.presenters import evaluations as presenters_evaluations
+from app.presenters.columns import csv_text
 from app.presenters.downloads import MOST_ROWS
 from app.presenters.evaluation_report import model_report, shape_report
 from app.presenters.saved_results import ACCELERATORS, RESULTS, SORTS, Wanted, saved_results
@@ -18,17 +19,19 @@ from app.presenters.validation import Validation, validation_figure, validation_
 from app.search_limit import FEWER_ROWS, SearchLimit
 from app.views.evaluations import SAVED, show_model, storing
 from cache_engine.errors import GemmCacheError, InvalidHardware, SearchStopped
+from cache_engine.evaluator.chips import TARGETS
+from cache_engine.evaluator.gpu import DTYPES
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
 from cache_engine.insight.passes import Priced
 from cache_engine.store.results import State, files_state
 
-ONE, MODEL, MEASURED, KEPT = "Single shape", "Whole model", "Validation", SAVED
+ONE, MODEL, MORE, MEASURED, KEPT = "Single shape", "Whole model", "More", "Validation", SAVED
+FIRST_CHIP = "H100"
 ALONE = "none"
 LARGEST = min(MAX_DIMENSION, 2**53 - 1)  # what a browser counts exactly
 PAGE_ROWS = 20
 OWN, FILE = "own", "own chip's file"
-NUMBER = st.column_config.NumberColumn(format="%.4g")
 
 Shares = list[list[float | None]]
 
@@ -68,7 +71,7 @@ def validated(data: bytes, name: str, kept_out: bool, patience: SearchLimit) -> 
 
 
 def own_chip() -> tuple[presenters_evaluations.Chip | None, str]:
-    """A chip by the reader's own description, which is part of the address; and why it is refused, if it is."""
+    """A chip by the reader's own description, which is part of the address; and why the description is refused."""
     number = st.session_state.setdefault(FILE, 0)
     with st.popover("Custom chip", icon=":material/memory_alt:", width="stretch"):
         st.caption(
@@ -122,11 +125,7 @@ def evaluate_each(
 def behind(table: list[dict[str, Any]], name: str) -> None:
     """The data table of a plot."""
     with st.expander("Show data table"):
-        formats = {column: NUMBER for column in table[0] if column != "n \\ m"} if table else {}
-        tables.show(table, column_config=formats, key=f"numbers-{name}")
-        st.download_button(
-            "Download as CSV", presenters_evaluations.as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}"
-        )
+        tables.show(table, key=f"numbers-{name}", label=name)
 
 
 def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -> None:
@@ -150,8 +149,8 @@ def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -
     if len(shown) == 2:
         st.header("Comparison")
         table = presenters_evaluations.comparison_table(shown)
-        formats = {column: NUMBER for column in table[0] if column != "Metric"}
-        tables.show(table, column_config=formats, key="e_compared")
+        tables.show(table, key="e_compared")
+        st.caption(presenters_evaluations.slower_words(shown))
     every = []
     plots = st.container(key="figures").columns(len(shown) + 1)  # on a phone, one line each
     with plots[0]:
@@ -171,12 +170,20 @@ def one_shape(chips: list[presenters_evaluations.Chip], patience: SearchLimit) -
                     f"{patience.what_next()}"
                 )
             behind(presenters_evaluations.heat_table(shares), f"heat-map-{one.chip.name}")
+    compile_link(problem, chips[0].name)
     command = as_command()
     header.export_button("evaluation", lambda: shape_report(shown, every, command), key="export-shape")
 
 
+def compile_link(problem: EvaluationProblem, chip: str) -> None:
+    """A link to Compile with this problem and the target of the chip, where a kernel can be made for both."""
+    if chip in TARGETS and problem.dtype in DTYPES:
+        asked = {f"s_{name}": getattr(problem, name) for name in ("m", "n", "k", "batch", "dtype", "out_dtype")}
+        widgets.page_link("compile", "Compile a kernel for it", "play_circle", s_arch=TARGETS[chip], **asked)
+
+
 def as_command() -> str:
-    """The page on the command line, for its report."""
+    """The command that shows the same as this page, for its report."""
     return context.command(*(header.as_command("Predict") or ()))
 
 
@@ -216,11 +223,7 @@ def measured_latencies() -> None:
         return
     st.text(f"{found.count:,} measurements of {uploaded.name}")
     table = validation_table(found.lines)
-    formats = {column: tables.PERCENT for column in table[0] if column not in ("GPU", "m", "Rows")}
-    tables.show(table, column_config=formats, height="content", key="e_errors")
-    st.download_button(
-        "Download as CSV", presenters_evaluations.as_csv(table), "errors.csv", "text/csv", key="csv-errors"
-    )
+    tables.show(table, kinds=dict.fromkeys(list(table[0])[4:], "share"), key="e_errors")
     st.plotly_chart(validation_figure(found.points), key="scatter")
     if len(found.points) < found.count:
         st.caption(f"Showing an even sample of {len(found.points):,} points.")
@@ -295,21 +298,26 @@ def list_results(rows: list[Row], chips: dict[str, str]) -> None:
         st.info("No matching results. Clear the search or a filter.")
         return
     caption.caption(f"{rows_shown(offset, len(shown), len(found))}.")
-    tables.draw(shown, RESULTS, height="content", key="e_results")
+    tables.draw(shown, RESULTS, key="e_results")
 
-    def file() -> bytes:
-        return presenters_evaluations.as_csv(found[:MOST_ROWS])
+    def file() -> str:
+        return csv_text(found[:MOST_ROWS])
 
     st.download_button("Download all as CSV", file, "evaluations.csv", "text/csv", on_click="ignore")
 
 
 st.title("Predict")
 kept = context.cache().evaluations
-st.caption("Analytical predictions: core-grid model for accelerators, calibrated model for GPUs.")
+st.caption("For GPUs a model calibrated on measurements; for accelerators a model of their grid of cores.")
 
 old_kinds = {"One shape": ONE, "A model's shapes": MODEL, "Measured latencies": MEASURED, "Kept results": KEPT}
 widgets.accept_old_link("e_kind", old_kinds)
-kind = widgets.choose_one("Show", [ONE, MODEL, MEASURED, KEPT], ONE, key="e_kind", hidden=True)
+if st.query_params.get("e_kind") in (MEASURED, KEPT):  # they stood beside the others once
+    st.query_params["e_more"] = st.session_state["e_more"] = st.query_params["e_kind"]
+    widgets.accept_old_link("e_kind", dict.fromkeys((MEASURED, KEPT), MORE))
+kind = widgets.choose_one("Show", [ONE, MODEL, MORE], ONE, key="e_kind", hidden=True)
+if kind == MORE:
+    kind = widgets.choose_one("More", [MEASURED, KEPT], MEASURED, key="e_more", hidden=True)
 if kind == MEASURED:
     measured_latencies()
 elif kind == KEPT:
@@ -321,9 +329,7 @@ else:
     if refused:
         widgets.problem("Invalid chip description.", refused)
     names = {**presenters_evaluations.CHIPS, **({} if own is None else {own.name: own})}
-    chip = first.selectbox(
-        "Chip", list(names), index=list(presenters_evaluations.CHIPS).index("SG2262"), key="e_chip", **bound
-    )
+    chip = first.selectbox("Chip", list(names), index=list(names).index(FIRST_CHIP), key="e_chip", **bound)
     other = second.selectbox("Compare with", [ALONE, *names], key="e_other", **bound)
     chosen_chips = [names[name] for name in dict.fromkeys((chip, other)) if name in names]
     with SearchLimit() as patience:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
+from app.components import tables
 from app.presenters.admin import (
     LEFTOVERS,
     RULES,
@@ -207,16 +208,15 @@ def _by_arch(plan: EvictionPlan) -> list[Row]:
 def _draw_plan(preview: Preview) -> None:
     victims = preview.plan.victims
     st.caption(f"Reasons: {reason_line(victims)}.")
-    widgets.arch_sums(preview.by_arch, "To be deleted, by target", key="victims-by-arch")
+    tables.arch_sums(preview.by_arch, "To be deleted, by target", key="victims-by-arch")
     offset = widgets.paging(len(victims), SHOWN, key="victims-page")
     page = victims[offset : offset + SHOWN]
-    names = context.ask(queries.names, [victim.key for victim in page])
-    tables.draw(page, victim_columns(names), key="victims")
+    tables.draw(page, victim_columns(context.titles(victim.key for victim in page)), key="victims")
     if len(victims) > SHOWN:
         st.caption(f"{rows_shown(offset, len(page), len(victims))}.")
     if preview.seen.leftovers:
         with st.expander(f"Leftover files: {len(preview.seen.leftovers):,}"):
-            tables.draw(preview.seen.leftovers[:1000], LEFTOVERS, key="leftovers")
+            tables.draw(preview.seen.leftovers, LEFTOVERS, key="leftovers")
 
 
 def _delete(plan: EvictionPlan) -> None:

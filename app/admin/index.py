@@ -7,7 +7,8 @@ import time
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
+from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters.admin import index_properties, index_tiles, settings_columns
 from cache_engine.errors import GemmCacheError
@@ -18,7 +19,7 @@ from cache_engine.upkeep.admission import READ_ONLY
 
 
 def draw_index(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data: only a read-only dashboard has it off)
-    """State and buttons."""
+    """The state of the index, and the buttons that update and rebuild it."""
     index = context.cache().index
     st.caption("This dashboard reads a DuckDB index of the store. It can be rebuilt at any time without data loss.")
     buttons = st.container(horizontal=True)
@@ -36,7 +37,7 @@ def draw_index(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses dat
         widgets.problem("The index is unavailable. Rebuild it, or try again.", str(error))
         return
     draw_tiles(index_tiles(state, size, time.time()))
-    tables.properties(index_properties(state), width="small", key="mirror-table")
+    tables.properties(index_properties(state), key="mirror-table")
     st.text(f"File: {index.path}")
 
 
@@ -59,7 +60,7 @@ def _sync(*, rebuild: bool) -> None:
 
 
 def draw_settings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """The table."""
+    """Each setting with its value, its origin and its description."""
     cache = context.cache()
     st.caption(
         "Effective settings of this dashboard process. Set them as environment variables before starting it; "
@@ -69,10 +70,5 @@ def draw_settings(permitted: bool) -> None:  # noqa: ARG001 (reading needs no pe
     listed = sorted(SETTINGS, key=lambda setting: cache.settings.origin(setting.name) == Origin.DEFAULT)
     changed = sum(cache.settings.origin(setting.name) != Origin.DEFAULT for setting in listed)
     st.caption(f"Settings that differ from their default: {changed} of {len(listed)}.")
-    columns = {
-        "Setting": st.column_config.TextColumn(pinned=True, width=170),
-        "Value": st.column_config.TextColumn(width=180),
-        "Description": st.column_config.TextColumn(width=640),
-    }
     shown = settings_columns(cache.settings, cache.layout.root)
-    tables.draw(listed, shown, height="content", column_config=columns, key="settings-table")
+    tables.draw(listed, shown, key="settings-table")

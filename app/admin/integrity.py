@@ -6,7 +6,8 @@ from itertools import count as count_from
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
+from app.components import tables
 from app.presenters.admin import REPAIRED_FILES, REPAIRS, repair_files, repair_line
 from cache_engine.units import counted
 from cache_engine.upkeep.integrity import RepairAct
@@ -47,7 +48,7 @@ def _draw_repair(acts: list[RepairAct], permitted: bool) -> None:
     st.text(f"Repair plan: {repair_line(acts)}.")
     with st.expander("Affected files"):
         files = repair_files(acts)
-        tables.draw(files[:1000], REPAIRED_FILES, key="repair-files")
+        tables.draw(files, REPAIRED_FILES, key="repair-files")
         if len(files) > 1000:
             st.caption(f"Showing the first 1,000 of {len(files):,}. For the full list, run:")
             widgets.command("verify", "--json")

@@ -6,10 +6,11 @@ import time
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
+from app.components import tables
 from app.presenters.admin import AUDIT, AUDITED
 from app.presenters.columns import csv_text
-from app.presenters.decisions import counts_text, logged_columns, logged_file, logged_names, matching, name_of
+from app.presenters.decisions import counts_text, logged_columns, logged_file, logged_names, matching
 from app.presenters.overview import EVENTS
 from app.presenters.shared import rows_shown
 from cache_engine.index import queries
@@ -21,7 +22,7 @@ SHOWN = 50
 
 
 def draw_decisions(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """One page of the log."""
+    """One page of the log of decisions, filtered by kind and words."""
     cache = context.cache()
     everything, damaged = cache.admin.recent_decisions()
     if not everything:
@@ -42,10 +43,8 @@ def draw_decisions(permitted: bool) -> None:  # noqa: ARG001 (reading needs no p
     offset = widgets.paging(len(found), SHOWN, key="decisions-page")
     page = found[offset : offset + SHOWN]
     zone = context.timezone()
-    unnamed = sorted({one.key for one in page if one.key and not name_of(one, names)})
-    stored = context.ask(queries.names, unnamed) if unnamed else {}
     st.caption(f"{rows_shown(offset, len(page), len(found))}, newest first.")
-    tables.draw(page, logged_columns({**stored, **names}), height="content", key="decisions")
+    tables.draw(page, logged_columns({**names, **context.titles(one.key for one in page)}), key="decisions")
 
     def file() -> str:
         return csv_text(logged_file(found, names, zone))
@@ -67,7 +66,7 @@ _ABOUT = "Words of a kernel's name, the start of its key, n x k, a reason, detai
 
 
 def draw_audit(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
-    """One page of the log."""
+    """One page of the audit log, filtered by kind of action."""
     counts = context.ask(queries.events_by_kind)
     st.caption(
         f"From the journal: store-wide actions (last {RECENT_ACTS:,}) and single-kernel events (last {RECENT:,})."
@@ -85,4 +84,4 @@ def draw_audit(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permi
     offset = widgets.paging(total, SHOWN, key="audit-page")
     rows = context.ask(queries.acts, kinds, limit=SHOWN, offset=offset)
     st.caption(f"{rows_shown(offset, len(rows), total)}, newest first.")
-    tables.draw(rows, AUDIT, height="content", key="audit")
+    tables.draw(rows, AUDIT, key="audit")

@@ -9,9 +9,9 @@ from pathlib import Path
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
-from app import context, guard, tables, widgets
-from app.components import into_view
-from app.presenters.admin import INCOMING, asked_keys, incoming_sums, safe_name
+from app import context, guard, widgets
+from app.components import into_view, tables
+from app.presenters.admin import IMPORTED, INCOMING, asked_keys, incoming_sums, safe_name
 from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.frameworks.bundle_facts import describe
@@ -118,10 +118,11 @@ def _expected(keys: frozenset[str], archs: list[str]) -> list[Row]:
 
 
 def _draw_import(permitted: bool) -> None:
-    done, file = st.session_state.pop(_IMPORTED, ("", ""))
+    done, file, new = st.session_state.pop(_IMPORTED, ("", "", []))
     into_view("imported", file)
     if done:
         st.success(done, icon=":material/check_circle:")
+        tables.draw(new, IMPORTED, key="imported")
     st.caption(
         f"Up to {human_bytes(MOST_BYTES)}; import larger packs with gemm-cache pack import. "
         "Kernels are executable GPU code: import only packs you trust."
@@ -150,11 +151,11 @@ def _draw_import(permitted: bool) -> None:
     agreed = st.checkbox("I trust the source of this pack", key="trusted")
     label = f"Import {counted(len(new), 'kernel')}"
     if st.button(label, type="primary", icon=":material/upload:", disabled=not agreed):
-        _import(uploaded, len(incoming))
+        _import(uploaded, len(incoming), new)
 
 
 def _draw_incoming(incoming: list[Incoming]) -> None:
-    widgets.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
+    tables.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
     offset = widgets.paging(len(incoming), SHOWN, key="incoming-page")
     tables.draw(incoming[offset : offset + SHOWN], INCOMING, key="incoming")
 
@@ -171,7 +172,7 @@ def _previewed(uploaded: UploadedFile) -> list[Incoming]:
     return found
 
 
-def _import(uploaded: UploadedFile, count: int) -> None:
+def _import(uploaded: UploadedFile, count: int, new: list[Incoming]) -> None:
     cache, bar = context.cache(), st.progress(0.0, "Importing…")
     done = 0
 
@@ -192,7 +193,7 @@ def _import(uploaded: UploadedFile, count: int) -> None:
         size = human_bytes(imported.taken_bytes)
         # With the file's identifier, so that the next import is brought into view too.
         said = f"Imported {counted(imported.taken, 'kernel')}, {size}."
-        st.session_state[_IMPORTED] = said, uploaded.file_id
+        st.session_state[_IMPORTED] = said, uploaded.file_id, new
         st.rerun()
 
 

@@ -1,10 +1,11 @@
-"""Quarantine: its items, one in detail, restoring and deleting."""
+"""Quarantine: a list of its items, the details of a chosen item, and buttons that restore or delete."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
+from app.components import tables
 from app.presenters.admin import QUARANTINED, quarantine_properties
 from cache_engine.units import counted, human_bytes
 from cache_engine.upkeep.cleanup import QUARANTINE_S
@@ -39,7 +40,7 @@ def draw(permitted: bool) -> None:
 
 
 def _chosen(items: list[Item]) -> Item | None:
-    """The chosen item; ``None`` for all of them."""
+    """The chosen item; ``None`` where all items are chosen."""
     by_name = {item.name: item for item in items}
 
     def label(name: str) -> str:
@@ -52,7 +53,7 @@ def _draw_item(item: Item, permitted: bool) -> None:
     cache = context.cache()
     examined = cache.admin.examine(item)
     shown = quarantine_properties(item, examined, context.timezone())
-    tables.properties(shown, width="small", key="quarantine-facts")
+    tables.properties(shown, key="quarantine-facts")
     label = "Restore" if item.key else "Cannot restore (not a complete entry)"
     may = permitted and not examined.cause
     if st.button(label, icon=":material/undo:", disabled=not may, help="Re-verified before restoring."):

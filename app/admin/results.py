@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
+from app.components import tables
 from app.presenters.evaluations import CHIPS
 from app.presenters.saved_results import PRUNED
 from cache_engine.evaluator.hardware import Hardware
@@ -83,10 +84,11 @@ def _draw_import(permitted: bool) -> None:
     taken = guard.act("Import failed.", take)
     if taken is None:
         return
-    st.success(
-        f"Imported {counted(taken.taken, 'result')}; {taken.present:,} already in the store.",
-        icon=":material/check_circle:",
-    )
+    names = {one.fingerprint(): name for name, one in chips.items()}
+    of = names.get(taken.fingerprint, taken.fingerprint[:12])
+    said = f"Imported {counted(taken.taken, 'result')} of {of}; {taken.present:,} already in the store."
+    st.success(said, icon=":material/check_circle:")
+    widgets.page_link("predict", "See saved results", "database", e_kind="Saved results")
     if taken.refused:
         st.warning(f"{counted(len(taken.refused), 'result')} refused.", icon=":material/warning:")
         for name, reason in taken.refused[:SHOWN]:

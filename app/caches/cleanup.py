@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
+from app import context, guard, widgets
 from app.caches import entries, scan
+from app.components import tables
 from app.presenters.caches import cleaned_columns, cleaning_arguments, deletion_columns, left_columns
 from cache_engine.errors import GemmCacheError
 from cache_engine.frameworks.cleanup import Cleaning, cleaning
@@ -102,7 +103,7 @@ def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
     titles = scan.titles()
     by_directory = [each for each in document.directories if each.entries]
     if len(by_directory) > 1:
-        tables.draw(by_directory, cleaned_columns(titles), height="content", key="by-directory")
+        tables.draw(by_directory, cleaned_columns(titles), key="by-directory")
     if document.entries:
         tables.draw(document.entries[:SHOWN], deletion_columns(titles), key="deletions")
         if len(document.entries) > SHOWN:
@@ -118,7 +119,7 @@ def _show(document: Cleaning, rules: CleaningRules, *, irs_only: bool) -> None:
 
 
 def _delete(preview: Preview) -> None:
-    """Does what was shown; the page says what came of it when it is drawn again."""
+    """Deletes what the preview showed; the page shows the outcome when it is drawn again."""
     cache, bar = context.cache(), st.progress(0.0, "Deleting…")
     plans = {place: plan for place, plan in preview.plans.items() if isinstance(plan, DeletePlan) and plan.deletions}
     count, before = sum(len(plan.deletions) for plan in plans.values()), 0

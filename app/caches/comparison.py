@@ -6,10 +6,10 @@ from functools import partial
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
 from app.caches import links, scan
 from app.caches.entry import instructions, sass
-from app.components import comparison, listing
+from app.components import comparison, listing, tables
 from app.components.figure import draw_tiles
 from app.presenters.caches import CAUSES, changed_columns, entry_columns, miss_columns
 from app.presenters.framework_kernels import Address, Named, address_of, compared, difference_columns
@@ -24,7 +24,7 @@ _Found = tuple[Address, Entry]
 
 
 def draw() -> None:
-    """The page, where its address names an entry of another framework."""
+    """Draws Compare for two entries of another framework's cache, which the address names."""
     links.results_link()
     left, right = st.columns(2)
     with left:
@@ -85,7 +85,7 @@ def _why(first: _Found, second: _Found) -> None:
         st.caption("They are the same key." if is_same else "None of the inputs that are stored differs.")
     else:
         columns = difference_columns(*_heads(first, second))
-        tables.draw(found.differences, columns, height="content", key="differences")
+        tables.draw(found.differences, columns, key="differences")
     if first[1].id != second[1].id:
         for hidden in found.hidden:
             st.text(f"May differ too, and is not stored: {hidden}.")
@@ -100,13 +100,13 @@ def _compared(states: list[tuple[str, str]], _first: _Found, _second: _Found) ->
 
 
 def _side_by_side(first: _Found, second: _Found) -> None:
-    """Resources, config, instructions and machine code."""
+    """Resources, config, instructions and machine code of both entries."""
     heads = _heads(first, second)
     counted = [instructions(*each) for each in (first, second)]
     found = compared(first[1], second[1], [mix for mix, _ in counted])
     for trouble in dict.fromkeys(filter(None, (each for _, each in counted))):
         st.text(f"Instructions were not counted: {trouble}")
-    comparison.side_by_side(found, heads, has_instructions=all(mix is not None for mix, _ in counted))
+    comparison.side_by_side(found, heads)
     if all(entry.part(PartKind.BINARY) is not None for _, entry in (first, second)):
         comparison.draw_machine_code(*(partial(_code, *each) for each in (first, second)))
 
@@ -124,7 +124,7 @@ MOST_SHOWN = 200
 
 
 def draw_directories(places: list[Row]) -> None:
-    """The choice of two, and their differences."""
+    """The choice of two directories, and their differences."""
     known = {f"{row['kind']}={row['path']}": row["kind"] for row in places if row["entries"]}
     if len(known) < 2:
         st.info("There are no two directories with entries. The setting caches names further ones.")
@@ -158,7 +158,7 @@ def _show(found: DirectoriesCompared, one: Place, other: Place) -> None:
     if found.causes:
         st.header("Why they miss")
         st.caption("In which inputs of the key the entries of the first differ from the nearest of the second.")
-        tables.draw(found.causes, CAUSES, height="content", key="causes")
+        tables.draw(found.causes, CAUSES, key="causes")
     if found.changed:
         st.header("The same key with other bytes")
         tables.draw(found.changed[:MOST_SHOWN], changed_columns(partial(_both, one, other)), key="changed")

@@ -6,8 +6,9 @@ from collections import Counter
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
 from app.caches import cleanup, comparison, entries, links, scan
+from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters import caches
 from app.presenters.columns import Column
@@ -40,15 +41,17 @@ def overview(places: list[Row]) -> None:
     parts, days = context.ask(queries.parts), context.ask(queries.growth)
     if parts:
         left.header("By part")
-        left.plotly_chart(caches.part_figure(parts, titles), key="parts")
+        with left:
+            tables.draw(parts, caches.part_columns(titles), key="parts")
     if days:
         right.header("Growth")
-        right.plotly_chart(caches.growth_figure(days, titles), key="growth")
-        right.caption("What is there now, by the day on which it was made. What was deleted meanwhile is not counted.")
+        with right:
+            tables.draw(reversed(days), caches.growth_columns(titles), key="growth")
+        right.caption("What is there now. What was deleted meanwhile is not counted.")
     if versions:
         left.header("Versions")
         with left:
-            tables.show(versions, sizes=["On disk"], column_config={"Entries": tables.COUNT}, key="versions")
+            tables.show(versions, kinds={"On disk": "bytes"}, key="versions")
         left.caption(
             "Installed in the Python environment of this dashboard. Stale entries are of no use to it; "
             "other environments may use them."
@@ -71,7 +74,7 @@ def not_in_use() -> None:
             Column("Directory", "path_text"),
             Column("Another is named by", "replaced_by"),
         ]
-        tables.draw(unused, columns, height="content", key="not-in-use")
+        tables.draw(unused, columns, key="not-in-use")
         st.caption("These are not read, and a cleaning leaves them. To clean one, name it:")
         widgets.command("caches", "clean", "--in", "DIR")
 

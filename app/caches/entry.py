@@ -5,13 +5,14 @@ from __future__ import annotations
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import context, tables, widgets
+from app import context, widgets
 from app.caches import links, scan
+from app.components import tables
 from app.components.code_view import component
 from app.components.figure import draw_tiles
 from app.presenters.framework_kernels import AILMENTS, FACTORS, Address, entry_facts, entry_tiles
 from app.presenters.framework_kernels import PARTS as FILES
-from app.presenters.kernel import instruction_figure
+from app.presenters.kernel import INSTRUCTIONS, instruction_rows
 from cache_engine.compilers import disassembly as tools
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, StoreError
@@ -20,13 +21,12 @@ from cache_engine.index import framework_queries as queries
 from cache_engine.insight.linked.kernel import linked_parts
 from cache_engine.insight.linked.marks import Linked
 from cache_engine.model.outcome import Failure
-from cache_engine.units import counted
 
 SUMMARY, CODE, KEY = PARTS = ("Summary", "Code", "Cache key")
 
 
 def draw(heading: DeltaGenerator) -> None:
-    """The page; ``heading`` is where its title goes."""
+    """Draws the page of an entry; its title goes into ``heading``."""
     with st.container(horizontal=True, vertical_alignment="center"):
         links.results_link()
         beside = st.container(horizontal=True)
@@ -55,25 +55,24 @@ def _summary(address: Address, entry: Entry) -> None:
     wrong = context.ask(queries.diagnoses, address.place, entry.id)
     if wrong:
         st.header("Findings")
-        tables.draw(wrong, AILMENTS, height="content", key="wrong")
+        tables.draw(wrong, AILMENTS, key="wrong")
     left, right = st.columns(2)
     with left:
         st.header("What is known")
-        tables.properties(entry_facts(source, address, entry, context.timezone()), width="small", key="facts")
+        tables.properties(entry_facts(source, address, entry, context.timezone()), key="facts")
     with right:
         st.header("Parts")
         tables.draw(entry.parts, FILES, key="files")
         mix, trouble = instructions(address, entry)
         if mix is not None:
             st.header("Instructions")
-            st.caption(f"{counted(mix.total, 'static instruction')}. Grey: not specific to GEMM.")
-            st.plotly_chart(instruction_figure(mix), key="instructions")
+            tables.draw(instruction_rows(mix), INSTRUCTIONS, key="instructions")
         elif trouble:
             st.text(f"Instructions were not counted: {trouble}")
 
 
 def _codes(address: Address, entry: Entry) -> None:
-    """Its texts and its machine code, linked line by line as far as they say."""
+    """The texts and the machine code of an entry, linked line by line where the texts name their sources."""
     code = _linked(str(address), entry.stamp, address, entry)
     if not code.panes:
         st.info("No part of this entry is a text that can be shown.")
@@ -93,13 +92,13 @@ def _key(address: Address, entry: Entry) -> None:
         st.text(factors.reason)
         return
     st.caption("The inputs of the key, as far as the cache stores them. Any difference is a miss.")
-    tables.draw(factors.factors, FACTORS, height="content", key="inputs")
+    tables.draw(factors.factors, FACTORS, key="inputs")
     for hidden in factors.hidden:
         st.text(f"Not stored: {hidden}.")
 
 
 def instructions(address: Address, entry: Entry) -> tuple[InstructionMix | None, str]:
-    """The instructions of its machine code by class, or why they are not known; nothing without code."""
+    """The instructions of an entry's machine code by class, or why they are not known; nothing without code."""
     if entry.part(PartKind.BINARY) is None:
         return None, ""
     try:

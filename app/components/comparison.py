@@ -5,13 +5,12 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import plotly.graph_objects as go
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import tables, widgets
-from app.presenters.shared import COLOURS, Row
-from cache_engine.compilers.disassembly import OTHER
+from app import widgets
+from app.components import tables
+from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight import alignment
 from cache_engine.insight.comparison import Comparison, Named, Pair, change, shown
@@ -19,25 +18,20 @@ from cache_engine.units import counted
 
 Code = Callable[[], tuple[Named, str]]
 """A kernel with its machine code, which raises ``GemmCacheError``."""
-_VALUE = st.column_config.TextColumn(width=200)  # so that both are in sight
 
 
-def side_by_side(found: Comparison, heads: tuple[str, str], *, has_instructions: bool) -> DeltaGenerator:
-    """Draws the properties of both in two columns; returns the left one."""
+def side_by_side(found: Comparison, heads: tuple[str, str]) -> DeltaGenerator:
+    """Draws tables of two kernels' properties in two columns of the page; returns the left column."""
     left, right = st.columns(2)
     for heading, pairs in found.sections().items():
         with left if pairs in (found.components, found.config) else right:
             st.header(heading)
-            columns = dict.fromkeys(heads, _VALUE) if pairs is found.components else None
-            tables.show(pair_table(pairs, *heads), height="content", column_config=columns, key=heading)
-    if has_instructions:
-        left.caption("Static instruction counts (GEMM-specific opcodes only).")
-        left.plotly_chart(compared_figure(found.instructions, *heads), key="compared-instructions")
+            tables.show(pair_table(pairs, *heads), key=heading)
     return left
 
 
 def draw_machine_code(first: Code, second: Code) -> None:
-    """The difference of the machine code, where the reader wants it: disassembling takes half a second."""
+    """A switch that shows the difference of the machine code: off at first, as disassembling takes half a second."""
     if st.toggle("SASS diff", key="sass", bind="query-params"):
         try:
             draw_difference(*first(), *second())
@@ -46,7 +40,7 @@ def draw_machine_code(first: Code, second: Code) -> None:
 
 
 def draw_difference(first: Named, first_sass: str, second: Named, second_sass: str) -> None:
-    """The difference, loop by loop; all lines where the reader wants them."""
+    """The difference of two kernels' machine code, loop by loop; all lines where the reader asks for all."""
     parts = _aligned(first_sass, first.name, second_sass, second.name)
     if all(pair.first == pair.second for part in parts for pair in part.pairs):
         st.info("SASS is identical.")
@@ -148,18 +142,3 @@ def pair_table(pairs: Iterable[Pair], first: str, second: str) -> list[Row]:
         for row in rows:
             del row["Change"]
     return rows
-
-
-def compared_figure(pairs: Sequence[Pair], first: str, second: str) -> go.Figure:
-    """Instructions of two kernels by class, side by side."""
-    classes = [pair for pair in pairs if pair.name not in (OTHER, "total")]
-    figure = go.Figure()
-    for name, colour, counts in (
-        (first, COLOURS[0], [pair.first or 0 for pair in classes]),
-        (second, COLOURS[1], [pair.second or 0 for pair in classes]),
-    ):
-        figure.add_bar(name=html.escape(name), marker_color=colour, x=[pair.name for pair in classes], y=counts)
-    figure.update_layout(barmode="group", margin={"t": 8, "b": 8, "l": 8, "r": 8}, height=300)
-    figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
-    figure.update_xaxes(type="category")
-    return figure

@@ -21,7 +21,7 @@ def draw(figure: Figure, *, key: str) -> None:
 
 
 def draw_tiles(shown: list[Tile]) -> None:
-    """Draws them in one row."""
+    """Draws tiles side by side: each a number with its name, change, course and share of a limit."""
     for column, tile in zip(st.columns(len(shown)), shown, strict=True):
         with column, st.container(border=True, height="stretch"):
             good: Any = {True: "normal", False: "inverse", None: "off"}[tile.change_is_good]
@@ -36,4 +36,7 @@ def draw_tiles(shown: list[Tile]) -> None:
             if tile.course is not None:  # not Streamlit's own: a first visit waits for Vega
                 draw(tile.course, key=f"course of {tile.label}")
             if tile.share is not None:
-                st.progress(min(1.0, tile.share), text=f"{tile.share:,.1%} {tile.share_text}")
+                is_over = tile.share > 1
+                with st.container(key=f"{'over' if is_over else 'within'}-limit-{tile.label}"):
+                    words = f"{tile.share:,.1%} {tile.share_text}{', over the limit' if is_over else ''}"
+                    st.progress(min(1.0, tile.share), text=words)

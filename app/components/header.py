@@ -31,11 +31,15 @@ _ICONS = {
 }  # fmt: skip
 POLL_S = 5.0
 _FOLLOWED = ("Overview", "Kernels", "Workload")
-_DRAWN = "kernels when the page was drawn"
+_DRAWN = "stock when the page was drawn"
 
 
 def draw(page: str) -> None:
-    """All of it, for the page of this title; called when that is drawn, so that its values are known."""
+    """Draws the frame of a page. Called after the page is drawn, so that the values of its widgets are known.
+
+    Args:
+        page: its title.
+    """
     with st.container(key="in-header", horizontal=True, vertical_alignment="center", gap="xxsmall"):
         pressed = st.button("Search", icon=":material/search:", type="tertiary", shortcut=SHORTCUT, key="search-button")
         _command(page)
@@ -49,7 +53,7 @@ def draw(page: str) -> None:
     if pressed:
         _search()
     if page in _FOLLOWED:
-        st.session_state[_DRAWN] = _count()
+        st.session_state[_DRAWN] = _stock()
         _news()
 
 
@@ -111,7 +115,7 @@ def _reports() -> dict[str, Callable[[], Report]]:
 
 
 def _is_there(cache: Cache, *keys: str) -> bool:
-    """Whether these are kernels of the store. An address may name what never was, or was deleted."""
+    """Whether all these keys are of kernels in the store. An address may name a deleted kernel, or nonsense."""
     try:
         for key in keys:
             cache.find(key)
@@ -121,7 +125,7 @@ def _is_there(cache: Cache, *keys: str) -> bool:
 
 
 def _report(page: str, *keys: str) -> Report:
-    """The report of a page. The code that makes reports is imported for those who want one."""
+    """The report of a page. The code that makes reports is imported only when a reader asks for a report."""
     from cache_engine.insight.report.kernels import comparison_report, kernel_report, store_report
 
     cache = context.cache()
@@ -133,21 +137,29 @@ def _report(page: str, *keys: str) -> Report:
 
 @st.fragment(run_every=POLL_S)
 def _news() -> None:
-    """The number of kernels added or deleted since the page was drawn, which stays until the reader wants it new."""
-    before, now = st.session_state.get(_DRAWN), _count()
+    """A button that says that kernels came or went since the page was drawn, and draws the page again when clicked."""
+    before, now = st.session_state.get(_DRAWN), _stock()
     context.age_of_answers()  # that is for the page to say
     if before is None or now is None or before == now:
         return
-    words = f"{counted(now - before, 'new kernel')}" if now > before else f"{counted(before - now, 'kernel')} deleted"
+    words = news_words(before, now)
     with st.container(key="news"):
         if st.button(f"{words}. Show", icon=":material/refresh:", key="show-news"):
             st.rerun()
 
 
-def _count() -> int | None:
-    """The number of kernels; ``None`` where the index does not say."""
+def news_words(before: tuple[int, int], now: tuple[int, int]) -> str:
+    """What changed between two different stocks of kernels; see ``queries.stock``."""
+    more = now[0] - before[0]
+    if not more:
+        return "Kernels were replaced"
+    return counted(more, "new kernel") if more > 0 else f"{counted(-more, 'kernel')} deleted"
+
+
+def _stock() -> tuple[int, int] | None:
+    """The number of kernels, and a number that any other set of kernels changes; ``None`` where the index is silent."""
     try:
-        return context.ask(queries.count, queries.KernelFilter())
+        return context.ask(queries.stock)
     except GemmCacheError:
         return None
 

@@ -1,14 +1,12 @@
-"""Lists of kernels and of entries, and tables of a few rows, drawn as HTML by scripts of our own.
+"""Lists of kernels and of entries, drawn as HTML by a script of our own.
 
-A list has a link to each row, and in some tick boxes and headers that sort. Streamlit's grid takes 300 kB of programs
-and more than half a second of the browser, which the first page of all is not to wait for; and pandas on the server.
-See ``app.tables`` for tables that are sorted and searched.
+Each row of a list is a link; some lists have tick boxes, and headers that sort. See ``tables`` for tables.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +14,7 @@ import streamlit as st
 
 from app import context, widgets
 from app.components import mount
-from app.presenters.columns import Column, cells, csv_text, rows_of
+from app.presenters.columns import Column, cells
 from app.presenters.kernel_list import COLUMNS
 from app.presenters.shared import Row, kernel_address
 from cache_engine.model.key import is_key
@@ -27,13 +25,13 @@ _CLEARED = "times cleared of "
 
 
 def clicked(key: str) -> str | None:
-    """The row that was just clicked in a list, once, as it was reported: ask what it names before it is used."""
+    """The row that the reader just clicked in a list; ``None`` when asked again. The browser sent it: check it."""
     row: str | None = st.session_state.pop(_CLICKED + key, None)
     return row
 
 
 def picked(key: str) -> tuple[str, ...]:
-    """The rows ticked in a list, over all pages of it and searches, likewise; asked before the list is drawn."""
+    """The rows ticked in a list, on all its pages and in all searches. Ask before the list is drawn, and check them."""
     reported = (st.session_state.get(_name(key)) or {}).get("picked")
     if reported is not None and reported["generation"] == _cleared(key):
         st.session_state[_PICKED + key] = tuple(map(str, reported["keys"]))
@@ -104,7 +102,7 @@ def linked_list(
         ticked: the ticked rows; ``None`` for a list without tick boxes. See ``picked``.
         sorted_by, on_sort: as of ``kernel_list``.
     """
-    made = cells(rows_of(values, columns, context.timezone()), columns, time.time())
+    made = cells(values, columns, context.timezone(), time.time())
     mount(
         "kernel_table",
         key=_name(key),
@@ -132,7 +130,7 @@ def linked_list(
 
 
 def _titles(columns: Sequence[Column], value: Any, line: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The words of those cells of a row that say more when pointed at."""
+    """The further words of a row's cells, shown when the reader points at a cell."""
     given = (
         (one.name, one.title(value) if one.title else cell.get("title"))
         for one, cell in zip(columns, line, strict=True)
@@ -141,7 +139,7 @@ def _titles(columns: Sequence[Column], value: Any, line: Sequence[Mapping[str, A
 
 
 def _note_click(key: str) -> None:
-    """In a callback, where Streamlit cannot go to another page yet."""
+    """Remembers the clicked row: in a callback, Streamlit cannot go to another page yet."""
     row = st.session_state[_name(key)].get("open")
     if row:
         st.session_state[_CLICKED + key] = str(row)
@@ -170,29 +168,3 @@ def _cleared(key: str) -> int:
 
 def _name(key: str) -> str:
     return f"list of {key}"
-
-
-def draw_table(
-    values: Iterable[Any], columns: Sequence[Column], *, key: str, label: str, only: Collection[str] | None = None
-) -> None:
-    """Draws a table, with a button that saves all of it as CSV.
-
-    Args:
-        columns: links among them open in another tab.
-        label: what it is of, for screen readers and as the name of the file.
-        only: the columns to draw; by default all. The file has all.
-    """
-    rows = rows_of(values, columns, context.timezone())
-    drawn = [column for column in columns if only is None or column.name in only]
-    links = [column.name for column in drawn if column.kind == "link"]
-    here = [{**row, **{name: row[name] and context.here(row[name]) for name in links}} for row in rows]
-    mount(
-        "table",
-        key=key,
-        data={
-            "label": label,
-            "columns": [{"name": column.name, "numeric": column.is_numeric} for column in drawn] if rows else [],
-            "cells": cells(here, drawn, time.time()),
-            "file": csv_text(rows),
-        },
-    )

@@ -8,17 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path
 
-import plotly.graph_objects as go
-
 from app.presenters.columns import Column
 from app.presenters.overview import event_words
-from app.presenters.plots import bars_across
-from app.presenters.shared import COLOURS, Row, Tile, moment
+from app.presenters.shared import Row, Tile, kernel_address, moment
+from cache_engine.insight.inspection import titled
 from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import is_key
 from cache_engine.settings import Settings, variable
 from cache_engine.store.pack import SUFFIX
-from cache_engine.units import bytes_unit, counted, human_age, human_bytes
+from cache_engine.units import counted, human_age, human_bytes
 from cache_engine.upkeep.integrity import RepairAct
 from cache_engine.upkeep.packs import Incoming
 from cache_engine.upkeep.plan import Victim
@@ -55,11 +53,13 @@ def rules_offered(keys: Iterable[str]) -> list[str]:
 # ---- Cleanup ----
 
 
-def victim_columns(names: Mapping[str, str]) -> list[Column]:
-    """The columns of kernels that a cleanup will delete."""
+def victim_columns(titles: Mapping[str, str]) -> list[Column]:
+    """The columns of kernels that a cleanup will delete; ``titles`` are theirs by key."""
     return [
+        Column(
+            "Kernel", lambda victim: kernel_address(victim.key), "link", lambda one: titles.get(one.key, one.key[:12])
+        ),
         Column("Key", lambda victim: victim.key[:12]),
-        Column("Kernel", lambda victim: names.get(victim.key, "")),
         Column("On disk", "stored_bytes", "bytes"),
         Column("Compile time", lambda victim: victim.compile_s * 1e3, "ms"),
         Column("Last used", "last_used_at", "age"),
@@ -77,19 +77,12 @@ LEFTOVERS = (Column("File", "path"), Column("On disk", "stored_bytes", "bytes"),
 """Files that every cleanup deletes."""
 
 
-ARCHS = (Column("Target", "arch"), Column("Kernels", "entries"), Column("On disk", "stored_bytes", "bytes"))
+ARCHS = (
+    Column("Target", "arch"),
+    Column("Kernels", "entries", "count"),
+    Column("On disk", "stored_bytes", "bytes", bar=True),
+)
 """Kernels and bytes for each target."""
-
-
-def arch_figure(rows: Sequence[Row], title: str) -> go.Figure:
-    """Bytes for each target, as bars with their sizes in words."""
-    unit, length = bytes_unit(max((row["stored_bytes"] for row in rows), default=0))
-    words = [f"{human_bytes(row['stored_bytes'])} · {counted(row['entries'], 'kernel')}" for row in rows]
-    sizes = [row["stored_bytes"] / length for row in rows]
-    archs = [row["arch"] for row in rows]
-    figure = bars_across(archs, sizes, words, COLOURS[0], title=title, height=120 + 34 * len(rows))
-    figure.update_xaxes(title=f"{unit} on disk")
-    return figure
 
 
 # ---- Integrity and quarantine ----
@@ -165,14 +158,20 @@ def quarantine_properties(item: Item, examined: Examined, zone: tzinfo) -> dict[
 # ---- Packs ----
 
 
+def _called(entry: Incoming) -> str:
+    return titled(entry.record) if entry.record is not None else entry.name
+
+
 INCOMING = (
+    Column("Kernel", _called),
     Column("Key", lambda entry: entry.key[:12]),
-    Column("Kernel", "name"),
     Column("Target", "arch"),
     Column("Size", "stored_bytes", "bytes"),
     Column("On import", lambda entry: _on_import(entry)),
 )
 """The kernels of a pack, and what importing does with each."""
+IMPORTED = (Column("Kernel", lambda one: kernel_address(one.key), "link", _called), *INCOMING[1:4])
+"""The kernels that came with an import."""
 
 
 def _on_import(entry: Incoming) -> str:
@@ -251,7 +250,7 @@ def _setting_value(settings: Settings, name: str, root: Path) -> str:
 
 
 AUDIT = (
-    Column("When", "happened_at", "when"),
+    Column("When", "happened_at", "age"),
     Column("Action", event_words),
     Column("Who", lambda row: row["done_by"] or "unknown"),
     Column("Size", lambda row: human_bytes(row["stored_bytes"]) if row["stored_bytes"] else ""),

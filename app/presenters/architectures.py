@@ -4,32 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import tzinfo
+from operator import attrgetter, itemgetter
 from urllib.parse import urlencode
 
 from app.presenters.columns import Column
-from app.presenters.figure import Bars, Series
-from app.presenters.shared import COLOURS, Row, kernel_address, when
+from app.presenters.shared import kernel_address, when
 from cache_engine.insight.toolchains import CODE, COMPILE, PRESENT, REGISTERS, SPILLS, STALE, TIME, UNKNOWN, Made
-from cache_engine.units import bytes_unit, counted, human_bytes, ms_unit
-
-# These have fixed colours in every store.
-_KINDS = (("simt", "fp32"), ("tensor_core", "bf16"), ("tensor_core", "fp16"), ("simt", "fp64"))
-# Enough that no two kinds have one colour: three families with six dtypes at most.
-_COLOURS = (
-    *COLOURS, "#7f3b08", "#542788", "#01665e", "#c51b7d", "#35978f", "#8c510a", "#2d004b", "#b2182b", "#4d4d4d",
-    "#1b7837", "#053061", "#dfc27d",
-)  # fmt: skip
-
+from cache_engine.units import counted, human_bytes
 
 TARGETS = (
-    Column("Target", "arch"),
-    Column("Open", lambda row: f"kernels?{urlencode({'arch': row['arch']})}", "link"),
-    Column("Kernels", "entries", "count"),
+    Column("Target", lambda row: f"kernels?{urlencode({'arch': row['arch']})}", "link", itemgetter("arch")),
+    Column("Kernels", "entries", "count", bar=True),
     Column("Cubin size", "size_bytes", "bytes"),
-    Column("On disk", "stored_bytes", "bytes"),
+    Column("On disk", "stored_bytes", "bytes", bar=True),
     Column("Total compile time", "compile_ms", "ms"),
-    Column("Median compile time", "median_compile_ms", "ms"),
-    Column("Hits", "hits", "count", help="Hits on kernels still in the store."),
+    Column("Median compile time", "median_compile_ms", "ms", bar=True),
+    Column("Hits", "hits", "count", help="Hits on kernels still in the store.", bar=True),
     Column(
         "Misses",
         "misses",
@@ -40,41 +30,6 @@ TARGETS = (
     Column("Families", lambda row: ", ".join(row["families"])),
     Column("Dtypes", lambda row: ", ".join(row["dtypes"])),
 )
-
-
-def entries_figure(families: Sequence[Row]) -> Bars:
-    """Kernels per target, stacked by family and dtype."""
-    archs = list(dict.fromkeys(row["arch"] for row in families))  # in the order of the compute capabilities
-    kinds = sorted({(row["family"], row["dtype"]) for row in families})
-    unlisted = [kind for kind in kinds if kind not in _KINDS]
-    counts = {(row["family"], row["dtype"], row["arch"]): row["entries"] for row in families}
-    series = []
-    for kind in kinds:
-        number = _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + unlisted.index(kind)
-        values = [counts.get((*kind, arch)) for arch in archs]
-        words = [f"{arch}, {' '.join(kind)}: {value or 0:,}" for arch, value in zip(archs, values, strict=True)]
-        series.append(Series(" ".join(kind), values, words, _COLOURS[number % len(_COLOURS)]))
-    return Bars("Kernels by family and dtype", archs, series, "Kernels", stacked=True)
-
-
-def compile_time_figure(architectures: Sequence[Row]) -> Bars:
-    """Median compile time per target."""
-    times = [row["median_compile_ms"] or 0.0 for row in architectures]
-    unit, length = ms_unit(max(times, default=0.0))
-    return arch_bars("Median compile time", unit, architectures, [one / length for one in times])
-
-
-def stored_bytes_figure(architectures: Sequence[Row]) -> Bars:
-    """Bytes on disk per target."""
-    unit, length = bytes_unit(max((row["stored_bytes"] for row in architectures), default=0))
-    return arch_bars("Size on disk", unit, architectures, [row["stored_bytes"] / length for row in architectures])
-
-
-def arch_bars(title: str, unit: str, rows: Sequence[Row], values: Sequence[float]) -> Bars:
-    """A bar for each target."""
-    archs = [row["arch"] for row in rows]
-    words = [f"{arch}: {value:,.6g} {unit}" for arch, value in zip(archs, values, strict=True)]
-    return Bars(title, archs, [Series("", values, words, COLOURS[0])], unit)
 
 
 SPEEDS = (
@@ -95,7 +50,12 @@ STATES = {PRESENT: "✓ current", STALE: "✗ stale", UNKNOWN: "? compiler not i
 
 
 TOOLCHAINS = (
-    Column("Toolchain", lambda made: f"{made.compiler} {made.version}"),
+    Column(
+        "Toolchain",
+        lambda made: f"kernels?{urlencode({'toolchain': made.toolchain})}",
+        "link",
+        lambda made: f"{made.compiler} {made.version}",
+    ),
     Column("Build", lambda made: made.build[:12]),
     Column("State", lambda made: STATES[made.state]),
     Column("Stale because", lambda made: "; ".join(made.changed)),
@@ -108,7 +68,6 @@ TOOLCHAINS = (
     Column("Targets", lambda made: ", ".join(made.archs)),
     Column("Families", lambda made: ", ".join(made.families)),
     Column("Dtypes", lambda made: ", ".join(made.dtypes)),
-    Column("Open", lambda made: f"kernels?{urlencode({'toolchain': made.toolchain})}", "link"),
 )
 """A row for each compiler, and for each reason why its kernels are stale."""
 
@@ -143,12 +102,11 @@ FIGURE_COLUMNS = (
 
 
 WORSE_COLUMNS = (
-    Column("Kernel", "name"),
+    Column("Kernel", lambda one: kernel_address(one.to_key) if one.to_key else None, "link", attrgetter("name")),
     Column("Figure", lambda one: FIGURES[one.metric]),
     Column("Before", "before"),
     Column("After", "after"),
     Column("Where", "where"),
-    Column("Open", lambda one: kernel_address(one.to_key) if one.to_key else None, "link"),
 )
 """A row for each figure of a kernel that is worse."""
 

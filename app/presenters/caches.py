@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import html
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
 
 import msgspec
-import plotly.graph_objects as go
 
 from app.presenters.columns import Column
-from app.presenters.shared import COLOURS, GREY, Row, Tile, total
+from app.presenters.shared import Row, Tile, total
 from cache_engine.frameworks.deletion import CleaningRules
 from cache_engine.frameworks.doctor import Ailment, Diagnosis
 from cache_engine.frameworks.registry import is_stale
 from cache_engine.frameworks.values import Entry, Place, id_of
 from cache_engine.index.framework_queries import place_of
-from cache_engine.units import bytes_unit, counted, human_bytes
+from cache_engine.units import counted, human_bytes
 
-_MOST_PARTS, _MOST_COUNTED = 6, 4
+_MOST_COUNTED = 4
 _SHOWN_DIGITS = 16
 _SHOWN_OF_CONFIG = 24
 Titles = Mapping[str, str]
@@ -70,61 +68,24 @@ def framework(titles: Titles) -> Column:
     return Column("Framework", title)
 
 
-def part_figure(parts: Iterable[Row], titles: Titles) -> go.Figure:
-    """Bytes by part, a bar for each framework."""
-    names: Counter[str] = Counter()
-    by_title: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in parts:
-        names[row["name"]] += row["size_bytes"]
-        by_title[titles.get(row["kind"], row["kind"])][row["name"]] += row["size_bytes"]
-    largest = [name for name, _ in names.most_common(_MOST_PARTS)]
-    rows = sorted(by_title, key=lambda title: by_title[title].total())
-    unit, length = bytes_unit(max((sizes.total() for sizes in by_title.values()), default=0))
-    figure = go.Figure()
-    for number, name in enumerate([*largest, "other"]):
-        values = [
-            (sizes.total() - sum(sizes[each] for each in largest) if name == "other" else sizes[name]) / length
-            for sizes in (by_title[title] for title in rows)
-        ]
-        if any(values):
-            colour = GREY if name == "other" else COLOURS[number % len(COLOURS)]
-            figure.add_bar(
-                y=[html.escape(title) for title in rows], x=values, name=html.escape(name), orientation="h",
-                marker_color=colour, hovertemplate=f"%{{x:,.1f}} {unit}",
-            )  # fmt: skip
-    figure.update_layout(
-        barmode="stack", xaxis_title=unit, height=120 + 40 * len(rows), margin={"t": 10, "b": 10},
-        legend_traceorder="normal",  # that of the parts of a bar
-    )  # fmt: skip
-    return figure
+def part_columns(titles: Titles) -> list[Column]:
+    """The columns of the bytes of each kind of part, for each directory."""
+    return [
+        framework(titles),
+        Column("Directory", "path"),
+        Column("Part", "name"),
+        Column("On disk", "size_bytes", "bytes", bar=True),
+    ]
 
 
-def growth_figure(days: Iterable[Row], titles: Titles) -> go.Figure:
-    """The bytes that are there now, by the day until which they were made, a line for each framework."""
-    by_kind: dict[str, list[Row]] = defaultdict(list)
-    for row in days:
-        by_kind[row["kind"]].append(row)
-    last = max((rows[-1]["day"] for rows in by_kind.values()), default=0)
-    unit, length = bytes_unit(max((total(rows, "size_bytes") for rows in by_kind.values()), default=0))
-    figure = go.Figure()
-    for number, (kind, rows) in enumerate(sorted(by_kind.items())):
-        size, x, y = 0.0, [], []
-        for row in rows:
-            size += row["size_bytes"] / length
-            x.append(_day(row["day"]))
-            y.append(size)
-        if rows[-1]["day"] != last:  # nothing was made since
-            x.append(_day(last))
-            y.append(size)
-        figure.add_scatter(
-            x=x, y=y, name=html.escape(titles.get(kind, kind)), mode="lines+markers", line_shape="hv",
-            line_color=COLOURS[number % len(COLOURS)], hovertemplate=f"%{{x}}: %{{y:,.1f}} {unit}",
-        )  # fmt: skip
-    figure.update_layout(
-        yaxis_title=unit, yaxis_rangemode="tozero", xaxis_type="date", xaxis_tickformat="%d %b %Y", xaxis_nticks=4,
-        height=260, margin={"t": 10, "b": 10},
-    )  # fmt: skip
-    return figure
+def growth_columns(titles: Titles) -> list[Column]:
+    """The columns of what there is now, by framework and by the day on which it was made."""
+    return [
+        Column("Made on", lambda row: _day(row["day"])),
+        framework(titles),
+        Column("Entries", "entries", "count"),
+        Column("On disk", "size_bytes", "bytes", bar=True),
+    ]
 
 
 def version_table(versions: Iterable[Row], installed: Callable[[str], str | None], titles: Titles) -> list[Row]:
@@ -196,7 +157,7 @@ def _short(entry: str) -> str:
 
 
 def other_gpu(archs: Iterable[Row], runs_here: Callable[[str], bool] | None) -> list[Diagnosis]:
-    """For each directory and target whose code does not run here one finding; none where that is not known."""
+    """A finding for each directory and target whose code does not run on this machine's GPU, if that is known."""
     if runs_here is None:
         return []
     return [
@@ -215,9 +176,9 @@ def finding_columns(open_at: Callable[[Place, str], str]) -> list[Column]:
         Column("Finding", "ailment.value"),
         Column("Open", lambda each: open_at(each.place, each.id) if each.id else None, "link"),
         # The id is a folder, and Where has it.
-        Column("Detail", lambda each: each.detail.removeprefix(f"{each.id}/"), width="medium"),
-        Column("What to do", "cure", width=520),
-        Column("Where", lambda each: "/".join(filter(None, (each.place.path_text, each.id))), width="medium"),
+        Column("Detail", lambda each: each.detail.removeprefix(f"{each.id}/")),
+        Column("What to do", "cure"),
+        Column("Where", lambda each: "/".join(filter(None, (each.place.path_text, each.id)))),
     ]
 
 
@@ -285,7 +246,7 @@ def left_columns(titles: Titles) -> list[Column]:
         Column("Entries", itemgetter(1)),
         Column("Framework", lambda one: titles.get(one[0][0], one[0][0])),
         Column("Directory", lambda one: id_of(one[0][1])),
-        Column("Why", lambda one: one[0][2], width="large"),
+        Column("Why", lambda one: one[0][2]),
     ]
 
 
@@ -295,7 +256,7 @@ CAUSES = (
     Column("From", lambda one: one[0].group),
     Column("In the first, for example", lambda one: one[0].a or "–"),
     Column("In the second", lambda one: one[0].b or "–"),
-    Column("Meaning", lambda one: one[0].meaning, width="large"),
+    Column("Meaning", lambda one: one[0].meaning),
 )
 """The inputs that differ, and for how many entries."""
 

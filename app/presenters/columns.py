@@ -1,4 +1,4 @@
-"""Columns, declared once for each table: which value of a row they show, how it reads, and rows as a file."""
+"""Columns of tables: the value of a row that a column shows, its form as text, and tables as files."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class Column:
         of: a field of the row, with dots where it is a field of a field, or a function of the row.
         kind: how values read: ``bytes``, milliseconds (``ms``), shares of 1, times (seconds since 1970,
             or moments) of day (``when``) or as an ``age``, or addresses (``link``).
-        words: what a link says.
-        width: of a grid's column: ``small``, ``medium``, ``large``, or pixels.
+        words: the text of a link: the same in each row, or a function of the row.
         sort: the order that a list's header asks for, of those of the list's query.
         title: what a list's cell says when pointed at, of its row.
         hidden: whether a list shows it only to readers who choose it.
+        bar: whether a plain table draws a bar behind each number: its part of the column's largest.
     """
 
     name: str
     of: str | Callable[[Any], Any]
     kind: Kind = ""
-    words: str = "open"
-    width: Any = None
+    words: str | Callable[[Any], str] = "open"
     help: str | None = None
     sort: str = ""
     title: Callable[[Any], str] | None = None
     hidden: bool = False
+    bar: bool = False
 
     @property
     def is_numeric(self) -> bool:
-        """Whether its values stand on the right."""
+        """Whether the values of the column are aligned to the right."""
         return self.kind not in ("", "link")
 
     def value(self, row: Any, zone: tzinfo) -> Any:
@@ -59,22 +59,27 @@ class Column:
 
 
 def rows_of(values: Iterable[Any], columns: Sequence[Column], zone: tzinfo) -> list[Row]:
-    """A row for each value, with a value for each column."""
-    return [{column.name: column.value(one, zone) for column in columns} for one in values]
+    """A row for each value, with a value for each column: the words of a link where each row has its own."""
+    return [
+        {column.name: column.words(one) if callable(column.words) else column.value(one, zone) for column in columns}
+        for one in values
+    ]
 
 
-def cells(rows: Iterable[Row], columns: Sequence[Column], now: float) -> list[list[dict[str, Any]]]:
+def cells(values: Iterable[Any], columns: Sequence[Column], zone: tzinfo, now: float) -> list[list[dict[str, Any]]]:
     """The cells of each row: ``text``; of numbers ``value`` to sort by; ``title`` to say more; ``href`` of a link.
 
     Args:
         now: in seconds since 1970.
     """
-    return [[_cell(row[column.name], column, now) for column in columns] for row in rows]
+    return [[_cell(one, column, zone, now) for column in columns] for one in values]
 
 
-def _cell(value: Any, column: Column, now: float) -> dict[str, Any]:
+def _cell(row: Any, column: Column, zone: tzinfo, now: float) -> dict[str, Any]:
+    value = column.value(row, zone)
     if column.kind == "link":
-        return {"text": column.words, "href": str(value)} if value else {"text": ""}
+        words = column.words(row) if callable(column.words) else column.words if value else ""
+        return {"text": words, "href": str(value)} if value else {"text": words}
     if value is None:
         return {"text": _NONE}
     if isinstance(value, datetime):
@@ -84,10 +89,8 @@ def _cell(value: Any, column: Column, now: float) -> dict[str, Any]:
     if isinstance(value, str):
         return {"text": value}
     form = _FORMS.get(column.kind)
-    return {
-        "text": form(value) if form else f"{value:,.4g}" if isinstance(value, float) else f"{value:,}",
-        "value": value,
-    }
+    digits = ",.4g" if isinstance(value, float) and abs(value) < 1e4 else ",.0f" if isinstance(value, float) else ","
+    return {"text": form(value) if form else f"{value:{digits}}", "value": value}
 
 
 def csv_text(rows: Sequence[Row]) -> str:

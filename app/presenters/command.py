@@ -101,11 +101,13 @@ def _compile(values: Values, arch: str) -> tuple[str, ...]:
 
 def _evaluations(values: Values, _: str) -> tuple[str, ...]:
     kind = values.get("e_kind")
+    if kind == "More":
+        kind = values.get("e_more") or "Validation"
     if kind == "Validation":
         return ("evaluations", "validate", "measured.csv")
     if kind == "Saved results":
         return ("evaluations", "ls")
-    chip = ("--chip", str(values.get("e_chip") or "SG2262"))
+    chip = ("--chip", str(values.get("e_chip") or "H100"))
     if kind == "Whole model":
         return ("evaluate", str(values.get("e_model") or ""), *chip, *_options(values, _OF_MODEL))
     sizes = [str(values.get(f"e_{size}") or default) for size, default in (("m", 4096), ("n", 7168), ("k", 2048))]

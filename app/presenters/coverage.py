@@ -20,7 +20,7 @@ LEGEND = "✓ all cached · ◐ some · ✗ none · – unsupported"
 
 
 def matrix_table(cells: Sequence[Sequence[Cell]], cached: Collection[str]) -> list[Row]:
-    """A row for each shape, a column for each target; a cell is a list of one, as labels are."""
+    """A row for each shape, a column for each target; a cell is a list with the text of its label."""
     return [
         {
             "Operation": row[0].shape.operation,
@@ -78,8 +78,12 @@ def kernel_columns(cached: Collection[str]) -> list[Column]:
         Column("State", state),
         Column("m", lambda one: sizes_text(one[1].ms) if one[1] else ""),
         Column("Config", lambda one: str(one[1].selection.config) if one[1] else ""),
-        Column("Kernel", lambda one: one[1].key[:12] if one[1] else ""),
-        Column("Open", lambda one: kernel_address(one[1].key) if one[1] and one[1].key in cached else "", "link"),
+        Column(
+            "Kernel",
+            lambda one: kernel_address(one[1].key) if one[1] and one[1].key in cached else "",
+            "link",
+            lambda one: one[1].key[:12] if one[1] else "",
+        ),
     ]
 
 

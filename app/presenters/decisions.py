@@ -1,4 +1,4 @@
-"""The log of decisions, and why lookups missed lately: the cause first, then the kernels that it cost."""
+"""The log of decisions; the causes of the latest misses, and the kernels that had to be compiled for them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import tzinfo
+from operator import itemgetter
 from urllib.parse import urlencode
 
+from app.addresses import tab_address
 from app.presenters.columns import Column, rows_of
 from app.presenters.shared import Row, kernel_address, moment
 from cache_engine.model import decision
 from cache_engine.model.key import is_key
-from cache_engine.units import counted, human_ms
+from cache_engine.units import counted
 
 _SHAPE = re.compile(r"(?:\d+x)?(\d+)x(\d+)")
 
 
 DECISIONS = (
-    Column("When", "at", "when"),
+    Column("When", "at", "age"),
     Column("Decision", "kind"),
     Column("Reason", lambda one: _reason(one)),
     Column("Details", "detail"),
@@ -29,24 +31,28 @@ DECISIONS = (
 
 
 def logged_columns(names: Mapping[str, str]) -> list[Column]:
-    """The columns of decisions on several kernels, with the kernel and a link to what the log says of it."""
+    """The columns of decisions on several kernels: each kernel is a link to all decisions about that kernel.
+
+    Args:
+        names: what to call kernels, by key.
+    """
     when, kind, *others = DECISIONS
-    return [
-        Column("Open", lambda one: f"{kernel_address(one.key)}&part=History" if is_key(one.key) else None, "link"),
-        when,
-        kind,
-        Column("Kernel", lambda one: name_of(one, names) or one.key[:12]),
-        *others,
-    ]
+    kernel = Column(
+        "Kernel",
+        lambda one: f"{kernel_address(one.key)}&part=History" if is_key(one.key) else None,
+        "link",
+        lambda one: names.get(one.key) or one.name or one.key[:12],
+    )
+    return [when, kind, kernel, *others]
 
 
 def logged_file(decisions: Sequence[decision.Decision], names: Mapping[str, str], zone: tzinfo) -> list[Row]:
-    """The same rows for a file: with whole keys in place of links."""
-    return rows_of(decisions, [Column("Key", "key"), *logged_columns(names)[1:]], zone)
+    """The rows of ``logged_columns`` for a file, with whole keys."""
+    return rows_of(decisions, [Column("Key", "key"), *logged_columns(names)], zone)
 
 
 def logged_names(decisions: Iterable[decision.Decision]) -> dict[str, str]:
-    """Names of kernels by key, from the lines that have one: an eviction has only the key."""
+    """Names of kernels by key, from the decisions that have a name: an eviction has only the key."""
     return {one.key: one.name for one in decisions if one.name}
 
 
@@ -82,7 +88,7 @@ def _has(one: decision.Decision, names: Mapping[str, str], words: Iterable[tuple
 
 
 def _in_names(word: str) -> str:
-    """The n and k of a shape as names have them."""
+    """The n and k of a shape as the names of kernels contain them: ``_n4096_k7168``."""
     shape = _SHAPE.fullmatch(word)
     return f"_n{shape[1]}_k{shape[2]}" if shape else ""
 
@@ -150,27 +156,50 @@ def miss_table(
     return [row for _, row in first[:most]]
 
 
-def miss_words(misses: Sequence[decision.Decision], compile_ms: Mapping[str, float]) -> str:
-    """The number of misses and their cost, by cause."""
-    counts: dict[str, int] = {}
+def cause_table(misses: Iterable[decision.Decision], compile_ms: Mapping[str, float]) -> list[Row]:
+    """A row for each cause of misses, the one that cost the most first.
+
+    Args:
+        misses: the latest first.
+        compile_ms: how long compiling took, of the kernels for which that is known.
+    """
+    rows: dict[str, Row] = {}
     for miss in misses:
-        words = WHY.get(miss.reason, "Another cause")
-        counts[words] = counts.get(words, 0) + 1
-    cost = human_ms(sum(compile_ms.get(miss.key, 0.0) for miss in misses))
-    causes = ", ".join(
-        f"{words.lower()}: {count:,}" for words, count in sorted(counts.items(), key=lambda one: -one[1])
-    )
-    return f"{counted(len(misses), 'miss', 'misses')}, which cost {cost} of compiling. By cause: {causes}."
+        row = rows.setdefault(
+            miss.reason, {"reason": miss.reason, "misses": 0, "keys": set(), "ms": 0.0, "last": miss.at}
+        )
+        row["misses"] += 1
+        row["keys"].add(miss.key)
+        row["ms"] += compile_ms.get(miss.key, 0.0)
+    whole = sum(row["ms"] for row in rows.values())
+    return [
+        {**row, "share": row["ms"] / whole if whole else None}
+        for row in sorted(rows.values(), key=lambda one: -one["ms"])
+    ]
 
 
+def _logged(row: Row) -> str:
+    """The address of all decisions of a cause."""
+    about = str(WHY.get(row["reason"], row["reason"])).lower()
+    return f"storage?{urlencode({**tab_address('Decisions'), 'kind': decision.MISS, 'about': about})}"
+
+
+CAUSES = (
+    Column("Why", _logged, "link", lambda row: WHY.get(row["reason"], row["reason"])),
+    Column("Misses", "misses", "count"),
+    Column("Kernels", lambda row: len(row["keys"]), "count"),
+    Column("Cost", "ms", "ms"),
+    Column("Share of cost", "share", "share"),
+    Column("Last", "last", "age"),
+)
+"""The columns of the rows of ``cause_table``."""
 MISSES = (
+    Column("Kernel", "Open", "link", itemgetter("Kernel")),
     Column("Why", "Why"),
     Column("What happened", "What happened"),
     Column("Misses", "Misses", "count"),
     Column("Cost", "Cost", "ms"),
     Column("Last", "Last", "age"),
-    Column("Open", "Open", "link"),
-    Column("Kernel", "Kernel"),
     Column("Nearest", "Nearest", "link", words="compare"),
     Column("Nearest kernel differs in", "Nearest kernel differs in"),
     Column("Key", "Key"),

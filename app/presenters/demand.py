@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import shlex
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import tzinfo
-from operator import itemgetter
+from operator import attrgetter, itemgetter
+from typing import Any
 
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, Row, Tile, kernel_address, when
-from cache_engine.cache.demand.report import KERNEL, MODEL, SHAPE, DemandReport, KernelOf
+from cache_engine.cache.demand.report import KERNEL, MODEL, DemandReport, KernelOf
 from cache_engine.cache.demand.times import UNKNOWN, LaunchTimes
 from cache_engine.frameworks.runs import cause_of
 from cache_engine.frameworks.watch import AFTER, BEFORE, Run
@@ -70,43 +71,27 @@ def source_words(report: DemandReport) -> str:
     return f"{said} Times are not predicted: {report.unpredicted}" if report.unpredicted else said
 
 
-def share_figure(report: DemandReport) -> Bars:
-    """The largest shares: of GPU time, and of launches."""
-    shown = report.shares[:MOST_BARS]
-    longest = max((max(share.launch_share, share.time_share) for share in shown), default=0.0)
-    return Bars(
-        "Largest shares",
-        [_short(share.name) for share in shown],
-        [
-            _shares("GPU time", [(one.name, one.time_share) for one in shown], COLOURS[0], ""),
-            _shares("Launches", [(one.name, one.launch_share) for one in shown], COLOURS[1], "/"),
-        ],
-        "Share",
-        horizontal=True,
-        percent=True,
-        most=min(1.0, 1.1 * longest) or 1.0,
-        height=110 + 34 * max(2, len(shown)),
-    )
-
-
-def _shares(kind: str, shares: Sequence[tuple[str, float]], colour: str, pattern: Pattern) -> Series:
-    words = [f"{name}\n{kind}: {share:.1%}" for name, share in shares]
-    return Series(kind, [share for _, share in shares], words, colour, pattern)
-
-
 def share_columns(by: str) -> list[Column]:
     """The columns of shares by this kind."""
-    kernel = Column("Open", lambda share: kernel_address(share.key) if share.key else None, "link")
+
+    def address(share: Any) -> str | None:
+        return kernel_address(share.key) if by == KERNEL and share.key else None
+
     shapes = Column("Shapes", lambda share: f"{share.asked_shapes} of {share.all_shapes}")
     return [
-        Column("Name", "name", width=240 if by == SHAPE else None),
+        Column(
+            "Name",
+            lambda one: kernel_address(one.key) if by == KERNEL and one.key else None,
+            "link",
+            attrgetter("name"),
+        ),
         Column("Launches/h", lambda share: _rounded(share.per_hour), "count"),
-        Column("Launches", "launch_share", "share"),
-        Column("GPU time", lambda share: share.time_share if share.timed else None, "share"),
+        Column("Launches", "launch_share", "share", bar=True),
+        Column("GPU time", lambda share: share.time_share if share.timed else None, "share", bar=True),
         Column("Bytes", "bytes_share", "share"),
         Column("FLOPs", "flops_share", "share"),
         Column("Time from", "time_from"),
-        *({KERNEL: [kernel], MODEL: [shapes]}.get(by, ())),
+        *([shapes] if by == MODEL else []),
     ]
 
 
@@ -144,7 +129,7 @@ def m_table(
                 "m": m,
                 "Launches": _rounded(sketch.counters[m].certain),
                 "Share": sketch.counters[m].certain / total,
-                "Time, µs": time.us if time.source != UNKNOWN else None,
+                "Time": time.us / 1e3 if time.source != UNKNOWN else None,
                 "Time from": time.source,
                 "Kernel": name,
                 "Stored": ("yes" if key in cached else "no") if key else "",
@@ -154,12 +139,27 @@ def m_table(
     return rows
 
 
-def again_columns(compile_ms: Mapping[str, float]) -> list[Column]:
-    """The columns of kernels that were evicted and asked for again; ``compile_ms`` has those that are stored now."""
+SIZES = (
+    Column("m", "m", "count"),
+    Column("Launches", "Launches", "count"),
+    Column("Share", "Share", "share"),
+    Column("Time", "Time", "ms"),
+    Column("Time from", "Time from"),
+    Column("Kernel", "Open", "link", itemgetter("Kernel")),
+    Column("Stored", "Stored"),
+)
+"""The columns of the rows of ``m_table``."""
+
+
+def again_columns(compile_ms: Mapping[str, float], titles: Mapping[str, str]) -> list[Column]:
+    """The columns of kernels that were evicted and asked for again.
+
+    Args:
+        compile_ms, titles: compile times and titles, by key, of the kernels that are stored now.
+    """
     return [
-        Column("Open", lambda one: kernel_address(one.key), "link"),
-        Column("Kernel", lambda one: one.name or one.key[:12]),
-        Column("Times", "times"),
+        Column("Kernel", lambda one: kernel_address(one.key), "link", lambda one: titles.get(one.key) or one.name),
+        Column("Times", "times", "count"),
         Column("Evicted", "evicted_at", "age"),
         Column("Because", "rule"),
         Column("Asked for again", "asked_at", "age"),
@@ -202,10 +202,6 @@ def model_columns(report: DemandReport, cached: Mapping[str, str]) -> list[Colum
 def _rounded(launches: float) -> float:
     """As exact as is of use: a decayed count is no whole number."""
     return round(launches) if launches >= 10 else round(launches, 1)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else f"{name[:40]}…{name[-18:]}"
 
 
 def run_name(run: Run, zone: tzinfo) -> str:

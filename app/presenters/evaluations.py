@@ -8,26 +8,28 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC
+from itertools import permutations
+from operator import le
 
 import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.columns import Column, rows_of
-from app.presenters.downloads import csv_file
 from app.presenters.plots import SYMBOLS, add_line, add_points, cloud
 from app.presenters.shared import COLOURS, Row, Tile
 from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluator.chips import GPUS, Gpu, chip_of
-from cache_engine.evaluator.gpu import Prediction, predict
+from cache_engine.evaluator.gpu import DTYPES, Prediction, predict
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate, most_tiles
+from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.insight.passes import Operation, Priced
 from cache_engine.units import human_bytes, human_us, ms_unit
 
 Chip = Hardware | Gpu
-CHIPS: dict[str, Chip] = {**PRESETS, **GPUS}
+CHIPS: dict[str, Chip] = {**GPUS, **PRESETS}
 """Chips to choose from, by name."""
 
 HEAT_SIZES = tuple(2**power for power in range(4, 15))
@@ -105,6 +107,7 @@ def evaluation_tiles(evaluated: Priced) -> list[Tile]:
                 human_us(result.latency_us),
                 f"Predicted for {evaluated.chip.name}. 68% of measurements lie from {human_us(result.low_us)} to "
                 f"{human_us(result.high_us)}.",
+                change=error_words(evaluated),
             ),
             peak,
             Tile("Roofline", human_us(result.roofline_us), "Roofline bound from datasheet peak and bandwidth."),
@@ -123,6 +126,34 @@ def evaluation_tiles(evaluated: Priced) -> list[Tile]:
         Tile("Tile", "×".join(map(str, result.tile)), f"m × n × k in the SRAM of one core; loop order {result.order}."),
         Tile("Partition", "×".join(map(str, result.partition)), "Core grid: batch × m × n × k."),
     ]
+
+
+def error_words(point: Priced) -> str:
+    """The mean error of the model's predictions for a GPU, as far as it was measured."""
+    dtype, calibrated_on = point.operation.work.dtype, getattr(point.cost, "calibrated_on", "")
+    if dtype not in DTYPES:
+        return f"error unknown: {dtype} was never measured"
+    if calibrated_on in PUBLISHED_MAPE:
+        return f"±{PUBLISHED_MAPE[calibrated_on]}% on average"
+    best, worst = PUBLISHED_MAPE_UNMEASURED
+    return f"±{best:.0f}–{worst:.0f}%, never measured"
+
+
+def slower_words(points: Sequence[Priced]) -> str:
+    """Why a GPU is predicted slower than another that has no higher rates; empty where none is."""
+    said = []
+    for first, second in permutations(points, 2):
+        one, other = first.cost, second.cost
+        if not (isinstance(one, Prediction) and isinstance(other, Prediction)):
+            continue
+        rates = (first.peak, first.chip.dram_bandwidth), (second.peak, second.chip.dram_bandwidth)
+        if rates[0] != rates[1] and all(map(le, *rates)) and one.latency_us < other.latency_us:
+            difference = "less" if other.low_us <= one.high_us else "more"
+            said.append(
+                f"{second.chip.name} is predicted slower than {first.chip.name}, which has no higher rates: GPUs are "
+                f"calibrated apart, on measurements of each. The difference is {difference} than the model's error."
+            )
+    return " ".join(said)
 
 
 def comparison_table(evaluated: Sequence[Priced]) -> list[Row]:
@@ -196,13 +227,6 @@ def roofline_table(points: Sequence[Priced]) -> list[Row]:
 def as_json(rows: Sequence[Row]) -> str:
     """A table as a JSON document, to download."""
     return json.dumps(rows, indent=1, ensure_ascii=False)
-
-
-def as_csv(rows: Sequence[Row]) -> bytes:
-    """A table as CSV without formulas, to download."""
-    import pyarrow
-
-    return csv_file(pyarrow.Table.from_pylist(list(rows)).to_reader())
 
 
 def roofline_figure(points: Sequence[Priced], suffix: str = "") -> go.Figure:

@@ -38,8 +38,6 @@ class Bars:
         unit: of the values, the title of their axis.
         across: the title of the axis of the groups.
         names: what that axis says of each group, nothing for those of which it says nothing; by default their names.
-        most: where the axis of the values ends; by default a little above the largest.
-        percent: whether values are shares, shown in percent.
         height: in pixels.
     """
 
@@ -49,9 +47,6 @@ class Bars:
     unit: str
     across: str = ""
     stacked: bool = False
-    horizontal: bool = False
-    percent: bool = False
-    most: float | None = None
     names: Sequence[str] = ()
     height: int = 250
 

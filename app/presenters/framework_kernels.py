@@ -101,9 +101,9 @@ PARTS = (
     Column("Size", "size_bytes", "bytes"),
     Column("File", lambda part: part.file or _UNKNOWN),
 )
-FACTORS = (Column("Input", "name"), Column("From", "group"), Column("Value", "value", width="large"))
+FACTORS = (Column("Input", "name"), Column("From", "group"), Column("Value", "value"))
 """The inputs of a key, as far as they are stored."""
-AILMENTS = (Column("Finding", "ailment.value"), Column("Detail", "detail"), Column("What to do", "cure", width="large"))
+AILMENTS = (Column("Finding", "ailment.value"), Column("Detail", "detail"), Column("What to do", "cure"))
 """The doctor's findings about one entry."""
 
 
@@ -114,7 +114,7 @@ def difference_columns(first: str, second: str) -> list[Column]:
         Column("From", "group"),
         Column(first, lambda each: _UNKNOWN if each.a is None else each.a),
         Column(second, lambda each: _UNKNOWN if each.b is None else each.b),
-        Column("Meaning", "meaning", width="large"),
+        Column("Meaning", "meaning"),
     ]
 
 
@@ -188,17 +188,16 @@ def adapted_columns(address: Callable[[str], str]) -> list[Column]:
     """The columns of kernels that other frameworks keep in the store; ``address`` is where the link of each leads."""
     return [
         Column("Framework", "framework"),
-        Column("Name", "name"),
+        Column("Name", lambda row: address(row["key"]), "link", lambda row: row["name"] or "unnamed"),
         Column("Target", "arch"),
         Column("Version", "version"),
         Column("Config", "config"),
-        Column("Registers", "registers"),
+        Column("Registers", "registers", "count"),
         Column("Code", "code_bytes", "bytes"),
         Column("On disk", "stored_bytes", "bytes"),
         Column("Compile time", "compile_ms", "ms"),
         Column("Hits", "hits", "count"),
         Column("Last used", "last_used_at", "age"),
-        Column("Open", lambda row: address(row["key"]), "link"),
     ]
 
 

@@ -64,20 +64,20 @@ _MOST_STEPS = 1000  # a clock far off would make more
 
 
 def hit_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> Bars:
-    """Lookups by the tier that served them, as shares; steps without a lookup stay empty."""
+    """Lookups by the tier that served them; each bar also says its share of the lookups of its step."""
     steps = _steps(rows, span, zone, now)
     asked = {row["start"]: row for row in rows if _lookups(row)}
     series = []
     for column, name, colour, pattern in _TIERS:
         if not any(row[column] for row in asked.values()):
             continue
-        shares = [asked[start][column] / _lookups(asked[start]) if start in asked else None for start in steps]
+        counts = [asked[start][column] if start in asked else None for start in steps]
         words = [
-            "" if share is None else f"{step}\n{name}: {share:.1%}, {counted(asked[start][column], 'lookup')}"
-            for (start, step), share in zip(steps.items(), shares, strict=True)
+            "" if count is None else f"{step}\n{name}: {counted(count, 'lookup')}, {count / _lookups(asked[start]):.1%}"
+            for (start, step), count in zip(steps.items(), counts, strict=True)
         ]
-        series.append(Series(name, shares, words, colour, pattern))
-    return _over_time("Lookups by tier", "Share of lookups", steps, series, span, zone, stacked=True)
+        series.append(Series(name, counts, words, colour, pattern))
+    return _over_time("Lookups by tier", "Lookups", steps, series, span, zone, stacked=True)
 
 
 def compile_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> Bars:
@@ -132,10 +132,9 @@ def _over_time(
     title: str, unit: str, steps: dict[int, str], series: list[Series], span: Span, zone: tzinfo, *, stacked: bool
 ) -> Bars:
     across = f"1 bar = {span.step}, {_zone(span, zone)}"
-    most = 1.0 if stacked else None
     groups = list(steps.values())
     names = _names([moment(start, _zone(span, zone)) for start in steps], span)
-    return Bars(title, groups, series, unit, across, stacked, percent=stacked, most=most, names=names, height=220)
+    return Bars(title, groups, series, unit, across, stacked, names=names, height=220)
 
 
 def hour_names(starts: Iterable[datetime | None]) -> list[str]:

@@ -7,27 +7,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from itertools import accumulate
+from operator import attrgetter, itemgetter
 from typing import TypeVar
 from urllib.parse import urlencode
 
 import msgspec
-import plotly.graph_objects as go
 
 from app.presenters.columns import Column
-from app.presenters.plots import bars_across, words_behind
-from app.presenters.shared import COLOURS, GREY, Row, Tile
+from app.presenters.shared import Row, Tile
 from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobStage, LostJob
 from cache_engine.batch.results import Compiled, Explained, Timed, Tuning, Warmed
 from cache_engine.batch.tuning import Candidate
-from cache_engine.evaluator.chips import gpus_running
-from cache_engine.evaluator.gpu import DTYPES as PREDICTED_DTYPES
-from cache_engine.evaluator.gpu import MODEL_VERSION, RATED
-from cache_engine.evaluator.grouped import predict_work, work_of
-from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.events import TIERS
-from cache_engine.model.gemm import GemmProblem
-from cache_engine.units import counted, human_bytes, human_ms, human_us, ms_unit
+from cache_engine.units import counted, human_bytes, human_ms
 
 STATES = {
     RUNNING: "▶ running",
@@ -73,9 +65,13 @@ def took_ms(job: Job | LostJob, now: float) -> float | None:
 def job_columns(now: float) -> list[Column]:
     """The columns of a list of jobs; ``now`` in seconds since 1970."""
     return [
-        Column("Open", lambda job: f"/compile?job={job.id}", "link"),
         Column("State", _state),
-        Column("Command", lambda job: what_of(job) if isinstance(job, Job) else job.error[:_LONGEST], width="large"),
+        Column(
+            "Command",
+            lambda job: f"/compile?job={job.id}",
+            "link",
+            lambda job: what_of(job) if isinstance(job, Job) else job.error[:_LONGEST],
+        ),
         Column("Started", lambda job: job.started_at if isinstance(job, Job) else None, "age"),
         Column("Duration", lambda job: "–" if (ms := took_ms(job, now)) is None else human_ms(ms)),
         Column("Process", lambda job: (job.pid or None) if isinstance(job, Job) else None),
@@ -100,25 +96,8 @@ def stage_times(stages: Sequence[JobStage]) -> dict[str, float | None]:
     return times
 
 
-def stage_lines(job: Job) -> str:
-    """A job's stages with their times, a line each."""
-    times = stage_times(job.stages)
-    return "\n".join(f"{name} — {_spent(job, ms)}" for name, ms in times.items())
-
-
-def stage_figure(job: Job) -> go.Figure:
-    """A job's stages as bars, each where the one before ended."""
-    times = stage_times(job.stages)
-    lengths = [ms or 0.0 for ms in times.values()]
-    *begins, end = accumulate(lengths, initial=0.0)
-    words = [_spent(job, ms) for ms in times.values()]
-    colours = [GREY if ms is None else COLOURS[0] for ms in times.values()]
-    figure = bars_across(
-        times, lengths, words, colours, from_=begins, title="Stage timeline", height=110 + 26 * len(times), bargap=0.3
-    )
-    words_behind(figure)
-    figure.update_xaxes(title="ms since the start", range=[0, max(end, 1e-3) * 1.18])  # room for the last words
-    return figure
+STAGE_COLUMNS = (Column("Stage", itemgetter(0)), Column("Time", itemgetter(1), "ms", bar=True))
+"""The columns of the items of ``stage_times``."""
 
 
 # ---- Jobs over a whole model ----
@@ -168,7 +147,7 @@ def warmed_words(done: Warmed) -> str:
     )
 
 
-FAILURES = (Column("Problem", "problem"), Column("Cause", "error", width="large"))
+FAILURES = (Column("Problem", "problem"), Column("Cause", "error"))
 """Problems that failed, and why."""
 
 
@@ -190,13 +169,6 @@ def level_words(job: Job) -> str:
         "error": "Error: this request failed. Others can succeed.",
         "fatal": "Fatal: fix the environment first (compiler, disk, permissions).",
     }.get(job.level, "")
-
-
-def _spent(job: Job, ms: float | None) -> str:
-    """The time of a stage; for one without a time, whether it still runs."""
-    if ms is not None:
-        return human_ms(ms)
-    return "…" if job.state == RUNNING else "not finished"
 
 
 def candidate_columns(found: Sequence[Candidate]) -> list[Column]:
@@ -223,13 +195,12 @@ def tuned_words(done: Tuning) -> str:
 
 TUNED = (
     Column("Family", "family"),
-    Column("Config", "config_text"),
-    Column("Median, µs", lambda one: one.median_us or None),
-    Column("Predicted, µs", "predicted_us"),
-    Column("Measured ÷ predicted", lambda one: one.ratio or None),
-    Column("TFLOP/s", lambda one: one.tflops or None),
+    Column("Config", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link", attrgetter("config_text")),
+    Column("Median, µs", lambda one: one.median_us or None, "decimal"),
+    Column("Predicted, µs", "predicted_us", "decimal"),
+    Column("Measured ÷ predicted", lambda one: one.ratio or None, "decimal"),
+    Column("TFLOP/s", lambda one: one.tflops or None, "decimal"),
     Column("Result", lambda one: one.trouble or "correct"),
-    Column("Open", lambda one: f"/kernel?{urlencode({'key': one.key})}", "link"),
 )
 
 
@@ -309,68 +280,4 @@ def timing_table(document: Timed) -> list[Row]:
     return [{"Time": name, "µs": us} for name, us in times.items() if us is not None]
 
 
-def timing_figure(document: Timed) -> go.Figure:
-    """From the 10th to the 90th percentile of the launches, with the median; the reference's median below."""
-    times = (document.p10_us, document.median_us, document.p90_us)
-    unit, length = ms_unit(max(times[-1], document.reference_median_us or 0.0) / 1e3)
-    p10, median, p90 = (time / 1e3 / length for time in times)
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[median],
-        y=["this kernel"],
-        error_x={"type": "data", "symmetric": False, "array": [p90 - median], "arrayminus": [median - p10]},
-        mode="markers+text",
-        marker={"color": COLOURS[0], "size": 12, "symbol": "diamond"},
-        text=[human_ms(document.median_us / 1e3)],
-        textposition="top center",
-        hovertemplate="median {1}, 10th to 90th percentile {0} to {2}<extra></extra>".format(*map(human_us, times)),
-    )
-    if document.reference_median_us is not None:
-        reference = document.reference_median_us
-        figure.add_scatter(
-            x=[reference / 1e3 / length],
-            y=["reference"],
-            mode="markers+text",
-            marker={"color": GREY, "size": 12, "symbol": "circle"},
-            text=[human_ms(reference / 1e3)],
-            textposition="top center",
-            hovertemplate=f"median {human_us(reference)}<extra></extra>",
-        )
-    figure.update_layout(
-        title="Launch time: median, and 10th to 90th percentile",
-        margin={"t": 48, "b": 40, "l": 8, "r": 16},
-        height=240,
-        showlegend=False,
-    )
-    figure.update_xaxes(title=unit, rangemode="tozero")
-    figure.update_yaxes(type="category", autorange="reversed")
-    return figure
-
-
 # ---- Its predicted time, without a GPU ----
-
-
-def prediction_tiles(problem: GemmProblem) -> list[Tile]:
-    """The predicted time of the problem on each GPU that runs its target; none where the model does not apply."""
-    asked = work_of(problem)
-    if asked.dtype not in RATED or problem.output not in PREDICTED_DTYPES:
-        return []
-    tiles = []
-    for gpu in gpus_running(problem.arch or ""):
-        prediction = predict_work(asked, gpu)
-        rate = asked.flops / prediction.latency_us / 1e6
-        if asked.dtype not in PREDICTED_DTYPES:
-            error = f"{asked.dtype} was never measured; the datasheet's rate is taken."
-        elif prediction.calibrated_on in PUBLISHED_MAPE:
-            error = f"Mean error {PUBLISHED_MAPE[prediction.calibrated_on]}%."
-        else:
-            best, worst = PUBLISHED_MAPE_UNMEASURED
-            error = f"{gpu.name} was not in the calibration set; held-out error {best}–{worst}%."
-        tiles.append(
-            Tile(
-                f"{gpu.name}, predicted",
-                human_us(prediction.latency_us),
-                f"{rate:,.1f} TFLOP/s (GPU model {MODEL_VERSION}). {error}",
-            )
-        )
-    return tiles

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import itemgetter
 
-import plotly.graph_objects as go
-
 from app.presenters.columns import Column
 from app.presenters.overview import event_details, event_words
-from app.presenters.plots import bars_across, words_behind
-from app.presenters.shared import COLOURS, GREY, Row
+from app.presenters.shared import Row
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.inspection import block_threads
 from cache_engine.insight.inspection import record_document as document_of
@@ -41,15 +38,6 @@ OCCUPANCY = (
 )
 
 
-def limit_columns(resident: Occupancy) -> list[Column]:
-    """The columns of the limits on one SM, with the number of blocks that each allows."""
-    return [
-        Column("Limit", itemgetter(0)),
-        Column("Blocks per SM", itemgetter(1)),
-        Column("Limiting", lambda limit: "✓" if limit[0] in resident.bound_by else ""),
-    ]
-
-
 def occupancy_by_chip(record: Record) -> list[tuple[Architecture, Occupancy]]:
     """The occupancy on each chip that runs this cubin."""
     r, threads = record.resources, block_threads(record)
@@ -66,7 +54,7 @@ def first_lines(text: str) -> tuple[str, str]:
     return "\n".join(lines[:MOST_LINES]), f"{counted(len(lines), 'line')}{only}"
 
 
-EVENTS = (Column("When", "happened_at", "when"), Column("Event", event_words), Column("Details", event_details))
+EVENTS = (Column("When", "happened_at", "age"), Column("Event", event_words), Column("Details", event_details))
 
 
 def history(record: Record, events: Iterable[Row], timings: Iterable[Row]) -> list[Row]:
@@ -90,15 +78,18 @@ def history(record: Record, events: Iterable[Row], timings: Iterable[Row]) -> li
     return sorted(rows, key=itemgetter("happened_at"), reverse=True)
 
 
-def instruction_figure(mix: InstructionMix) -> go.Figure:
-    """Instructions by class, and in grey the most frequent others."""
+def instruction_rows(mix: InstructionMix) -> list[tuple[str, int, str]]:
+    """Instructions by class, then the most frequent others and the sum of the rest, with the kind of each."""
     named = {name: count for name, count in mix.classes.items() if name != OTHER}
     most = dict(list(mix.others.items())[:_MOST_OTHERS])
     rest = mix.total - sum(named.values()) - sum(most.values())
-    bars = {**named, **most, **({OTHER: rest} if rest else {})}
-    words, colours = [f"{count:,}" for count in bars.values()], [COLOURS[0] if name in named else GREY for name in bars]
-    figure = bars_across(bars, list(bars.values()), words, colours, height=60 + 22 * len(bars), bargap=0.25)
-    words_behind(figure)
-    figure.update_layout(margin={"t": 8, "b": 8, "l": 8, "r": 40})
-    figure.update_xaxes(visible=False)
-    return figure
+    others = {**most, **({OTHER: rest} if rest else {})}
+    return [*((*item, "of GEMM") for item in named.items()), *((*item, "") for item in others.items())]
+
+
+INSTRUCTIONS = (
+    Column("Instruction", itemgetter(0)),
+    Column("Count", itemgetter(1), "count", bar=True),
+    Column("Kind", itemgetter(2)),
+)
+"""The columns of ``instruction_rows``."""

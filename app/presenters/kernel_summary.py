@@ -49,9 +49,8 @@ def speed_words(timings: Sequence[Row], points: Sequence[Priced]) -> dict[str, s
     else:
         words["Measured"] = "not timed yet"
     for point in points[:_MOST_GPUS]:
-        words[f"Predicted, {point.chip.name}"] = f"{human_us(point.cost.latency_us)}, {point.utilization:.0%} of peak"
-    if not points:
-        words["Predicted"] = "–"
+        name = f"cuBLAS-like kernel on {point.chip.name}"
+        words[name] = f"{human_us(point.cost.latency_us)} predicted, {point.utilization:.0%} of peak"
     return words
 
 

@@ -1,4 +1,4 @@
-"""Passes of whole models as tables and figures."""
+"""Passes of whole models as tables."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.presenters.figure import Bars, Pattern, Series
-from app.presenters.shared import COLOURS, Row, Tile, total
+from app.presenters.shared import Row, Tile, total
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.catalogue import ModelShape
 from cache_engine.evaluator.catalogue.layers import Parallel, layers_named, layers_of
 from cache_engine.evaluator.catalogue.model_configs import LARGEST_CONFIG_BYTES, published
 from cache_engine.insight.passes import ModelPass
-from cache_engine.units import human_us, ms_unit
-
-_PATTERNS: tuple[Pattern, ...] = ("", "/", "x")
-"""Of bars, when there are more of them than colours."""
+from cache_engine.units import human_us
 
 
 def shapes_on_one_chip(model: str, config: bytes | None, name: str, parallel: Parallel) -> list[ModelShape]:
@@ -70,28 +66,3 @@ def pass_tiles(one: ModelPass) -> list[Tile]:
             for kind, latency in one.layers().items()
         ),
     ]
-
-
-def pass_figure(passes: Sequence[ModelPass]) -> Bars:
-    """The time of a pass: a bar for each chip, a piece of it for each operation."""
-    series = []
-    unit, length = ms_unit(max(one.pass_us for one in passes) / 1e3)
-    for index, row in enumerate(passes[0].rows):
-        rows = [one.rows[index] for one in passes]
-        words = [
-            f"{one.chip.name}, {row.operation.name}\n"
-            f"{human_us(row.pass_us)}, {row.pass_us / one.pass_us:.1%} of the pass"
-            for row, one in zip(rows, passes, strict=True)
-        ]
-        colour, pattern = COLOURS[index % len(COLOURS)], _PATTERNS[index // len(COLOURS) % len(_PATTERNS)]
-        times = [row.pass_us / 1e3 / length for row in rows]
-        series.append(Series(row.operation.name, times, words, colour, pattern))
-    return Bars(
-        "Where the time goes",
-        [one.chip.name for one in passes],
-        series,
-        f"{unit} per pass",
-        stacked=True,
-        horizontal=True,
-        height=190 + 44 * len(passes),
-    )

@@ -8,12 +8,13 @@ from itertools import accumulate
 
 from app.presenters.columns import Column
 from app.presenters.figure import Sparkline
-from app.presenters.shared import Row, Tile, kernel_address, share, total
+from app.presenters.shared import Row, Tile, kernel_address, kernel_title, share, total
 from cache_engine.cache.queue import Priority, QueueState
 from cache_engine.cache.serving import LONG_WAIT_S
 from cache_engine.gpu.memory_pool import DeviceMemory
 from cache_engine.model import events as kinds
 from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.key import is_key
 from cache_engine.settings import Settings
 from cache_engine.store.journal.spans import Distribution, distributions
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
@@ -364,8 +365,12 @@ def event_details(event: Row) -> str:
 EVENT_COLUMNS = (
     Column("When", "happened_at", "age"),
     Column("Event", event_words),
-    Column("Kernel", lambda event: event["name"] or event["key"][:12]),
-    Column("Open", lambda event: kernel_address(event["key"]) if event["name"] else "", "link"),
+    Column(
+        "Kernel",
+        lambda event: kernel_address(event["key"]) if is_key(event["key"]) else "",
+        "link",
+        lambda event: kernel_title(event) if event["name"] else event["key"][:12],
+    ),
     Column("Details", event_details),
 )
 

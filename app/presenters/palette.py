@@ -134,7 +134,7 @@ def _named(place: Place, wanted: Iterable[str]) -> bool:
 
 
 def plain(text: str) -> str:
-    """A text for where Streamlit reads Markdown: it stays text."""
+    """A text with its Markdown escaped, for labels that Streamlit reads as Markdown."""
     return "".join(
         f"\\{char}" if char.isascii() and not char.isalnum() and not char.isspace() else char for char in text
     )

@@ -45,13 +45,13 @@ def moment(seconds: float, zone: tzinfo) -> datetime | None:
 
 
 def when(seconds: float, zone: tzinfo) -> str:
-    """The same in words, to the minute."""
+    """A time on the reader's clock in words, to the minute."""
     at = moment(seconds, zone)
     return "at an unknown time" if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
 def total(rows: Iterable[Row], column: str) -> int:
-    """A column's sum."""
+    """The sum of a column over all rows."""
     return sum(row[column] for row in rows)
 
 
@@ -68,6 +68,18 @@ def rows_shown(offset: int, shown: int, total: int) -> str:
 def kernel_address(key: str) -> str:
     """The address of a kernel's page, from any page."""
     return f"kernel?key={key}"
+
+
+def kernel_title(row: Row) -> str:
+    """A kernel in one line that tells it from others: ``"4096×7168×2048 bf16 sm_90 · 128x128x32_w2x2_s4"``.
+
+    Args:
+        row: of the index. The kernel of another framework has no problem there: it is called by its name.
+    """
+    if row["m"] is None:
+        return f"{row['name'] or 'unnamed'} {row['arch'] or ''}".strip()
+    batch = f" batch {row['batch']}" if row["batch"] > 1 else ""
+    return f"{row['m']}×{row['n']}×{row['k']}{batch} {dtypes(row)} {row['arch']} · {row['config']}"
 
 
 def share(part: float, whole: float) -> float:

@@ -9,16 +9,17 @@ from urllib.parse import urlencode
 import plotly.graph_objects as go
 
 from app.presenters.columns import Column
-from app.presenters.evaluations import roofline_figure
+from app.presenters.evaluations import error_words, roofline_figure
 from app.presenters.plots import add_points
-from app.presenters.shared import Row
+from app.presenters.shared import Row, Tile
 from cache_engine.errors import InvalidProblem
-from cache_engine.evaluator.chips import GPUS, gpus_running
+from cache_engine.evaluator.chips import GPUS, gpus_of
 from cache_engine.evaluator.gpu import MODEL_VERSION
 from cache_engine.evaluator.grouped import predict_work, work_of
 from cache_engine.insight.comparison import Pair
 from cache_engine.insight.passes import Operation, Priced
 from cache_engine.model.artifact import Record
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.units import human_us
 
 MODEL = f"GPU model {MODEL_VERSION}"
@@ -30,21 +31,44 @@ def predictions(record: Record, m: int | None = None) -> tuple[list[Priced], str
     Args:
         m: in place of that of the first request.
     """
-    p = record.problem
-    gpus = gpus_running(record.arch)
-    if not gpus:
+    if not gpus_of(record.arch):
         return [], f"The GPU model covers {', '.join(GPUS)}; none of them runs this target."
     try:
-        problem = p.on(record.arch)
-        work = work_of(problem if m is None else replace(problem, m=m))
-        return [Priced(Operation("predicted", work, 1), gpu, predict_work(work, gpu)) for gpu in gpus], ""
+        problem = record.problem.on(record.arch)
+        return predicted(problem if m is None else replace(problem, m=m)), ""
     except InvalidProblem as error:
         return [], str(error)
+
+
+def predicted(problem: GemmProblem) -> list[Priced]:
+    """The model's predictions on each GPU of the problem's target.
+
+    Raises:
+        InvalidProblem: where the model does not apply.
+    """
+    work = work_of(problem)
+    return [
+        Priced(Operation("predicted", work, 1), gpu, predict_work(work, gpu)) for gpu in gpus_of(problem.arch or "")
+    ]
+
+
+def prediction_tiles(points: Iterable[Priced]) -> list[Tile]:
+    """Predicted times as tiles, each with the model's mean error."""
+    return [
+        Tile(
+            f"{point.chip.name}, predicted",
+            human_us(point.cost.latency_us),
+            f"{point.rate / 1e12:,.1f} TFLOP/s, {point.utilization:.0%} of peak ({MODEL}).",
+            change=error_words(point),
+        )
+        for point in points
+    ]
 
 
 PREDICTIONS = (
     Column("GPU", "chip.name"),
     Column("Predicted, µs", "cost.latency_us"),
+    Column("Error", error_words),
     Column("TFLOP/s", lambda point: point.rate / 1e12, "decimal"),
     Column("% of peak", "utilization", "share"),
     Column("Roofline, µs", "cost.roofline_us"),
@@ -63,7 +87,7 @@ TIMINGS = (
     Column("cuBLAS, µs", "reference_median_us"),
     Column("vs cuBLAS", "speed_ratio"),
     Column("Result", lambda timing: "verified" if timing["verified"] else "WRONG RESULT"),
-    Column("Measured", "measured_at", "when"),
+    Column("Measured", "measured_at", "age"),
 )
 """The columns of one kernel's timings."""
 
@@ -77,7 +101,7 @@ ALL_TIMINGS = (
     Column("Target", "arch"),
     Column("Family", "family"),
     Column("Config", lambda one: str(one.config)),
-    Column("Median, µs", lambda one: one.timing.get("median_us")),
+    Column("Median, µs", lambda one: one.timing.get("median_us"), "decimal"),
     Column("TFLOP/s", lambda one: one.timing.get("tflops"), "decimal"),
     Column("Result", lambda one: "verified" if one.verified else "WRONG RESULT"),
     Column("Measured", "measured_at", "age"),

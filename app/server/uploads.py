@@ -23,7 +23,7 @@ _PLACE = "/_stcore/upload_file/"
 
 
 class UploadedFiles(MemoryUploadedFileManager):
-    """Streamlit's store of them, under names that every page can show."""
+    """Streamlit's store of uploaded files, under names that every page can show."""
 
     def add_file(self, session_id: str, file: UploadedFileRec) -> None:
         """Stores a file."""

@@ -7,7 +7,8 @@ from operator import itemgetter
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
+from app.components import tables
 from app.components.code_view import component
 from app.components.figure import draw_tiles
 from app.presenters.columns import Column
@@ -31,7 +32,7 @@ def list_adapted(
     descending: bool,
     address: Callable[[str], str] = kernel_address,
 ) -> int:
-    """One page of those that match, below ours; returns how many match. Nothing is drawn where none does.
+    """Draws one page of other frameworks' kernels that match; returns how many match. Without a match, draws nothing.
 
     ``address`` is where the link of each leads.
     """
@@ -42,12 +43,12 @@ def list_adapted(
     offset = widgets.paging(total, _ROWS, key="others")
     rows = context.ask(queries.kernels, wanted, sort=sort, descending=descending, limit=_ROWS, offset=offset)
     st.caption(f"{rows_shown(offset, len(rows), total)}. They keep these in this store.")
-    tables.draw(rows, adapted_columns(address), height="content", key="adapted")
+    tables.draw(rows, adapted_columns(address), key="adapted")
     return total
 
 
 def show_adapted(group: Group) -> None:
-    """Everything about one."""
+    """Draws all that is known of a kernel that another framework keeps in the store."""
     known = describe(group)
     row = context.ask(queries.adapted_kernel, group.key)
     draw_tiles(adapted_tiles(known, row))
@@ -57,15 +58,15 @@ def show_adapted(group: Group) -> None:
         tables.properties(adapted_facts(group.framework, known, row, context.timezone()), key="facts")
     with right:
         st.header("Parts")
-        tables.draw(known.parts, PARTS[:3], height="content", key="parts")
+        tables.draw(known.parts, PARTS[:3], key="parts")
         if group.stages_ms:
             st.header("Stages of the compile")
             columns = (Column("Stage", itemgetter(0)), Column("Time", itemgetter(1), "ms"))
-            tables.draw(group.stages_ms.items(), columns, height="content", key="stages")
+            tables.draw(group.stages_ms.items(), columns, key="stages")
     _code(group)
     if events := context.ask(queries.events_of, group.key):
         st.header("History")
-        tables.draw(events, EVENTS, height="content", key="history")
+        tables.draw(events, EVENTS, key="history")
 
 
 def _code(group: Group) -> None:

@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, tables, widgets
-from app.components import figure
+from app import context, widgets
+from app.components import tables
 from app.presenters import architectures
-from app.presenters.shared import Row
 from app.presenters.speed import ALL_TIMINGS
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries, summaries
 from cache_engine.insight.toolchains import made_by_toolchain, regressions, timing_row, timings_csv
 from cache_engine.model.measurement import Measurement
 from cache_engine.units import counted
-
-MOST_TIMINGS = 1000
-
-
-def targets(rows: list[Row]) -> None:
-    """Figures, and their numbers as a table."""
-    for place, key, shown in zip(
-        st.container(key="figures").columns(4),  # on a phone, one line each
-        ("entries", "compile-time", "stored", "hits"),
-        (
-            architectures.entries_figure(context.ask(queries.architecture_families)),
-            architectures.compile_time_figure(rows),
-            architectures.stored_bytes_figure(rows),
-            architectures.arch_bars("Hits", "Hits", rows, [row["hits"] for row in rows]),
-        ),
-        strict=True,
-    ):
-        with place:
-            figure.draw(shown, key=key)
-    tables.draw(rows, architectures.TARGETS, height="content", key="table")
 
 
 def speed() -> None:
@@ -56,9 +35,7 @@ def timings() -> None:
 
 def timing_list(found: list[Measurement]) -> None:
     """Timings as a table, and as a file."""
-    if len(found) > MOST_TIMINGS:
-        st.caption(f"The newest {MOST_TIMINGS:,} of {len(found):,}; the file has all.")
-    tables.draw(found[:MOST_TIMINGS], ALL_TIMINGS, key="timings")
+    tables.draw(found, ALL_TIMINGS, key="timings", saved=False)
     st.download_button(
         "CSV",
         lambda: timings_csv([timing_row(one) for one in found]),
@@ -105,7 +82,7 @@ def draw() -> None:
     """Each target and toolchain; nothing but advice where the store is empty."""
     rows = context.ask(queries.architectures)
     if rows:
-        targets(rows)
+        tables.draw(rows, architectures.TARGETS, key="targets")
         speed()
         timings()
         toolchains()

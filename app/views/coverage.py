@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, guard, job_view, tables, widgets
-from app.components import into_view
+from app import context, guard, job_view, widgets
+from app.components import into_view, tables
 from app.presenters.coverage import (
     LEGEND,
     cell_colours,
@@ -31,7 +31,6 @@ from cache_engine.model.gemm import INPUT_DTYPES, DType
 from cache_engine.process import processors
 from cache_engine.units import counted
 
-MOST_LINKS = 6
 ROW_PX = 35  # of a table of Streamlit's
 ESTIMATED_S = 300  # an estimate reads up to 2,000 records
 
@@ -73,8 +72,9 @@ def matrix(model: str, dtype: str, archs: list[str], only_missing: bool) -> None
         return
     colours = cell_colours(shown, cached)
     chips = st.column_config.MultiselectColumn(options=list(colours), color=list(colours.values()))
-    picked = tables.show(
+    picked = st.dataframe(  # the only grid: a cell of it can be chosen
         matrix_table(shown, cached),
+        hide_index=True,
         height=ROW_PX * (1 + len(shown)) + 3,  # as its content, but known before it is drawn, so that nothing moves
         column_config={"Operation": st.column_config.TextColumn(pinned=True), **dict.fromkeys(archs, chips)},
         on_select="rerun",
@@ -92,7 +92,7 @@ def covered(store: str, generation: int, model: str, dtype: str, archs: tuple[st
 
 
 def picked_cell(cells: list[list[Cell]], selected: list[tuple[int, str]]) -> Cell | None:
-    """The selected cell of the matrix, if it is one of a shape on a target."""
+    """The selected cell of the matrix; ``None`` if it is not in the column of a target."""
     for number, column in selected:
         return next((cell for cell in cells[number] if cell.arch == column), None) if number < len(cells) else None
     return None
@@ -101,11 +101,6 @@ def picked_cell(cells: list[list[Cell]], selected: list[tuple[int, str]]) -> Cel
 def behind(cells: list[Cell], picked: Cell | None, cached: dict[str, str], only_missing: bool) -> None:
     """The kernels of the matrix, or of one cell."""
     into_view("cell", "" if picked is None else f"{picked.shape} {picked.arch}")
-    if picked is not None:
-        linked = [kernel for kernel in picked.kernels if kernel.key in cached]
-        with st.container(horizontal=True):
-            for kernel in linked[:MOST_LINKS]:
-                widgets.kernel_link(f"{picked.shape.operation}, {picked.arch}: {kernel.key[:12]}", kernel.key)
     with st.expander("All kernels in this matrix", expanded=picked is not None):
         shown = kernels_of(cells if picked is None else [picked], cached, only_missing=only_missing)
         tables.draw(shown, kernel_columns(cached), key="behind")
@@ -135,7 +130,7 @@ def compile_missing(model: str, dtype: str, by_arch: dict[str, int], missing: li
 
 
 def followed() -> bool:
-    """The job that the address names: its progress, or how it ended. Whether it runs."""
+    """Draws the job that the address names, with its progress or outcome; returns whether it runs."""
     named = st.query_params.get("job")
     if named is None:
         return False
@@ -157,7 +152,7 @@ def followed() -> bool:
 
 @st.cache_resource(show_spinner=False, ttl=ESTIMATED_S, max_entries=16)
 def estimated(store: str, keys: tuple[str, ...], _missing: list[Selection]) -> Estimate:  # noqa: ARG001 (what it is of)
-    """The time that compiling these takes."""
+    """The time that compiling these kernels takes, as far as earlier compiles tell."""
     return estimate(context.cache(), _missing, processors())
 
 

@@ -1,4 +1,4 @@
-"""Shares of what is asked for, the m of one shape, the model it is like, and what was evicted too early."""
+"""Shares of the demand, the m of one shape, the model most like the demand, and kernels evicted too early."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
 from app.addresses import OF_A_MODEL
-from app.components import figure
+from app.components import figure, tables
 from app.components.figure import draw_tiles
 from app.presenters import demand
 from app.search_limit import SHORTER_RANGE, advice
@@ -57,16 +57,13 @@ def shares(span: Span) -> None:
     if not report.shares:
         st.info("What was asked for belongs to no model of the catalogue.", icon=":material/search_off:")
         return
-    figure.draw(demand.share_figure(report), key="shares")
-    if len(report.shares) > MOST_SHARES:
-        st.caption(f"The largest {MOST_SHARES:,} of {len(report.shares):,}.")
-    tables.draw(report.shares[:MOST_SHARES], demand.share_columns(by), key="share-table")
+    tables.draw(report.shares, demand.share_columns(by), key="share-table")
     if by == MODEL:
         st.caption("Models may share shapes, so their shares overlap.")
 
 
 def sizes(ledger: Ledger, report: DemandReport) -> None:
-    """The m of one shape."""
+    """Draws the histogram of m of one shape, and the kernels that serve each m."""
     st.header("Sizes of one shape")
     linked = st.query_params.get("shape")
     kernels = context.cache().demand
@@ -83,8 +80,7 @@ def sizes(ledger: Ledger, report: DemandReport) -> None:
     keys = [key for m in ledger.sketches[shape].counters if (key := kernels.kernel_of(shape, m)[1])]
     cached = context.ask(queries.names, sorted(set(keys)))
     rows = demand.m_table(ledger, shape, kernels.times(), kernels.kernel_of, cached)
-    columns = {"Launches": tables.COUNT, "Share": tables.PERCENT, "Open": tables.LINK}
-    tables.show(rows, column_config=columns, key="sizes-table")
+    tables.draw(rows, demand.SIZES, key="sizes-table")
     st.caption("The most frequent m, and the kernel that serves each today.")
 
 
@@ -134,7 +130,7 @@ def again() -> None:
         st.caption(f"{counted(len(found), 'kernel')}; these were asked for last.")
     shown = found[:MOST_AGAIN]
     compile_ms = context.ask(summaries.compile_times, [one.key for one in shown])
-    tables.draw(shown, demand.again_columns(compile_ms), key="again")
+    tables.draw(shown, demand.again_columns(compile_ms, context.titles(one.key for one in shown)), key="again")
 
 
 def draw() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
-from app.components import figure
+from app import context, guard, widgets
+from app.components import tables
 from app.components.figure import draw_tiles
-from app.presenters.evaluations import Chip, as_csv, as_json
-from app.presenters.models import pass_figure, pass_table, pass_tiles, shapes_on_one_chip
+from app.presenters.columns import Kind
+from app.presenters.evaluations import Chip, as_json
+from app.presenters.models import pass_table, pass_tiles, shapes_on_one_chip
 from app.search_limit import SearchLimit
 from cache_engine.errors import GemmCacheError, InvalidProblem
 from cache_engine.evaluator.catalogue import model_shapes
@@ -23,17 +24,11 @@ from cache_engine.evaluator.results import Evaluations
 from cache_engine.insight.passes import PHASES, ModelPass, Step, asking, model_pass, operations
 
 MOST_TOKENS = 2**24
-_FORMATS = {
-    "% of peak": tables.PERCENT,
-    "share": tables.PERCENT,
-    "MB": st.column_config.NumberColumn(format="%,.0f"),
-}
-
 bound: Any = {"bind": "query-params"}
 
 
 def show_model(chips: list[Chip], kept: Evaluations, patience: SearchLimit) -> list[ModelPass]:
-    """The passes of the chosen model, shown, on each chip that has its type.
+    """Draws the passes of the chosen model on each chip that has its dtype, and returns them.
 
     Raises:
         UsageError, SearchStopped: when the model cannot be spread so, or a search takes too long.
@@ -62,19 +57,13 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: SearchLimit) -> l
     for one in passes:
         st.header(one.chip.name)
         draw_tiles(pass_tiles(one))
-    figure.draw(pass_figure(passes), key="model-bars")
     table = pass_table(passes)
-    formats: dict[str, Any] = {f"{one.chip.name}, {unit}": how for one in passes for unit, how in _FORMATS.items()}
-    pinned = {
-        "Operation": st.column_config.TextColumn(pinned=True),
-        "GFLOP": st.column_config.NumberColumn(format="%,.1f"),
-    }
-    tables.show(table, height="content", column_config={**pinned, **formats}, key="e_table")
+    kinds: dict[str, Kind] = {name: "share" for name in table[0] if name.endswith((", share", "% of peak"))}
+    tables.show(table, kinds=kinds, key="e_table")
     if parallel.chips > 1:
         st.caption(f"One of {parallel.chips:,} chips; of chips with different experts, the one with the most rows.")
     st.caption("Products with weights only: no attention scores, no communication.")
     with st.container(horizontal=True):
-        st.download_button("Download as CSV", as_csv(table), f"{chosen}-{tokens}.csv", "text/csv")
         st.download_button("Download as JSON", as_json(table), f"{chosen}-{tokens}.json", "application/json")
     return passes
 
@@ -104,7 +93,7 @@ SAVED = "Saved results"
 
 
 def storing(problem: EvaluationProblem, chip: Hardware, patience: SearchLimit) -> None:
-    """Says that a result is stored, with a link to the list; else offers to store it. Only its button stores."""
+    """Says that a result is stored, with a link to saved results; else draws a button that stores the result."""
     if _is_stored(problem, chip):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Stored: no program that uses this store searches for it again.")

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
-from app.components import figure
+from app import context, guard, widgets
+from app.components import figure, tables
 from app.components.figure import draw_tiles
 from app.presenters.columns import Column
 from app.presenters.figure import Bars, Pattern, Series
@@ -130,13 +130,7 @@ def _workers(farm: Farm) -> None:
     if not farm.workers:
         st.caption("No worker was heard of in the last day. gemm-cache farm worker starts one.")
         return
-    tables.show(
-        _worker_table(farm),
-        times=["For"],
-        column_config={"Processes": tables.COUNT, "Compiles": st.column_config.TextColumn(width="large")},
-        height="content",
-        key="workers",
-    )
+    tables.show(_worker_table(farm), kinds={"For": "ms"}, key="workers")
     if len(farm.workers) == MOST_WORKERS:
         st.caption(f"The {MOST_WORKERS} last heard of.")
 
@@ -243,7 +237,7 @@ _HOURS = (
 _FAILED = (
     Column("When", "at", "age"),
     Column("Kernel", "kernel"),
-    Column("Cause", "error", width="large"),
+    Column("Cause", "error"),
     Column("Worker", "worker"),
     Column("Key", lambda one: one.key[:12]),
 )

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
+from app.components import tables
 from app.components.figure import draw_tiles
 from app.presenters.columns import Column
 from app.presenters.overview import Check, remote_check
-from app.presenters.palette import plain
 from app.presenters.shared import Row, Tile
 from cache_engine.errors import GemmCacheError
 from cache_engine.index import queries
@@ -82,21 +82,13 @@ def _switched() -> None:
         st.query_params[context.STORE] = chosen
 
 
-def link(node: Node) -> None:
-    """A link to the pages of a store."""
-    widgets.page_link("overview", plain(f"Open {node.name}"), "inventory_2", **{context.STORE: node.name})
-
-
 def draw() -> None:
     """All stores of this dashboard and their sums, where it has several."""
     if not is_one():
         return
     found = nodes()
     draw_tiles(tiles(found))
-    tables.draw(found, NODES, height="content", key="nodes")
-    with st.container(horizontal=True):  # real links, which a keyboard reaches
-        for node in found:
-            link(node)
+    tables.draw(found, NODES, key="nodes")
     for node in found:
         if node.trouble:
             widgets.problem(
@@ -160,8 +152,7 @@ def _of_row(value: Callable[[Row], Any]) -> Callable[[Node], Any]:
 
 
 NODES = (
-    Column("Store", "name"),
-    Column("Open", lambda node: f".?{urlencode({'store': node.name})}", "link"),
+    Column("Store", lambda node: f".?{urlencode({'store': node.name})}", "link", attrgetter("name")),
     Column("State", lambda node: "cannot be read" if node.trouble else "fine"),
     Column("Kernels", _of_row(itemgetter("entries")), "count"),
     Column("On disk", _of_row(itemgetter("stored_bytes")), "bytes"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, tables
-from app.components import figure
+from app import context
+from app.components import figure, tables
 from app.presenters import demand
 from cache_engine.frameworks.runs import causes_of, kept_runs
 

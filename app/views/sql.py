@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, widgets
 from app.addresses import SQL
+from app.components import tables
+from app.presenters.columns import Column
 from cache_engine.errors import GemmCacheError
-from cache_engine.index.sql import EXAMPLES, MOST_TEXT, TABLES, Answer, Column, as_csv, ask
+from cache_engine.index.sql import EXAMPLES, MOST_TEXT, TABLES, Answer, as_csv, ask
 from cache_engine.model.documents import to_json
 from cache_engine.units import counted
 
@@ -78,16 +81,17 @@ def _draw_answer(query: str, answer: Answer) -> None:
 
 
 def _draw_table(answer: Answer, key: str) -> None:
-    """The table. Names of its own for the columns: two may have one name, and no name decides about a unit."""
-    names = [f"c{at}" for at in range(len(answer.columns))]
-    config = {name: _config(column) for name, column in zip(names, answer.columns, strict=True)}
-    rows = [dict(zip(names, row, strict=True)) for row in answer.rows]
-    tables.show(rows, column_config=config, key=key)
+    """The table, in the order of the answer; its files are beside it."""
+    columns = [
+        Column(column.name or " ", partial(_cell, at=at), "" if column.type in _TEXTS else "decimal", help=column.type)
+        for at, column in enumerate(answer.columns)
+    ]
+    tables.draw(answer.rows, columns, key=key, label="Answer", saved=False)
 
 
-def _config(column: Column) -> Any:
-    kind = st.column_config.TextColumn if column.type in _TEXTS else st.column_config.Column
-    return kind(label=column.name or " ", help=column.type)
+def _cell(row: Sequence[Any], *, at: int) -> Any:
+    """A value of the answer; truth values as text."""
+    return str(row[at]).lower() if isinstance(row[at], bool) else row[at]
 
 
 def _asked(query: str) -> Answer:

@@ -98,7 +98,6 @@ def _questions(connection: Any) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "filters", partial(queries.kernels, connection, filters, sort="compile time", limit=25)
     yield "one kernel", partial(queries.kernel, connection, first)
     yield "architectures", partial(queries.architectures, connection)
-    yield "families", partial(queries.architecture_families, connection)
     yield "toolchains", partial(queries.made_with, connection)
     yield "demand", partial(summaries.ledger, connection, 7.0 * DAY_S, FIRST_MADE_AT)
     yield "history by the hour", partial(queries.history, connection, HOUR_S)

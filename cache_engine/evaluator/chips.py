@@ -232,9 +232,16 @@ TARGETS = {
 
 
 def gpus_running(target: str) -> list[Gpu]:
-    """The GPUs of ``GPUS`` that run code compiled for a target, such as ``"sm_90"``."""
+    """The GPUs of ``GPUS`` that run code compiled for a target, such as ``"sm_90"``; those of the target first."""
     chips = {chip.name for chip in runs_on(target)}
-    return [gpu for name, gpu in GPUS.items() if TARGETS.get(name) in chips]
+    running = [gpu for name, gpu in GPUS.items() if TARGETS.get(name) in chips]
+    return sorted(running, key=lambda gpu: TARGETS[gpu.name] != target.rstrip("af"))
+
+
+def gpus_of(target: str) -> list[Gpu]:
+    """The GPUs of a target itself; where the model has none of them, all that run its code."""
+    running = gpus_running(target)
+    return [gpu for gpu in running if TARGETS[gpu.name] == target.rstrip("af")] or running
 
 
 def gpu_called(name: str) -> Gpu | None:

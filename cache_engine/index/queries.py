@@ -64,6 +64,7 @@ _COLUMNS = f"""
     coalesce(memory_hits, 0) AS memory_hits, coalesce(pack_hits, 0) AS pack_hits, coalesce(disk_hits, 0) AS disk_hits,
     coalesce(remote_hits, 0) AS remote_hits, {_HITS} AS hits, {_LAST_USED} AS last_used_at
 """
+_NAMED = "name, arch, m, n, k, batch, dtype, out_dtype, config"
 _OF_ADAPTED = f"""
     kernels.key, framework, name, version, compiler, arch, registers, shared_bytes, stack_bytes,
     size_bytes AS code_bytes, parts_bytes AS size_bytes, stored_bytes, compile_ms, created_at, config,
@@ -148,6 +149,12 @@ def count(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> int:
     return int(row[0]) if row else 0
 
 
+def stock(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
+    """The number of kernels, and a checksum of their keys."""
+    row = connection.execute("SELECT count(*), coalesce(bit_xor(hash(key)), 0) FROM ours").fetchone()
+    return (int(row[0]), int(row[1])) if row else (0, 0)
+
+
 def kernels(
     connection: duckdb.DuckDBPyConnection,
     chosen: KernelFilter,
@@ -217,6 +224,11 @@ def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, s
     """The names of existing kernels by key, other frameworks' included."""
     found = connection.execute("SELECT key, name FROM kernels WHERE list_contains(?, key)", [keys])
     return dict(found.fetchall())
+
+
+def named(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> list[Row]:
+    """The name, target and problem of each existing kernel among ``keys``; of other frameworks' kernels no problem."""
+    return _rows(connection, f"SELECT key, {_NAMED} FROM kernels WHERE list_contains(?, key)", [keys])
 
 
 def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
@@ -296,10 +308,10 @@ def overview(connection: duckdb.DuckDBPyConnection) -> Row:
 
 
 def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
-    """The latest events other than hits, with the kernel's name if it is still known."""
+    """The latest events other than hits, with the kernel's name, target and problem if it is still stored."""
     return _rows(
         connection,
-        "SELECT events.*, kernels.name FROM events LEFT JOIN kernels USING (key) ORDER BY happened_at DESC LIMIT ?",
+        f"SELECT events.*, {_NAMED} FROM events LEFT JOIN kernels USING (key) ORDER BY happened_at DESC LIMIT ?",
         [limit],
     )
 
@@ -432,15 +444,6 @@ def history(connection: duckdb.DuckDBPyConnection, seconds: int, since: float = 
         FROM periods WHERE seconds <= $seconds AND start >= $since GROUP BY ALL ORDER BY ALL
         """,
         {"seconds": seconds, "since": since},
-    )
-
-
-def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """The number of entries for each target, family and dtype."""
-    return _rows(
-        connection,
-        "SELECT arch, family, dtype, count(*) AS entries FROM ours GROUP BY arch, family, dtype "
-        f"ORDER BY {CAPABILITY}, family, dtype",
     )
 
 

@@ -19,8 +19,8 @@ WAIT_MS = 60_000
 
 
 def _has_cell(page: Page, text: str | re.Pattern[str]) -> None:
-    """A table has this cell; its text is on a canvas, and for screen readers."""
-    cell = page.get_by_role("gridcell", name=text, include_hidden=True).first
+    """A table has this cell."""
+    cell = page.get_by_role("cell", name=text, include_hidden=True).first
     expect(cell).to_be_attached(timeout=WAIT_MS)
 
 

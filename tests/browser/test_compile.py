@@ -26,7 +26,7 @@ def test_a_miss_then_a_hit_then_its_link_in_a_fresh_browser(page: Page, browser:
     page.get_by_role("button", name="Compile", exact=True).click()
     expect(page.get_by_text("Miss. Compiled in")).to_be_visible(timeout=60_000)
     expect(page.get_by_text("Closest of 4 cached kernels")).to_be_visible(timeout=WAIT_MS)
-    expect(page.locator(".js-plotly-plot").get_by_text("generate source")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("cell", name="generate source")).to_be_visible(timeout=WAIT_MS)
     missed = page.url
     page.get_by_role("button", name="Compile", exact=True).click()
     expect(page.get_by_text("Hit (disk): loaded in")).to_be_visible(timeout=60_000)
@@ -53,7 +53,7 @@ def test_a_table_is_compiled_with_progress_then_canceled(page: Page, dashboard: 
         page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("This job was canceled.")).to_be_visible(timeout=60_000)
     expect(page.locator("#stop")).to_be_visible(timeout=WAIT_MS)
-    row = page.get_by_role("grid", include_hidden=True).last.locator('[aria-rowindex="2"]')
+    row = page.get_by_role("table", name="Jobs").get_by_role("row").nth(1)
     expect(row).to_contain_text("canceled", timeout=WAIT_MS)
     page.reload()
     expect(page.get_by_text("This job was canceled.")).to_be_visible(timeout=WAIT_MS)

@@ -49,8 +49,8 @@ with open_cache(sys.argv[1], compile_slots=SLOTS) as cache, ThreadPoolExecutor(T
 
 
 def _cell(page: Page, text: str | re.Pattern[str]) -> Any:
-    """A cell of a table, which is drawn on a canvas; a hidden table says what is drawn."""
-    return page.get_by_role("gridcell", name=text, include_hidden=True).first
+    """A cell of a table."""
+    return page.get_by_role("cell", name=text, include_hidden=True).first
 
 
 def _ask_from_two_processes(store: Path) -> tuple[set[str], set[str], int]:
@@ -100,7 +100,7 @@ def test_two_processes_with_cold_shapes_are_served_at_once_and_the_dashboard_sho
             expect(page.get_by_role("combobox", name="Shape")).to_have_value(
                 "m × 768 × 128 bf16 sm_80", timeout=WAIT_MS
             )
-            expect(page.locator("figure").get_by_text("m × 768 × 128 bf16 sm_80")).to_be_visible()
+            expect(_cell(page, "m × 768 × 128 bf16 sm_80")).to_be_visible()
 
             page.goto(f"{address}/kernel?key={cache.select(one).key}&part=History")
             for text in ("miss", "not in the log before", "choice", "cost model"):

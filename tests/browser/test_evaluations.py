@@ -65,6 +65,7 @@ def test_a_link_with_a_chip_of_ones_own_and_the_files(page: Page, address: str, 
     expect(colleague.get_by_test_id("stMetricValue").first).to_have_text(latency, timeout=60_000)
     colleague.close()
 
+    page.get_by_text("More", exact=True).first.click()
     page.get_by_text("Saved results", exact=True).click()
     page.get_by_text("of 2.").wait_for()
     with page.expect_download() as exported:

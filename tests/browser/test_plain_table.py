@@ -16,7 +16,9 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 DRAW = """
 async ([script, data]) => {
   window.drawing ??= (await import(URL.createObjectURL(new Blob([script], {type: 'text/javascript'})))).default;
-  window.drawing({data: [data], parentElement: document.body});
+  window.opened ??= [];
+  const setTriggerValue = (...told) => window.opened.push(told);
+  window.drawing({data: [data], parentElement: document.body, setTriggerValue});
 }
 """
 
@@ -36,7 +38,9 @@ def test_a_table_shows_its_texts_changes_only_what_changed_and_saves_a_file(page
     expect(page.locator("img")).to_have_count(0)
     link = table.get_by_role("link", name="open")
     expect(link).to_have_attribute("href", "kernel?key=a")
-    expect(link).to_have_attribute("rel", "noopener")
+    link.click()
+    assert page.evaluate("window.opened") == [["open", "kernel?key=a"]], "the page opens in this tab, by its session"
+    assert page.url == "about:blank"
     first = link.element_handle()
     draw([{"text": "open", "href": "kernel?key=b"}, {"text": "3"}])
     expect(link).to_have_attribute("href", "kernel?key=b")

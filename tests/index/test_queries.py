@@ -281,7 +281,7 @@ def test_an_empty_mirror_answers_everything(store: DiskStore) -> None:
     with index.read() as connection:
         assert queries.overview(connection)["entries"] == 0
         assert queries.kernels(connection, KernelFilter()) == []
-        assert queries.architectures(connection) == queries.architecture_families(connection) == []
+        assert queries.architectures(connection) == []
         assert queries.events(connection) == queries.busiest(connection) == []
         assert queries.facets(connection)["arch"] == []
         assert queries.made_with(connection) == queries.history(connection, HOUR_S) == []
@@ -310,8 +310,22 @@ def test_architectures_add_up_to_the_whole(connection: Any, records: list[Record
     assert all((row["families"], row["dtypes"]) == (["tensor_core"], ["bf16"]) for row in rows)
     used = {record.arch: record.created_at for record in records}
     assert all(row["last_used_at"] >= used[row["arch"]] for row in rows)
-    families = queries.architecture_families(connection)
-    assert {row["arch"]: row["entries"] for row in families} == by_arch
+
+
+def test_the_stock_differs_where_one_kernel_came_and_one_went(connection: Any, records: list[Record]) -> None:
+    assert queries.stock(connection)[0] == len(records)
+    with duckdb.connect() as made_up:
+        stocks = [
+            queries.stock(made_up.execute(f"CREATE OR REPLACE TABLE ours AS SELECT unnest({keys}) AS key"))
+            for keys in (["a", "b"], ["b", "a"], ["a", "c"])
+        ]
+    assert stocks[0] == stocks[1], "in any order"
+    assert (stocks[2][0], stocks[2][1] == stocks[0][1]) == (2, False)
+
+
+def test_kernels_are_named_with_target_and_problem(connection: Any, records: list[Record]) -> None:
+    (row,) = queries.named(connection, [records[1].key, "0" * 64])
+    assert (row["name"], row["arch"], row["n"]) == (records[1].name, records[1].arch, records[1].problem.n)
 
 
 def test_ways_of_making_add_up_to_the_whole(connection: Any, records: list[Record]) -> None:

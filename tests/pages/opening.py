@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pandas
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -85,6 +86,20 @@ def tabled(app: AppTest, column: str) -> list[dict[str, str]]:
 def tables(app: AppTest) -> list[dict[str, Any]]:
     """The plain tables on the page, as their component gets them."""
     return [one for one in components(app) if "cells" in one]
+
+
+def frames(app: AppTest) -> list[pandas.DataFrame]:
+    """The grids on the page, then its plain tables: numbers, else texts. Column ``X →`` has where links of X lead."""
+    return [*(grid.value for grid in app.dataframe), *(pandas.DataFrame(_rows(told)) for told in tables(app))]
+
+
+def _rows(told: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for cells in told["cells"]:
+        named = dict(zip([one["name"] for one in told["columns"]], cells, strict=True))
+        row = {name: cell.get("value", cell["text"]) for name, cell in named.items()}
+        rows.append(row | {f"{name} →": cell["href"] for name, cell in named.items() if "href" in cell})
+    return rows
 
 
 def components(app: AppTest) -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ from cache_engine.upkeep.integrity import RepairAct
 from cache_engine.upkeep.packs import Incoming
 from cache_engine.upkeep.plan import EXPIRED, TOO_MANY, Victim
 from tests.helpers import make_entry
-from tests.pages.test_all_pages import HOSTILE
 
 KEY = "a" * 64
 
@@ -45,14 +44,6 @@ def test_single_kernels_are_a_rule_only_where_some_are_named() -> None:
 )
 def test_a_name_that_was_sent_becomes_one_of_ours(name: str, ours: str) -> None:
     assert admin.safe_name(name) == ours
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_targets_are_no_markup_in_a_figure(text: str) -> None:
-    rows = [{"arch": text, "entries": 1, "stored_bytes": 2048}]
-    figure = admin.arch_figure(rows, "To be deleted, by target")
-    assert "<" not in str(figure.data[0].y)
-    assert rows_of(rows, admin.ARCHS, UTC) == [{"Target": text, "Kernels": 1, "On disk": 2048}]
 
 
 def test_reasons_and_repairs_are_shown_in_a_sentence() -> None:

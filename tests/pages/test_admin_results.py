@@ -14,7 +14,7 @@ from cache_engine.evaluator.results import Evaluations
 from cache_engine.model.events import ACTS, IMPORT, PRUNE, Event
 from cache_engine.store.disk import open_store
 from cache_engine.store.journal import read_journal
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, frames, sound
 from tests.pages.test_admin import _button, _press, _said
 
 CHIP = PRESETS["SG2262"]
@@ -43,9 +43,9 @@ def test_what_pruning_deletes_is_shown_first(open_page: Open, tmp_path: Path) ->
     assert "Every 24 hours" in _said(app)
     assert stored(tmp_path) == [1, 2, 3]
     assert _button(app, "Delete 2 results")
-    (plan,) = (one.value for one in app.dataframe if "Reason" in one.value.columns)
+    (plan,) = (one for one in frames(app) if "Reason" in one.columns)
     assert set(plan["Chip"]) == {f"SG2262 ({CHIP.fingerprint()[:8]})"}
-    assert [time.time() - used.timestamp() > 99 * 86_400 for used in plan["Last used"]] == [True, True]
+    assert [time.time() - used > 99 * 86_400 for used in plan["Last used"]] == [True, True]
     app.number_input(key="prune-days").set_value(200.0).run()
     assert "Nothing to prune." in [info.value for info in sound(app).info]
     app.number_input(key="prune-days").set_value(90.0).run()
@@ -79,7 +79,7 @@ def test_results_are_imported_and_refusals_said(open_page: Open, tmp_path: Path)
     app = sound(open_page(root, "admin", tab="Results"))
     app.file_uploader[0].set_value(("results.json", json.dumps(file).encode(), "application/json")).run()
     _press(app, "Import")
-    assert "Imported 2 results; 0 already in the store." in _said(sound(app))
+    assert "Imported 2 results of SG2262; 0 already in the store." in _said(sound(app))
     assert any("checksum" in text.value for text in app.text)
     assert stored(root) == [2, 3]
     (event,) = acts(root)

@@ -15,7 +15,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.caches import scan
-from app.presenters.caches import directory_columns, growth_figure
+from app.presenters.caches import directory_columns, growth_columns
 from app.presenters.columns import rows_of
 from cache_engine.errors import IndexUnavailable
 from cache_engine.frameworks import registry
@@ -24,7 +24,7 @@ from cache_engine.frameworks.values import Place
 from cache_engine.index import framework_caches
 from cache_engine.index.sync import Index
 from tests.frameworks.fixtures import unpack
-from tests.pages.opening import Open, listed, sound
+from tests.pages.opening import Open, frames, listed, sound
 
 Shown = Callable[..., AppTest]
 
@@ -54,7 +54,7 @@ def _tiles(app: AppTest) -> dict[str, str]:
 
 
 def _table(app: AppTest, *columns: str) -> list[tuple[object, ...]]:
-    (frame, *_) = [one.value for one in app.dataframe if set(columns) <= set(one.value.columns)]
+    (frame, *_) = [one for one in frames(app) if set(columns) <= set(one.columns)]
     return list(frame[list(columns)].itertuples(index=False, name=None))
 
 
@@ -95,22 +95,13 @@ def test_equal_binaries_are_listed(shown: Shown, cache: Path) -> None:
     tile = next(cache.glob("*/tile.cubin"))
     shutil.copytree(tile.parent, cache / ("A" * 52))
     (row,) = _table(shown(), "Name", "Framework", "Entries", "Directories", "More than once")
-    assert row == ("tile", "Triton", 2, 1, tile.stat().st_size / 1024)
+    assert row == ("tile", "Triton", 2, 1, tile.stat().st_size)
 
 
 def test_growth_is_what_there_is_by_the_day_on_which_it_was_made() -> None:
-    """A framework that made nothing lately has the same size until the last day of all."""
-    day, mib = 86_400, 1 << 20
-    rows = [
-        {"kind": "triton", "day": 20_000 * day, "size_bytes": mib},
-        {"kind": "cupy", "day": 20_001 * day, "size_bytes": 3 * mib},
-        {"kind": "triton", "day": 20_002 * day, "size_bytes": 2 * mib},
-    ]
-    lines = {line.name: (list(line.x), list(line.y)) for line in growth_figure(rows, {"triton": "Triton"}).data}
-    assert lines == {
-        "cupy": (["2024-10-05", "2024-10-06"], [3, 3]),
-        "Triton": (["2024-10-04", "2024-10-06"], [1, 3]),
-    }
+    rows = [{"kind": "triton", "day": 20_000 * 86_400, "entries": 2, "size_bytes": 1 << 20}]
+    (row,) = rows_of(rows, growth_columns({"triton": "Triton"}), UTC)
+    assert row == {"Made on": "2024-10-04", "Framework": "Triton", "Entries": 2, "On disk": 1 << 20}
 
 
 def test_while_a_scan_runs_the_page_says_how_far_it_is_and_shows_what_is_known(
@@ -199,7 +190,7 @@ def test_a_hostile_name_is_only_ever_text(shown: Shown, cache: Path) -> None:
 def test_without_any_cache_it_says_how_to_name_one(shown: Shown, home: Path) -> None:
     app = shown()
     assert "The setting caches names directories elsewhere" in app.info[0].value
-    assert not app.dataframe
+    assert not frames(app)
 
 
 def test_targets_that_have_no_room_are_counted() -> None:

@@ -21,7 +21,7 @@ from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep.admission import Request
 from tests.frameworks.fixtures import unpack
-from tests.pages.opening import Open, Reader, sound
+from tests.pages.opening import Open, Reader, frames, sound
 
 DAY_S = 86_400
 
@@ -68,7 +68,7 @@ def _confirm(app: AppTest, count: int) -> AppTest:
 
 
 def _table(app: AppTest, *columns: str) -> list[tuple[object, ...]]:
-    (frame, *_) = [one.value for one in app.dataframe if set(columns) <= set(one.value.columns)]
+    (frame, *_) = [one for one in frames(app) if set(columns) <= set(one.columns)]
     return list(frame[list(columns)].itertuples(index=False, name=None))
 
 
@@ -228,10 +228,10 @@ def test_two_directories_say_why_one_misses_and_what_was_built_differently(
     assert ("num_warps", "option", "8", "4") in _table(
         app, "Input", "From", "In the first, for example", "In the second"
     )
-    ((parts, link),) = _table(app, "Parts", "Compare")
+    ((parts, link),) = _table(app, "Parts", "Compare →")
     assert parts == "scale.ptx"
     assert _compared(link) == [(f"triton={first}", changed.parent.name), (f"triton={second}", changed.parent.name)]
-    (link,) = (row[1] for row in _table(app, "Differs in", "Compare") if row[0] == "num_warps")
+    (link,) = (row[1] for row in _table(app, "Differs in", "Compare →") if row[0] == "num_warps")
     one, other = _compared(link)
     assert one == (f"triton={first}", eight)
     assert other[0] == f"triton={second}"

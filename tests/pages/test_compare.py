@@ -10,7 +10,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from tests.adapters.made import SCALE, SCALE_8_WARPS, put_kernel
 from tests.helpers import make_store
-from tests.pages.opening import Open, listed, sound
+from tests.pages.opening import Open, frames, listed, sound
 
 
 def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None:
@@ -18,7 +18,9 @@ def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None
     first, second = by_arch["sm_90"], by_arch["sm_80"]
     app = sound(open_page(compiled_store, "compare", a=first.key[:10], b=second.key))
     assert [code.value for code in app.code][:2] == [f"{each.name}\n{each.key}" for each in (first, second)]
-    tables = dict(zip([each.value for each in app.header], [each.value for each in app.dataframe], strict=True))
+    (title,) = app.title
+    assert all(each.arch in title.value.replace("\\", "") for each in (first, second)), "both are named"
+    tables = dict(zip([each.value for each in app.header], frames(app), strict=True))
     assert tables["Key differences"]["Property"][0] == "arch"
     resources = tables["Resources"].set_index("Property")
     assert list(resources.loc["registers per thread"])[:2] == [
@@ -45,7 +47,7 @@ def test_a_kernel_compared_with_itself_differs_in_nothing(open_page: Open, compi
     assert [subheader.value for subheader in app.header] == [
         "Performance", "Resources", "Theoretical occupancy", "Static instruction mix"
     ]  # fmt: skip
-    assert not any("Change" in table.value for table in app.dataframe)
+    assert not any("Change" in table for table in frames(app))
 
 
 @pytest.mark.parametrize("key", ["0" * 64, "nonsense", "<script>alert(1)</script>"])
@@ -79,11 +81,11 @@ def test_a_kernel_is_found_in_the_list_to_pick_from(open_page: Open, compiled_st
 def test_kernels_of_other_frameworks_are_compared(open_page: Open, store: DiskStore, tmp_path: Path) -> None:
     one, other = (put_kernel(store.layout, tmp_path / key, key) for key in (SCALE, SCALE_8_WARPS))
     app = sound(open_page(store.layout.root, "compare", a=one[:10]))
-    (listed,) = (frame.value for frame in app.dataframe)
-    assert f"compare?a={one[:10]}&b={other}" in list(listed["Open"])
+    (listed,) = frames(app)
+    assert f"compare?a={one[:10]}&b={other}" in list(listed["Name →"])
     app = sound(open_page(store.layout.root, "compare", a=one[:10], b=other))
     assert [code.value for code in app.code][:2] == [f"scale\n{key}" for key in (one, other)]
-    tables = dict(zip([each.value for each in app.header], [each.value for each in app.dataframe], strict=True))
+    tables = dict(zip([each.value for each in app.header], frames(app), strict=True))
     assert list(tables["Key differences"].loc[0])[:3] == ["num_warps", "4", "8"]
     assert list(tables) == [
         "Key differences", "Config differences", "Resources", "Theoretical occupancy", "Static instruction mix"

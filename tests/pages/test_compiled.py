@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,20 @@ import msgspec
 import pytest
 
 from app.presenters.columns import rows_of
+from app.presenters.evaluations import slower_words
 from app.presenters.jobs import (
     DIFFERENCES,
     NO_RESULT,
     document_of,
-    prediction_tiles,
-    timing_figure,
     timing_table,
     timing_tiles,
     verdict,
     why_lines,
 )
+from app.presenters.speed import predicted, prediction_tiles
 from cache_engine.batch.jobs import DONE, Job
 from cache_engine.batch.results import Compiled, Difference, Explained, Nearest, Timed
+from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.chips import GPUS
 from cache_engine.evaluator.gpu import MODEL_VERSION, predict
 from cache_engine.evaluator.problem import EvaluationProblem
@@ -96,15 +98,6 @@ def test_a_timing_is_shown_with_its_reference_where_one_was_timed() -> None:
     assert all("INVENTED LIBRARY" not in f"{tile.label}{tile.value}{tile.help}" for tile in timing_tiles(timed(BESIDE)))
 
 
-def test_the_spread_of_a_timing_is_drawn_from_the_10th_to_the_90th_percentile() -> None:
-    figure = timing_figure(timed(BESIDE))
-    kernel, reference = figure.data
-    assert (kernel.x[0], kernel.error_x.array[0], kernel.error_x.arrayminus[0]) == (250.0, 50.0, 10.0)
-    assert reference.x[0] == 200.0
-    assert figure.layout.xaxis.title.text == "µs"
-    assert len(timing_figure(timed(INVENTED)).data) == 1
-
-
 def test_an_unverified_result_is_marked_at_each_number() -> None:
     for tile in timing_tiles(timed({**INVENTED, "verified": False})):
         assert "WRONG RESULT" in tile.help
@@ -140,15 +133,24 @@ def test_the_reason_of_a_miss_is_shown_in_sentences_and_as_a_table() -> None:
 
 def test_a_prediction_of_the_model_is_labelled_as_one() -> None:
     problem = GemmProblem(4096, 7168, 2048, dtype=DType.FP16, arch="sm_90a", layout=Layout.NN)
-    h100, h200, *unmeasured = prediction_tiles(problem)
+    h100, h200, *unmeasured = prediction_tiles(predicted(problem))
     latency = predict(EvaluationProblem(4096, 7168, 2048, 1, "fp16", "fp16"), GPUS["H100"]).latency_us
     assert (h100.label, h100.value) == ("H100, predicted", human_us(latency))
     assert f"GPU model {MODEL_VERSION}" in h100.help
-    assert "Mean error 6.2%" in h100.help
+    assert h100.change == "±6.2% on average", "beside the number"
     assert h200.label == "H200, predicted"
     assert [tile.label for tile in unmeasured] == ["GH200, predicted", "H20, predicted"]
-    l40s, *_ = prediction_tiles(problem.on("sm_89"))
-    assert "L40S was not in the calibration set" in l40s.help
+    l40s, *_ = prediction_tiles(predicted(problem.on("sm_89")))
+    assert l40s.change == "±8–16%, never measured"
+    assert [point.chip.name for point in predicted(problem.on("sm_86"))] == ["A40", "A6000", "A10"], (
+        "no L40S, which is sm_89"
+    )
+
+
+def test_a_gpu_predicted_slower_than_one_of_lower_rates_says_why() -> None:
+    points = predicted(GemmProblem(4096, 7168, 2048, dtype=DType.BF16, arch="sm_90"))
+    assert "H200 is predicted slower than H100, which has no higher rates" in slower_words(points)
+    assert slower_words(points[:1]) == slower_words(predicted(GemmProblem(64, 7168, 2048, arch="sm_90"))[:2]) == ""
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,9 @@ def test_a_prediction_of_the_model_is_labelled_as_one() -> None:
     ],
 )
 def test_nothing_is_predicted_beyond_the_model(arch: str, dtype: DType, out: DType | None) -> None:
-    assert prediction_tiles(GemmProblem(64, 64, 64, dtype=dtype, out_dtype=out, arch=arch)) == []
+    problem = GemmProblem(64, 64, 64, dtype=dtype, out_dtype=out, arch=arch)
+    with suppress(InvalidProblem):
+        assert predicted(problem) == []
 
 
 def test_the_documented_errors_are_the_public_ones() -> None:

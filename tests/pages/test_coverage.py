@@ -29,18 +29,18 @@ from cache_engine.evaluator.catalogue import ModelShape
 from cache_engine.insight.coverage import Cell, coverage, wanted
 from cache_engine.model.gemm import DType
 from cache_engine.model.job import JobArguments
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, frames, sound
 
 SHAPES = [ModelShape("a model", "qkv", 1, 4096, 4096, 1), ModelShape("a model", "router", 8, 4096, 1024, 1)]
 
 
 def test_the_matrix_is_that_of_the_address(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "coverage", model="Qwen3-0.6B", dtype="fp32", archs="sm_120"))
-    matrix = app.dataframe[0].value
+    matrix = frames(app)[0]
     assert list(matrix) == ["Operation", "n", "k", "Batch", "sm_120"]
     assert list(matrix["Operation"]) == ["qkv", "o", "gate+up", "down", "lm_head"]
     assert all(next(iter(cell)).startswith("✗ 0 of") for cell in matrix["sm_120"])
-    assert set(app.dataframe[1].value["State"]) == {MISSING}
+    assert set(frames(app)[1]["State"]) == {MISSING}
 
 
 def test_targets_start_with_those_in_the_store_and_may_be_none(open_page: Open, compiled_store: Path) -> None:
@@ -141,8 +141,11 @@ def test_the_rows_behind_the_matrix_match_its_counts(cells: list[list[Cell]]) ->
     rows = rows_of(kernels_of(flat, cached), kernel_columns(cached), UTC)
     assert [row["State"] for row in rows].count(CACHED) == 1
     assert [row["State"] for row in rows].count(MISSING) == sum(cell.missing(cached) for cell in flat)
-    assert [row["Open"] for row in rows if row["State"] == CACHED] == [f"kernel?key={flat[1].kernels[0].key}"]
-    assert not any(row["Open"] for row in rows if row["State"] != CACHED)
+    (kernel,) = [column for column in kernel_columns(cached) if column.name == "Kernel"]
+    led = [kernel.value(one, UTC) for one in kernels_of(flat, cached)]
+    key = flat[1].kernels[0].key
+    assert [one for one in led if one] == [f"kernel?key={key}"], "only what is cached has a page"
+    assert [row["Kernel"] for row in rows if row["State"] == CACHED] == [key[:12]]
     assert "needs sm_80 or newer" in rows[0]["State"]
     assert [row["Operation"] for row in matrix_table(cells, cached)] == ["qkv", "router"]
 
@@ -168,10 +171,10 @@ def test_only_what_is_missing(cells: list[list[Cell]]) -> None:
 
 def test_the_switch_is_part_of_the_address(open_page: Open, compiled_store: Path) -> None:
     given = {"model": "Qwen3-0.6B", "dtype": "bf16", "archs": "sm_75"}
-    assert len(sound(open_page(compiled_store, "coverage", **given)).dataframe) == 2
+    assert len(frames(sound(open_page(compiled_store, "coverage", **given)))) == 2
     app = sound(open_page(compiled_store, "coverage", **given, missing="true"))
     assert app.toggle(key="missing").value
-    assert not app.dataframe, "no kernel of it can be made for this target, so none is missing"
+    assert not frames(app), "no kernel of it can be made for this target, so none is missing"
     assert "No kernel is missing" in app.success[0].value
 
 

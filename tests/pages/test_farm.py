@@ -15,7 +15,7 @@ from cache_engine.team.board import Board, Run
 from cache_engine.team.broker import FARMS, Broker, connected
 from cache_engine.team.messages import CompileMessage
 from tests.helpers import make_store
-from tests.pages.opening import HERE, Open, Reader, drawn, sound
+from tests.pages.opening import HERE, Open, Reader, drawn, frames, sound
 from tests.team.conftest import Redis
 from tests.team.test_board import HOSTILE, JOB, KEYS, beats, fill_with_lies, silent_broker
 
@@ -65,7 +65,7 @@ def test_workers_runs_and_failures_are_shown_and_a_run_can_be_canceled(
     app = sound(open_page(store, "farm"))
     assert [(one.label, one.value) for one in app.metric][2] == ("Workers", "1")
     assert "Llama-3.1-8B for sm_90a" in _texts(app)
-    table = app.dataframe[0].value
+    table = frames(app)[0]
     assert (table["Worker"][0], table["Processes"][0], table["State"][0]) == ("north:7", 4, "here")
     # Who may not delete may not cancel either, whatever was drawn.
     reader.request = replace(HERE, bound_to="0.0.0.0")
@@ -84,7 +84,7 @@ def test_what_failed_is_shown_with_its_text(open_page: Open, store: Path, broker
         message = CompileMessage.of(JOB, cache.select(GemmProblem(16, 48, 32, arch="sm_80")))
     Board(broker, KEYS).ends("north:7", message, compiled=False, error="ptxas ended with code 1")
     app = sound(open_page(store, "farm"))
-    hours, failures = (one.value for one in app.dataframe)
+    hours, failures = (one for one in frames(app))
     assert failures["Cause"][0] == "ptxas ended with code 1"
     assert hours["Failed"].sum() == 1
     (figure,) = drawn(app)
@@ -95,7 +95,7 @@ def test_what_failed_is_shown_with_its_text(open_page: Open, store: Path, broker
 def test_hostile_text_is_only_ever_text(open_page: Open, store: Path, broker: str) -> None:
     fill_with_lies(broker)
     app = sound(open_page(store, "farm"))
-    assert "<script>" in str(app.dataframe[0].value["Worker"][0])
+    assert "<script>" in str(frames(app)[0]["Worker"][0])
     for markdown in (*app.markdown, *app.caption, *app.title, *app.header, *app.info, *app.warning, *app.success):
         assert "script" not in markdown.value
     for bar in app.get("progress"):

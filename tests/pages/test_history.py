@@ -34,15 +34,15 @@ for row in ROWS:
     row.update({"corruptions": 0, "lock_waits": 0})
 
 
-def test_shares_of_the_tiers_add_up_and_steps_without_a_lookup_are_empty() -> None:
+def test_lookups_are_counted_by_tier_and_say_their_share_and_steps_without_one_are_empty() -> None:
     figure = hit_figure(ROWS, SPANS["24 hours"], ZONE, NOW)
     assert [bars.name for bars in figure.series] == ["Memory", "Disk", "Miss"]
-    assert [[one for one in bars.values if one is not None] for bars in figure.series] == [[0.6], [0.2], [0.2]]
+    assert [[one for one in bars.values if one is not None] for bars in figure.series] == [[6], [2], [2]]
     assert len({bars.pattern for bars in figure.series}) == 3, "colour must not be the only signal"
-    assert (figure.unit, figure.stacked, figure.percent, figure.most) == ("Share of lookups", True, True, 1.0)
+    assert (figure.unit, figure.stacked) == ("Lookups", True)
     place = figure.groups.index("2027-01-15 05:30")
-    assert figure.series[0].words[place] == "2027-01-15 05:30\nMemory: 60.0%, 6 lookups"
-    assert figure.series[0].values[place] == 0.6, "the bar stands at its step"
+    assert figure.series[0].words[place] == "2027-01-15 05:30\nMemory: 6 lookups, 60.0%"
+    assert figure.series[0].values[place] == 6, "the bar stands at its step"
     assert len(figure.groups) == len(figure.series[0].values) == 25, "every step of the time range has a place"
 
 

@@ -20,12 +20,12 @@ from app.presenters.forms import (
     tune_form,
 )
 from app.presenters.jobs import (
+    STAGE_COLUMNS,
     ended_badly,
     job_columns,
     progress_share,
     progress_text,
-    stage_figure,
-    stage_lines,
+    stage_times,
     took_ms,
 )
 from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobProgress, JobStage, LostJob
@@ -45,22 +45,20 @@ def _stored(job: Job) -> Job:
     return decode_job(msgspec.json.encode(job))
 
 
-def test_each_stage_is_a_bar_that_begins_where_the_one_before_ended() -> None:
+def test_each_stage_has_its_time() -> None:
     """One entered twice adds up; the one under way has no length yet."""
     stages = [JobStage("load", 1.0), JobStage("select", 2.0), JobStage("load", 3.0), JobStage("<b>")]
-    (bars,) = stage_figure(_job(stages=stages)).data
-    assert list(bars.y) == ["select config", "look up", "&lt;b&gt;"]
-    assert list(bars.x) == [2.0, 4.0, 0.0]
-    assert list(bars.base) == [0.0, 2.0, 6.0]
-    assert stage_lines(_job(stages=stages)) == "select config — 2.0 ms\nlook up — 4.0 ms\n<b> — …"
-    assert stage_lines(_job(stages=stages, state=FAILED)).endswith("<b> — not finished")
+    assert rows_of(stage_times(stages).items(), STAGE_COLUMNS, UTC) == [
+        {"Stage": "select config", "Time": 2.0},
+        {"Stage": "look up", "Time": 4.0},
+        {"Stage": "<b>", "Time": None},
+    ]
 
 
 def test_stages_without_end_are_cut_off() -> None:
-    stages = [JobStage(f"{number}" * 500, 1.0) for number in range(5000)]
-    (bars,) = stage_figure(_job(stages=stages)).data
-    assert len(bars.y) < 50
-    assert max(map(len, bars.y)) < 200
+    times = stage_times([JobStage(f"{number}" * 500, 1.0) for number in range(5000)])
+    assert len(times) < 50
+    assert max(map(len, times)) < 200
 
 
 def test_the_time_left_is_estimated_only_once_there_is_something_to_go_by() -> None:
@@ -95,7 +93,9 @@ def test_a_job_list_shows_state_command_and_duration() -> None:
         "▶ running", "▶ canceling", "✓ done", "✗ failed", "✗ died", "■ canceled", "✗ died", "? unreadable",
     ]  # fmt: skip
     assert [row["Duration"] for row in table] == ["5.0 s", "5.0 s", *["2.0 s"] * 4, "–", "–"]
-    assert (table[0]["Open"], table[0]["Command"], table[0]["Process"]) == ("/compile?job=1f-2e", "warm Qwen3-8B", 7)
+    (command,) = [column for column in job_columns(1005.0) if column.name == "Command"]
+    assert (command.value(jobs[0], UTC), table[0]["Command"]) == ("/compile?job=1f-2e", "warm Qwen3-8B")
+    assert table[0]["Process"] == 7
     assert max(len(row["Command"]) for row in table) < 200
 
 

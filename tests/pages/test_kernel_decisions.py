@@ -13,7 +13,7 @@ from cache_engine.store.pins import pinned_keys
 from cache_engine.upkeep.plan import Limits
 from tests.faults.test_hostile_text import HOSTILE
 from tests.helpers import make_store
-from tests.pages.opening import HERE, Open, Reader, as_shown, sound
+from tests.pages.opening import HERE, Open, Reader, as_shown, frames, sound
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def test_the_history_has_the_decisions_the_newest_first(open_page: Open, compile
             cache.journal.decided("miss", key=record.key, reason=text, detail=text, by=text)
         cache.journal.decided("choice", key=record.key, reason="cost model", runner_up="other", margin=0.2)
     app = sound(open_page(compiled_store, "kernel", key=record.key, part="History"))
-    (shown,) = [table.value for table in app.dataframe if "Decision" in table.value.columns]
+    (shown,) = [table for table in frames(app) if "Decision" in table.columns]
     assert list(shown["Decision"][:2]) == ["choice", "miss"]
-    assert (shown["Runner-up"][0], shown["Margin"][0]) == ("other", 20.0)
+    assert (shown["Runner-up"][0], shown["Margin"][0]) == ("other", 0.2)
     assert set(HOSTILE) <= set(map(as_shown, shown["Reason"]))
     texts = [element.value for element in (*app.markdown, *app.caption)]
     assert not [text for text in texts if "<script>" in text]
@@ -40,7 +40,7 @@ def test_a_key_whose_kernel_was_evicted_says_why(open_page: Open, compiled_store
         cache.admin.clean(Limits(everything=True), by="Ann")
     app = open_page(compiled_store, "kernel", key=record.key)
     assert not app.exception
-    (shown,) = [table.value for table in app.dataframe if "Decision" in table.value.columns]
+    (shown,) = [table for table in frames(app) if "Decision" in table.columns]
     row = shown[shown["Decision"] == "eviction"].iloc[0]
     assert (row["Reason"], row["By"]) == ("everything", "Ann")
 

@@ -12,7 +12,7 @@ from app.caches import scan
 from app.presenters.framework_kernels import Address
 from cache_engine.frameworks.values import Place
 from tests.frameworks.fixtures import unpack
-from tests.pages.opening import Open, code_of, listed, sound
+from tests.pages.opening import Open, code_of, frames, listed, sound
 
 
 class Machine:
@@ -57,7 +57,7 @@ def machine(open_page: Open, home: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 def _rows(app: AppTest, *columns: str) -> dict[object, tuple[object, ...]]:
     """The rest of each row of the table with these columns, by the first."""
-    (frame, *_) = [one.value for one in app.dataframe if set(columns) <= set(one.value.columns)]
+    (frame, *_) = [one for one in frames(app) if set(columns) <= set(one.columns)]
     return {row[0]: row[1:] for row in frame[list(columns)].itertuples(index=False, name=None)}
 
 
@@ -71,7 +71,7 @@ def test_a_kernel_has_a_page_with_what_is_known_and_why_the_rest_is_not(machine:
     assert facts["Spills per thread"] == ("unknown: Triton does not store the report of ptxas",)
     parts = _rows(app, "Part", "Size", "File")
     file = machine.triton / address.id / "tile.ptx"
-    assert parts["ptx"] == (file.stat().st_size / 1024, f"{address.id}/tile.ptx")
+    assert parts["ptx"] == (file.stat().st_size, f"{address.id}/tile.ptx")
     assert set(parts) == {"group", "cubin", "json", "llir", "ptx", "source", "ttgir", "ttir"}
     tiles = {tile.label: (tile.value, tile.help) for tile in app.metric}
     assert tiles["Spills"] == ("–", "Triton does not store the report of ptxas")
@@ -118,7 +118,7 @@ def test_a_link_leads_to_no_file_that_is_no_entry(machine: Machine, cache: str) 
     app = machine.show("kernel", cache=cache, entry="passwd")
     assert not app.exception
     assert app.error[0].value == "No cache that is looked at has this entry."
-    assert not app.dataframe
+    assert not frames(app)
 
 
 def test_an_entry_whose_name_is_markup_is_only_ever_text(machine: Machine) -> None:
@@ -133,11 +133,11 @@ def test_two_entries_are_compared_by_the_inputs_of_their_keys_and_by_what_came_o
     one, other = machine.entry("scale", "90", "8"), machine.entry("scale", "80")
     app = sound(machine.compare(one, other))
     heads = f"1: {one.id[:12]}", f"2: {other.id[:12]}"
-    (differences,) = [one.value for one in app.dataframe if "Meaning" in one.value.columns]
+    (differences,) = [one for one in frames(app) if "Meaning" in one.columns]
     rows = set(differences[["Input", "From", *heads, "Meaning"]].itertuples(index=False, name=None))
     assert ("num_warps", "option", "8", "4", "") in rows
     assert ("arch", "target", "90", "80", "another GPU: its kernels are compiled apart") in rows
-    (resources,) = [one.value for one in app.dataframe if "target" in set(one.value.get("Property", []))]
+    (resources,) = [one for one in frames(app) if "target" in set(one.get("Property", []))]
     rows = set(resources[["Property", *heads]].itertuples(index=False, name=None))
     assert ("target", "sm_90a", "sm_80") in rows
     assert any(one.value.startswith("Parts with other bytes: ") for one in app.text)
@@ -150,7 +150,7 @@ def test_an_entry_is_not_compared_by_key_with_one_of_another_framework(machine: 
     key = looking_ids(machine)[0]
     app = sound(machine.compare(machine.entry("tile"), Address(Place("cutile", machine.cutile, ""), key)))
     assert "They are of different frameworks: their keys have nothing in common." in [one.value for one in app.info]
-    assert not [one for one in app.dataframe if "Meaning" in one.value.columns]
+    assert not [one for one in frames(app) if "Meaning" in one.columns]
 
 
 def looking_ids(machine: Machine) -> list[str]:

@@ -112,13 +112,10 @@ def test_a_store_unused_in_that_time_reports_that(open_page: Open, tmp_path: Pat
 
 def test_stale_kernels_are_reported_with_a_link_to_their_cleanup(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "overview"))
-    assert [row["State"] for row in tabled(app, "Build")] == ["✓ current"]
     assert any("No stale kernels" in text.value for text in app.text)
     assert not any("stale" in link.proto.label for link in app.get("page_link"))
     fill(make_store(compiled_store), 3)
     app = sound(open_page(compiled_store, "overview"))
-    assert [row["State"] for row in tabled(app, "Build")] == ["✓ current", "✗ stale"]
-    assert [row["Kernels"] for row in tabled(app, "Build")] == ["4", "3"]
     assert any("3 stale kernels" in text.value and "which no lookup can hit" in text.value for text in app.text)
     (link,) = (link.proto for link in app.get("page_link") if "stale" in link.proto.label)
     assert (link.page, link.query_string) == ("storage", "rule=stale")

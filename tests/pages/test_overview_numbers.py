@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 import streamlit as st
 
-from app.presenters.decisions import miss_table, miss_words
+from app.presenters.decisions import cause_table, miss_table
 from app.presenters.history import SPANS
 from app.presenters.overview import ShownPeriod, overview_tiles
 from cache_engine.cache.cache import open_cache
@@ -18,7 +19,7 @@ from cache_engine.units import human_ms
 from cache_engine.upkeep.plan import Limits
 from tests.conftest import SAMPLE
 from tests.helpers import make_store
-from tests.pages.opening import Open, sound, tabled
+from tests.pages.opening import Open, sound, tabled, tables
 
 
 def test_a_failure_that_was_seen_is_not_shown_again_and_a_later_one_is(open_page: Open, compiled_store: Path) -> None:
@@ -44,7 +45,7 @@ def test_a_store_over_its_limits_says_by_how_much(
     st.cache_resource.clear()
     app = sound(open_page(compiled_store, "overview"))
     assert "4 kernels of 1, 400%" in app.warning[0].value
-    assert app.get("progress")[0].proto.text == "400.0% of 1"
+    assert app.get("progress")[0].proto.text == "400.0% of 1, over the limit"
     (link,) = (link.proto for link in app.get("page_link") if link.proto.label == "Review cleanup")
     assert link.page == "storage"
 
@@ -55,12 +56,18 @@ def test_misses_have_their_causes_and_lead_to_the_kernels_decisions(open_page: O
         cache.admin.clean(Limits(keys=frozenset({evicted.key})))
         cache.get_or_compile(SAMPLE[3])
     app = sound(open_page(compiled_store, "overview"))
-    table = tabled(app, "What happened")
-    assert {row["Why"] for row in table} == {"Not in the log before", "Evicted before"}
-    (again,) = (row for row in table if row["Why"] == "Evicted before")
-    assert again["Open"] == f"kernel?key={evicted.key}&part=History"
+    (again,) = (row for row in tabled(app, "What happened") if row["Why"] == "Evicted before")
+    assert again["Kernel"] == f"kernel?key={evicted.key}&part=History"
     assert again["Cost"] != "–"
-    assert any(text.value.startswith("5 misses, ") for text in app.text)
+    p = evicted.problem
+    shown = [cell["text"] for table in tables(app) for row in table["cells"] for cell in row]
+    assert f"{p.m}×{p.n}×{p.k} {p.dtype} sm_75 · {evicted.config}" in shown, "which the name of a kernel leaves open"
+    causes = tabled(app, "Share of cost")
+    assert [row["Misses"] for row in causes] == ["4", "1"], "a row for each cause"
+    logged = parse_qs(next(row["Why"] for row in causes if row["Misses"] == "1").partition("?")[2])
+    app = sound(open_page(compiled_store, "storage", **{name: value for name, (value,) in logged.items()}))
+    (only,) = tabled(app, "Decision")
+    assert (only["Kernel"], only["Reason"]) == (f"kernel?key={evicted.key}&part=History", "evicted before")
 
 
 def test_the_cause_that_cost_most_comes_first() -> None:
@@ -76,11 +83,14 @@ def test_the_cause_that_cost_most_comes_first() -> None:
     ]
     assert [row["Nearest kernel differs in"] for row in rows] == ["target", "", "m or epilogue"]
     assert [row["Nearest"] for row in rows] == ["compare?a=near&b=a", None, "compare?a=it&b=c"]
-    assert list(rows[0])[:4] == ["Why", "What happened", "Misses", "Cost"], "the cause stands first, then what it cost"
     assert len(miss_table(misses, {}, {}, UTC, 2)) == 2
-    assert miss_words(misses, {"a": 100.0}).startswith(
-        "4 misses, which cost 200 ms of compiling. By cause: evicted before: 3, "
-    )
+    causes = cause_table(misses, {"a": 100.0, "c": 150.0})
+    assert [(row["reason"], row["misses"], row["ms"], row["last"]) for row in causes] == [
+        (EVICTED, 3, 200.0, 8),
+        (NEVER_SEEN, 1, 150.0, 9),
+    ]
+    assert [round(row["share"], 3) for row in causes] == [0.571, 0.429]
+    assert cause_table(misses, {})[0]["share"] is None, "where no cost is known, there is no share of it"
 
 
 STEP = {

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import pytest
 
+from app.components.header import news_words
 from app.presenters.command import equal
 from app.presenters.palette import MOST, PAGES, places, plain
 from cache_engine.cli.main import commands
@@ -81,12 +82,12 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
     ("Compile", {}, "compile 4096 7168 2048 --arch sm_80"),
     ("Compile", {"s_m": 64, "s_epilogue": ["relu", "bias"]}, "compile 64 7168 2048 --arch sm_80 --epilogue relu+bias"),
     ("Compile", {"what": "Whole model", "t_model": "Qwen3-8B", "t_tokens": "1"}, "warm Qwen3-8B --arch sm_80 --m 1"),
-    ("Predict", {}, "evaluate 4096 7168 2048 --chip SG2262"),
+    ("Predict", {}, "evaluate 4096 7168 2048 --chip H100"),
     ("Predict", {"e_m": 64, "e_chip": "H100", "e_dtype": "fp16"}, "evaluate 64 7168 2048 --chip H100 --dtype=fp16"),
     (
         "Predict",
         {"e_kind": "Whole model", "e_model": "Qwen3-8B", "e_tokens": 16, "e_tp": 2},
-        "evaluate Qwen3-8B --chip SG2262 --m=16 --tp=2",
+        "evaluate Qwen3-8B --chip H100 --m=16 --tp=2",
     ),
     ("Predict", {"e_kind": "Saved results"}, "evaluations ls"),
     ("Storage", {"rule": "stale"}, "clean --stale=toolchain"),
@@ -131,7 +132,7 @@ def test_a_page_that_shows_nothing_yet_has_no_command(page: str) -> None:
     [
         ("overview", {}, "stats --by time --since 7d"),
         ("kernels", {"arch": "sm_80"}, "ls --arch=sm_80"),
-        ("evaluations", {}, "evaluate 4096 7168 2048 --chip SG2262 --batch=1 --dtype=bf16 --out-dtype=bf16"),
+        ("evaluations", {}, "evaluate 4096 7168 2048 --chip H100 --batch=1 --dtype=bf16 --out-dtype=bf16"),
         ("compile", {"s_m": "64"}, "compile 64 7168 2048 --arch sm_90"),
         ("admin", {"tab": "Integrity"}, "verify"),
     ],
@@ -159,3 +160,9 @@ def test_compare_refuses_a_search_as_kernels_does(open_page: Open, compiled_stor
     app = open_page(compiled_store, "compare")
     app.text_input(key="pick").set_value("hit>0").run()
     assert any("there is no field hit. Did you mean hits?" in text.value for text in sound(app).text)
+
+
+def test_news_of_kernels_also_say_that_some_were_replaced() -> None:
+    assert [news_words((4, 1), now) for now in ((6, 2), (3, 2), (4, 2))] == [
+        "2 new kernels", "1 kernel deleted", "Kernels were replaced",
+    ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -32,13 +33,15 @@ COLUMNS = [
     Column("Open", "Open", "link"),
     Column("Nearest", "Nearest", "link", words="compare"),
     Column("None", "None"),
+    Column("Kernel", "Open", "link", itemgetter("Name")),
+    Column("Gone", "Nearest", "link", itemgetter("Name")),
 ]
 
 
 def test_each_cell_is_in_the_unit_of_its_column() -> None:
-    (row,) = cells(rows_of([ROW], COLUMNS, UTC), COLUMNS, AT.timestamp() + 7200)
+    (row,) = cells([ROW], COLUMNS, UTC, AT.timestamp() + 7200)
     exactly = {"title": "2026-11-23 06:30:05 UTC", "value": AT.timestamp()}
-    assert dict(zip(ROW, row, strict=True)) == {
+    assert dict(zip([column.name for column in COLUMNS], row, strict=True)) == {
         "Name": {"text": "=1+1"},
         "Size": {"text": "2.0 KiB", "value": 2048},
         "Time": {"text": "1.5 s", "value": 1500.0},
@@ -50,7 +53,11 @@ def test_each_cell_is_in_the_unit_of_its_column() -> None:
         "Open": {"text": "open", "href": "kernel?key=a"},
         "Nearest": {"text": ""},
         "None": {"text": "–"},
+        "Kernel": {"text": "=1+1", "href": "kernel?key=a"},
+        "Gone": {"text": "=1+1"},
     }
+    (saved,) = rows_of([ROW], COLUMNS, UTC)
+    assert (saved["Open"], saved["Kernel"]) == ("kernel?key=a", "=1+1"), "a file has no links, but what they say"
 
 
 def test_numbers_and_moments_are_on_the_right() -> None:
@@ -73,7 +80,7 @@ def test_the_first_page_opens_the_index_once_and_draws_no_grid(
     opened = openings(monkeypatch)
     app = sound(open_page(compiled_store, "overview"))
     assert not app.dataframe
-    about_misses = 2  # which kernels those are, the page learns from the log of decisions
+    about_misses = 3  # which kernels those are, the page learns from the log of decisions
     assert len(opened) == 1 + about_misses
 
 

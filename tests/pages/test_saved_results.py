@@ -22,7 +22,7 @@ from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.results.entry import key_of
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, frames, sound
 from tests.pages.test_all_pages import HOLD_MIRROR
 
 CHIP, OTHER = PRESETS["SG2262"], PRESETS["SG2261"]
@@ -131,8 +131,8 @@ def test_results_are_listed_while_the_index_is_busy_and_as_they_are_now(open_pag
         assert holder.stdout.readline() == "held\n"
         app = sound(open_page(layout.root, "evaluations", e_kind="Saved results"))
         assert CHIP.fingerprint()[:12] in str(app.selectbox(key="e_export").value)
-        assert [len(table.value) for table in app.dataframe if "Tile" in table.value] == [3]
+        assert [len(table) for table in frames(app) if "Tile" in table] == [3]
         keep(layout, 5)  # as another process
         app = sound(app.run())
-        assert [len(table.value) for table in app.dataframe if "Tile" in table.value] == [5]
+        assert [len(table) for table in frames(app) if "Tile" in table] == [5]
         holder.communicate()

@@ -47,8 +47,7 @@ def test_measured_and_predicted_points_are_labelled() -> None:
     assert trouble == ""
     figure = speed_figure(points, [invented(), invented(m=7, tflops=3.0)], SM_80.problem.m, 1)
     marks = {dots.name: dots for dots in figure.data if dots.mode == "markers"}
-    gpus = ("A100", "L40S", "L4", "RTX4090", "A40", "A6000", "A10")
-    assert set(marks) == {*(f"{gpu}, predicted" for gpu in gpus), "measured"}
+    assert set(marks) == {"A100, predicted", "measured"}
     assert list(marks["measured"].y) == [12.5]
     assert list(marks["measured"].hovertext) == ["an invented &lt;b&gt;GPU&lt;/b&gt;, measured: 12.5 TFLOP/s"]
     assert "measured" not in {dots.name for dots in speed_figure(points, [], SM_80.problem.m, 1).data}

@@ -16,11 +16,11 @@ from cache_engine.evaluator.results import Evaluations
 from cache_engine.evaluator.search import evaluate
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results import ResultFile
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, frames, sound
 
 CHIP = PRESETS["SG2262"]
 PROBLEM = EvaluationProblem(16, 7168, 2048)
-ASKED = {"e_m": "16"}
+ASKED = {"e_chip": "SG2262", "e_m": "16"}
 
 
 def _buttons(app: AppTest) -> list[Any]:
@@ -49,7 +49,7 @@ def test_the_button_stores_what_the_page_shows_and_the_page_says_so(open_page: O
     sound(app.number_input(key="e_m").set_value(17).run())
     assert len(_buttons(app)) == 1
     listed = sound(open_page(store, "evaluations", e_kind="Saved results"))
-    (results,) = [table.value for table in listed.dataframe if "Created" in table.value]
+    (results,) = [table for table in frames(listed) if "Created" in table]
     assert len(results) == 1
 
 

@@ -23,7 +23,7 @@ from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from tests.helpers import INVENTED_GPU, invented_timing, make_store
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, frames, sound
 from tests.pages.test_compile import _job_of, _put, _wait_for_job
 
 CONFIG = KernelConfig(64, 64, 32, 2, 2, 3)
@@ -35,7 +35,7 @@ def test_the_configs_that_would_be_tuned_are_listed_and_a_gpu_is_asked_for(
     open_page: Open, compiled_store: Path
 ) -> None:
     app = sound(open_page(compiled_store, "compile", what="Tune", u_m="128", u_n="256", u_k="192", u_top="3"))
-    listed = app.dataframe[0].value
+    listed = frames(app)[0]
     assert list(listed["Cached"]) == [True, False, False]
     assert listed["Predicted ÷ best"].iloc[0] == 1.0
     assert listed["Predicted ÷ best"].is_monotonic_increasing
@@ -78,10 +78,10 @@ def test_the_result_of_tuning_is_listed_fastest_first(open_page: Open, compiled_
     app = sound(open_page(compiled_store, "compile", job=_put(compiled_store, job)))
     assert app.success[0].value == "2 configs timed on <b>GPU</b> in 2.0 s. Now used: simt fast (measured)."
     assert app.warning[0].value == "1 config failed."
-    rows = next(frame.value for frame in app.dataframe if "Result" in frame.value.columns)
+    rows = next(frame for frame in frames(app) if "Result" in frame.columns)
     assert list(rows["Config"]) == ["fast", "slow", "none"]
     assert list(rows["Result"]) == ["correct", "correct", "it fails"]
-    assert rows["Open"].iloc[0] == "/kernel?key=c%26d"
+    assert rows["Config →"].iloc[0] == "/kernel?key=c%26d"
     assert (app.number_input(key="u_m").value, app.number_input(key="u_top").value) == (16, 3)
 
 
@@ -132,11 +132,12 @@ def test_all_timings_are_listed_and_downloaded_once_they_are_opened(open_page: O
         gone = GemmProblem(1, 64, 64, arch="sm_90")
         cache.timings.add([invented_timing(gone, CONFIG, 7.0, device=device, verified=False)])
     app = sound(open_page(compiled_store, "architectures"))
-    assert "Median, µs" not in [name for frame in app.dataframe for name in frame.value.columns]
+    assert "Median, µs" not in [name for frame in frames(app) for name in frame.columns]
     app = sound(open_page(compiled_store, "architectures", all_timings="true"))
-    rows = next(frame.value for frame in app.dataframe if "Median, µs" in frame.value.columns)
+    rows = next(frame for frame in frames(app) if "Median, µs" in frame.columns)
     assert rows.iloc[0].to_dict() | {"Measured": None} == {
-        "Kernel": f"/kernel?key={'ab' * 32}", "Device": "'=1+1", "m × n × k": "1 × 64 × 64", "Batch": 1,
+        "Kernel": "open", "Kernel →": f"/kernel?key={'ab' * 32}",
+        "Device": "=1+1", "m × n × k": "1 × 64 × 64", "Batch": 1,
         "Dtype": "bf16", "Target": "sm_90", "Family": "tensor_core", "Config": str(CONFIG), "Median, µs": 7.0,
-        "TFLOP/s": None, "Result": "WRONG RESULT", "Measured": None,
+        "TFLOP/s": "–", "Result": "WRONG RESULT", "Measured": None,
     }  # fmt: skip

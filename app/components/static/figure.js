@@ -34,7 +34,7 @@ function fitted(words, room) {
 }
 
 /** Whether a unit stands after the title: on its side, a letter or two cannot be read. */
-const isShort = (data) => data.kind === "Bars" && !data.horizontal && data.unit.length < 4;
+const isShort = (data) => data.kind === "Bars" && data.unit.length < 4;
 
 // ---- What bars are filled with ----
 
@@ -81,44 +81,38 @@ function bars(data, width, height, drawing, fills) {
   const sums = data.groups.map((_, at) => data.series.reduce((sum, one) => sum + (one.values[at] ?? 0), 0));
   const all = data.stacked ? sums : data.series.flatMap((one) => one.values.map((value) => value ?? 0));
   const top = Math.max(0, ...all);
-  const end = data.most ?? (top ? top * 1.05 : 1);
-  const marks = top ? ticks(end, data.horizontal ? Math.max(2, width / 120) : Math.max(2, height / 50)) : [0];
-  const said = marks.map((value) => (data.percent ? `${number(value * 100)}%` : number(value)));
+  const end = top ? top * 1.05 : 1;
+  const marks = top ? ticks(end, Math.max(2, height / 50)) : [0];
+  const said = marks.map(number);
   let names = data.names.length ? data.names : data.groups;
-  if (data.horizontal) names = names.map((name) => fitted(name, width * 0.5));
   const unit = isShort(data) ? "" : data.unit;
-  const left = data.horizontal ? widest(names) + 8 : widest(said) + 6 + (unit ? SAID + 2 : 0);
+  const left = widest(said) + 6 + (unit ? SAID + 2 : 0);
   // Names of a few groups that have no room next to each other are tilted; of many groups some are named.
   const space = (width - left) / Math.max(1, data.groups.length);
-  const tilted = !data.horizontal && data.groups.length <= 12 && widest(names) + 4 > space;
+  const tilted = data.groups.length <= 12 && widest(names) + 4 > space;
   if (tilted) names = names.map((name) => fitted(name, Math.min(height * 0.4, left + space / 2 - 12) / 0.71));
-  const under = (tilted ? widest(names) * 0.71 + 18 : SAID + 4) + ((data.horizontal ? data.unit : data.across) ? SAID + 2 : 0);
-  const [right, base, ceiling] = [width - (data.horizontal ? widest(said.slice(-1)) / 2 + 2 : 2), height - under, 6];
-  const long = data.horizontal ? right - left : base - ceiling;
-  const step = (data.horizontal ? base - ceiling : right - left) / Math.max(1, data.groups.length);
-  const broad = Math.min(step * 0.9, data.horizontal ? 40 : 90);
+  const under = (tilted ? widest(names) * 0.71 + 18 : SAID + 4) + (data.across ? SAID + 2 : 0);
+  const [right, base, ceiling] = [width - 2, height - under, 6];
+  const long = base - ceiling;
+  const step = (right - left) / Math.max(1, data.groups.length);
+  const broad = Math.min(step * 0.9, 90);
   const each = data.stacked ? broad : broad / Math.max(1, data.series.length);
   // The axis of values.
   marks.forEach((value, at) => {
     const along = (long * value) / end;
-    if (data.horizontal) drawing.append(line(left + along, ceiling, left + along, base), label(left + along, base + SAID, said[at], "middle"));
-    else drawing.append(line(left, base - along, right, base - along), label(left - 6, base - along + 4, said[at], "end"));
+    drawing.append(line(left, base - along, right, base - along), label(left - 6, base - along + 4, said[at], "end"));
   });
-  if (data.horizontal) drawing.append(label((left + right) / 2, height - 3, data.unit, "middle"));
-  else {
-    if (unit) drawing.append(upright(unit, FONT, (base + ceiling) / 2, base));
-    if (data.across) drawing.append(label((left + right) / 2, height - 3, fitted(data.across, width), "middle"));
-  }
+  if (unit) drawing.append(upright(unit, FONT, (base + ceiling) / 2, base));
+  if (data.across) drawing.append(label((left + right) / 2, height - 3, fitted(data.across, width), "middle"));
   // The groups, named as far as there is room.
   const named = names.flatMap((name, at) => (name ? [at] : []));
   const apart = named.length > 1 ? (step * (named.at(-1) - named[0])) / (named.length - 1) : step;
-  const every = data.horizontal ? Math.ceil(SAID / step) : tilted ? 1 : Math.ceil((widest(names) + 4) / apart);
+  const every = tilted ? 1 : Math.ceil((widest(names) + 4) / apart);
   named.forEach((at, place) => {
     const name = names[at];
     if (place % every) return;
     const middle = (at + 0.5) * step;
-    if (data.horizontal) drawing.append(label(left - 6, ceiling + middle + 4, name, "end"));
-    else if (tilted) {
+    if (tilted) {
       const [x, y] = [left + middle + 4, base + 12];
       drawing.append(label(x, y, name, "end", { transform: `rotate(-45 ${x} ${y})` }));
     } else if (every === 1) drawing.append(label(left + middle, base + SAID, name, "middle"));
@@ -131,9 +125,7 @@ function bars(data, width, height, drawing, fills) {
       const across = at * step + (step - broad) / 2 + (data.stacked ? 0 : place * each);
       const [from, length] = [(long * before[at]) / end, Math.max(0.5, (long * value) / end)];
       if (data.stacked) before[at] += value;
-      const box = data.horizontal
-        ? { x: left + from, y: ceiling + across, width: length, height: each }
-        : { x: left + across, y: base - from - length, width: each, height: length };
+      const box = { x: left + across, y: base - from - length, width: each, height: length };
       drawing.append(mark("rect", series.words[at], { ...box, fill: fills[place] }));
     });
   });

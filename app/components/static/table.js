@@ -1,8 +1,11 @@
 // A table of a few rows, sorted by the header that is clicked, and a button that saves it as CSV.
 //
-// data: [{label, columns: [{name, numeric}], cells: [[{text, value, title, href}]], file}]
+// data: [{label, columns: [{name, numeric, help}], cells: [[{text, value, title, href, bar}]], file}]
+// triggers: open ADDRESS
 //
 // Text from the store becomes text nodes, never markup.
+
+const LONG = 40; // letters of a text that is drawn in several lines
 
 const made = (name, properties, ...children) => {
   const element = Object.assign(document.createElement(name), properties);
@@ -15,11 +18,12 @@ const change = (element, property, value) => {
 };
 
 /** What stays the same stays where it is: a click on what is replaced under it would be lost. */
-function fill(place, { text, title, href }) {
+function fill(place, { text, title, href, bar }) {
   change(place, "title", title ?? "");
+  place.style.setProperty("--bar", bar === undefined ? "" : `${100 * bar}%`);
   let link = place.querySelector("a");
   if (!href) return link ? place.replaceChildren(text) : change(place, "textContent", text);
-  if (!link) place.replaceChildren((link = made("a", { target: "_blank", rel: "noopener" })));
+  if (!link) place.replaceChildren((link = made("a", {})));
   if (link.getAttribute("href") !== href) link.setAttribute("href", href);
   change(link, "textContent", text);
 }
@@ -51,12 +55,20 @@ function start(parentElement) {
   // A keyboard scrolls what has the focus.
   const scroll = made("div", { className: "scroll", tabIndex: 0, role: "region" }, table);
   parentElement.append(made("div", { className: "plain-table" }, scroll, button));
-  return { scroll, table, head, body, button, order: {} };
+  const parts = { scroll, table, head, body, button, order: {} };
+  body.onclick = (event) => {
+    const link = event.target.closest("a");
+    // With these keys the browser opens a tab or a window, or saves the page.
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    parts.open(link.getAttribute("href"));
+  };
+  return parts;
 }
 
 function drawHead(parts, columns, redraw) {
-  const header = ({ name, numeric }) => {
-    const button = made("button", { type: "button", title: `Sort by ${name}` }, name);
+  const header = ({ name, numeric, help }) => {
+    const button = made("button", { type: "button", title: help || `Sort by ${name}` }, name);
     button.onclick = () => {
       const { column, ascending } = parts.order;
       parts.order = { column: name, ascending: column === name ? !ascending : !numeric };
@@ -70,13 +82,15 @@ function drawHead(parts, columns, redraw) {
 
 const tables = new WeakMap();
 
-export default function ({ data: [data], parentElement }) {
+export default function ({ data: [data], parentElement, setTriggerValue }) {
   const parts = tables.get(parentElement) ?? start(parentElement);
   tables.set(parentElement, parts);
+  parts.open = (address) => setTriggerValue("open", address);
   const { scroll, table, head, body, button } = parts;
   for (const named of [scroll, table]) named.setAttribute("aria-label", data.label);
   button.setAttribute("aria-label", `Save ${data.label} as CSV`);
   button.onclick = () => save(data);
+  change(button, "hidden", !data.file);
   const form = JSON.stringify(data.columns);
   parts.redraw = () => {
     data.columns.forEach(({ name }, at) => {
@@ -88,7 +102,7 @@ export default function ({ data: [data], parentElement }) {
       const row = body.rows[at] ?? body.insertRow();
       cells.forEach((cell, column) => {
         const place = row.cells[column] ?? row.insertCell();
-        change(place, "className", data.columns[column].numeric ? "number" : "");
+        change(place, "className", data.columns[column].numeric ? "number" : cell.text.length > LONG ? "long" : "");
         fill(place, cell);
       });
     });

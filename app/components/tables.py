@@ -1,0 +1,100 @@
+"""Tables, drawn as HTML by a script of our own: sorted by their headers, with links that stay in the tab, saved as CSV.
+
+Streamlit's grid takes 300 kB of programs and more than half a second of the browser, and pandas on the server; it opens
+links in new tabs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs
+
+import streamlit as st
+
+from app import context
+from app.components import mount
+from app.presenters.admin import ARCHS
+from app.presenters.columns import Column, Kind, cells, csv_text, rows_of
+from app.presenters.shared import Row
+
+MOST_ROWS = 1_000
+"""The most rows that are drawn."""
+
+
+def draw(
+    values: Iterable[Any],
+    columns: Sequence[Column],
+    *,
+    key: str,
+    label: str = "",
+    only: Collection[str] | None = None,
+    saved: bool = True,
+) -> None:
+    """Draws a table with a row for each value. A click on a link opens its page in this tab.
+
+    Args:
+        label: the content of the table in words, for screen readers and as the name of the file; by default its key.
+        only: the columns to draw; by default all. The file has all.
+        saved: whether to draw a button that saves the table as CSV.
+    """
+    everything, zone = list(values), context.timezone()
+    values = everything[:MOST_ROWS]
+    if len(everything) > MOST_ROWS:
+        st.caption(f"The first {MOST_ROWS:,} of {len(everything):,} rows; the file has all.")
+    drawn = [column for column in columns if only is None or column.name in only]
+    shown = cells(values, drawn, zone, time.time())
+    for at in (at for at, column in enumerate(drawn) if column.bar):
+        most = max((row[at].get("value", 0) for row in shown), default=0)
+        for row in shown:
+            row[at]["bar"] = max(0, row[at].get("value", 0)) / most if most > 0 else 0
+    links = [cell for row in shown for cell in row if "href" in cell]
+    for cell in links:
+        cell["href"] = context.here(cell["href"])
+    heads = [
+        {
+            "name": column.name,
+            "help": column.help or "",
+            "numeric": column.is_numeric or any("value" in row[at] for row in shown),
+        }
+        for at, column in enumerate(drawn)
+    ]
+    told = mount(
+        "table",
+        key=key,
+        data={
+            "label": label or key.replace("-", " ").capitalize(),
+            "columns": heads if values else [],
+            "cells": shown,
+            "file": csv_text(rows_of(everything, columns, zone)) if saved else "",
+        },
+        on_open_change=lambda: None,  # a trigger needs a callback
+    )
+    if told.open in [cell["href"] for cell in links]:
+        page, _, asked = told.open.partition("?")
+        st.switch_page(f"../pages/{page.strip('./') or 'overview'}.py", query_params=parse_qs(asked))
+
+
+def show(rows: Sequence[Row], *, key: str, label: str = "", kinds: Mapping[str, Kind] | None = None) -> None:
+    """Draws rows whose names are the columns.
+
+    Args:
+        label: as of ``draw``.
+        kinds: of columns that are neither text nor plain numbers.
+    """
+    given = ((name, (kinds or {}).get(name, "")) for name in (rows[0] if rows else ()))
+    draw(rows, [Column(name, name, kind, bar=kind == "share") for name, kind in given], key=key, label=label)
+
+
+def properties(words: Mapping[str, Any], *, key: str, head: str = "Property") -> None:
+    """Draws a table of names and values."""
+    columns = (Column(head, lambda pair: pair[0]), Column("Value", lambda pair: str(pair[1])))
+    draw(words.items(), columns, key=key, label=head, saved=False)
+
+
+def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
+    """Kernels and bytes by target; nothing where there are no rows."""
+    if rows:
+        st.caption(title)
+        draw(rows, ARCHS, key=key, saved=False)
