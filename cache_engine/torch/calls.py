@@ -24,7 +24,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _in_forward_mode() -> bool:
-    return forward_ad._current_level >= 0  # noqa: SLF001 (nothing public says it)
+    return bool(forward_ad._current_level >= 0)  # noqa: SLF001 (nothing public says it)
 
 
 def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none") -> Any:

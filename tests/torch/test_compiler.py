@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.autograd import forward_ad
 from torch.func import grad, jacrev, vmap
 from torch.library import opcheck
+from torch.utils.flop_counter import FlopCounterMode
 
 from cache_engine.torch import grouped_mm, linear, mm, swap
 from tests.torch.test_launches import FLOATS, some
@@ -187,3 +188,19 @@ def test_torch_fx_traces_a_swapped_model(place: str) -> None:
     assert OPS.linear in [node.target for node in traced.graph.nodes]
     x = torch.randn(3, 8)
     torch.testing.assert_close(traced(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_flops_are_counted_as_those_of_pytorchs_own(place: str) -> None:
+    def counted(function: Any) -> int:
+        given = of_linear(torch.float32)
+        with FlopCounterMode(display=False) as counter:
+            function(*given).sum().backward()
+        return int(counter.get_total_flops())
+
+    assert counted(linear) == counted(F.linear) == 3 * 2 * 6 * 6 * 8
+
+    a, b, counts = torch.ones(5, 8, requires_grad=True), torch.ones(2, 8, 6, requires_grad=True), torch.tensor([2, 3])
+    with FlopCounterMode(display=False) as counter:
+        grouped_mm(a, b, counts.int()).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * 5 * 6 * 8
