@@ -195,9 +195,9 @@ _register(
 @register_flop_formula([getattr(torch.ops.gemm_cache, name) for name in ("linear", "mm", "scaled_mm", "grouped_mm")])  # type: ignore[untyped-decorator]
 def _flops(a: Any, *_: Any, out_shape: Any, **__: Any) -> int:
     """For ``FlopCounterMode``, which would count none; each row of groups is taken to belong to one."""
-    return 2 * math.prod(out_shape) * int(a[-1])
+    return int(2 * math.prod(out_shape) * a[-1])
 
 
 @register_flop_formula(torch.ops.gemm_cache.grouped_weight_gradient)  # type: ignore[untyped-decorator]
 def _flops_of_weight_gradient(a: Any, grad: Any, *_: Any, **__: Any) -> int:
-    return 2 * math.prod(a) * int(grad[-1])
+    return int(2 * math.prod(a) * grad[-1])
