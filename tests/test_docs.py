@@ -137,7 +137,7 @@ def test_sizes_of_the_installation_are_those_of_the_readme() -> None:
     row = r'^\| `pip install "\$\{wheel\}(?:\[(\w+)\])?"` \|.*\| (.*) \| (.*) \|$'
     of_readme = re.findall(row, README, re.MULTILINE)
     sizes = {row[0].strip("`"): row[1:3] for row in _rows("installation.md", "| | to download |")}
-    assert len(of_readme) == 5
+    assert len(of_readme) == 4
     for extra, download, disk in of_readme:
         size = sizes[extra or "core"]
         assert [size[0], size[1].partition(", 142 MB of it")[0]] == [download, disk]

@@ -12,16 +12,19 @@ from dataclasses import replace
 from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+
+import msgspec
 
 from cache_engine.cache.history import History
 from cache_engine.cache.other_toolchains import OtherToolchains
 from cache_engine.cache.queue import Priority, QueueState, queue_state
-from cache_engine.cache.selection import ExactKernels, Selection, Selector, check_asked, check_wait
+from cache_engine.cache.selection import ExactKernels, Request, Selection, Selector, check_asked, check_wait
 from cache_engine.cache.serving import COMPILED, SWITCHED_OFF, CompiledKernel, Serving, refusal
 from cache_engine.cache.stages import VALIDATE, OnStage, StageClock
 from cache_engine.cache.tiers import Found, Preloaded
 from cache_engine.errors import ExtraMissing, PackUnusable, StoreError, StoreUnusable, UsageError
+from cache_engine.kernels.select import TO_PROVE
 from cache_engine.logs import Log
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import Statistics, Tally
@@ -37,6 +40,7 @@ from cache_engine.store.layout import StoreLayout
 
 if TYPE_CHECKING:
     from cache_engine.cache.demand import Demand
+    from cache_engine.cache.proving import Proofs
     from cache_engine.cache.queue import PendingKernel
     from cache_engine.cache.serving.stand_ins import StandIns
     from cache_engine.evaluator.results import Evaluations
@@ -91,6 +95,15 @@ class Cache:
         from cache_engine.cache.serving.stand_ins import StandIns
 
         return StandIns(self._serving, self.selector, self.other_toolchains, self.settings)
+
+    @cached_property
+    def _proofs(self) -> Proofs:
+        """The proofs of faster families on this machine's GPUs."""
+        from cache_engine.cache.proving import Proofs
+
+        return Proofs(
+            self.selector, self.exact_kernels, self._serving, self.settings, self.journal, self._store, self.keep_timing
+        )
 
     @cached_property
     def admin(self) -> Admin:
@@ -159,16 +172,44 @@ class Cache:
         check_asked(problem, config)
         return self.stand_ins.submit((self.targeted(problem, arch), family, compiler, config), StageClock())
 
+    @overload
     def get_to_launch(
         self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None
-    ) -> CompiledKernel:
+    ) -> CompiledKernel: ...
+
+    @overload
+    def get_to_launch(
+        self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None, wait_ms: float | None
+    ) -> CompiledKernel | PendingKernel[CompiledKernel]: ...
+
+    def get_to_launch(
+        self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None,
+        wait_ms: float | None = None,
+    ) -> CompiledKernel | PendingKernel[CompiledKernel]:  # fmt: skip
         """As ``get_or_compile``, for a caller such as ``matmul`` that launches the kernel for exactly this problem.
 
         So it may also return an ``exact`` kernel, which is wrong for any other m, if this store has measured that it is
-        faster.
+        faster. Until a faster family is proved on this GPU, a kernel of a plain family is returned, and its ``better``
+        is ready when the other one serves; see the setting ``prove``.
+
+        Args:
+            wait_ms: as for ``get_or_compile``; but if no stored kernel can serve, the handle of the compile is
+                returned.
         """
-        asked = (self.targeted(problem, None), family, compiler, None)
-        return self._serving.get_or_compile(self.selector, asked, StageClock(), for_launch=True)
+        asked, proved = self._proved((self.targeted(problem, None), family, compiler, None))
+        if wait_ms is not None:
+            got: CompiledKernel | PendingKernel[CompiledKernel] = self.stand_ins.get(asked, StageClock(), wait_ms)
+        else:
+            got = self._serving.get_or_compile(self.selector, asked, StageClock(), for_launch=True)
+        if proved is None or not isinstance(got, CompiledKernel) or got.better is not None:
+            return got
+        return msgspec.structs.replace(got, better=proved)
+
+    def _proved(self, asked: Request) -> tuple[Request, PendingKernel[CompiledKernel] | None]:
+        """The request to serve in place of ``asked`` on this GPU; see ``Proofs.served``."""
+        if self.selector.select(*asked).family.name in TO_PROVE or self.exact_kernels.measured(asked) is not None:
+            return self._proofs.served(asked)
+        return asked, None
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key from the fastest tier that has it, the remote last; ``None`` if no tier has it.
@@ -410,7 +451,7 @@ class Cache:
         """Writes the last usage counts, and ends background cleaning and compiles. Safe in a signal handler."""
         if "stand_ins" in self.__dict__:
             self.stand_ins.close(wait=not self.journal.is_interrupted)
-        for opened in {"evaluations", "timings"} & self.__dict__.keys():
+        for opened in {"_proofs", "evaluations", "timings"} & self.__dict__.keys():
             getattr(self, opened).close()
         self._serving.close()
         self.journal.close()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache as cached
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.cache.operator import code_found, default_cache, fuses
 from cache_engine.cache.selection import check_wait
 from cache_engine.cache.serving.launch_support import Product, code_of
-from cache_engine.cache.stages import StageClock
 from cache_engine.errors import UsageError
 from cache_engine.gpu.matmul_plan import ArrayForms, asked_alike
 from cache_engine.gpu.multiply import multiply, stream_of
@@ -101,10 +101,8 @@ def matmul(
 
     def find(problem: GemmProblem) -> Code:
         there = cache or default_cache()
-        if wait_ms is None:
-            return code_found(there, problem, family, None, lambda: there.get_to_launch(problem, family=family))
-        asked, most_ms = (problem, family, None, None), wait_ms
-        return code_found(there, problem, family, None, lambda: there.stand_ins.get(asked, StageClock(), most_ms))
+        get = partial(there.get_to_launch, problem, family=family, wait_ms=wait_ms)
+        return code_found(there, problem, family, None, get)
 
     served: list[tuple[str, Any]] = []
     asked = _asked(dtype, out_dtype, alpha != 1.0, beta != 0.0, bias is not None, activation)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cache_engine.cache.cache import COMPILED, Cache, CompiledKernel, open_cache
 from cache_engine.cache.selection import check_wait
 from cache_engine.cache.serving.launch_support import Product, code_of
-from cache_engine.cache.stages import COMPILE, StageClock
+from cache_engine.cache.stages import COMPILE
 from cache_engine.errors import NotCached, StoreUnusable, UsageError
 from cache_engine.gpu.profiling import OperatorCall, OperatorCalls, OperatorStatistics, ProfilerCounts, Watch
 from cache_engine.model.gemm import (
@@ -203,7 +203,7 @@ class GemmOperator:
             return code_found(self.cache, problem, self._family, self._compiler, partial(get, problem))
 
         def get(problem: GemmProblem) -> CompiledKernel | PendingKernel[CompiledKernel]:
-            found = self._get_to_launch(problem) if wait_ms is None else self._get_meanwhile(problem, wait_ms)
+            found = self._get_to_launch(problem, wait_ms)
             if isinstance(found, CompiledKernel):
                 got.append(found)
             return found
@@ -240,12 +240,11 @@ class GemmOperator:
 
         return self._counted(get)
 
-    def _get_to_launch(self, problem: GemmProblem) -> CompiledKernel:
-        return self._counted(lambda: self.cache.get_to_launch(problem, family=self._family, compiler=self._compiler))
-
-    def _get_meanwhile(self, problem: GemmProblem, wait_ms: float) -> CompiledKernel | PendingKernel[CompiledKernel]:
-        asked = (problem, self._family, self._compiler, None)
-        return self._counted(lambda: self.cache.stand_ins.get(asked, StageClock(), wait_ms))
+    def _get_to_launch(
+        self, problem: GemmProblem, wait_ms: float | None
+    ) -> CompiledKernel | PendingKernel[CompiledKernel]:
+        get = partial(self.cache.get_to_launch, problem, family=self._family, compiler=self._compiler, wait_ms=wait_ms)
+        return self._counted(get)
 
     def _counted(self, get: Callable[[], _Got]) -> _Got:
         """Calls ``get`` and returns its result.

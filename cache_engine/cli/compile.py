@@ -22,7 +22,9 @@ from cache_engine.cli.support import (
 )
 from cache_engine.cli.terminal import print_fields, print_warnings
 from cache_engine.errors import UsageError
+from cache_engine.gpu.probe import gpu
 from cache_engine.insight.inspection import described
+from cache_engine.kernels.select import TO_PROVE
 from cache_engine.model.artifact import Record
 from cache_engine.model.documents import to_json
 from cache_engine.settings import PACKS, Settings
@@ -145,6 +147,8 @@ def _print_kernel(document: results.Compiled, record: Record) -> None:
             "stage times": stages,
         }
     )
+    if record.family in TO_PROVE and isinstance(gpu(), str):
+        print(f"\n{record.family} is unproved on this machine: a GPU proves it before it serves matmul there.")
 
 
 def _behind(document: results.Compiled) -> str:

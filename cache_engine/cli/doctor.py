@@ -18,7 +18,7 @@ import click
 
 from cache_engine._version import version_and_build
 from cache_engine.cache.serving.pack_state import pack_state
-from cache_engine.cli.support import Verb, emit, json_option
+from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, print_table, short_time
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.contents import cuda_for, find_tool
@@ -26,12 +26,27 @@ from cache_engine.errors import CompileError, ExtraMissing, GemmCacheError, NotH
 from cache_engine.gpu.memory_pool import free_and_total_bytes
 from cache_engine.gpu.probe import driver_cuda, gpu, gpu_extra, local_arch
 from cache_engine.insight.packs import signed_by
+from cache_engine.kernels.hopper import TARGET
+from cache_engine.kernels.select import TO_PROVE
+from cache_engine.model.architecture import compiled_for
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.settings import BY_NAME, LOCAL, PACKS, Origin, Settings, unknown_in_words, unknown_variables, variable
+from cache_engine.model.proof import PROVED
+from cache_engine.settings import (
+    BY_NAME,
+    LOCAL,
+    NEVER,
+    PACKS,
+    Origin,
+    Settings,
+    unknown_in_words,
+    unknown_variables,
+    variable,
+)
 from cache_engine.settings.extras import how_to_install, pip, require
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack, find_packs
+from cache_engine.store.proofs import states
 from cache_engine.store.signatures.signers import TrustedSigners, named_by
 from cache_engine.units import counted, human_bytes, printable
 from cache_engine.upkeep.plan import NO_FREE_BYTES
@@ -75,21 +90,26 @@ class Check:
 @click.command(
     "doctor",
     cls=Verb,
-    examples=("doctor", "doctor --settings", "doctor --json"),
+    examples=("doctor", "doctor --settings", "doctor --gpu --json"),
     done="The installation is usable; notes are no problem.",
     failed="There is a problem; the line marked ✗ says how to fix it.",
+    missing="--gpu: there is no NVIDIA GPU, or the extra gpu is not installed.",
 )
 @click.option("--settings", "every", is_flag=True, help="Also list the settings that are at their default.")
+@click.option("--gpu", "on_gpu", is_flag=True, help="Also run canaries of every kernel family on the GPU, and matmul.")
 @json_option
 @click.pass_obj
-def doctor_verb(settings: Settings, /, every: bool, as_json: bool) -> None:
+def doctor_verb(settings: Settings, /, every: bool, on_gpu: bool, as_json: bool) -> None:
     """Check the installation.
 
     Checks packages, compilers, tools, the GPU, the store and its disk, packs, and the environment's variables, and
     says how long a hit from that disk takes. Also lists the settings that are not at their default, with their origin:
     argument, environment, settings file, or the policy that sets them. Changes nothing and needs no GPU.
+
+    With --gpu, which takes about a minute, every family computes small problems of each type and layout, in processes
+    of their own; the line of one that is wrong has the command to see it again.
     """
-    checks = examine(settings)
+    checks = [*_on_the_gpu(settings), *examine(settings)] if on_gpu else examine(settings)
     is_ok = all(check.status != PROBLEM for check in checks)
     document = {"checks": checks, "ok": is_ok, "settings": [_setting(settings, name) for name in BY_NAME]}
     emit(document, as_json, lambda: _print_checks(checks, settings, every=every), failed=not is_ok)
@@ -119,6 +139,7 @@ def examine(settings: Settings) -> list[Check]:
             Check("gpu", OK, f"{device.name}, {device.arch}, {device.sms} SMs, driver for CUDA {device.driver}")
         )
         checks.append(_device_memory())
+        checks += _families(settings, device)
     else:
         checks.append(Check("gpu", NOTE, f"none: {device}. Compiling and browsing work without a GPU"))
     checks += _store(settings)
@@ -126,6 +147,35 @@ def examine(settings: Settings) -> list[Check]:
     checks += _remote(settings)
     checks += _settings(settings)
     return checks
+
+
+def _on_the_gpu(settings: Settings) -> Iterator[Check]:
+    """Each family, and matmul of each library, on the GPU. Kernels are kept in memory alone."""
+    from cache_engine.batch.gpu_check import check_gpu
+
+    with open_cache(settings.with_overrides({"enable_caching": False, "prove": NEVER})) as cache:
+        for one in check_gpu(cache):
+            again = f"; again: {one.command}" if one.command else ""
+            where = f" ({one.case}, seed {one.seed})" if one.case else ""
+            right = f"{counted(one.cases, 'case')} right on the GPU" if one.state == PROVED else f"{one.state}: "
+            status = OK if one.state == PROVED else PROBLEM
+            yield Check(f"GPU: {one.name}", status, f"{right}{one.reason}{where}{again}")
+
+
+def _families(settings: Settings, device: DeviceFingerprint) -> Iterator[Check]:
+    """The state of each family that this GPU must prove, by the newest proof in the store."""
+    if compiled_for(device.arch) != TARGET or not (settings.uses_directory and settings.directory_exists):
+        return
+    with suppress(GemmCacheError, OSError):  # what is wrong with the store, ``_store`` says
+        layout = open_store(settings.directory(), trust=settings.trust_store, create=False)
+        for family in sorted(TO_PROVE):
+            found = states(layout, family, device=device)
+            if not found:
+                yield Check(
+                    family, NOTE, f"not proved on {device.name} yet; matmul proves it (prove = {settings.prove})"
+                )
+            else:
+                yield Check(family, OK if found[0].state == PROVED else NOTE, f"{found[0].words}, {found[0].toolchain}")
 
 
 def _device_memory() -> Check:

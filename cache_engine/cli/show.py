@@ -29,7 +29,8 @@ from cache_engine.insight.inspection import (
     sass_of,
 )
 from cache_engine.insight.toolchains import timing_row
-from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
+from cache_engine.kernels.select import TO_PROVE
+from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE, Record
 from cache_engine.model.documents import fields_of, picked
 from cache_engine.model.measurement import Measurement
 from cache_engine.settings import Settings
@@ -146,7 +147,8 @@ def _show_one(cache: Cache, key: str, part: str | None, cubin: Path | None, *, a
             "timings": [timing_row(timing) for timing in timings],
             "signature": signature,
         }
-        emit(document, as_json, lambda: print_inspection(inspection, timings, signature))
+        proof = proof_words(cache, record)
+        emit(document, as_json, lambda: print_inspection(inspection, timings, signature, proof))
 
 
 def _show_difference(cache: Cache, keys: tuple[str, ...], *, with_sass: bool, as_json: bool) -> None:
@@ -218,10 +220,22 @@ def inspection_document(inspection: Inspection) -> dict[str, Any]:
 # ---- For people ----
 
 
-def print_inspection(inspection: Inspection, timings: Sequence[Measurement] = (), signature: str = "") -> None:
+def proof_words(cache: Cache, record: Record) -> str:
+    """The states of the kernel's family on the GPUs that have tried it; empty if the family needs no proof."""
+    if record.family not in TO_PROVE:
+        return ""
+    from cache_engine.store.proofs import states
+
+    found = states(cache.layout, record.family, f"{record.compiler} {record.compiler_version}")
+    return "; ".join(proof.words for proof in found) or "unproved: no GPU has run its canaries for this store"
+
+
+def print_inspection(
+    inspection: Inspection, timings: Sequence[Measurement] = (), signature: str = "", proof: str = ""
+) -> None:
     """Prints a kernel: properties, occupancy, instructions, timings, and the components of its key."""
     record = inspection.record
-    more = {"fusion saves": inspection.fusion_in_words, "signature": signature}
+    more = {"fusion saves": inspection.fusion_in_words, "signature": signature, "proof": proof}
     print_fields(record_fields(record) | {name: words for name, words in more.items() if words})
     if inspection.occupancy is not None:
         _print_occupancy(inspection.occupancy)

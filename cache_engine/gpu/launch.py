@@ -175,7 +175,13 @@ class LoadedKernel:
         return self._maps[key]
 
 
-def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
+# Of exact operands, the largest number of eighths in A and in everything else. All types hold them, fp8 too. A sum of a
+# few hundred products then has at most 14 bits, as many as the tensor cores of the H100 keep for fp8.
+_MOST_A, _MOST_OTHER = 7, 3
+_MOST_WIDE = {DType.FP32: 2**11 - 1, DType.FP64: 2**20}  # of A, so that a type with fewer bits shows
+
+
+def random_operands(problem: GemmProblem, seed: int | None = None, *, exact: bool = False) -> Operands:
     """Random operands: A and B are standard normal (for int8, times 32), and all bits of C are set: NaN for floats.
 
     Scales are powers of two from 1/4 to 4. For an epilogue there are factors, a bias, and a C to be added to. Of the
@@ -183,6 +189,7 @@ def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
 
     Args:
         seed: a number that gives the same operands again; by default they differ each time.
+        exact: whether A, B, C and the bias are a few eighths (for int8, whole), so that sums are exact in any order.
 
     Raises:
         OutOfDeviceMemory: when the operands do not fit on the GPU.
@@ -191,26 +198,30 @@ def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
 
     generator = cupy.random.default_rng(secrets.randbits(32) if seed is None else seed)
 
-    def filled(dtype: DType, *shape: int) -> Any:
+    def filled(dtype: DType, *shape: int, most: int = _MOST_OTHER) -> Any:
         array = cupy.empty(shape, dtype=ARRAY_TYPES[dtype])
         flat = array.reshape(-1)
         for start in range(0, flat.size, CHUNK_ELEMENTS):
             part = flat[start : start + CHUNK_ELEMENTS]
             values = generator.standard_normal(part.size, dtype=cupy.float32)
-            whole = problem.dtype is DType.INT8
-            part[...] = to_stored(cupy.clip(cupy.rint(32 * values), -127, 127) if whole else values, dtype)
+            if problem.dtype is DType.INT8:
+                values = cupy.clip(cupy.rint(32 * values), -127, 127)
+            elif exact:
+                values = cupy.clip(cupy.rint(most * values), -most, most) / 8
+            part[...] = to_stored(values, dtype)
         return array
 
     def some_scales(matrices: int, shape: tuple[int, int]) -> Any:
         powers = cupy.clip(cupy.rint(generator.standard_normal((matrices, *shape), dtype=cupy.float32)), -2, 2)
         return (powers + E8M0_BIAS).astype(cupy.uint8) if problem.scales.is_e8m0 else 2**powers
 
+    most_a = _MOST_WIDE.get(problem.dtype, _MOST_A)
     batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
     of_rows, epilogue = problem.row_matrices, problem.epilogue
     matrices, shapes = (of_rows, batch), problem.scales.shapes(m, n, k) if problem.scales else ()
     a_scales, b_scales = map(some_scales, matrices, shapes) if shapes else (None, None)
     return Operands(
-        a=filled(problem.dtype, of_rows, *((k, m) if problem.layout.a_transposed else (m, k))),
+        a=filled(problem.dtype, of_rows, *((k, m) if problem.layout.a_transposed else (m, k)), most=most_a),
         b=filled(problem.dtype, batch, *((n, k) if problem.layout.b_transposed else (k, n))),
         c=filled(problem.output, of_rows, m, n) if epilogue.beta else poisoned(problem),
         alpha=0.75 if epilogue.alpha else 1.0,

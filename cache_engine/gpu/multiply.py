@@ -16,6 +16,7 @@ from cache_engine.gpu.launch import ARRAY_TYPES, LoadedKernel, Operands, Startab
 from cache_engine.gpu.matmul_plan import ALIGNMENT, ArrayForms, MatmulPlan, check_places, plan_matmul
 from cache_engine.gpu.memory_pool import shared_pool
 from cache_engine.gpu.resident_objects import Resident, synchronize
+from cache_engine.model.architecture import compiled_for
 from cache_engine.model.gemm import NO_EPILOGUE, GemmProblem
 from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
@@ -281,7 +282,7 @@ def _load(key: tuple[Wanted, Hashable, Hashable], find: Find, gpu: int, make: Ma
         is_loaded = False
         import cupy
 
-        problem = asked.on(asked.arch or f"sm_{cupy.cuda.Device(gpu).compute_capability}")
+        problem = asked.on(asked.arch or compiled_for(f"sm_{cupy.cuda.Device(gpu).compute_capability}"))
         code = find(problem)
         if code.cubin is None or code.launch is None:
             return Ready(make.product(problem), partial(code.count, problem), code.better)

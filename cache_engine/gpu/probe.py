@@ -105,8 +105,31 @@ def gpu() -> DeviceFingerprint | str:
         return f"the NVIDIA driver cannot be used (cuInit returned error {status})"
     if status == _NO_DEVICE or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
         return _SEES_NONE
+    return _fingerprint(driver, 0)
+
+
+def current_gpu() -> tuple[int, DeviceFingerprint]:
+    """The number and the fingerprint of CuPy's current GPU, on which callers launch.
+
+    Raises:
+        GpuRequired, ExtraMissing: as ``require_gpu``.
+    """
+    first = require_gpu("a proof on a GPU")
+    import cupy
+
+    number = int(cupy.cuda.runtime.getDevice())
+    return number, first if number == 0 else _numbered(number)
+
+
+@cache
+def _numbered(number: int) -> DeviceFingerprint:
+    return _fingerprint(ctypes.CDLL("libcuda.so.1"), number)
+
+
+def _fingerprint(driver: ctypes.CDLL, number: int) -> DeviceFingerprint:
+    """The GPU with a number, as CUDA counts. The driver is initialised."""
     device = ctypes.c_int()
-    driver.cuDeviceGet(ctypes.byref(device), 0)
+    driver.cuDeviceGet(ctypes.byref(device), number)
 
     def attribute(number: int) -> int:
         value = ctypes.c_int()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cache_engine.errors import NotHereError
 from cache_engine.gpu.fp8 import LARGEST, fp8_values, scaled
 from cache_engine.gpu.groups import rows_of_groups
-from cache_engine.gpu.launch import CHUNK_ELEMENTS, LoadedKernel, Operands, from_stored, random_operands
+from cache_engine.gpu.launch import CHUNK_ELEMENTS, LoadedKernel, Operands, from_stored, random_operands, to_stored
 from cache_engine.gpu.probe import gpu_extra
 from cache_engine.model.gemm import FP8, NO_EPILOGUE, Activation, DType, Epilogue, GemmProblem
 
@@ -88,13 +88,61 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
     Raises:
         NotHereError: when cuBLAS, with which CuPy multiplies, is not installed.
     """
+    import numpy
+
+    errors, sizes = [0.0], [0.0]
+    for matrix, part, expected in _expected(problem, operands, before):
+        computed = from_stored(operands.c[matrix][part], problem.output, str(expected.dtype))
+        errors.append(float(abs(computed - expected).max()))
+        sizes.append(float(abs(expected).max()))
+    largest = float(numpy.max(sizes))
+    # If all expected elements are 0, which random operands do not give, a relative error is not defined. NaN stays NaN.
+    return float(numpy.max(errors)) / (largest or 1.0)
+
+
+def wrong_elements(problem: GemmProblem, operands: Operands, before: Any) -> int:
+    """The number of elements of C that are not the exact value, rounded once to C's type.
+
+    For operands that ``random_operands`` made exact, so that a right kernel leaves no element wrong. GELU is not exact;
+    with it, elements count that are beyond the tolerance. Rows of C that belong to no group must be as before.
+
+    Args:
+        before: C before the launch.
+    """
     import cupy
     import numpy
+
+    wrong, c = 0, operands.c
+    is_free = numpy.ones(c.shape[:2], dtype=bool)  # on the host, as the rows of groups are few
+    for matrix, part, expected in _expected(problem, operands, before):
+        computed = from_stored(c[matrix][part], problem.output, str(expected.dtype))
+        if problem.epilogue.activation is Activation.GELU:
+            allowed = tolerance(problem) * float(abs(expected).max())
+            wrong += int((~(abs(computed - expected) <= allowed)).sum())
+        else:
+            # 16 bits and less are rounded from fp32, which holds the exact value too.
+            exact = expected.astype("float32") if problem.output.itemsize < 4 else expected
+            right = from_stored(to_stored(exact, problem.output), problem.output, str(expected.dtype))
+            wrong += int((computed != right).sum())
+        is_free[matrix, part] = False
+    for matrix in range(len(c)) if is_free.any() else ():
+        rows = cupy.asarray(is_free[matrix])
+        wrong += int((bits_of(c[matrix])[rows] != bits_of(before[matrix])[rows]).any(axis=1).sum())
+    return wrong
+
+
+def bits_of(array: Any) -> Any:
+    """The bytes of a contiguous array of at least two axes, row by row: NaN equals itself there."""
+    return array.view("uint8")
+
+
+def _expected(problem: GemmProblem, operands: Operands, before: Any) -> Iterator[tuple[int, slice, Any]]:
+    """The exact value of C in parts: the index of the matrix, the rows, and their elements; see ``largest_error``."""
+    import cupy
 
     _cublas_library()
     precision = "float64" if problem.dtype in (DType.FP32, DType.FP64, DType.INT8) else "float32"
     rows = max(1, CHUNK_ELEMENTS // max(problem.n, problem.k))
-    errors, sizes = [0.0], [0.0]
     for batch, (matrix, whole) in enumerate(_rows(problem, operands)):
         b = from_stored(operands.b[batch], problem.dtype, precision)
         if problem.scales:
@@ -108,12 +156,7 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
             old = from_stored(before[matrix][part], problem.output, precision) if problem.epilogue.beta else None
             bias = operands.bias[batch] if problem.mode and problem.epilogue.bias else operands.bias
             finish(expected, problem, replace(operands, bias=bias), old)
-            computed = from_stored(operands.c[matrix][part], problem.output, precision)
-            errors.append(float(abs(computed - expected).max()))
-            sizes.append(float(abs(expected).max()))
-    largest = float(numpy.max(sizes))
-    # If all expected elements are 0, which random operands do not give, a relative error is not defined. NaN stays NaN.
-    return float(numpy.max(errors)) / (largest or 1.0)
+            yield matrix, part, expected
 
 
 def _rows(problem: GemmProblem, operands: Operands) -> list[tuple[int, slice]]:

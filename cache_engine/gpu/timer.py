@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cache_engine.gpu.launch import LoadedKernel
@@ -17,6 +18,7 @@ from cache_engine.model.kernel import Launch
 
 _WARM_UP = 10
 _FEWEST, _REPEATS = 10, 50
+_FEWEST_IN_TURN = 20
 # The total time of all launches of one kernel, in microseconds: slower kernels are repeated less often.
 _BUDGET_US = 500_000
 # Bytes written between launches so that no operand stays in the L2 cache. Writing them must take the GPU longer than
@@ -101,29 +103,61 @@ def time_kernel(
         clock = sm_clock_mhz(bus)
         if profile:
             _profiled(launches[0])
-    p10, median, p90 = (float(value) for value in numpy.percentile(samples[0], [10, 50, 90]))
     reference_median = float(numpy.median(samples[1])) if reference else None
-    return Timing(
-        device=device,
-        median_us=median,
-        p10_us=p10,
-        p90_us=p90,
-        repeats=len(samples[0]),
-        tflops=problem.flops / median / 1e6,
-        max_rel_error=error,
-        # NaN, from an element never written, compares false.
-        verified=error <= tolerance(problem),
-        seed=seed,
+    return replace(
+        _timing(device, problem, samples[0], error, seed),
         reference=reference.name if reference else None,
         no_reference=reason,
         reference_median_us=reference_median,
-        speed_ratio=None if reference_median is None else reference_median / median,
+        speed_ratio=None if reference_median is None else reference_median / float(numpy.median(samples[0])),
         sm_clock_mhz=clock,
         sm_clock_before_mhz=clock_before,
     )
 
 
-def _launch_times_us(launches: Sequence[Callable[[], None]], l2_bytes: int) -> list[list[float]]:
+def time_in_turn(kernels: Sequence[LoadedKernel], budget_us: float = _BUDGET_US) -> list[Timing]:
+    """Times kernels of one problem in turn, so that a clock that changes meanwhile changes it for all of them.
+
+    Each is checked first, on the same operands, and launched at least 20 times.
+
+    Args:
+        budget_us: the time of all launches of the slowest kernel, if it can be launched so often.
+
+    Raises:
+        OutOfDeviceMemory: when the operands do not fit on the GPU.
+    """
+    device, problem, seed = require_gpu("timing a kernel"), kernels[0].problem, secrets.randbits(32)
+    checked = [check(kernel, problem, seed) for kernel in kernels]
+    operands = checked[0][0]
+    launches = [partial(kernel, operands) for kernel in kernels]
+    samples = _launch_times_us(launches, device.l2_bytes, budget_us, _FEWEST_IN_TURN)
+    return [_timing(device, problem, times, error, seed) for times, (_, error) in zip(samples, checked, strict=True)]
+
+
+def _timing(
+    device: DeviceFingerprint, problem: GemmProblem, times_us: Sequence[float], error: float, seed: int
+) -> Timing:
+    """The timing of a kernel from the times of its launches."""
+    import numpy
+
+    p10, median, p90 = (float(value) for value in numpy.percentile(times_us, [10, 50, 90]))
+    return Timing(
+        device=device,
+        median_us=median,
+        p10_us=p10,
+        p90_us=p90,
+        repeats=len(times_us),
+        tflops=problem.flops / median / 1e6,
+        max_rel_error=error,
+        # NaN, from an element never written, compares false.
+        verified=error <= tolerance(problem),
+        seed=seed,
+    )
+
+
+def _launch_times_us(
+    launches: Sequence[Callable[[], None]], l2_bytes: int, budget_us: float = _BUDGET_US, fewest: int = _FEWEST
+) -> list[list[float]]:
     """The times of each of ``launches`` in microseconds. They run in turn, each with a cold L2 cache.
 
     They are queued without waiting, so that the GPU is busy from the first to the last.
@@ -145,7 +179,7 @@ def _launch_times_us(launches: Sequence[Callable[[], None]], l2_bytes: int) -> l
     queued()  # loads everything that is loaded at its first use
     first = queued()
     stream.synchronize()
-    repeats = repeats_within(max(_elapsed_us(*pair) for pair in first))
+    repeats = max(fewest, repeats_within(max(_elapsed_us(*pair) for pair in first), budget_us))
     for _ in range(min(_WARM_UP, repeats)):
         for launch in launches:
             launch()

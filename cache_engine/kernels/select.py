@@ -46,6 +46,15 @@ _ROUNDS_TO_FP8 = (8, 9)  # the first compute capability that rounds to fp8
 # The first family that computes a problem is used. Hopper computes fewer problems than the others, but faster.
 _BY_PREFERENCE = sorted(_ALL, key=lambda family: family.name != Hopper.name)
 
+TO_PROVE = frozenset({Hopper.name})
+"""The families that serve on a GPU only after a proof there: they use what only the newest GPUs have."""
+
+
+def plain_family(problem: GemmProblem, templates: str = ".cu") -> str | None:
+    """The best family for a problem that needs no proof; ``None`` if there is none. Raises as ``choose``."""
+    able = _families_for(problem, problem.target, None, templates)
+    return next((family.name for family in able if family.name not in TO_PROVE), None)
+
 
 def choose(
     problem: GemmProblem,

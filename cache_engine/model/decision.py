@@ -15,7 +15,7 @@ from cache_engine.model.artifact import Seconds
 from cache_engine.model.events import CORRUPT, EVICT, UNPUBLISHED, Event
 from cache_engine.model.key import Components
 
-MISS, CHOICE, REFUSAL, EVICTION, QUARANTINE, PIN, UNPIN, PROMOTION, DEMOTION, SPECULATION = KINDS = (
+MISS, CHOICE, REFUSAL, EVICTION, QUARANTINE, PIN, UNPIN, PROMOTION, DEMOTION, SPECULATION, PROOF = KINDS = (
     "miss",
     "choice",
     "refusal",
@@ -26,6 +26,7 @@ MISS, CHOICE, REFUSAL, EVICTION, QUARANTINE, PIN, UNPIN, PROMOTION, DEMOTION, SP
     "promotion",
     "demotion",
     "speculation",
+    "proof",
 )
 # Why a lookup missed: first the reasons that the store showed at the time, which are in the line;
 FORCED, DAMAGED, UNREADABLE, OTHER_FORMAT, OTHER_CONFIG = (

@@ -33,6 +33,8 @@ AUTO, LOCAL, PACK = "auto", "local", "pack"
 """The values of ``toolchain``."""
 NO_DEVICE = "none"
 """The value of ``timings_of`` with which no timings choose configs."""
+BEHIND, BEFORE, NEVER = "behind", "before", "never"
+"""The values of ``prove``."""
 FAST_MATH = "--use_fast_math"
 """A flag of the compiler that ``compiler_flags`` may contain."""
 _PREFIX = "GEMM_CACHE_"
@@ -132,6 +134,11 @@ class Settings:
         None,
         "Whose timings choose configs before the cost model: a GPU's name or fingerprint prefix; none: no GPU's. "
         "Default: the local GPU.",
+    )
+    prove: str = _setting(
+        kinds.choice(BEHIND, BEFORE, NEVER),
+        BEHIND,
+        "When a GPU proves a faster family: behind the first call, before it, or never.",
     )
     log: str | None = _setting(
         kinds.log_level(),

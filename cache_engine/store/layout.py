@@ -16,6 +16,7 @@
     decisions/                  the log of decisions, in two files; created with the first
     pins/                       an empty file for each pinned key; created with the first
     groups/                     kernels of other frameworks, a file for each; created with the first
+    proofs/                     proofs of kernel families, a file for each device and toolchain; created with the first
     runs/                       reports of gemm-cache run, the last 50; created with the first
     digests.json                digests of files that compilers read, by path; may be deleted at any moment
     mirror.duckdb               the index; may be deleted at any moment
@@ -247,6 +248,15 @@ class StoreLayout(msgspec.Struct, frozen=True):
         return f"{self.root}/groups/{key}"
 
     @property
+    def proofs(self) -> Path:
+        """The folder of proofs of kernel families, created with the first."""
+        return self.root / "proofs"
+
+    def proof_path(self, name: CacheKey) -> str:
+        """The path of the proof with this identity (``model.proof.identity``)."""
+        return f"{self.root}/proofs/{name}"
+
+    @property
     def runs(self) -> Path:
         """Reports of ``gemm-cache run``. The folder is created with the first."""
         return self.root / "runs"
@@ -258,7 +268,7 @@ class StoreLayout(msgspec.Struct, frozen=True):
     @property
     def later_folders(self) -> tuple[Path, ...]:
         """Folders that are created with the first file in them."""
-        return (self.timings, self.decisions, self.pins, self.groups, self.runs)
+        return (self.timings, self.decisions, self.pins, self.groups, self.proofs, self.runs)
 
     def record_path(self, key: CacheKey) -> str:
         """The path of an entry's record. A string, because every hit calls this and ``Path`` is slower."""

@@ -228,17 +228,11 @@ def _kernel(wanted: Wanted, number: int, *, waits: bool = False) -> Startable:
 def _find(most_ms: float | None, problem: GemmProblem) -> Code:
     """The code for a problem; none, where PyTorch's own product is to serve it."""
     from cache_engine.cache.operator import code_found, default_cache
-    from cache_engine.cache.stages import StageClock
 
     there = serving.cache or default_cache()
 
-    def get() -> Any:
-        if most_ms is None:
-            return there.get_to_launch(problem)
-        return there.stand_ins.get((problem, None, None, None), StageClock(), most_ms)
-
     try:
-        return code_found(there, problem, None, None, get)
+        return code_found(there, problem, None, None, partial(there.get_to_launch, problem, wait_ms=most_ms))
     except (UsageError, InvalidProblem, CompilerMissing) as error:  # the first where no family computes it
         _log.warning("PyTorch multiplies %r: %s", problem, error)
         return Code(CacheKey(""), None, "", None, there.journal.asked)

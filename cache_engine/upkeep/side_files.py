@@ -65,6 +65,7 @@ def check_side_files(
         (layout.decisions, is_decisions_name),
         (layout.pins, is_key),
         (layout.groups, is_key),
+        (layout.proofs, is_key),
         (layout.runs, is_run_name),
     ):
         for name in sorted(names_in(folder)):

@@ -94,7 +94,7 @@ def _widened(values: Any) -> Any:
 
 def test_without_a_target_it_is_that_of_the_gpu(finder: Finder) -> None:
     GemmOperator(dtype="fp32")(normal(4, 8), normal(4, 8).T)
-    assert finder.asked[0].arch == "sm_90"
+    assert finder.asked[0].arch == "sm_90a"
 
 
 def test_parts_of_the_epilogue_that_a_call_leaves_out_do_nothing(finder: Finder) -> None:
@@ -317,7 +317,7 @@ def test_without_a_gpu_a_call_says_that_it_needs_one_and_a_kernel_needs_none(tmp
 def test_each_launch_counts_as_demand_also_of_a_kernel_that_is_loaded_already(tmp_path: Path) -> None:
     a, b = normal(128, 192, dtype="float16"), normal(256, 192, dtype="float16")
     with open_cache(tmp_path / "store") as cache:
-        linear = GemmOperator(dtype="fp16", arch="sm_90", cache_dir=tmp_path / "store")
+        linear = GemmOperator(dtype="fp16", arch="sm_90a", cache_dir=tmp_path / "store")
         for _ in range(3):
             linear(a, b.T)
         for _ in range(4):
@@ -325,5 +325,5 @@ def test_each_launch_counts_as_demand_also_of_a_kernel_that_is_loaded_already(tm
         linear.kernel(16, 256, 192)
         linear.cache.journal.flush()
         ledger = cache.demand.ledger()
-    (sketch,) = [sketch for shape, sketch in ledger.sketches.items() if shape.arch == "sm_90"]
+    (sketch,) = [sketch for shape, sketch in ledger.sketches.items() if shape.arch == "sm_90a"]
     assert {m: round(one.weight) for m, one in sketch.counters.items()} == {128: 7, 16: 1}

@@ -45,8 +45,8 @@ def test_each_call_is_recorded_with_its_kernel_sizes_and_time(finder: Finder) ->
     first, second = calls
     assert (len(calls), calls.dropped) == (2, 0)
     assert [(call.problem.m, call.problem.n, call.problem.k, call.problem.arch) for call in calls] == [
-        (4, 6, 8, "sm_90"),
-        (5, 6, 8, "sm_90"),
+        (4, 6, 8, "sm_90a"),
+        (5, 6, 8, "sm_90a"),
     ]
     assert (first.kernel, second.kernel) == tuple(str(problem) for problem in finder.asked)
     assert (first.tier, first.stages_ms) == (None, {}), "it was loaded"
@@ -194,7 +194,7 @@ def test_its_time_includes_the_steps(finder: Finder) -> None:
         linear(normal(4, 8), normal(6, 8).T)
     (call,) = calls
     assert call.kernel == str(finder.asked[0])
-    assert (str(call.problem.epilogue), call.problem.arch) == ("relu", "sm_90")
+    assert (str(call.problem.epilogue), call.problem.arch) == ("relu", "sm_90a")
 
 
 def test_it_is_switched_for_an_operator_and_for_all() -> None:

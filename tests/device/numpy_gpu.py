@@ -23,7 +23,7 @@ from cache_engine.cache import matmul as multiplication
 from cache_engine.cache import operator
 from cache_engine.cache.cache import CompiledKernel
 from cache_engine.cache.serving import launch_support as serving_code
-from cache_engine.gpu import fp8, groups, multiply, probe, products
+from cache_engine.gpu import canary, fp8, groups, multiply, probe, products, tensor_map
 from cache_engine.gpu import launch as launching
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
@@ -39,7 +39,7 @@ Kernel = Callable[..., None]
 
 # What CuPy and NumPy have alike.
 _SAME = (
-    "abs", "ascontiguousarray", "clip", "full", "matmul", "maximum", "rint", "searchsorted", "uint8",
+    "abs", "ascontiguousarray", "clip", "matmul", "maximum", "rint", "searchsorted", "uint8",
     "uint16", "uint32", "float32", "zeros", "minimum", "where", "isnan", "signbit",
 )  # fmt: skip
 
@@ -102,6 +102,9 @@ class Stream:
         """As CuPy's."""
         self.waited.append(event)
 
+    def synchronize(self) -> None:
+        """As CuPy's: everything has been done."""
+
 
 _entered: list[Stream] = []
 
@@ -147,6 +150,7 @@ def _cupy(stream: Stream) -> Any:
         asarray=lambda values: numpy.asarray(values).view(Array),
         asnumpy=numpy.asarray,
         empty=lambda shape, dtype=float: array(numpy.empty(shape, dtype)),
+        full=lambda shape, value, dtype=float: array(numpy.full(shape, value, dtype)),
         random=SimpleNamespace(default_rng=numpy.random.default_rng),
         cuda=_module(
             "cupy.cuda",
@@ -165,14 +169,19 @@ def _cupy(stream: Stream) -> Any:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = None) -> None:
-    """Has the device room find NumPy where it looks for CuPy, and a GPU where there is none."""
+    """Has the device room find NumPy where it looks for CuPy, and a GPU where there is none.
+
+    Families serve unproved: ``tests/cache/test_proving.py`` proves them.
+    """
+    monkeypatch.setenv("GEMM_CACHE_PROVE", "never")
+    monkeypatch.setattr(tensor_map, "encode", lambda tensor: numpy.zeros(128, dtype="uint8"))
     cupy: Any = _cupy(stream or Stream())
     special = _module("cupyx.scipy.special", erf=numpy.vectorize(math.erf, otypes=[float]))
     for module in (cupy, cupy.cuda, _module("cupyx"), _module("cupyx.scipy"), special):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for user in (launching, probe, multiplication):
         monkeypatch.setattr(user, "require_gpu", lambda what: DEVICE)
-    for user in (launching, multiply, products):
+    for user in (launching, multiply, products, canary):
         monkeypatch.setattr(user, "shared_pool", lambda: SimpleNamespace(serving=nullcontext))
 
 

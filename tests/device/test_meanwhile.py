@@ -29,7 +29,7 @@ A = array(numpy.random.default_rng(0).standard_normal((40, 128)), "float32")
 B = array(numpy.random.default_rng(1).standard_normal((128, 192)), "float32")
 BIAS = array(numpy.random.default_rng(2).standard_normal(192), "float32")
 RIGHT = numpy.maximum(A @ B + BIAS, 0)
-PROBLEM = GemmProblem(40, 192, 128, dtype=DType.FP32, layout=Layout.NN, arch="sm_90", epilogue="bias+relu")
+PROBLEM = GemmProblem(40, 192, 128, dtype=DType.FP32, layout=Layout.NN, arch="sm_90a", epilogue="bias+relu")
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_an_operator_does_not_wait_either(cache: Cache) -> None:
 def test_an_operators_kernel_may_be_another_that_serves(cache: Cache) -> None:
     floor = cache.get_or_compile(replace(PROBLEM, specialisation=Specialisation.DYNAMIC))
     linear = GemmOperator(
-        dtype="fp32", layout="nn", arch="sm_90", epilogue="bias+relu", cache_dir=cache.layout.root, wait_ms=0
+        dtype="fp32", layout="nn", arch="sm_90a", epilogue="bias+relu", cache_dir=cache.layout.root, wait_ms=0
     )
     kernel = linear.kernel(40, 192, 128)
     assert kernel.key == floor.key

@@ -126,7 +126,8 @@ def test_a_repeated_call_finds_its_kernel_in_memory(kernels: Cache) -> None:
         def get_to_launch(self, problem: GemmProblem, **options: Any) -> CompiledKernel:
             """As the cache it stands before."""
             self.times += 1
-            return kernels.get_to_launch(problem, **options)
+            kernel: CompiledKernel = kernels.get_to_launch(problem, **options)
+            return kernel
 
     a, b = normal(64, 64).astype("float16"), normal(64, 64, seed=1).astype("float16")
     asked: Any = Asked()

@@ -1,0 +1,193 @@
+"""The parent's side of a proof: starts the process that runs the canaries, and ends it when a kernel does not end.
+
+A kernel that hangs or faults takes the CUDA context of its process with it. So canaries run in a process of their own,
+and no caller's context is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from cache_engine.model.artifact import RecordedProblem
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.process import unforked
+
+BUDGET_S = 2.0
+"""The seconds that the GPU may compute for one proof: all canaries, then the launches to be timed."""
+
+HANG_S = 10.0
+"""Seconds after which a canary that was launched counts as one that never ends. Each takes a thousandth of that."""
+_SILENT_S = 120.0  # without a line, while a canary is compiled or the GPU is set up
+_LONGEST_LINE = 64 * 1024
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asked for: the problem, its config in the family to prove, and the family that serves now."""
+
+    problem: RecordedProblem
+    config: KernelConfig
+    plain: str
+    plain_config: KernelConfig
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process is to prove.
+
+    Attributes:
+        identity: ``model.proof.identity``, which it must find as well: else the toolchain has changed meanwhile.
+        arch: the target.
+        asked: the problem that a caller asked for, which is proved first and timed; by default the canaries alone.
+        device: the number of the GPU, as CUDA counts.
+        compiler_flags, cuda: the settings with which kernels are compiled.
+    """
+
+    identity: str
+    family: str
+    arch: str
+    device: int
+    compiler_flags: tuple[str, ...]
+    cuda: str
+    asked: Asked | None = None
+    budget_s: float = BUDGET_S
+
+
+CASE, LAUNCH, LANDED, RIGHT, WRONG, LOST, TIMED, UNTIMED, END = (
+    "case", "launch", "landed", "right", "wrong", "lost", "timed", "untimed", "end",
+)  # fmt: skip
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line that the process writes: what happened, with the canary, the reason, the seed, and the command."""
+
+    kind: str
+    text: str = ""
+    seed: int = 0
+    command: str = ""
+    timings: tuple[dict[str, Any], ...] = ()
+
+
+class Verdict(msgspec.Struct):
+    """The outcome of a proof.
+
+    Attributes:
+        cases: the canaries that were right.
+        refused: the reason, if a kernel was wrong; ``case``, ``seed`` and ``command`` say where.
+        undecided: the reason, if neither was found.
+        timings: the timings of the family and of the one that serves now; empty without a clock.
+        untimed: the reason why there are none.
+    """
+
+    cases: int = 0
+    refused: str = ""
+    undecided: str = ""
+    case: str = ""
+    seed: int = 0
+    command: str = ""
+    timings: tuple[dict[str, Any], ...] = ()
+    untimed: str = ""
+
+
+class Watchdog:
+    """One process that runs the canaries."""
+
+    def __init__(self, order: Order, command: list[str] | None = None) -> None:
+        """Starts the process.
+
+        Args:
+            command: the program; by default ``cache_engine.cache.proving.canary_process``.
+
+        Raises:
+            OSError: when no process can be started.
+        """
+        # -P: nothing is imported from the directory in which the caller happens to be.
+        program = command or [sys.executable, "-P", "-m", "cache_engine.cache.proving.canary_process"]
+        path = os.pathsep.join(filter(os.path.isabs, sys.path))
+        with unforked():
+            # In its own process group, so that Ctrl-C reaches only the caller.
+            self._process = subprocess.Popen(
+                program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0,
+                env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                os.write(self._process.stdin.fileno(), msgspec.json.encode(order) + b"\n")
+
+    def end(self) -> None:
+        """Ends the process, also while another thread waits for its verdict."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    def verdict(self) -> Verdict:
+        """Waits for the end of the proof."""
+        found, is_launched, is_ended = Verdict(), False, False
+        try:
+            for line in self._lines():
+                if line is None:
+                    if is_launched:
+                        found.refused = f"it did not end within {HANG_S:g} s"
+                    else:
+                        found.undecided = f"the process of the canaries said nothing for {_SILENT_S:g} s"
+                    return found
+                is_launched, is_ended = line.kind == LAUNCH, line.kind == END
+                self._take(found, line)
+                if found.refused or found.undecided or is_ended:
+                    return found
+        finally:
+            self.end()
+            status = self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with suppress(OSError):
+                        pipe.close()
+        if is_launched and -status in _CRASHES:
+            found.refused = f"its process ended with {signal.Signals(-status).name}"
+        else:
+            found.undecided = f"the process of the canaries ended early, with status {status}"
+        return found
+
+    @staticmethod
+    def _take(found: Verdict, line: Line) -> None:
+        """Notes in ``found`` what a line says."""
+        if line.kind == CASE:
+            found.case, found.seed, found.command = line.text, line.seed, line.command
+        elif line.kind == RIGHT:
+            found.cases += 1
+        elif line.kind == WRONG:
+            found.refused = line.text or "unknown"
+        elif line.kind == LOST:
+            found.undecided = line.text or "unknown"
+        elif line.kind == TIMED:
+            found.timings = line.timings
+        elif line.kind == UNTIMED:
+            found.untimed = line.text
+
+    def _lines(self) -> Iterator[Line | None]:
+        """The lines of the process as they come; ``None`` when the next one takes too long, and nothing at its end."""
+        pipe, waiting, until = self._process.stdout, b"", time.monotonic() + _SILENT_S
+        with selectors.DefaultSelector() as selector:
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ)
+            while True:
+                if pipe is None or not selector.select(max(0.0, until - time.monotonic())):
+                    yield None
+                    return
+                data = os.read(pipe.fileno(), _LONGEST_LINE)
+                if not data or len(waiting) > _LONGEST_LINE:
+                    return
+                *lines, waiting = (waiting + data).split(b"\n")
+                for text in lines:
+                    with suppress(msgspec.MsgspecError):  # a library may print something
+                        line = msgspec.json.decode(text, type=Line)
+                        until = time.monotonic() + (HANG_S if line.kind == LAUNCH else _SILENT_S)
+                        yield line

@@ -1,0 +1,89 @@
+"""Runs a canary: a kernel on operands whose product is exact, repeated, with guard bytes around what it may write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cache_engine.gpu.launch import Startable, random_operands
+from cache_engine.gpu.memory_pool import shared_pool
+from cache_engine.gpu.reference import bits_of, wrong_elements
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import Launch
+
+REPEATS = 4
+"""The launches of one canary. All must give the same bits."""
+_GUARD_BYTES = 64 * 1024
+_GUARD = 0xA5
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The outcome of a canary: the mistake, empty for none; and the seconds from the first launch to the last's end."""
+
+    mistake: str
+    gpu_s: float
+
+
+class _Guarded:
+    """An array between two stretches of bytes that no kernel may write."""
+
+    def __init__(self, size_bytes: int) -> None:
+        import cupy
+
+        self._all = cupy.full(_GUARD_BYTES + size_bytes + _GUARD_BYTES, _GUARD, dtype=cupy.uint8)
+        self.bytes = self._all[_GUARD_BYTES : _GUARD_BYTES + size_bytes]
+        self._end = _GUARD_BYTES + size_bytes
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the bytes around the array are as they were."""
+        return bool((self._all[:_GUARD_BYTES] == _GUARD).all() and (self._all[self._end :] == _GUARD).all())
+
+
+def run_canary(
+    load: Callable[[], Startable], launch: Launch, problem: GemmProblem, seed: int,
+    watch: Callable[[bool], object] = lambda _: None,
+) -> Ran:  # fmt: skip
+    """Launches a kernel several times on one set of exact operands, and looks for a mistake.
+
+    Args:
+        load: loads the kernel; each launch gives it a workspace.
+        watch: called with ``True`` before each launch, and with ``False`` when it has ended.
+
+    Raises:
+        OutOfDeviceMemory: when the operands do not fit on the GPU.
+    """
+    import cupy
+
+    with shared_pool().serving():
+        operands = random_operands(problem, seed, exact=True)
+        before = operands.c
+        guarded = [_Guarded(before.nbytes)]
+        if launch.workspace_bytes:
+            guarded.append(_Guarded(launch.workspace_bytes))
+            operands.workspace = guarded[-1].bytes
+            operands.workspace[...] = 0
+        operands.c = guarded[0].bytes.view(before.dtype).reshape(before.shape)
+        kernel = load()
+        first: Any = None
+        gpu_s = 0.0
+        for number in range(REPEATS):
+            operands.c[...] = before
+            watch(True)
+            started = time.perf_counter()
+            kernel(operands)
+            cupy.cuda.get_current_stream().synchronize()
+            gpu_s += time.perf_counter() - started
+            watch(False)
+            if not all(one.is_intact for one in guarded):
+                return Ran("bytes outside of C or of the workspace were written", gpu_s)
+            if first is None:
+                first = operands.c.copy()
+                if wrong := wrong_elements(problem, operands, before):
+                    return Ran(f"{wrong:,} of {first.size:,} elements of C are wrong", gpu_s)
+            elif not bool((bits_of(operands.c) == bits_of(first)).all()):
+                return Ran(f"launch {number + 1} gave other bits than the first", gpu_s)
+    return Ran("", gpu_s)

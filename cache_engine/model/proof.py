@@ -1,0 +1,62 @@
+"""The proof of a kernel family on one device with one toolchain: whether its kernels computed the canaries right."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cache_engine.model.artifact import Seconds
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.key import CacheKey, Components, sha256
+
+UNPROVED, PROVED, REFUSED = "unproved", "proved", "refused"
+
+# Evidence that this program ships: the GPU and the compiler on which all tests of ``tests/gpu`` passed for the family.
+# A device counts by its name, because another GPU of that name has the same hardware.
+_SHIPPED = {("hopper", "NVIDIA H200", "nvrtc 13.0")}
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The outcome of the canaries of a family. Without one, the family is unproved.
+
+    Attributes:
+        state: ``PROVED`` or ``REFUSED``.
+        toolchain: the compiler with its version; see ``identity`` for everything that must be the same.
+        at: the time, in seconds since 1970, UTC.
+        cases: the number of canaries that ran.
+        case, seed: of a refused family, the canary that failed, and the seed of its operands.
+        reason: of a refused family, the mistake.
+        command: of a refused family, the command that times and checks the same kernel again.
+    """
+
+    family: str
+    state: str
+    device: DeviceFingerprint
+    toolchain: str
+    at: Seconds
+    cases: int
+    case: str = ""
+    seed: int = 0
+    reason: str = ""
+    command: str = ""
+
+    @property
+    def words(self) -> str:
+        """The state with its evidence, on one line."""
+        if self.state == PROVED:
+            return f"proved on {self.device.name} by {self.cases} canaries"
+        return f"refused on {self.device.name}: {self.reason} ({self.case}, seed {self.seed})"
+
+
+def identity(device: DeviceFingerprint, toolchain: Components) -> CacheKey:
+    """The identity of a proof: the device, and the key components that all kernels of the family have in common.
+
+    These are the family, its template, the compiler with its build and flags, and the target. If any of them changes,
+    the family is unproved again.
+    """
+    text = "".join(f"{len(label)}:{label}{len(value)}:{value}" for label, value in toolchain)
+    return CacheKey(sha256(f"{device.digest()}{text}".encode(errors="surrogatepass")).hexdigest())
+
+
+def is_shipped(family: str, device: DeviceFingerprint, compiler: str, version: str) -> bool:
+    """Whether this program ships the evidence for a family on such a device with such a compiler."""
+    return (family, device.name, f"{compiler} {version}") in _SHIPPED

@@ -1,0 +1,87 @@
+"""Proofs of kernel families on disk: a file for each family, device and toolchain, named by ``model.proof.identity``.
+
+A file is a JSON object ``{"checksum", "proof"}``. A damaged one counts as no proof, and the next proof replaces it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+import msgspec
+from xxhash import xxh3_64_hexdigest
+
+from cache_engine.errors import CorruptEntry
+from cache_engine.logs import Log
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.key import CacheKey, is_key
+from cache_engine.model.proof import PROVED, REFUSED, Proof
+from cache_engine.store.files import read_whole
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.publish import publish_file
+
+_log = Log(__name__)
+_MOST_BYTES = 64 * 1024
+
+
+class _Envelope(msgspec.Struct):
+    checksum: str
+    proof: msgspec.Raw
+
+
+def write_proof(layout: StoreLayout, name: CacheKey, proof: Proof, *, durable: bool) -> None:
+    """Stores a proof, in place of an older one.
+
+    Raises:
+        OSError: when the store cannot be written.
+    """
+    inner = msgspec.json.encode(proof)
+    data = msgspec.json.encode(_Envelope(f"xxh3:{xxh3_64_hexdigest(inner)}", msgspec.Raw(inner)))
+    publish_file(layout.temp, layout.proof_path(name), data, durable=durable)
+
+
+def read_proof(layout: StoreLayout, name: CacheKey) -> Proof | None:
+    """The proof with this identity; ``None`` if the store has none.
+
+    Raises:
+        CorruptEntry: when the file is damaged, or another user's.
+        OSError: when it cannot be read.
+    """
+    data = read_whole(layout.proof_path(name), _MOST_BYTES, trust=layout.trust)
+    if data is None:
+        return None
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        if envelope.checksum != f"xxh3:{xxh3_64_hexdigest(bytes(envelope.proof))}":
+            raise CorruptEntry(f"the proof {name[:12]} does not match its checksum")
+        proof = msgspec.json.decode(envelope.proof, type=Proof)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptEntry(f"the proof {name[:12]} cannot be read: {error}") from error
+    if proof.state not in (PROVED, REFUSED):
+        raise CorruptEntry(f"the proof {name[:12]} has the unknown state {proof.state[:40]!r}")
+    return proof
+
+
+def proofs(layout: StoreLayout) -> Iterator[tuple[CacheKey, Proof]]:
+    """All proofs of a store with their identities. Skips damaged ones, with a warning."""
+    names: list[str] = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        names = sorted(os.listdir(layout.proofs))
+    for name in filter(is_key, names):
+        try:
+            proof = read_proof(layout, CacheKey(name))
+        except (CorruptEntry, OSError) as error:
+            _log.warning("%s; it counts as no proof", error)
+        else:
+            if proof is not None:
+                yield CacheKey(name), proof
+
+
+def states(
+    layout: StoreLayout, family: str, toolchain: str | None = None, device: DeviceFingerprint | None = None
+) -> list[Proof]:
+    """The proofs of a family, the newest first: with one toolchain, and on one device, if given."""
+    found = [proof for _, proof in proofs(layout) if proof.family == family]
+    found = [proof for proof in found if toolchain in (None, proof.toolchain) and device in (None, proof.device)]
+    return sorted(found, key=lambda proof: -proof.at)

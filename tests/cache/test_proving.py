@@ -1,0 +1,354 @@
+"""Families are proved behind the caller before they serve; what is wrong, hangs or faults is refused.
+
+The canaries run in a process of their own (``tests/device/canary_process.py``), on NumPy or on the PTX machine.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cache_engine.cache import proving
+from cache_engine.cache.cache import Cache, CompiledKernel, open_cache
+from cache_engine.cache.matmul import matmul
+from cache_engine.cache.proving import watchdog
+from cache_engine.cache.proving.watchdog import Order, Verdict, Watchdog
+from cache_engine.cache.queue import PendingKernel
+from cache_engine.errors import GpuRequired
+from cache_engine.gpu.timer import Timing
+from cache_engine.model.decision import PROOF
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.proof import PROVED, REFUSED, UNPROVED, Proof
+from cache_engine.store.proofs import proofs
+from tests.device import numpy_gpu
+from tests.device.numpy_gpu import DEVICE, stored
+
+PROBLEM = GemmProblem(40, 72, 96, arch="sm_90a")
+
+
+@pytest.fixture(autouse=True)
+def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with numpy_gpu.launching_in_numpy(monkeypatch):
+        monkeypatch.setattr(proving, "current_gpu", lambda: (0, DEVICE))
+        yield
+
+
+class Proving:
+    """Counts the processes of canaries; their kernels behave as told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.behaviour, self.orders = "right", list[Order]()
+        self.budget_s = 600.0  # the PTX machine is no GPU
+        monkeypatch.setattr(proving, "Watchdog", self._start)
+
+    def _start(self, order: Order) -> Watchdog:
+        order = msgspec.structs.replace(order, budget_s=self.budget_s)
+        self.orders.append(order)
+        return Watchdog(order, [sys.executable, "-m", "tests.device.canary_process", self.behaviour])
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Proving:
+    return Proving(monkeypatch)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    with _opened(tmp_path) as cache:
+        yield cache
+
+
+def _opened(folder: Path, prove: str = "behind", **settings: Any) -> Cache:
+    return open_cache(folder / "store", durability="fast", prove=prove, **settings)
+
+
+def _served(cache: Cache, problem: GemmProblem = PROBLEM) -> CompiledKernel:
+    """The kernel of a caller that launches, after the proof that it began has ended."""
+    got = cache.get_to_launch(problem)
+    if got.better is not None:
+        got.better.wait()
+    return got
+
+
+def _pending(cache: Cache, problem: GemmProblem = PROBLEM) -> PendingKernel[CompiledKernel]:
+    """The handle that a caller gets who is served by the plain family meanwhile."""
+    kernel = cache.get_to_launch(problem)
+    assert kernel.record.family == "tensor_core"
+    assert kernel.better is not None
+    return kernel.better
+
+
+def _logged(cache: Cache) -> list[tuple[str, str]]:
+    cache.journal.flush()
+    return [(one.reason, one.detail) for one in cache.admin.decisions() if one.kind == PROOF]
+
+
+def _proof(cache: Cache) -> Proof:
+    ((_, proof),) = proofs(cache.layout)
+    return proof
+
+
+def test_the_first_call_is_served_at_once_and_the_second_by_the_proved_family(cache: Cache, process: Proving) -> None:
+    process.behaviour = "ptx"
+    first = _served(cache)
+    assert first.record.family == "tensor_core"
+    assert first.better is not None
+    assert first.better.ready
+    second = _served(cache)
+    assert (second.record.family, second.better) == ("hopper", None)
+    proof = _proof(cache)
+    assert (proof.family, proof.state, proof.cases, proof.device) == ("hopper", PROVED, 3, DEVICE)
+    ((reason, detail),) = _logged(cache)
+    assert reason == PROVED
+    assert "no timing (RuntimeError: there is no clock of a device); the choice stays by prediction" in detail
+    assert not list(cache.timings)
+    assert len(process.orders) == 1
+
+
+def test_a_loaded_kernel_gives_way_to_the_proved_one(cache: Cache, process: Proving) -> None:
+    a, b = stored(40, 96, seed=0), stored(72, 96, seed=1).T
+    first = matmul(a, b, dtype="bf16", cache=cache, wait_ms=60_000)
+    assert "hopper" not in first.served_by
+    assert first.better.wait()
+    second = matmul(a, b, dtype="bf16", cache=cache, wait_ms=60_000)
+    assert ("hopper" in second.served_by, second.better) == (True, None)
+    assert (first.array == second.array).all()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("wrong", "elements of C are wrong"),
+        ("beyond", "bytes outside of C or of the workspace were written"),
+        ("before", "bytes outside of C or of the workspace were written"),
+        ("differs", "launch 2 gave other bits than the first"),
+        ("fault", "it faulted: CUDARuntimeError: cudaErrorIllegalAddress"),
+        ("crashes", "its process ended with SIGSEGV"),
+        ("hangs", "it did not end within"),
+        ("ptx sums do not begin at 0", ""),
+    ],
+)
+def test_a_wrong_family_is_refused_with_its_evidence_once_for_all(
+    behaviour: str, reason: str, tmp_path: Path, process: Proving, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(watchdog, "HANG_S", 2.0 if behaviour == "hangs" else 60.0)
+    process.behaviour = behaviour
+    with _opened(tmp_path) as cache:
+        first = _served(cache)
+        assert first.better is not None
+        assert not first.better.ready
+        proof = _proof(cache)
+        assert proof.state == REFUSED
+        assert reason in proof.reason
+        assert proof.case.startswith("hopper 40x72x96 bf16 nt")
+        assert "gemm-cache time 40 72 96" in proof.command
+        assert "--family=hopper" in proof.command
+        ((logged, detail),) = _logged(cache)
+        assert logged == REFUSED
+        assert proof.command in detail
+        assert sum("refused on NumPy" in one.message for one in caplog.records) == 1
+        again = _served(cache)
+        assert (again.record.family, again.better) == ("tensor_core", None)
+    with _opened(tmp_path) as cache:  # in another process too
+        assert _served(cache).record.family == "tensor_core"
+        assert cache.get_to_launch(PROBLEM, family="hopper").record.family == "hopper"  # by name
+    assert len(process.orders) == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "why"), [("gone", "the GPU was lost"), ("is killed", "ended early, with status -9")]
+)
+def test_what_says_nothing_against_a_kernel_leaves_it_unproved(
+    behaviour: str, why: str, tmp_path: Path, process: Proving
+) -> None:
+    process.behaviour = behaviour
+    with _opened(tmp_path) as cache:
+        assert _served(cache).record.family == "tensor_core"
+        assert not list(proofs(cache.layout))
+        ((reason, detail),) = _logged(cache)
+        assert reason == UNPROVED
+        assert why in detail
+        assert _served(cache).record.family == "tensor_core"  # and is not tried again by this process
+        assert len(process.orders) == 1
+    process.behaviour = "right"
+    with _opened(tmp_path) as cache:
+        _served(cache)
+        assert _served(cache).record.family == "hopper"
+
+
+@pytest.mark.parametrize("budget_s", [0.0, 1e-9])
+def test_a_budget_that_ends_leaves_it_unproved(budget_s: float, cache: Cache, process: Proving) -> None:
+    process.budget_s = budget_s
+    _served(cache)
+    assert _served(cache).record.family == "tensor_core"
+    ((reason, detail),) = _logged(cache)
+    assert (reason, "ended after 1 canaries" in detail) == (UNPROVED, True)
+
+
+def test_a_kernel_that_is_wrong_on_random_operands_is_refused(cache: Cache, process: Proving) -> None:
+    process.behaviour = "inexact"
+    _served(cache)
+    proof = _proof(cache)
+    assert (proof.state, proof.seed) == (REFUSED, 7)
+    assert "its largest relative error is 0.5" in proof.reason
+
+
+def _decided_by(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
+    monkeypatch.setattr(proving.Proofs, "_watched", lambda self, order: verdict)
+
+
+def _timing(median_us: float) -> dict[str, Any]:
+    timing = Timing(DEVICE, median_us, median_us, median_us, 20, 1.0, 0.0, True)
+    fields: dict[str, Any] = msgspec.to_builtins(timing)
+    return fields
+
+
+@pytest.mark.parametrize(("hopper_us", "serves"), [(94.0, "hopper"), (96.0, "tensor_core"), (120.0, "tensor_core")])
+def test_a_right_family_serves_where_it_is_faster_by_a_twentieth(
+    hopper_us: float, serves: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cache_engine.gpu.probe.gpu", lambda: DEVICE)
+    _decided_by(monkeypatch, Verdict(cases=22, timings=(_timing(hopper_us), _timing(100.0))))
+    with _opened(tmp_path) as cache:
+        first = _served(cache)
+        assert first.better is not None
+        assert first.better.ready is (serves == "hopper")
+        assert _served(cache).record.family == serves
+        assert _served(cache, replace(PROBLEM, m=70)).record.family == serves  # near what was timed
+        assert _served(cache, replace(PROBLEM, m=700)).record.family == "hopper"  # by prediction
+        ((_, detail),) = _logged(cache)
+        assert f"{hopper_us:g} µs, tensor_core 100 µs at m = 40; {serves} serves" in detail
+        assert {(one.family, one.median_us) for one in cache.timings} == {("hopper", hopper_us), ("tensor_core", 100.0)}
+
+
+def test_before_waits_and_never_serves_unproved(tmp_path: Path, process: Proving) -> None:
+    with _opened(tmp_path, "before") as cache:
+        got = cache.get_to_launch(PROBLEM)
+        assert (got.record.family, got.better) == ("hopper", None)
+    with _opened(tmp_path / "other", "never") as cache:
+        assert cache.get_to_launch(PROBLEM).record.family == "hopper"
+    assert len(process.orders) == 1
+
+
+def test_other_selections_need_no_proof(cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache.get_or_compile(PROBLEM).record.family == "hopper"
+    assert cache.select(PROBLEM).family.name == "hopper"
+    assert cache.get_to_launch(replace(PROBLEM, arch="sm_80")).record.family == "tensor_core"
+
+    def none() -> None:
+        raise GpuRequired("there is none")
+
+    monkeypatch.setattr(proving, "current_gpu", none)
+    assert cache.get_to_launch(PROBLEM).record.family == "hopper"
+    assert not process.orders
+
+
+def test_where_nothing_is_compiled_nothing_can_be_proved(tmp_path: Path, process: Proving) -> None:
+    with _opened(tmp_path) as cache:
+        cache.get_or_compile(PROBLEM)
+    with _opened(tmp_path, enable_jit=False) as cache:
+        assert cache.get_to_launch(PROBLEM).record.family == "hopper"
+    assert not process.orders
+
+
+def test_shipped_evidence_counts_for_its_gpu_and_compiler_alone(
+    cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h200 = msgspec.structs.replace(DEVICE, name="NVIDIA H200")
+    monkeypatch.setattr(proving, "current_gpu", lambda: (0, h200))
+    compiler = cache.select(PROBLEM).compiler.fingerprint()
+    monkeypatch.setattr("cache_engine.model.proof._SHIPPED", {("hopper", "NVIDIA H200", f"nvrtc {compiler.version}")})
+    assert cache.get_to_launch(PROBLEM).record.family == "hopper"
+    assert not process.orders
+    monkeypatch.setattr("cache_engine.model.proof._SHIPPED", {("hopper", "NVIDIA H200", "nvrtc 1.0")})
+    assert _served(cache).record.family == "tensor_core"
+    assert len(process.orders) == 1
+
+
+def test_each_gpu_has_a_state_of_its_own(cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch) -> None:
+    _served(cache)
+    part = DeviceFingerprint("NumPy MIG 1g", "sm_90", 1, 2**28, 2**18, 1, "0.0")
+    monkeypatch.setattr(proving, "current_gpu", lambda: (1, part))
+    _decided_by(monkeypatch, Verdict(refused="wrong", case="a case"))
+    assert _served(cache).record.family == "tensor_core"
+    assert _served(cache).record.family == "tensor_core"
+    monkeypatch.setattr(proving, "current_gpu", lambda: (0, DEVICE))
+    assert _served(cache).record.family == "hopper"
+    assert {(proof.device.name, proof.state) for _, proof in proofs(cache.layout)} == {
+        ("NumPy", PROVED), (part.name, REFUSED),
+    }  # fmt: skip
+
+
+def test_a_store_that_cannot_be_written_leaves_the_proof_in_the_process(
+    cache: Cache, process: Proving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(proving, "write_proof", refuse)
+    monkeypatch.setattr(proving, "file_lock", refuse)
+    _served(cache)
+    assert _served(cache).record.family == "hopper"
+    assert not list(proofs(cache.layout))
+
+
+def test_two_that_prove_at_once_prove_once(tmp_path: Path, process: Proving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As two processes do: each has a cache of its own on one store."""
+    with _opened(tmp_path) as one, _opened(tmp_path) as other:
+        pending = [_pending(cache) for cache in (one, other)]
+        assert all(handle.wait() for handle in pending)
+        assert {cache.get_to_launch(PROBLEM).record.family for cache in (one, other)} == {"hopper"}
+    assert len(process.orders) == 1
+
+
+def test_another_problem_joins_the_proof_that_runs(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+
+    def wait(self: object, order: Order) -> Verdict:
+        assert gate.wait(60)
+        return Verdict(cases=1, untimed="none")
+
+    monkeypatch.setattr(proving.Proofs, "_watched", wait)
+    first, second = _pending(cache), _pending(cache, replace(PROBLEM, n=144))
+    gate.set()
+    assert first.wait()
+    assert second.wait()
+    assert second.kernel is not None
+    assert (second.kernel.record.family, second.kernel.problem.n) == ("hopper", 144)
+
+
+def test_a_damaged_proof_counts_as_none_and_is_replaced(tmp_path: Path, process: Proving) -> None:
+    with _opened(tmp_path) as cache:
+        _served(cache)
+        ((name, _),) = proofs(cache.layout)
+    path = Path(cache.layout.proof_path(name))
+    for damage in (b"", b"{}", path.read_bytes().replace(b"proved", b"rubbed"), b"[" * 10_000):
+        path.write_bytes(damage)
+        with _opened(tmp_path) as cache:
+            assert not list(proofs(cache.layout))
+            assert _served(cache).record.family == "tensor_core"
+            assert _proof(cache).state == PROVED
+            assert not cache.admin.verify()
+
+
+def test_the_canaries_end_with_their_parent(cache: Cache, process: Proving) -> None:
+    """Killed with ``kill -9``, the parent closes the pipe; a process whose kernel hangs ends all the same."""
+    process.behaviour = "hangs"
+    got, running = _pending(cache), cache._proofs._watchdogs
+    while not running and not got.done:
+        threading.Event().wait(0.01)
+    (dog,) = running
+    assert dog._process.stdin is not None
+    dog._process.stdin.close()
+    assert dog._process.wait(60) is not None
+    got.wait()
+    assert "ended early" in str(got.failure)

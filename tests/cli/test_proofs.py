@@ -1,0 +1,86 @@
+"""``doctor``, ``show`` and ``compile`` show the state of a family that a GPU must prove."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cache_engine.batch import gpu_check
+from cache_engine.batch.gpu_check import GpuCheck
+from cache_engine.cache.cache import open_cache
+from cache_engine.cli import doctor
+from cache_engine.gpu.probe import local_arch
+from cache_engine.model.artifact import Record
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.key import CacheKey
+from cache_engine.model.proof import PROVED, REFUSED, UNPROVED, Proof
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.proofs import write_proof
+from tests.cli.conftest import Examine
+from tests.cli.test_cli import run
+
+H100 = DeviceFingerprint("NVIDIA H100", "sm_90", 132, 2**36, 2**25, 1_980_000, "13.0")
+
+
+def _compiled(folder: Path) -> Record:
+    with open_cache(folder, durability="fast") as cache:
+        return cache.get_or_compile(GemmProblem(40, 72, 96, arch="sm_90a")).record
+
+
+def _prove(folder: Path, record: Record, state: str, at: float) -> None:
+    toolchain = f"{record.compiler} {record.compiler_version}"
+    proof = Proof(family="hopper", state=state, device=H100, toolchain=toolchain, at=at, cases=22)
+    write_proof(StoreLayout(folder), CacheKey(f"{int(at):064x}"), proof, durable=False)
+
+
+def test_a_kernel_and_the_doctor_show_the_state(
+    tmp_path: Path, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    record = _compiled(store)
+
+    def checked() -> list[tuple[str, str]]:
+        found = json.loads(examine("--json", store=store).stdout)["checks"]
+        return [(check["status"], check["detail"]) for check in found if check["name"] == "hopper"]
+
+    assert "unproved: no GPU has run its canaries" in run("show", record.key, store=store).stdout
+    assert checked() == []
+    monkeypatch.setattr(doctor, "gpu", lambda: H100)
+    monkeypatch.setattr(doctor, "_device_memory", lambda: doctor.Check("device memory", doctor.OK, ""))
+    assert checked() == [("note", "not proved on NVIDIA H100 yet; matmul proves it (prove = behind)")]
+    _prove(store, record, PROVED, 1.0)
+    toolchain = f"{record.compiler} {record.compiler_version}"
+    assert checked() == [("ok", f"proved on NVIDIA H100 by 22 canaries, {toolchain}")]
+    assert "proved on NVIDIA H100 by 22 canaries" in run("show", record.key, store=store).stdout
+    _prove(store, record, REFUSED, 2.0)
+    ((status, detail),) = checked()
+    assert (status, "refused on NVIDIA H100" in detail) == ("note", True)
+
+
+def test_compiling_without_a_gpu_says_that_the_family_is_unproved(tmp_path: Path) -> None:
+    if local_arch() is not None:
+        pytest.skip("this machine has a GPU")
+    line = "hopper is unproved on this machine"
+    assert line in run("compile", 40, 72, 96, "--arch", "sm_90a", store=tmp_path).stdout
+    assert line not in run("compile", 40, 72, 96, "--arch", "sm_80", store=tmp_path).stdout
+    done = run("doctor", "--gpu", store=tmp_path)
+    assert done.returncode == 3
+    assert "needs an NVIDIA GPU" in done.stderr
+
+
+def test_the_check_of_a_gpu_fails_with_what_is_wrong(
+    tmp_path: Path, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [GpuCheck("simt", PROVED, 20), GpuCheck("CuPy", PROVED, 1)]
+    monkeypatch.setattr(gpu_check, "check_gpu", lambda cache: iter(found))
+    assert "20 cases right on the GPU" in examine("--gpu", store=tmp_path).stdout
+    found += [GpuCheck("hopper", REFUSED, 3, "it is wrong", "a case", 34, "gemm-cache time"), GpuCheck("x", UNPROVED)]
+    checks = {
+        one["name"]: one for one in json.loads(examine("--gpu", "--json", store=tmp_path, code=1).stdout)["checks"]
+    }
+    assert checks["GPU: hopper"]["detail"] == "refused: it is wrong (a case, seed 34); again: gemm-cache time"
+    assert checks["GPU: simt"]["status"] == "ok"
+    assert checks["GPU: x"]["status"] == "problem"
