@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -71,6 +71,7 @@ def _model_options(verb: _F) -> _F:
         "pack export kernels.gemmpack --sign ~/.ssh/id_ed25519",
         "pack export llama.oci --format oci --sign ~/.ssh/id_ed25519",
         "pack export llama.gemmpack --for Llama-3.1-8B --arch sm_90a --sign ~/.ssh/id_ed25519",
+        "pack export flashinfer-trace --format flashinfer --for Llama-3.1-8B --arch sm_90a",
     ),
     done="All kernels are in the pack.",
     failed="Some kernels are damaged and left out, or --for: some are not in the store; or the file cannot be written.",
@@ -90,9 +91,10 @@ def _model_options(verb: _F) -> _F:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(("file", "oci")),
+    type=click.Choice(("file", "oci", "flashinfer")),
     default="file",
-    help="oci: make FILE a directory, an OCI image layout with the pack, for oras or skopeo.",
+    help="oci: make FILE a directory, an OCI image layout with the pack, for oras or skopeo. flashinfer: FILE is a "
+    "FlashInfer Trace dataset; write solutions into it.",
 )
 @json_option
 @click.pass_obj
@@ -106,10 +108,14 @@ def export_verb(
     frameworks keep in the store are packed too, but serve only after pack import; compiled CPU code is left out, unless
     it is signed and the setting host_code is on. With --for, the pack has only the kernels of a model: those that warm
     with the same arguments compiles. With --sign, stores that trust the key (setting trusted_signers) know who made the
-    kernels. With --format oci, the pack can be pushed to a container registry; pack import reads it back.
+    kernels. With --format oci, the pack can be pushed to a container registry; pack import reads it back. With
+    --format flashinfer, FlashInfer-Bench's apply can choose our kernels for its GEMM definitions; the solutions name
+    no kernel's code, so the store, or packs, must be where they run.
     """
     if form == "oci" and force:
         raise UsageError("--force replaces a file; an OCI image layout is a directory: delete it, or give another name")
+    if form == "flashinfer" and (force or sign is not None):
+        raise UsageError("--format flashinfer writes Python source, not kernels: leave --force and --sign out")
     targets = {architecture(name).name for name in archs}
 
     def wanted(record: Record) -> bool:
@@ -121,6 +127,10 @@ def export_verb(
     key = None if sign is None else signing_key(sign)
     with open_cache(settings, create=False) as cache:
         keys, absent = _of_model(cache, archs, asked)
+        if form == "flashinfer":
+            chosen = (one for one in cache.records() if wanted(one) and (keys is None or one.key in keys))
+            _write_solutions(file, chosen, absent, as_json)
+            return
         total = cache.count()[0] if keys is None else len(keys)
         with terminal.progress("Exporting", total) as (bar, task), named(file):
             export = partial(
@@ -325,6 +335,19 @@ def _as_layout(folder: Path, export: Callable[[Path], Exported]) -> Exported:
     return write_layout(folder, export, about=lambda done: f"{counted(done.entries, 'compiled GEMM kernel')}")
 
 
+def _write_solutions(dataset: Path, records: Iterable[Record], absent: list[CacheKey], as_json: bool) -> None:
+    from cache_engine.insight.flashinfer import write_solutions
+
+    with named(dataset):
+        files = write_solutions(dataset, records)
+    if not files:
+        raise UsageError("no kernel is for C = A · Bᵀ of fp16 or bf16 alone; gemm-cache warm MODEL compiles some")
+    document = {"directory": str(dataset.absolute()), "solutions": [str(path.absolute()) for path in files],
+                "missing": absent}  # fmt: skip
+    texts = [f"{counted(len(files), 'solution')} in {document['directory']}.", *_lacking(absent)]
+    emit(document, as_json, lambda: print(printable("\n".join(texts))), failed=absent)
+
+
 def _pack_named(path: Path) -> Path:
     """The pack at a path, which may be an OCI image layout. Raises ``PackUnusable`` and ``OSError``."""
     from cache_engine.store.oci import is_layout, pack_in
@@ -340,9 +363,13 @@ def _print_exported(d: dict[str, Any]) -> None:
     print_unknown(d["unknown_format"])
     signed = f", signed with the key {d['signed_by']}" if d["signed_by"] else ""
     print(printable(f"{counted(d['entries'], 'kernel')} in {d['file']}, {human_bytes(d['bytes'])}{signed}."))
-    if d["missing"]:
-        lacks = counted(len(d["missing"]), "kernel")
-        print(f"{lacks} of the model are not in the store; gemm-cache warm compiles them.")
+    for line in _lacking(d["missing"]):
+        print(line)
+
+
+def _lacking(missing: list[CacheKey]) -> list[str]:
+    lacks = f"{counted(len(missing), 'kernel')} of the model are not in the store; gemm-cache warm compiles them."
+    return [lacks] if missing else []
 
 
 def _print_imported(imported: Imported, *, dry_run: bool) -> None:

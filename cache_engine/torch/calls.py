@@ -11,15 +11,20 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch.autograd import forward_ad
 
 from cache_engine.gpu.matmul_plan import ALIGNMENT
 from cache_engine.torch import launches, ops, products
 from cache_engine.torch.products import FLOATS, activated
 
 _ops = torch.ops.gemm_cache
-# Whether somebody has to see the operator itself: what traces calls, and torch.func.
+# Whether somebody has to see the operator itself: what traces calls, torch.fx's proxies among it, and torch.func.
 _modes, _transformation = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _in_forward_mode() -> bool:
+    return bool(forward_ad._current_level >= 0)  # noqa: SLF001 (nothing public says it)
 
 
 def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none") -> Any:
@@ -36,7 +41,7 @@ def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none
         bias: n elements.
         activation: ``"none"``, ``"relu"`` or ``"gelu"`` (that with erf).
     """
-    if torch.compiler.is_compiling() or _modes() or _transformation() is not None:
+    if torch.compiler.is_compiling() or _modes() or _transformation() is not None or not isinstance(x, torch.Tensor):
         return _ops.linear(x, weight, bias, activation)
     if not launches.gpu.owns(x):
         try:
@@ -45,13 +50,15 @@ def linear(x: Any, weight: Any, bias: Any | None = None, activation: str = "none
             ops.form_of_linear(x, weight, bias, activation)  # says why
             raise
         return y if activation == "none" else activated(y, activation)
+    if x.layout is not torch.strided or x.is_nested:  # sparse or nested: what PyTorch knows of it
+        return products.linear(x, weight, bias, activation)
     if torch.is_grad_enabled() and (
         x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     ):
         if activation == "gelu":  # what the kernel applies gelu to would have to be computed again for its gradient
             return F.gelu(_ops.linear(x, weight, bias))
         return _ops.linear(x, weight, bias, activation)
-    if torch.is_autocast_enabled("cuda") or type(x) not in _PLAIN or type(weight) not in _PLAIN:
+    if torch.is_autocast_enabled("cuda") or type(x) not in _PLAIN or type(weight) not in _PLAIN or _in_forward_mode():
         return _ops.linear(x, weight, bias, activation)
     return ops.launched_linear(x, weight, bias, activation)
 

@@ -1,8 +1,8 @@
 """Gradients of the operators, and what autocast and ``torch.func`` make of them.
 
 Products of gradients are operators themselves, and read what is there where it lies: the gradient of x is a product of
-the layout nn, that of a weight one of tn. Inside of ``torch.func`` an operator is PyTorch's own product, which every
-transformation knows.
+the layout nn, that of a weight one of tn. Inside of ``torch.func`` and ``forward_ad`` an operator is PyTorch's own
+product, which every transformation knows.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from cache_engine.torch import products
 from cache_engine.torch.ops import LIBRARY
@@ -92,7 +93,8 @@ def _register(name: str, tensors: int, backward: Any) -> None:
     function: Any = type(f"{name}_of_gemm_cache", (torch.autograd.Function,), parts)
 
     def autograd(*given: Any, **named: Any) -> Any:
-        if _transformation() is not None and here is not None:
+        # Tangents of forward_ad, which no kernel computes, would be lost below this.
+        if here is not None and (_transformation() is not None or forward_ad._current_level >= 0):  # noqa: SLF001
             return here(*given, **named)
         if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given[:tensors]):
             return function.apply(named, *given)

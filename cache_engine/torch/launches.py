@@ -114,6 +114,8 @@ def product(given: Given, out: Any | None = None, *, waits: bool = False) -> Any
         ExtraMissing, CompileError: as ``cache_engine.matmul``.
     """
     a, b, bias = given.a, given.b, given.bias
+    if bias is not None and not bias.is_contiguous():
+        return product(given._replace(bias=bias.contiguous()), out, waits=waits)
     forms = (
         given.activation, given.out_dtype, given.transposes_b, tf32(a.dtype),
         *[

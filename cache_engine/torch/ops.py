@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import register_flop_formula
 
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import SCALE_BLOCK, Activation
@@ -188,3 +190,14 @@ _register(
     "grouped_weight_gradient", "Tensor a, Tensor grad, Tensor counts", _form_of_weight_gradient, _weight_gradient,
     _weight_gradient,
 )  # fmt: skip
+
+
+@register_flop_formula([getattr(torch.ops.gemm_cache, name) for name in ("linear", "mm", "scaled_mm", "grouped_mm")])  # type: ignore[untyped-decorator]
+def _flops(a: Any, *_: Any, out_shape: Any, **__: Any) -> int:
+    """For ``FlopCounterMode``, which would count none; each row of groups is taken to belong to one."""
+    return int(2 * math.prod(out_shape) * a[-1])
+
+
+@register_flop_formula(torch.ops.gemm_cache.grouped_weight_gradient)  # type: ignore[untyped-decorator]
+def _flops_of_weight_gradient(a: Any, grad: Any, *_: Any, **__: Any) -> int:
+    return int(2 * math.prod(a) * grad[-1])

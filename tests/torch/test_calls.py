@@ -44,6 +44,24 @@ def test_tensors_that_lie_otherwise(finder: Finder, x: Any, weight: Any) -> None
     assert len(finder.asked) == 1
 
 
+@pytest.mark.parametrize("bias", [some(10, dtype=torch.float32)[::2], some(1, dtype=torch.float32).expand(5)])
+def test_a_bias_that_has_gaps_is_copied(finder: Finder, bias: Any) -> None:
+    x, weight = some(3, 20, dtype=torch.float32), some(5, 20, dtype=torch.float32, seed=1)
+    assert_close(linear(x, weight, bias), F.linear(x.double(), weight.double(), bias.double()))
+    assert len(finder.asked) == 1
+
+
+@pytest.mark.parametrize("kind", ["sparse", "jagged"])
+@pytest.mark.filterwarnings("ignore:.*beta state")
+def test_what_has_no_strides_is_pytorchs_own(finder: Finder, kind: str) -> None:
+    given, weight = [torch.ones(2, 8), torch.ones(3, 8)], some(5, 8, dtype=torch.float32)
+    x = given[0].to_sparse() if kind == "sparse" else torch.nested.nested_tensor(given, layout=torch.jagged)
+    found, own = linear(x, weight, None, "relu"), F.linear(x, weight).relu()
+    assert type(found) is type(own)
+    assert torch.equal(*(one if kind == "sparse" else one.values() for one in (found, own)))
+    assert not finder.asked
+
+
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 4, 8), (3, 0, 8), (3, 4, 0)])
 def test_an_axis_without_an_element_is_pytorchs_own(finder: Finder, m: int, n: int, k: int) -> None:
     x, weight, bias = torch.ones(m, k), torch.ones(n, k), torch.arange(n).float()
@@ -287,3 +305,18 @@ def test_pytorch_may_be_imported_before_us_and_after(first: str, tmp_path: Path)
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "1 False\n", done.stderr
+
+
+def test_the_solution_for_flashinfer_bench_launches_and_never_calls_what_that_replaces(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cache_engine.insight import flashinfer
+
+    there: dict[str, Any] = {}
+    exec(flashinfer._SOURCE, there)
+    a, b = torch.randn(5, 32).bfloat16(), torch.randn(24, 32).bfloat16()
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda *_: pytest.fail("it would call the solution again"))
+    torch.testing.assert_close(there["run"](a, b), a @ b.T)
+    assert [(one.layout, one.dtype) for one in machine] == [("nt", "bf16")]  # B is read where it lies
+    monkeypatch.setattr(launches.gpu, "owns", lambda tensor: False)
+    torch.testing.assert_close(there["run"](a, b), a @ b.T)

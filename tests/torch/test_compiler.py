@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch.autograd import forward_ad
 from torch.func import grad, jacrev, vmap
 from torch.library import opcheck
+from torch.utils.flop_counter import FlopCounterMode
 
-from cache_engine.torch import grouped_mm, linear, mm
+from cache_engine.torch import grouped_mm, linear, mm, swap
 from tests.torch.test_launches import FLOATS, some
 
 OPS = torch.ops.gemm_cache
@@ -168,3 +170,37 @@ def test_transformations_of_functions(place: str, function: Any, compiles: bool)
         made.append([each(weight) for each in of_all])
     for one, other in zip(*made, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("function", [linear, OPS.linear, lambda x, weight: mm(x, weight.t())])
+def test_tangents_of_forward_mode_are_not_lost(place: str, function: Any) -> None:
+    x, weight, _ = of_linear(grads=False)
+    tangent = torch.randn(2, 8).double()
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(function(forward_ad.make_dual(x[0], tangent), weight)).tangent
+    torch.testing.assert_close(found, tangent @ weight.t())
+
+
+def test_torch_fx_traces_a_swapped_model(place: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU())
+    swap(model)
+    traced = torch.fx.symbolic_trace(model)
+    assert OPS.linear in [node.target for node in traced.graph.nodes]
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(traced(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_flops_are_counted_as_those_of_pytorchs_own(place: str) -> None:
+    def counted(function: Any) -> int:
+        given = of_linear(torch.float32)
+        with FlopCounterMode(display=False) as counter:
+            function(*given).sum().backward()
+        return int(counter.get_total_flops())
+
+    assert counted(linear) == counted(F.linear) == 3 * 2 * 6 * 6 * 8
+
+    a, b, counts = torch.ones(5, 8, requires_grad=True), torch.ones(2, 8, 6, requires_grad=True), torch.tensor([2, 3])
+    with FlopCounterMode(display=False) as counter:
+        grouped_mm(a, b, counts.int()).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * 5 * 6 * 8
