@@ -46,7 +46,7 @@ def kernel_of(place: str, label: str) -> Stored | None:
 
 
 def called(kernel: Stored) -> str:
-    """What titles call a kernel."""
+    """The name of a kernel in titles."""
     return describe(kernel).name or "unnamed" if isinstance(kernel, Group) else titled(kernel)
 
 

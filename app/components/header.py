@@ -149,7 +149,7 @@ def _news() -> None:
 
 
 def news_words(before: tuple[int, int], now: tuple[int, int]) -> str:
-    """What changed between two different stocks of kernels; see ``queries.stock``."""
+    """The change from one stock of kernels to another, in words; see ``queries.stock``."""
     more = now[0] - before[0]
     if not more:
         return "Kernels were replaced"

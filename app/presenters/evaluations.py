@@ -140,7 +140,7 @@ def error_words(point: Priced) -> str:
 
 
 def slower_words(points: Sequence[Priced]) -> str:
-    """Why a GPU is predicted slower than another that has no higher rates; empty where none is."""
+    """The reason why a GPU is predicted slower than another that has no higher rates; empty where none is."""
     said = []
     for first, second in permutations(points, 2):
         one, other = first.cost, second.cost

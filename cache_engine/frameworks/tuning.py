@@ -170,7 +170,7 @@ def _asked(choice: Choice) -> str:
 
 
 def _slower(first: Choice, second: Choice) -> float | None:
-    """How much slower one's choice is by the times of the other, as a fraction; the larger of the two."""
+    """The loss by one side's choice according to the other side's times, as a fraction; the larger of the two."""
     found = []
     for timed, chosen in ((first, second.chosen), (second, first.chosen)):
         best, other = timed.ms, timed.times_ms.get(chosen)

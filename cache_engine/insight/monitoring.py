@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _INSTANCES = '{instance=~"$instance"}'
-"""What stands for ``@`` in the queries of panels: the machines that the reader chose."""
+"""The text in place of ``@`` in the queries of panels: the machines that the reader chose."""
 _RANGE = "[$__rate_interval]"
 _WIDTH, _HEIGHT, _ACROSS = 8, 8, 3  # of a panel in Grafana's grid, which is 24 wide
 

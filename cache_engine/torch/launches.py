@@ -37,7 +37,7 @@ _TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 @dataclass(slots=True)
 class Serving:
-    """Where the kernels of PyTorch's tensors come from. Set it before the first call.
+    """The source of the kernels for PyTorch's tensors. Set it before the first call.
 
     Attributes:
         cache: by default the one that operators share.

@@ -31,7 +31,7 @@ def result_type(dtype: Any, asked: Any | None = None) -> Any:
 
 
 def activated(y: Any, activation: str) -> Any:
-    """What an epilogue's activation makes of ``y``; gelu is that with erf."""
+    """``y`` after the activation of an epilogue; gelu is the one with erf."""
     if activation not in tuple(Activation):
         raise UsageError(f"unknown activation {activation!r}; use one of: {', '.join(Activation)}")
     return y if activation == "none" else torch.relu(y) if activation == "relu" else F.gelu(y)

@@ -33,7 +33,7 @@ _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGIL
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller asked for: the problem, its config in the family to prove, and the family that serves now."""
+    """The request of a caller: the problem, its config in the family to prove, and the family that serves now."""
 
     problem: RecordedProblem
     config: KernelConfig
@@ -42,7 +42,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is to prove.
+    """The families that the process has to prove.
 
     Attributes:
         identity: ``model.proof.identity``, which it must find as well: else the toolchain has changed meanwhile.
