@@ -198,7 +198,7 @@ def forget_ahead() -> None:
 
 
 def titles(keys: Iterable[str]) -> dict[str, str]:
-    """The titles of the kernels among ``keys`` that are stored, by key. Every list that names a kernel asks for them."""
+    """The titles of the kernels among ``keys`` that are stored, by key, for every list that names a kernel."""
     asked = sorted(filter(None, set(keys)))
     return {row["key"]: kernel_title(row) for row in ask(queries.named, asked)} if asked else {}
 
