@@ -141,7 +141,7 @@ def error_words(point: Priced) -> str:
 
 def slower_words(points: Sequence[Priced]) -> str:
     """The reason why a GPU is predicted slower than another that has no higher rates; empty where none is."""
-    said = []
+    said: dict[float, str] = {}
     for first, second in permutations(points, 2):
         one, other = first.cost, second.cost
         if not (isinstance(one, Prediction) and isinstance(other, Prediction)):
@@ -149,11 +149,11 @@ def slower_words(points: Sequence[Priced]) -> str:
         rates = (first.peak, first.chip.dram_bandwidth), (second.peak, second.chip.dram_bandwidth)
         if rates[0] != rates[1] and all(map(le, *rates)) and one.latency_us < other.latency_us:
             difference = "less" if other.low_us <= one.high_us else "more"
-            said.append(
+            said[other.latency_us / one.latency_us] = (
                 f"{second.chip.name} is predicted slower than {first.chip.name}, which has no higher rates: GPUs are "
                 f"calibrated apart, on measurements of each. The difference is {difference} than the model's error."
             )
-    return " ".join(said)
+    return said[max(said)] if said else ""  # of several such pairs, the one that surprises most
 
 
 def comparison_table(evaluated: Sequence[Priced]) -> list[Row]:
