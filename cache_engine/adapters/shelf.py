@@ -100,7 +100,7 @@ class Shelf:
         self._kept_house().published(size)
 
     def delete(self, framework: str, name: str, index: str) -> bool:
-        """Deletes a kernel, unless it is pinned or being cleaned; returns whether it did."""
+        """Deletes a kernel; returns whether it did: not if it is pinned or another process holds its lock."""
         layout, key = self._store.layout, group_key(framework, name, index)
         with suppress(OSError, StoreError), file_lock_to_delete(layout.key_lock(key), _LOCK_S):
             freed = 0 if is_pinned(layout, key) else self._store.delete(key)

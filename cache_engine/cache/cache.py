@@ -206,7 +206,10 @@ class Cache:
         return msgspec.structs.replace(got, better=proved)
 
     def _proved(self, asked: Request) -> tuple[Request, PendingKernel[CompiledKernel] | None]:
-        """The request to serve in place of ``asked`` on this GPU; see ``Proofs.served``."""
+        """The request to serve now, and a handle of the kernel that serves once it is proved on this GPU.
+
+        The same request and ``None`` where no proof is needed; see ``Proofs.served``.
+        """
         if self.selector.select(*asked).family.name in TO_PROVE or self.exact_kernels.measured(asked) is not None:
             return self._proofs.served(asked)
         return asked, None

@@ -343,7 +343,7 @@ def _roofline_us(gpu: Gpu, work: _Work, dtype: str) -> Floats:
 
 
 def check_rated(gpu: Gpu, dtype: str, out_dtype: str = "bf16") -> None:
-    """Checks that a GPU multiplies these types.
+    """Checks that times of products of these types can be predicted for a GPU.
 
     Raises:
         InvalidProblem: naming the types that can be predicted.

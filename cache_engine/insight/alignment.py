@@ -178,7 +178,7 @@ def _blocks(first: list[str], second: list[str]) -> Iterator[tuple[bool, int, in
 
 
 def _with_moves(pairs: Sequence[LinePair]) -> Iterator[LinePair]:
-    """The pairs; a line that stands alone on both sides, at different places, gets the kind "moved"."""
+    """The pairs; a line without a partner that occurs at another place of the other text gets the kind "moved"."""
     alone = [pair for pair in pairs if pair.kind == CHANGED]
     gone = Counter(_shape(pair.first) for pair in alone if pair.first is not None)
     come = Counter(_shape(pair.second) for pair in alone if pair.second is not None)

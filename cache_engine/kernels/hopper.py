@@ -91,7 +91,7 @@ class Hopper:
         return min(_REGISTERS // (config.threads + self.copying_threads) // 8 * 8, 255)
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """The reason why the template cannot have these tiles; ``None`` if it can.
+        """The reason why the template cannot have tiles of this size; ``None`` if it can.
 
         They must fit warp groups, the sizes of wgmma, lines of 128 bytes, and the copy engine.
         """
@@ -156,8 +156,8 @@ def _scaled_fault(problem: GemmProblem, sums: int, columns: int) -> str | None:
     """The reason why a kernel with scales cannot have these tiles; ``None`` if it can.
 
     Args:
-        sums: the sums that a thread holds.
-        columns: the columns of C of a warp group.
+        sums: the number of accumulators that a thread holds.
+        columns: the number of columns of C that a warp group computes.
     """
     if columns > SCALE_BLOCK:
         return f"block_n must be at most {SCALE_BLOCK} · warps_n, so that the columns of a warp group share scales"

@@ -106,7 +106,7 @@ class Simt:
         return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
-        """The largest number of elements that a read of a row of A covers, if rows of A are m long; else 1."""
+        """The number of elements in the widest read of A if its rows are m long; else 1. See ``Family.m_divisor``."""
         return m_divisor(problem, 16 // problem.accumulate.itemsize)
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:

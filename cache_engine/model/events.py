@@ -92,7 +92,7 @@ class EventCounts(UseCounts, kw_only=True):
 
     @property
     def lock_wait_ms(self) -> float:
-        """Long waits for locks, in milliseconds."""
+        """The sum of all waits of over a second for a key's lock, in milliseconds."""
         return self.lock_wait_us / 1e3
 
     def add(self, more: EventCounts | UseCounts) -> None:

@@ -292,7 +292,8 @@ class Settings:
         """The settings for a command that compiles many kernels while no caller waits: it may use every processor core.
 
         Args:
-            jobs: the number of compiles at the same time, if the user gave one. A number of slots that is set stays.
+            jobs: the number of compiles at the same time, if the user gave one; the setting ``compile_slots`` comes
+                before it.
         """
         if self.compile_slots:
             return self

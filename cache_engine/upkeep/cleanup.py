@@ -81,7 +81,7 @@ def add_published(layout: StoreLayout, stored_bytes: int) -> Population | None:
 
 
 def read_population(layout: StoreLayout) -> Population | None:
-    """The stored estimate; ``None`` when it cannot be read."""
+    """The stored estimate of how many entries and bytes the store has; ``None`` when it cannot be read."""
     try:
         surveyed, *published = (read_file(layout.population, _LARGEST_BYTES) or b"").split(b"\n")
         entries, stored_bytes = map(int, surveyed.split())
