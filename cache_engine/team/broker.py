@@ -69,7 +69,7 @@ class Keys:
 
 
 def _reached(method: Callable[Concatenate[Broker, _P], _T]) -> Callable[Concatenate[Broker, _P], _T]:
-    """A decorator: answers that do not follow Redis's protocol raise ``BrokerAway`` too."""
+    """A decorator: the method raises ``BrokerAway`` also for answers that do not follow Redis's protocol."""
 
     @wraps(method)
     def asked_for(self: Broker, /, *given: _P.args, **named: _P.kwargs) -> _T:
@@ -80,7 +80,7 @@ def _reached(method: Callable[Concatenate[Broker, _P], _T]) -> Callable[Concaten
 
 
 class Broker:
-    """The Redis of a farm, for work only. Results do not need it, because they are in the remote."""
+    """The Redis of a farm: its queue, answers and leases. Compiled kernels are not in it but in the remote."""
 
     def __init__(self, url: str, keys: Keys, wait_s: float = _WAIT_S) -> None:
         """Prepares a client, which connects at its first request; raises as ``connected``.
@@ -148,9 +148,10 @@ class Broker:
 
     @_reached
     def answers(self, job: str, wait_s: float) -> list[str]:
-        """The answers since the last call, at most 501. Waits ``wait_s`` seconds for the first. Raises ``RemoteError``.
+        """A submitter's answers since the last call, at most 501; waits at most ``wait_s`` seconds for the first one.
 
-        If an answer is too long, those read with it are lost; the remote shows the same results.
+        If an answer is too long, all that were read together with it are lost; the remote shows the same results.
+        Raises ``RemoteError``.
         """
         name = self._keys.name("answers", job)
         found: list[bytes] = []
@@ -189,9 +190,9 @@ class Broker:
 
     @_reached
     def leased(self, keys: Sequence[str]) -> set[str]:
-        """The keys among these that a process compiles now; raises ``RemoteError``.
+        """Those of ``keys`` that a process compiles now, because it has their leases; raises ``RemoteError``.
 
-        A lease without an end does not count.
+        A lease that never expires is ignored, because no worker makes one.
         """
         with self._redis.pipeline(transaction=False) as asking:
             for key in keys:
@@ -201,14 +202,17 @@ class Broker:
 
     @_reached
     def renew(self, key: str, owner: str) -> None:
-        """Renews a lease for ``LEASE_S`` seconds, also if the broker has lost it; raises ``RemoteError``."""
+        """Renews ``owner``'s lease of a key for ``LEASE_S`` seconds, also if the broker has lost the lease.
+
+        Raises ``RemoteError``.
+        """
         name = self._keys.name("lease", key)
         if not self._ask(lambda r: r.set(name, owner, nx=True, ex=LEASE_S)) and self._is_of(name, owner):
             self._ask(lambda r: r.expire(name, LEASE_S))
 
     @_reached
     def release(self, key: str, owner: str) -> None:
-        """Ends a lease, if ``owner`` still has it; raises ``RemoteError``."""
+        """Ends the lease of a key, if ``owner`` still has it; raises ``RemoteError``."""
         name = self._keys.name("lease", key)
         if self._is_of(name, owner):
             self._ask(lambda r: r.delete(name))
@@ -258,7 +262,7 @@ def _connection_class() -> type:
 
 
 class _Socket:
-    """Wraps a socket: after each request, it returns a bounded number of bytes, and only for a bounded time."""
+    """A socket that receives, after each request, only a bounded number of bytes and only for a bounded time."""
 
     def __init__(self, wrapped: Any) -> None:
         self._wrapped = wrapped

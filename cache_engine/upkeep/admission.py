@@ -45,12 +45,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """The credentials of a visitor.
+    """The credentials of a visitor of the dashboard.
 
     Attributes:
         login: whether the server has a login set up at all.
         user: the name of the logged-in user; empty before the login.
-        proved: whether the admin token was given.
+        proved: whether the visitor has given the right admin token.
     """
 
     login: bool = False
@@ -60,7 +60,7 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Whether a visitor may act.
+    """Whether a visitor may delete from the store or import into it.
 
     Attributes:
         granted: whether the visitor may act.
@@ -78,12 +78,12 @@ class Permission:
 def permission(
     request: Request, visitor: Visitor, *, token: bool, users: tuple[str, ...], read_only: bool = False
 ) -> Permission:
-    """Decides whether a visitor may act.
+    """Decides whether a visitor may delete from the store or import into it.
 
     Args:
-        read_only: whether nobody may act.
+        read_only: whether nobody may delete or import.
         token: whether an admin token is set.
-        users: the users who may act once logged in; ``ANYONE`` means all users who can log in.
+        users: the users who may do so once logged in; ``ANYONE`` means all users who can log in.
     """
     if read_only:
         return Permission(False, why_not=READ_ONLY)
