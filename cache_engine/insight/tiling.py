@@ -63,7 +63,7 @@ def walk(record: Record) -> Walk | None:
 
 
 def _rows_of_a_group(p: RecordedProblem) -> int:
-    """The assumed rows of a group, since only the device knows them: even shares, or all that there is room for."""
+    """The assumed number of rows of a group, as only the GPU knows the real one: an even share, or all that fit."""
     return ceil_div(p.m, max(p.batch, 1)) if p.mode == Mode.GROUPED else p.m
 
 

@@ -117,9 +117,9 @@ class Broker:
 
     @_reached
     def queued(self, job: str) -> list[tuple[bytes, str]]:
-        """A submitter's requests that no worker has taken: each message and its key. Raises ``RemoteError``.
+        """A submitter's requests that no worker has taken: each message, and the key that it asks for.
 
-        If the queue has more than 100,000 messages, only the newest are read.
+        If the queue has more than 100,000 messages, only the newest are read. Raises ``RemoteError``.
         """
         own = []
         for start in range(0, min(self.waiting(), _MOST_READ), _CHUNK):

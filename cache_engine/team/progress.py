@@ -269,7 +269,7 @@ class Watcher:
         self._trouble = "this process can start no thread"
 
     def seen(self, wait_s: float = _WAIT_S, fresh_s: float = _WAIT_S) -> tuple[Farm | None, float, str]:
-        """The last state seen, its age in seconds, and why it is not newer; the reason is empty if it is new.
+        """The last state read, its age in seconds, and why it is not newer; this reason is empty if the state is new.
 
         Args:
             wait_s: the most seconds to wait for the broker's answer.

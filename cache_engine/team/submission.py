@@ -188,7 +188,7 @@ class Submission:
         )
 
     def _patiently(self, ask: Callable[[], _T], on_trouble: Callable[[str], None]) -> _T:
-        """Calls ``ask`` until the broker answers, which may take a while; returns the answer."""
+        """Calls ``ask`` until the broker answers, for at most ``GIVE_UP_S`` seconds; returns the answer."""
         until = time.monotonic() + GIVE_UP_S
         while True:
             try:

@@ -116,7 +116,7 @@ class _Maker:
         return selection.key
 
     def made(self, message: CompileMessage, key: CacheKey) -> bool:
-        """Gets a kernel into the remote, compiling it if neither store nor remote has it; returns whether it compiled.
+        """Compiles a kernel unless store or remote has it, and sends it to the remote; returns whether it was compiled.
 
         Raises:
             GemmCacheError: where the kernel cannot be compiled, stored or sent.
@@ -145,7 +145,7 @@ class _Intake:
         self.stops = False
 
     def is_well(self) -> bool:
-        """Whether the main process still works, even if it only finishes its last kernels."""
+        """Whether the main process has worked lately, or only finishes its last kernels."""
         return self.stops or time.monotonic() - self._turned < GONE_S
 
     def turn(self) -> None:
@@ -193,7 +193,7 @@ class _Intake:
 
 
 def serve(worker: Worker, *, processes: int, until_empty: bool = False, health_file: Path | None = None) -> int:
-    """Works until it is stopped, or until the queue is empty; returns the exit code.
+    """Compiles until it is stopped or, with ``until_empty``, until the queue is empty; returns the exit code.
 
     Args:
         health_file: a file to touch every five seconds while the worker is well.

@@ -385,7 +385,7 @@ class Admin:
         by: str | None = None,
         on_entry: Callable[[], None] = lambda: None,
     ) -> Imported:
-        """Imports the kernels of Triton's own cache, after checking each. See ``upkeep.packs.import_triton``."""
+        """Imports the kernels of Triton's own cache, after checking each; kernels already in the store stay."""
         acting, folder = by or local_user(), Path(directory)
         return upkeep.packs.import_triton(
             self.store, self.journal, folder, dry_run=dry_run, on_entry=on_entry, by=acting,

@@ -25,7 +25,7 @@ _RING = 440
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One horizontal bar: its name, its length, the length as text, and whether it is drawn in a muted colour."""
+    """One horizontal bar: its name, the number that its length shows, that number as text, and whether it is muted."""
 
     name: str
     value: float
@@ -53,7 +53,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The roofline of a chip: ``slope`` times x, but at most ``top``; and the points below it."""
+    """The roofline of a chip: ``slope`` times x, but at most ``top``; and the points drawn below that line."""
 
     name: str
     slope: float
