@@ -89,7 +89,7 @@ def _folder(layout: StoreLayout, shard: str) -> Path:
 def _read(
     store: DiskStore, shard: str, key: CacheKey, status: os.stat_result, stamp: str
 ) -> tuple[rows.Row | None, str, bool]:
-    """The row of an entry; or, without one, the reason, and whether it may be temporary."""
+    """The row of an entry, the reason if it has none, and whether this reason may go away by itself."""
     try:
         if shard != rows.GROUPS:
             record = store.record(key)
@@ -152,7 +152,7 @@ def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> 
 
 
 def _read_timings(layout: StoreLayout, skipped: dict[str, tuple[int, str]]) -> tuple[list[Measurement], bool]:
-    """All sound timings, and whether everything could be read. Adds skipped files to ``skipped``, by name."""
+    """All sound timings of the store, and whether every file could be read; adds skipped files to ``skipped``."""
     from cache_engine.store.results import UnknownResults
 
     timings, found, settled = Timings(layout, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S), [], True

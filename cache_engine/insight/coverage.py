@@ -71,7 +71,7 @@ def cover(
 
 
 def _by_width(first: int, end: int, divisor: int) -> Iterator[range]:
-    """Divides the m from ``first`` to before ``end`` into ranges with the same divisor in common with ``divisor``.
+    """Divides the values of m from ``first`` to before ``end`` into ranges by their common divisor with ``divisor``.
 
     All m of a range have the same greatest common divisor with ``divisor``, which is a power of two.
     """

@@ -156,7 +156,7 @@ def _in_words(gone: Departure) -> str:
 
 
 def _ask_instead(cache: Cache, selection: Selection, present: Record, asked: KernelConfig | None) -> str | None:
-    """A sentence with the options that request the stored entry ``present``; ``None`` if that cannot serve."""
+    """A sentence with the options that request the stored entry ``present``; ``None`` if it cannot serve at all."""
     wanted = selection.problem
     try:
         problem = replace(

@@ -44,7 +44,7 @@ def write_solutions(dataset: Path, records: Iterable[Record]) -> list[Path]:
 
 
 def _is_defined(problem: RecordedProblem) -> bool:
-    """Whether a kernel computes the product of a GEMM definition, without an epilogue."""
+    """Whether a kernel computes the product of a GEMM definition, without epilogue, scales or groups."""
     plain = not (problem.mode or problem.scales or problem.epilogue)
     return plain and problem.layout == Layout.NT and problem.dtype in _DTYPES and problem.out_dtype == problem.dtype
 

@@ -187,7 +187,7 @@ def _noted(resident: Occupancy | str, trouble: str) -> tuple[Occupancy | None, t
 
 
 def titled(record: Record) -> str:
-    """A kernel in one short line: ``"4096×7168×2048 bf16 sm_90 · tensor_core"``. Its m is the one first requested."""
+    """A kernel in one line: ``"4096×7168×2048 bf16 sm_90 · tensor_core"``, with the m that was requested first."""
     p = record.problem
     types = p.dtype if p.dtype == p.out_dtype else f"{p.dtype}→{p.out_dtype}"
     types += f" scaled {p.scales}" if p.scales else ""

@@ -76,7 +76,7 @@ class Step:
                 raise UsageError(f"{name} and {ALTERNATIVES[name]} exclude each other; choose one")
 
     def computes(self, shape: ModelShape) -> bool:
-        """Whether the pass computes this shape. Shapes of ways of computing that are not used are left out."""
+        """Whether the pass computes this shape; false for one of a way of computing that the pass does not use."""
         if shape.alternative in self.alternatives or not shape.alternative:
             return True
         if ALTERNATIVES.get(shape.alternative) in self.alternatives:

@@ -17,7 +17,7 @@ from cache_engine.units import counted
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of the tiling: its tile of C, its depth in k, and the number of these tiles in the level above."""
+    """One level of the tiling: its tile of C, its depth in k, and the number of such tiles in a tile above it."""
 
     name: str
     m: Fraction
@@ -48,7 +48,7 @@ class ScaleBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The groups of rows that every block goes through, and the number of C's tiles in each if their rows are even."""
+    """The groups of rows that every block goes through, and each group's tiles of C if all have equally many rows."""
 
     groups: int
     tiles: int

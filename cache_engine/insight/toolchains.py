@@ -216,7 +216,7 @@ def regressions(
 
 
 def _toolchain(there: Iterable[str], asked: str) -> str:
-    """The one toolchain among ``there`` that the text fits."""
+    """The only toolchain in ``there`` whose name, or digits of its build, begin with ``asked``; else raises."""
     meant = [
         text for text in there if text.startswith(asked) or any(word.startswith(asked) for word in text.split(" ")[2:])
     ]
@@ -239,7 +239,7 @@ def _static(pairs: Iterable[tuple[Record, Record]]) -> Iterator[Change]:
 
 
 def _timed(pairs: Iterable[tuple[Record, Record]], timings: Iterable[Measurement]) -> Iterator[Change]:
-    """For each pair of kernels, the latest verified timings on GPUs of one name, with the same m and batch."""
+    """For each pair of kernels, the changes between their latest verified timings on one GPU model, m and batch."""
     by_key: dict[str, dict[tuple[str, int, int], Measurement]] = {}
     for one in timings:
         if one.verified:

@@ -283,7 +283,7 @@ class _Socket:
         return data
 
     def recv_into(self, *arguments: Any) -> int:
-        """As ``recv``, but into a buffer, for hiredis's parser."""
+        """Receives bytes of the answer into a buffer, for hiredis's parser; returns their number."""
         count: int = self._wrapped.recv_into(*arguments)
         self._count(count)
         return count

@@ -171,7 +171,7 @@ def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> 
 
 
 def _live(lines: Sequence[str], printed: str) -> Sequence[int]:
-    """The number of general registers that hold a value at each line; empty if ``printed`` is of other lines."""
+    """The number of general registers that hold a value at each line; empty if ``printed`` is of other code."""
     if not printed or _HEAD.search(printed) is None:
         return ()
     counts = [
@@ -236,7 +236,7 @@ def _place_in_order(part: Part) -> tuple[int, int]:
 
 
 def _text(part: Part, text: str) -> tuple[PaneText, Sequence[int]]:
-    """Reads one text; for PTX also returns the line numbers of ``read_ptx``."""
+    """Reads one text; the second result has the new line numbers of PTX, as ``read_ptx`` returns them, else nothing."""
     suffix = _suffix(part)
     if suffix in _MLIR:
         return read_mlir(_MLIR[suffix], text), ()

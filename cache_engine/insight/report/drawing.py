@@ -226,7 +226,7 @@ def _ring(roles: Roles, stages: int, top: float) -> list[str]:
 
 
 def _groups(walk: Walk, top: float) -> list[str]:
-    """Draws the first three groups and the last. A tile has the colour of the block, of three, that computes it."""
+    """Draws the first three groups of rows and the last; the colour of a tile shows the block that computes it."""
     numbers = [*range(1, min(walk.groups, 3) + 1), *([walk.groups] if walk.groups > 3 else [])]
     shown, step, drawn = max(1, min(walk.tiles, _MOST_OF_A_GROUP)), (_RING - 8) / 4, []
     wide = 0.85 * step / shown
